@@ -3,7 +3,9 @@
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends without a traceback; `run` handles it later
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # Ctrl-C during the imports ends without a traceback; `run` handles it later
 
 from typing import Annotated
 
@@ -40,31 +42,72 @@ def define_flags() -> None:
     define_model_flags()
     define_machine_flags()
     define_runtime_flag()
-    flags.DEFINE_multi_string("image_path", None, "Input: an image, a folder of images, a video or a glob pattern; -: an "
-                              "image on standard input; a number: the camera of that index, until Ctrl-C.")
+    flags.DEFINE_multi_string(
+        "image_path",
+        None,
+        "Input: an image, a folder of images, a video or a glob pattern; -: an "
+        "image on standard input; a number: the camera of that index, until Ctrl-C.",
+    )
     flags.DEFINE_string("output_dir", "annotated", "Output folder for annotated images, videos and detections.json.")
-    flags.DEFINE_string("model_dir", None, "Checkpoint: a prefix or a folder, written by this project, google/automl "
-                                           "or NVIDIA.")
-    flags.DEFINE_string("saved_model_dir", None, f"SavedModel to run ({TRUSTED_ONLY}). With --model_dir: the folder to which "
-                                                 "it is exported first.")
-    flags.DEFINE_string("model", None, "File of export.py (.onnx, .xml or .tflite), run without TensorFlow and without a "
-                                       "checkpoint; --runtime=openvino also runs .onnx files.")
+    flags.DEFINE_string(
+        "model_dir", None, "Checkpoint: a prefix or a folder, written by this project, google/automl or NVIDIA."
+    )
+    flags.DEFINE_string(
+        "saved_model_dir",
+        None,
+        f"SavedModel to run ({TRUSTED_ONLY}). With --model_dir: the folder to which it is exported first.",
+    )
+    flags.DEFINE_string(
+        "model",
+        None,
+        "File of export.py (.onnx, .xml or .tflite), run without TensorFlow and without a "
+        "checkpoint; --runtime=openvino also runs .onnx files.",
+    )
     define_flag("batch_size", Count, 1, "Batch size.")
-    define_flag("min_score_thresh", Share | None, None, "Lowest score, from 0 to 1, of the drawn detections. "
-                "detections.json has all detections. Default: the thresholds with the best F1 that are stored with the model, "
-                "else 0.4.")
-    define_flag("max_boxes_to_draw", Count, 100, "Maximum number of boxes drawn per image, best first. Default "
-                "with --tile: no limit.")
-    flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Weights to use if the checkpoint has both: the "
-                      "moving average, or the raw weights.")
-    flags.DEFINE_bool("apply_exif_orientation", True, "Rotate images by their EXIF orientation; boxes are in pixels of the "
-                      "rotated image. --noapply_exif_orientation: detect in the stored pixels, as COCO's annotations do.")
-    flags.DEFINE_string("tile", None, "Size of tiles in image pixels for sliced inference of large images with small objects: "
-                        "the side of a square such as 512, or WIDTHxHEIGHT. Default: no tiles.")
-    define_flag("overlap", Annotated[float, between(0, 0.9)], 0.2, "With --tile: overlap of neighboring tiles as a "
-                "fraction of the tile size, from 0 to 0.9.")
-    flags.DEFINE_bool("tile_whole", True, "With --tile: also detect in the complete image, for objects larger than a tile.")
-    flags.DEFINE_list("format", [], f"Additional output formats of drawn detections, comma-separated: {', '.join(FORMATS)}.")
+    define_flag(
+        "min_score_thresh",
+        Share | None,
+        None,
+        "Lowest score, from 0 to 1, of the drawn detections. "
+        "detections.json has all detections. Default: the thresholds with the best F1 that are stored with the model, "
+        "else 0.4.",
+    )
+    define_flag(
+        "max_boxes_to_draw",
+        Count,
+        100,
+        "Maximum number of boxes drawn per image, best first. Default with --tile: no limit.",
+    )
+    flags.DEFINE_enum(
+        "weights",
+        "averaged",
+        ["averaged", "raw"],
+        "Weights to use if the checkpoint has both: the moving average, or the raw weights.",
+    )
+    flags.DEFINE_bool(
+        "apply_exif_orientation",
+        True,
+        "Rotate images by their EXIF orientation; boxes are in pixels of the "
+        "rotated image. --noapply_exif_orientation: detect in the stored pixels, as COCO's annotations do.",
+    )
+    flags.DEFINE_string(
+        "tile",
+        None,
+        "Size of tiles in image pixels for sliced inference of large images with small objects: "
+        "the side of a square such as 512, or WIDTHxHEIGHT. Default: no tiles.",
+    )
+    define_flag(
+        "overlap",
+        Annotated[float, between(0, 0.9)],
+        0.2,
+        "With --tile: overlap of neighboring tiles as a fraction of the tile size, from 0 to 0.9.",
+    )
+    flags.DEFINE_bool(
+        "tile_whole", True, "With --tile: also detect in the complete image, for objects larger than a tile."
+    )
+    flags.DEFINE_list(
+        "format", [], f"Additional output formats of drawn detections, comma-separated: {', '.join(FORMATS)}."
+    )
     flags.DEFINE_bool("save_crops", False, "Save a crop of each drawn detection to OUTPUT/crops/CLASS/.")
     flags.DEFINE_bool("debug", False, "Run eagerly, without compilation.")
     finish_flags("infer")
@@ -94,9 +137,16 @@ def main() -> None:
     from efficientdet.inference.annotate import AnnotationConfig, annotate
 
     with report_out_of_memory(batch_size=FLAGS.batch_size):
-        annotate(AnnotationConfig(
-            inputs=inputs, output_dir=output_dir, saved_model_dir=FLAGS.saved_model_dir, debug=FLAGS.debug,
-            model=model_config(prefix, overrides, **runtime, **machine_settings()), **settings))
+        annotate(
+            AnnotationConfig(
+                inputs=inputs,
+                output_dir=output_dir,
+                saved_model_dir=FLAGS.saved_model_dir,
+                debug=FLAGS.debug,
+                model=model_config(prefix, overrides, **runtime, **machine_settings()),
+                **settings,
+            )
+        )
 
 
 def _settings() -> dict:
@@ -105,9 +155,15 @@ def _settings() -> dict:
         raise InputError("--overlap and --tile_whole need --tile, which is missing")
     tiling = None if FLAGS.tile is None else Tiling.of(FLAGS.tile, overlap=FLAGS.overlap, whole=FLAGS.tile_whole)
     max_boxes = None if tiling and not FLAGS["max_boxes_to_draw"].present else FLAGS.max_boxes_to_draw
-    return {"batch_size": FLAGS.batch_size, "min_score": FLAGS.min_score_thresh, "max_boxes": max_boxes,
-            "apply_exif_orientation": FLAGS.apply_exif_orientation, "tiling": tiling, "formats": chosen_formats(FLAGS.format),
-            "save_crops": FLAGS.save_crops}
+    return {
+        "batch_size": FLAGS.batch_size,
+        "min_score": FLAGS.min_score_thresh,
+        "max_boxes": max_boxes,
+        "apply_exif_orientation": FLAGS.apply_exif_orientation,
+        "tiling": tiling,
+        "formats": chosen_formats(FLAGS.format),
+        "save_crops": FLAGS.save_crops,
+    }
 
 
 def _annotate_with_artifact(inputs: Inputs, settings: dict) -> None:
@@ -120,8 +176,15 @@ def _annotate_with_artifact(inputs: Inputs, settings: dict) -> None:
 
     runtime = artifact_runtime(FLAGS.model, FLAGS.runtime, asked_by="--model")
 
-    annotate(AnnotationConfig(inputs=inputs, output_dir=writable_folder(FLAGS.output_dir, "output_dir"), artifact=FLAGS.model,
-                              model=ModelConfig(runtime=runtime), **settings))
+    annotate(
+        AnnotationConfig(
+            inputs=inputs,
+            output_dir=writable_folder(FLAGS.output_dir, "output_dir"),
+            artifact=FLAGS.model,
+            model=ModelConfig(runtime=runtime),
+            **settings,
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends without a traceback; `run` handles it later
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # Ctrl-C during the imports ends without a traceback; `run` handles it later
 
 import importlib.util
 from dataclasses import replace
@@ -42,55 +44,103 @@ def define_flags() -> None:
     define_model_flags()
     define_machine_flags()
     define_runtime_flag()
-    flags.DEFINE_enum("mode", "benchmark", ["dry", "export", "benchmark", "video", "infer"],
-                      "Mode. dry: build the model and print a summary; export: write a SavedModel; benchmark: measure the "
-                      "inference speed; video: draw detections into a video; infer: see infer.py.")
-    flags.DEFINE_string("ckpt_path", _RANDOM_WEIGHTS, "Checkpoint: a prefix or a folder, written by this project, "
-                        "google/automl or NVIDIA; '_': random weights.")
-    flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Weights to use if the checkpoint has both: the "
-                      "moving average, or the raw weights.")
+    flags.DEFINE_enum(
+        "mode",
+        "benchmark",
+        ["dry", "export", "benchmark", "video", "infer"],
+        "Mode. dry: build the model and print a summary; export: write a SavedModel; benchmark: measure the "
+        "inference speed; video: draw detections into a video; infer: see infer.py.",
+    )
+    flags.DEFINE_string(
+        "ckpt_path",
+        _RANDOM_WEIGHTS,
+        "Checkpoint: a prefix or a folder, written by this project, google/automl or NVIDIA; '_': random weights.",
+    )
+    flags.DEFINE_enum(
+        "weights",
+        "averaged",
+        ["averaged", "raw"],
+        "Weights to use if the checkpoint has both: the moving average, or the raw weights.",
+    )
     flags.DEFINE_string("export_ckpt", None, "--mode=dry: prefix of a checkpoint to write.")
-    flags.DEFINE_string("saved_model_dir", None, "--mode=export: output folder of the SavedModel. --mode=benchmark or video: "
-                        f"SavedModel to run ({TRUSTED_ONLY}).")
-    flags.DEFINE_list("formats", [], "--mode=export: formats of export.py to write to --output_dir, comma-separated: "
-                      f"{', '.join(FORMATS)}.")
-    flags.DEFINE_string("output_dir", None, "--mode=export: output folder for --formats, artifacts.md and artifacts.json.")
-    flags.DEFINE_string("onnx_path", None, "--mode=export: output file for the network as ONNX, from uint8 images to "
-                        "logits and box deltas.")
+    flags.DEFINE_string(
+        "saved_model_dir",
+        None,
+        "--mode=export: output folder of the SavedModel. --mode=benchmark or video: "
+        f"SavedModel to run ({TRUSTED_ONLY}).",
+    )
+    flags.DEFINE_list(
+        "formats",
+        [],
+        f"--mode=export: formats of export.py to write to --output_dir, comma-separated: {', '.join(FORMATS)}.",
+    )
+    flags.DEFINE_string(
+        "output_dir", None, "--mode=export: output folder for --formats, artifacts.md and artifacts.json."
+    )
+    flags.DEFINE_string(
+        "onnx_path",
+        None,
+        "--mode=export: output file for the network as ONNX, from uint8 images to logits and box deltas.",
+    )
     define_flag("batch_size", Count, 1, "Batch size.")
     define_flag("bm_runs", Count, 100, "--mode=benchmark: number of timed runs.")
-    define_flag("bm_warm_up_runs", Count, 10, "--mode=benchmark: number of warmup runs, not timed; the first one compiles.")
+    define_flag(
+        "bm_warm_up_runs", Count, 10, "--mode=benchmark: number of warmup runs, not timed; the first one compiles."
+    )
     flags.DEFINE_string("input_image", None, "--mode=benchmark or export: input image. Default: random pixels.")
     flags.DEFINE_string("trace_filename", None, "--mode=benchmark: output folder for the profiler trace of one run.")
     flags.DEFINE_string("dllogger_path", "/tmp/time_log.txt", "--mode=benchmark: DLLogger log file.")
     flags.DEFINE_string("output_json", None, "--mode=benchmark: output file for the measurements as JSON.")
     flags.DEFINE_string("input_video", None, "--mode=video: input video file.")
     flags.DEFINE_string("output_video", None, "--mode=video: output .mp4 file.")
-    define_flag("max_boxes_to_draw", Count | None, None, "Maximum number of detections per image. Default: hparam "
-                "nms_configs.max_output_size.")
-    define_flag("min_score_thresh", Share | None, None, "Lowest score of a detection, from 0 to 1. Default: hparam "
-                "nms_configs.score_thresh, 0.001; --mode=video: the threshold stored with the model, else 0.4.")
-    flags.DEFINE_enum("nms_method", None, ["hard", "gaussian"],
-                      "Non-maximum suppression method. Default: hparam nms_configs.method, gaussian.")
-    define_flag("image_size", Count | None, None, "google/automl's name for --hparams=image_size=SIDE, the side of a square "
-                "input in pixels.")
+    define_flag(
+        "max_boxes_to_draw",
+        Count | None,
+        None,
+        "Maximum number of detections per image. Default: hparam nms_configs.max_output_size.",
+    )
+    define_flag(
+        "min_score_thresh",
+        Share | None,
+        None,
+        "Lowest score of a detection, from 0 to 1. Default: hparam "
+        "nms_configs.score_thresh, 0.001; --mode=video: the threshold stored with the model, else 0.4.",
+    )
+    flags.DEFINE_enum(
+        "nms_method",
+        None,
+        ["hard", "gaussian"],
+        "Non-maximum suppression method. Default: hparam nms_configs.method, gaussian.",
+    )
+    define_flag(
+        "image_size",
+        Count | None,
+        None,
+        "google/automl's name for --hparams=image_size=SIDE, the side of a square input in pixels.",
+    )
     finish_flags("inspector")
 
 
 def main() -> None:
     """Run the mode that the flags state."""
     if FLAGS.mode == "infer":
-        raise InputError("--mode=infer: python infer.py --image_path=FILE --model_dir=CHECKPOINT --output_dir=FOLDER does that")
+        raise InputError(
+            "--mode=infer: python infer.py --image_path=FILE --model_dir=CHECKPOINT --output_dir=FOLDER does that"
+        )
     overrides = _overrides()
     if FLAGS.mode in ("dry", "export") and FLAGS.runtime != "keras":
-        raise InputError(f"--runtime={FLAGS.runtime} cannot be combined with --mode={FLAGS.mode}, which runs no network")
+        raise InputError(
+            f"--runtime={FLAGS.runtime} cannot be combined with --mode={FLAGS.mode}, which runs no network"
+        )
     {"dry": _dry, "export": _export, "benchmark": _benchmark, "video": _video}[FLAGS.mode](_model(overrides))
 
 
 def _dry(model: ModelConfig) -> None:
     if FLAGS.export_ckpt and Path(FLAGS.export_ckpt).is_dir():
-        raise InputError(f"--export_ckpt={FLAGS.export_ckpt}: is a folder; expected a prefix inside, such as "
-                         f"{FLAGS.export_ckpt}/ckpt")
+        raise InputError(
+            f"--export_ckpt={FLAGS.export_ckpt}: is a folder; expected a prefix inside, such as "
+            f"{FLAGS.export_ckpt}/ckpt"
+        )
     writable_file(FLAGS.export_ckpt, "export_ckpt")
     _prepare(needs_tensorflow=bool(model.ckpt_path or FLAGS.export_ckpt))
     from efficientdet.exports.inspection import dry_run
@@ -117,13 +167,17 @@ def _export(model: ModelConfig) -> None:
 def _export_formats(model: ModelConfig, images: tuple[str, ...]) -> None:
     formats = wanted_formats(FLAGS.formats)
     if in_8_bits := [name for name in formats if name in IN_8_BITS]:
-        raise InputError(f"--formats={in_8_bits[0]}: int8 formats need calibration images; use export.py --int8_images=FILES")
+        raise InputError(
+            f"--formats={in_8_bits[0]}: int8 formats need calibration images; use export.py --int8_images=FILES"
+        )
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
     _prepare(needs_tensorflow=True)
     from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
 
-    export_artifacts(replace(model, precision="float32", amp=None, use_xla=False),
-                     ExportConfig(output_dir=output_dir, formats=formats, images=images))
+    export_artifacts(
+        replace(model, precision="float32", amp=None, use_xla=False),
+        ExportConfig(output_dir=output_dir, formats=formats, images=images),
+    )
 
 
 def _export_onnx(model: ModelConfig) -> None:
@@ -149,10 +203,19 @@ def _benchmark(model: ModelConfig) -> None:
     from efficientdet.devices.memory import report_out_of_memory
 
     with report_out_of_memory(batch_size=FLAGS.batch_size):
-        benchmark(model, BenchmarkConfig(
-            batch_size=FLAGS.batch_size, runs=FLAGS.bm_runs, warm_up_runs=FLAGS.bm_warm_up_runs, input_image=image,
-            saved_model_dir=FLAGS.saved_model_dir, trace_folder=FLAGS.trace_filename, log_file=FLAGS.dllogger_path,
-            output_json=FLAGS.output_json))
+        benchmark(
+            model,
+            BenchmarkConfig(
+                batch_size=FLAGS.batch_size,
+                runs=FLAGS.bm_runs,
+                warm_up_runs=FLAGS.bm_warm_up_runs,
+                input_image=image,
+                saved_model_dir=FLAGS.saved_model_dir,
+                trace_folder=FLAGS.trace_filename,
+                log_file=FLAGS.dllogger_path,
+                output_json=FLAGS.output_json,
+            ),
+        )
 
 
 def _video(model: ModelConfig) -> None:
@@ -174,17 +237,27 @@ def _video(model: ModelConfig) -> None:
     given = FLAGS.min_score_thresh
     thresholds = opened.thresholds if given is None else ScoreThresholds(overall=given, source="--min_score_thresh")
     print(f"score threshold: {thresholds}")
-    annotate_video(VideoConfig(
-        source=video, output_video=FLAGS.output_video, batch_size=FLAGS.batch_size,
-        thresholds=thresholds, max_boxes=100 if FLAGS.max_boxes_to_draw is None else FLAGS.max_boxes_to_draw),
-        opened.detect, opened.class_names)
+    annotate_video(
+        VideoConfig(
+            source=video,
+            output_video=FLAGS.output_video,
+            batch_size=FLAGS.batch_size,
+            thresholds=thresholds,
+            max_boxes=100 if FLAGS.max_boxes_to_draw is None else FLAGS.max_boxes_to_draw,
+        ),
+        opened.detect,
+        opened.class_names,
+    )
 
 
 def _overrides() -> dict:
     """Return --hparams, overridden by the flags for hyperparameters, as in the reference."""
-    flag_of = {"image_size": "image_size",
-               "nms_configs.max_output_size": "max_boxes_to_draw", "nms_configs.score_thresh": "min_score_thresh",
-               "nms_configs.method": "nms_method"}
+    flag_of = {
+        "image_size": "image_size",
+        "nms_configs.max_output_size": "max_boxes_to_draw",
+        "nms_configs.score_thresh": "min_score_thresh",
+        "nms_configs.method": "nms_method",
+    }
     given = {key: FLAGS[flag].value for key, flag in flag_of.items() if FLAGS[flag].value is not None}
     return checked_overrides(given)
 

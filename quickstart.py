@@ -1,7 +1,8 @@
 """Train and export a detector from a folder or zip archive of labeled images: `python quickstart.py FOLDER_OR_ZIP`.
 
-Converts and examines the images, chooses settings for the data and this machine, trains, evaluates and exports. Logs each
-choice with its reason and each command. The same command resumes after an interruption; with more --minutes it trains longer.
+Converts and examines the images, chooses settings for the data and this machine, trains, evaluates and exports. Logs
+each choice with its reason and each command. The same command resumes after an interruption; with more --minutes it
+trains longer.
 """
 
 import sys
@@ -25,20 +26,25 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Define the flags of quickstart.py."""
-    define_flags_of(QuickstartConfig, {
-        "images": "Folder or zip archive of the images; also accepted as the first argument, without the flag's name.",
-        "annotations": "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the folder of the "
-                       "images.",
-        "format": "Format of the labels. Default: detected from the content.",
-        "minutes": "Time budget in minutes, from start to exported files. The same command with more minutes resumes the "
-                   "training.",
-        "weights": f"Pretrained detector to start from: a name, a path, or {NO_WEIGHTS}. Default: the model's published "
-                   "weights, if they can be downloaded.",
-    })
+    define_flags_of(
+        QuickstartConfig,
+        {
+            "images": "Folder or zip archive of the images; also accepted as the first argument, without the flag's name.",
+            "annotations": "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the folder of the "
+            "images.",
+            "format": "Format of the labels. Default: detected from the content.",
+            "minutes": "Time budget in minutes, from start to exported files. The same command with more minutes resumes the "
+            "training.",
+            "weights": f"Pretrained detector to start from: a name, a path, or {NO_WEIGHTS}. Default: the model's published "
+            "weights, if they can be downloaded.",
+        },
+    )
     flags.DEFINE_string("output_dir", "quickstart", "Output folder.")
     flags.DEFINE_string("model_name", DEFAULT_MODEL, "Model; one of the EfficientDet family.")
     flags.DEFINE_list("formats", ["onnx"], f"Formats to export, comma-separated: {', '.join(FORMATS)}.")
-    flags.DEFINE_string("hparams", "", "Hyperparameters that override the chosen ones: comma-separated key=value items.")
+    flags.DEFINE_string(
+        "hparams", "", "Hyperparameters that override the chosen ones: comma-separated key=value items."
+    )
 
 
 def main() -> None:
@@ -46,15 +52,25 @@ def main() -> None:
     images = FLAGS.images if is_zipfile(FLAGS.images or "") else image_folder(FLAGS.images)
     if not hyperparameters_of(FLAGS.model_name, {}).family.quickstart:
         chosen_for = ", ".join(name for name in model_names() if hyperparameters_of(name, {}).family.quickstart)
-        raise InputError(f"--model_name={FLAGS.model_name}: expected one of {chosen_for}; for others see "
-                         "docs/reference/detectors.md")
+        raise InputError(
+            f"--model_name={FLAGS.model_name}: expected one of {chosen_for}; for others see docs/reference/detectors.md"
+        )
     checked_overrides()
     formats = wanted_formats(FLAGS.formats)  # before the training, not after it
     weights = FLAGS.weights if FLAGS.weights == NO_WEIGHTS else existing_checkpoint(FLAGS.weights, "weights")
-    quickstart(QuickstartConfig(
-        images=images, annotations=FLAGS.annotations, output_dir=writable_folder(FLAGS.output_dir, "output_dir"),
-        format=FLAGS.format, model_name=FLAGS.model_name, minutes=FLAGS.minutes, weights=weights, formats=formats,
-        hparams=FLAGS.hparams))
+    quickstart(
+        QuickstartConfig(
+            images=images,
+            annotations=FLAGS.annotations,
+            output_dir=writable_folder(FLAGS.output_dir, "output_dir"),
+            format=FLAGS.format,
+            model_name=FLAGS.model_name,
+            minutes=FLAGS.minutes,
+            weights=weights,
+            formats=formats,
+            hparams=FLAGS.hparams,
+        )
+    )
 
 
 if __name__ == "__main__":

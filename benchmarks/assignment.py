@@ -1,8 +1,8 @@
 """Measure the time of anchor assignment per image: `taskset -c 0 python benchmarks/assignment.py [--slots 8 24 48 100]`.
 
-`assign_anchors` and the dense implementation of the tests (IoU of every anchor with every object) take turns in one process.
-Boxes have 4 to 400 pixels at 512 x 512; `--filled` is the share of slots with an object. The labels of both must be equal.
-With KERAS_BACKEND=jax both are compiled.
+`assign_anchors` and the dense implementation of the tests (IoU of every anchor with every object) take turns in one
+process. Boxes have 4 to 400 pixels at 512 x 512; `--filled` is the share of slots with an object. The labels of both
+must be equal. With KERAS_BACKEND=jax both are compiled.
 """
 
 import argparse
@@ -34,9 +34,17 @@ def drawn_objects(batch_size: int, slots: int, *, filled: float) -> Objects:
     centers = random.uniform(0, SIZE, (batch_size, slots, 2))
     sides = np.exp(random.uniform(np.log(4), np.log(400), (batch_size, slots, 2)))
     boxes = np.clip(np.concatenate([centers - sides / 2, centers + sides / 2], axis=-1), 0, SIZE)
-    return Objects.of_boxes(*(ops.convert_to_tensor(values) for values in (
-        boxes.astype(np.float32), random.integers(0, CLASSES, (batch_size, slots)).astype(np.int32),
-        np.broadcast_to(np.arange(slots) < filled * slots, (batch_size, slots)), np.zeros((batch_size, slots), bool))))
+    return Objects.of_boxes(
+        *(
+            ops.convert_to_tensor(values)
+            for values in (
+                boxes.astype(np.float32),
+                random.integers(0, CLASSES, (batch_size, slots)).astype(np.int32),
+                np.broadcast_to(np.arange(slots) < filled * slots, (batch_size, slots)),
+                np.zeros((batch_size, slots), bool),
+            )
+        )
+    )
 
 
 def program(function: Callable, *, compiled: bool) -> Callable:

@@ -1,8 +1,8 @@
 """Measure the time from detections in memory to the 12 COCO metrics: `python benchmarks/evaluation.py [--images=5000]`.
 
-Ground truth and detections are synthetic: 7 objects and 100 detections per image; a matching detection is a few pixels off.
-pycocotools, the reference implementation, and hotcoco if it is installed are timed on the same rows, without the time to load
-them, and their metrics are compared with ours.
+Ground truth and detections are synthetic: 7 objects and 100 detections per image; a matching detection is a few pixels
+off. pycocotools, the reference implementation, and hotcoco if it is installed are timed on the same rows, without the
+time to load them, and their metrics are compared with ours.
 """
 
 import argparse
@@ -30,11 +30,22 @@ def drawn_dataset(images: int, *, seed: int = 0) -> tuple[dict, DetectionRows]:
     corners = random.uniform(0, 1, (images, OBJECTS, 2)) * (SIDE - sizes)
     classes = random.integers(1, CLASSES + 1, (images, OBJECTS))
     annotations = [
-        {"id": image * OBJECTS + i + 1, "image_id": image + 1, "category_id": int(classes[image, i]), "iscrowd": 0,
-         "bbox": [*corners[image, i, ::-1].tolist(), *sizes[image, i, ::-1].tolist()], "area": float(sizes[image, i].prod())}
-        for image in range(images) for i in range(OBJECTS)]
-    dataset = {"images": [{"id": i + 1, "height": SIDE, "width": SIDE} for i in range(images)], "annotations": annotations,
-               "categories": [{"id": k, "name": f"class {k}"} for k in range(1, CLASSES + 1)]}
+        {
+            "id": image * OBJECTS + i + 1,
+            "image_id": image + 1,
+            "category_id": int(classes[image, i]),
+            "iscrowd": 0,
+            "bbox": [*corners[image, i, ::-1].tolist(), *sizes[image, i, ::-1].tolist()],
+            "area": float(sizes[image, i].prod()),
+        }
+        for image in range(images)
+        for i in range(OBJECTS)
+    ]
+    dataset = {
+        "images": [{"id": i + 1, "height": SIDE, "width": SIDE} for i in range(images)],
+        "annotations": annotations,
+        "categories": [{"id": k, "name": f"class {k}"} for k in range(1, CLASSES + 1)],
+    }
     found = random.integers(0, OBJECTS, (images, DETECTIONS))
     rows = np.arange(images)[:, None]
     low = corners[rows, found] + random.normal(0, 12, (images, DETECTIONS, 2))
@@ -43,9 +54,12 @@ def drawn_dataset(images: int, *, seed: int = 0) -> tuple[dict, DetectionRows]:
     category_ids = np.where(right, classes[rows, found], random.integers(1, CLASSES + 1, (images, DETECTIONS)))
     ids = np.arange(1, images + 1)
     return dataset, DetectionRows(
-        image_ids=np.repeat(ids, DETECTIONS), boxes=boxes.reshape(-1, 4).astype(np.float32),
-        scores=random.uniform(0.001, 1, images * DETECTIONS).astype(np.float32), category_ids=category_ids.ravel(),
-        evaluated_ids=ids)
+        image_ids=np.repeat(ids, DETECTIONS),
+        boxes=boxes.reshape(-1, 4).astype(np.float32),
+        scores=random.uniform(0.001, 1, images * DETECTIONS).astype(np.float32),
+        category_ids=category_ids.ravel(),
+        evaluated_ids=ids,
+    )
 
 
 def by_pycocotools(dataset: dict, rows: DetectionRows) -> tuple[list[float], float]:
@@ -81,7 +95,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     dataset, rows = drawn_dataset(arguments.images)
-    rows = rows._replace(boxes=rows.boxes.round(2), scores=rows.scores.round(5))  # as pycocotools gets them from results
+    rows = rows._replace(
+        boxes=rows.boxes.round(2), scores=rows.scores.round(5)
+    )  # as pycocotools gets them from results
     evaluator = CocoEvaluator(ground_truth_from_dataset(dataset, source="drawn"))
     peers = {"pycocotools": by_pycocotools, "hotcoco": by_hotcoco}
     peers = {name: peer for name, peer in peers.items() if importlib.util.find_spec(name)}
@@ -93,9 +109,13 @@ def main() -> None:
         for name, peer in peers.items():
             theirs, spent = peer(dataset, rows)
             seconds[name].append(spent)
-            differences[name] = max(abs(ours.numbers[key] - value) for key, value in zip(MEASURE_NAMES, theirs, strict=True))
-    print(f"{arguments.images} images, {len(rows.scores)} detections: AP {ours.numbers['AP']:.4f}; "
-          + "; ".join(f"largest difference to {name} {difference:.1e}" for name, difference in differences.items()))
+            differences[name] = max(
+                abs(ours.numbers[key] - value) for key, value in zip(MEASURE_NAMES, theirs, strict=True)
+            )
+    print(
+        f"{arguments.images} images, {len(rows.scores)} detections: AP {ours.numbers['AP']:.4f}; "
+        + "; ".join(f"largest difference to {name} {difference:.1e}" for name, difference in differences.items())
+    )
     for name, values in seconds.items():
         print(f"{name:<12} median {statistics.median(values):.2f} s, {min(values):.2f} to {max(values):.2f}")
 

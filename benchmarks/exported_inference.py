@@ -2,10 +2,11 @@
 
 `python benchmarks/exported_inference.py --runtime=onnxruntime|openvino [--model=efficientdet-d0] [--peer=effdet.onnx]`.
 
-Measures inference at 512 pixels with batch 1 and random weights, from a uint8 image to detections. The peer is an ONNX file
-for a float image: effdet's network from `benchmarks/peers/peer_effdet.py --onnx=effdet.onnx`, or torchvision's detector from
-`benchmarks/peers/peer_torchvision.py retinanet_resnet50_fpn --onnx=retinanet.onnx`. The three take turns of five runs, so
-that other load on the machine affects all of them. A pause before each turn lets the threads of the others stop.
+Measures inference at 512 pixels with batch 1 and random weights, from a uint8 image to detections. The peer is an ONNX
+file for a float image: effdet's network from `benchmarks/peers/peer_effdet.py --onnx=effdet.onnx`, or torchvision's
+detector from `benchmarks/peers/peer_torchvision.py retinanet_resnet50_fpn --onnx=retinanet.onnx`. The three take turns
+of five runs, so that other load on the machine affects all of them. A pause before each turn lets the threads of the
+others stop.
 """
 
 import argparse
@@ -58,9 +59,11 @@ def peer_in_openvino(path: str) -> Callable:
     """Return a function that runs the network once in OpenVINO."""
     import openvino
 
-    compiled = openvino.Core().compile_model(path, "CPU", {
-        "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": available_cores()})
+    compiled = openvino.Core().compile_model(
+        path,
+        "CPU",
+        {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": available_cores()},
+    )
     request, pixels = compiled.create_infer_request(), _drawn_pixels(tuple(compiled.inputs[0].shape))
     return lambda: request.infer([pixels], share_inputs=True, share_outputs=True)
 
@@ -82,22 +85,28 @@ def main() -> None:
     parser.add_argument("--runtime", choices=["onnxruntime", "openvino"], default="onnxruntime")
     parser.add_argument("--model", choices=CLASSES, default="efficientdet-d0")
     parser.add_argument("--peer", help="ONNX file of the peer.")
-    parser.add_argument("--weights", help="Weights of the peer (.pth) for our detector; a second stage depends on them.")
+    parser.add_argument(
+        "--weights", help="Weights of the peer (.pth) for our detector; a second stage depends on them."
+    )
     parser.add_argument("--size", type=int, default=SIZE)
     parser.add_argument("--turns", type=int, default=10)
     arguments = parser.parse_args()
     # torchvision's weights select its resizing rule, whose canvas is larger
-    overrides = {"image_size": arguments.size, **({"resize": "letterbox"} if arguments.weights else {
-        "num_classes": CLASSES[arguments.model]})}
-    detector = open_model(ModelConfig(
-        ckpt_path=arguments.weights, model_name=arguments.model, model_name_given=True, overrides=overrides))[0].detector
+    overrides = {
+        "image_size": arguments.size,
+        **({"resize": "letterbox"} if arguments.weights else {"num_classes": CLASSES[arguments.model]}),
+    }
+    detector = open_model(
+        ModelConfig(ckpt_path=arguments.weights, model_name=arguments.model, model_name_given=True, overrides=overrides)
+    )[0].detector
     network = exported_network(detector, runtime=arguments.runtime)
     predict = HostDetector(detector, network)
     sizes, scales = np.full((1, 2), arguments.size, np.int32), np.ones((1, 2), np.float32)
     images = _images(arguments.size, arguments.size, TURN + 1)
     calls: dict[str, Callable] = {
         "ours, end to end": lambda image: predict(image, sizes, scales),
-        "ours, network alone": lambda image: network(image, sizes, lambda outputs, size: None)}
+        "ours, network alone": lambda image: network(image, sizes, lambda outputs, size: None),
+    }
     if arguments.peer:
         peer = {"onnxruntime": peer_in_onnxruntime, "openvino": peer_in_openvino}[arguments.runtime](arguments.peer)
         calls[Path(arguments.peer).name] = lambda image: peer()
@@ -114,8 +123,10 @@ def main() -> None:
     for name, values in seconds.items():
         shown = [1e3 * value for value in (statistics.median(values), min(values), max(values))]
         print("{:<22} median {:6.1f} ms, {:.1f} to {:.1f}".format(name, *shown))
-    print(f"{arguments.model}, {device_name()}, {arguments.runtime}, batch 1 at {arguments.size} px, "
-          + ", ".join(f"{name} {version}" for name, version in versions().items()))
+    print(
+        f"{arguments.model}, {device_name()}, {arguments.runtime}, batch 1 at {arguments.size} px, "
+        + ", ".join(f"{name} {version}" for name, version in versions().items())
+    )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 Usage: `python benchmarks/inference_table.py FILE...`
 
-Each batch size has the reference's published figure for one A100 in FP16 (D0 at 512, end to end, as here) and the ratio of
-images/s, ours over theirs.
+Each batch size has the reference's published figure for one A100 in FP16 (D0 at 512, end to end, as here) and the ratio
+of images/s, ours over theirs.
 """
 
 import json
@@ -15,19 +15,27 @@ from throughput.published import published_figures
 
 def table(reports: list[dict]) -> list[str]:
     """Return the table in Markdown; end to end, uint8 images to detections."""
-    published = {row.batch_size: row for row in published_figures(model="efficientdet-d0", mode="inference")
-                 if (row.gpu, row.precision) == ("A100", "amp")}
-    lines = ["| batch | images/s | mean ms | p50 | p90 | p95 | p99 | network ms | reference, A100 FP16: ms | images/s | "
-             "speed-up |",
-             "|" + "---|" * 11]
+    published = {
+        row.batch_size: row
+        for row in published_figures(model="efficientdet-d0", mode="inference")
+        if (row.gpu, row.precision) == ("A100", "amp")
+    }
+    lines = [
+        "| batch | images/s | mean ms | p50 | p90 | p95 | p99 | network ms | reference, A100 FP16: ms | images/s | "
+        "speed-up |",
+        "|" + "---|" * 11,
+    ]
     for report in sorted(reports, key=lambda report: report["batch_size"]):
         batch, latency = report["batch_size"], report["latency_ms"]
         whole = latency["end_to_end"]
         rate = 1000 * batch / whole["mean"]
         network = f"{latency['network']['p50']:.2f}" if "network" in latency else "-"
         theirs = published.get(batch)
-        beside = (f"{theirs.latency_ms:.2f} | {theirs.images_per_second:g} | {rate / theirs.images_per_second:.2f}" if theirs
-                  else "- | - | -")
+        beside = (
+            f"{theirs.latency_ms:.2f} | {theirs.images_per_second:g} | {rate / theirs.images_per_second:.2f}"
+            if theirs
+            else "- | - | -"
+        )
         percentiles = " | ".join(f"{whole[name]:.2f}" for name in ("mean", "p50", "p90", "p95", "p99"))
         lines.append(f"| {batch} | {rate:.1f} | {percentiles} | {network} | {beside} |")
     first = reports[0]

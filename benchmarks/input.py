@@ -1,9 +1,9 @@
 """Measure the training input in images/s: `python benchmarks/input.py --records='DIR/train-*' [--seconds=5 --runs=3]`.
 
-These take turns in one process: decoding the same JPEGs, the upper limit of any loader that reads every pixel; our input, which
-yields uint8 images and boxes (the step normalizes and assigns on its device); our input with both on the CPU; and a baseline
-that does the same work as loaders of detectors commonly do: decode the complete image, normalize it as float32, resize, crop,
-pad, and assign anchors by the same function as ours.
+These take turns in one process: decoding the same JPEGs, the upper limit of any loader that reads every pixel; our
+input, which yields uint8 images and boxes (the step normalizes and assigns on its device); our input with both on the
+CPU; and a baseline that does the same work as loaders of detectors commonly do: decode the complete image, normalize it
+as float32, resize, crop, pad, and assign anchors by the same function as ours.
 """
 
 import argparse
@@ -34,8 +34,10 @@ MOST_OBJECTS = 100
 def decoded(files: list[str]) -> tf.data.Dataset:
     """Return the decoded images."""
     records = tf.data.TFRecordDataset(files).cache().repeat()
-    return records.map(lambda record: tf.io.decode_jpeg(parse_record(record)["encoded"], channels=3),
-                       num_parallel_calls=tf.data.AUTOTUNE).prefetch(8)
+    return records.map(
+        lambda record: tf.io.decode_jpeg(parse_record(record)["encoded"], channels=3),
+        num_parallel_calls=tf.data.AUTOTUNE,
+    ).prefetch(8)
 
 
 def baseline(files: list[str], size: int, *, batch_size: int) -> tf.data.Dataset:
@@ -60,9 +62,17 @@ def baseline(files: list[str], size: int, *, batch_size: int) -> tf.data.Dataset
         boxes = tf.boolean_mask(boxes, tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1))[:MOST_OBJECTS]
         valid = tf.range(tf.maximum(tf.shape(boxes)[0], 1)) < tf.shape(boxes)[0]
         boxes = tf.pad(boxes, [[0, tf.size(valid) - tf.shape(boxes)[0]], [0, 0]])
-        targets = assign_anchors(Objects(
-            boxes[None], tf.zeros_like(valid, tf.int32)[None], valid[None], crowd=tf.zeros_like(valid)[None],
-            difficult=tf.zeros_like(valid)[None], masks=tf.zeros([1, tf.size(valid), 0, 0], tf.uint8)), grid)
+        targets = assign_anchors(
+            Objects(
+                boxes[None],
+                tf.zeros_like(valid, tf.int32)[None],
+                valid[None],
+                crowd=tf.zeros_like(valid)[None],
+                difficult=tf.zeros_like(valid)[None],
+                masks=tf.zeros([1, tf.size(valid), 0, 0], tf.uint8),
+            ),
+            grid,
+        )
         return image, *(values[0] for values in targets)
 
     records = tf.data.TFRecordDataset(files).cache().repeat()
@@ -101,15 +111,22 @@ def rate(batches: Iterator, *, images: int, seconds: float) -> float:
     return count / (time.perf_counter() - start)
 
 
-def measure(files: list[str], index: RecordIndex, *, size: int, batch_size: int, seconds: float, runs: int) -> dict[str, list]:
+def measure(
+    files: list[str], index: RecordIndex, *, size: int, batch_size: int, seconds: float, runs: int
+) -> dict[str, list]:
     """Return images/s of each loader per run; they take turns, so that other load affects all of them."""
-    config = InputConfig.letterboxed(image_size=(size, size), batch_size=batch_size, pad_to_batch_maximum=True,
-                                     category_ids=class_names_of_records(files).category_ids)
+    config = InputConfig.letterboxed(
+        image_size=(size, size),
+        batch_size=batch_size,
+        pad_to_batch_maximum=True,
+        category_ids=class_names_of_records(files).category_ids,
+    )
     loaders: dict[str, tuple[Callable, int]] = {
         "decoding only": (lambda: decoded(files), 1),
         "ours, images and boxes": (lambda: training_dataset(index, config), batch_size),
         "ours, normalized and assigned": (lambda: finished(index, config), batch_size),
-        "baseline, normalized and assigned": (lambda: baseline(files, size, batch_size=batch_size), batch_size)}
+        "baseline, normalized and assigned": (lambda: baseline(files, size, batch_size=batch_size), batch_size),
+    }
     rates: dict[str, list] = {name: [] for name in loaders}
     for _ in range(runs):
         for name, (make, images) in loaders.items():
@@ -129,14 +146,22 @@ def main() -> None:
     files = sorted(glob.glob(arguments.records))
     if not files:
         parser.error(f"--records={arguments.records}: no such file")
-    rates = measure(files, index_records(files), size=arguments.size, batch_size=arguments.batch_size,
-                    seconds=arguments.seconds, runs=arguments.runs)
+    rates = measure(
+        files,
+        index_records(files),
+        size=arguments.size,
+        batch_size=arguments.batch_size,
+        seconds=arguments.seconds,
+        runs=arguments.runs,
+    )
     medians = {name: statistics.median(values) for name, values in rates.items()}
     for name, values in rates.items():
         print(f"{name:<35} {medians[name]:6.0f} images/s, {min(values):.0f} to {max(values):.0f}")
     whole, boxes, targets, peer = medians.values()
-    print(f"ours: {boxes / whole:.2f} of decoding; with normalization and assignment {targets / whole:.2f} of it and "
-          f"{targets / peer:.1f} times the baseline")
+    print(
+        f"ours: {boxes / whole:.2f} of decoding; with normalization and assignment {targets / whole:.2f} of it and "
+        f"{targets / peer:.1f} times the baseline"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Measure accuracy, size and time of masks in the input: `python benchmarks/masks.py --records='DIR/val-*'`.
 
-Each mask of the records is resampled to S x S cells of its box, as in the input, pasted back into the image and compared with
-the original by IoU. Then size and time are measured for 100 masks of one image of 832 x 1344 pixels.
+Each mask of the records is resampled to S x S cells of its box, as in the input, pasted back into the image and
+compared with the original by IoU. Then size and time are measured for 100 masks of one image of 832 x 1344 pixels.
 """
 
 import argparse
@@ -43,8 +43,12 @@ def overlaps(record: dict[str, tf.Tensor], side: int, *, in_whole_pixels: bool) 
     source_size = image_size(record["encoded"])
     crop, original = Letterbox(INPUT).whole(source_size), np.tile(source_size, 2)
     boxes = record["boxes"] * np.tile(crop.size, 2)
-    masks, _ = crop_masks(record["masks"], boxes, crop, source_size=source_size, side=side, file_name=record["file_name"])
-    pasted = pasted_masks(masks, record["boxes"] * original, size=(*source_size.numpy(),), in_whole_pixels=in_whole_pixels)
+    masks, _ = crop_masks(
+        record["masks"], boxes, crop, source_size=source_size, side=side, file_name=record["file_name"]
+    )
+    pasted = pasted_masks(
+        masks, record["boxes"] * original, size=(*source_size.numpy(),), in_whole_pixels=in_whole_pixels
+    )
     for png, found in zip(record["masks"].numpy(), pasted, strict=True):
         original = decoded_mask(png, source_size.numpy(), b"") != 0
         if original.any():
@@ -53,13 +57,19 @@ def overlaps(record: dict[str, tf.Tensor], side: int, *, in_whole_pixels: bool) 
 
 def print_error(index: RecordIndex, side: int, *, in_whole_pixels: bool) -> None:
     """Print a line of the table."""
-    found = [values for record in records_with_masks(index)
-             for values in overlaps(record, side, in_whole_pixels=in_whole_pixels)]
+    found = [
+        values
+        for record in records_with_masks(index)
+        for values in overlaps(record, side, in_whole_pixels=in_whole_pixels)
+    ]
     pixels, iou = map(np.array, zip(*found, strict=True))
     small, large = pixels < SMALL, pixels >= LARGE
     means = (iou, iou[small], iou[~small & ~large], iou[large])
-    print(f"{side:4} {'whole' if in_whole_pixels else 'exact':6}" + "".join(f"{values.mean():8.4f}" for values in means)
-          + f"{np.quantile(iou, 0.05):8.4f} {(iou < 0.5).sum():6} of {len(iou)}")
+    print(
+        f"{side:4} {'whole' if in_whole_pixels else 'exact':6}"
+        + "".join(f"{values.mean():8.4f}" for values in means)
+        + f"{np.quantile(iou, 0.05):8.4f} {(iou < 0.5).sum():6} of {len(iou)}"
+    )
 
 
 def print_cost(side: int) -> None:
@@ -79,8 +89,10 @@ def print_cost(side: int) -> None:
     start = time.perf_counter()
     crop_masks(pngs, boxes, crop, source_size=source_size, side=side, file_name=tf.constant(""))
     milliseconds = (time.perf_counter() - start) * 1000
-    print(f"{OBJECTS} objects at {height} x {width}, side {side}: {masks.numpy().nbytes / 1e6:.2f} MB in the batch, at most "
-          f"{peak / 1e6:.2f} MB on the way, {milliseconds:.0f} ms; whole masks {OBJECTS * height * width / 1e6:.0f} MB")
+    print(
+        f"{OBJECTS} objects at {height} x {width}, side {side}: {masks.numpy().nbytes / 1e6:.2f} MB in the batch, at most "
+        f"{peak / 1e6:.2f} MB on the way, {milliseconds:.0f} ms; whole masks {OBJECTS * height * width / 1e6:.0f} MB"
+    )
 
 
 def main() -> None:

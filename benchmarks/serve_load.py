@@ -2,9 +2,9 @@
 
 `python benchmarks/serve_load.py --model=exported/detector.onnx --images='photos/*.jpg' [--clients=8] [--minutes=2]`.
 
-Starts `serve.py` on a free port with the flags after `--`. Each client has one connection and sends one image after the other
-as a form. A broken connection, a status other than 200, and a response to another image (compared by size) count as lost.
-Memory is the server's resident memory from /metrics.
+Starts `serve.py` on a free port with the flags after `--`. Each client has one connection and sends one image after the
+other as a form. A broken connection, a status other than 200, and a response to another image (compared by size) count
+as lost. Memory is the server's resident memory from /metrics.
 """
 
 import argparse
@@ -52,8 +52,9 @@ class Client(threading.Thread):
             sent, start = self._requests[number % len(self._requests)], time.perf_counter()
             number += 1
             try:
-                connection.request("POST", "/v1/detect", sent.body, {
-                    "content-type": f"multipart/form-data; boundary={_BOUNDARY}"})
+                connection.request(
+                    "POST", "/v1/detect", sent.body, {"content-type": f"multipart/form-data; boundary={_BOUNDARY}"}
+                )
                 reply = connection.getresponse()
                 content = json.loads(reply.read())
             except (OSError, http.client.HTTPException, ValueError) as error:
@@ -99,7 +100,9 @@ def main() -> None:
     port = int(address.rsplit(":", 1)[1].strip("/\n"))
     megabytes = [metric(port, "process_resident_memory_bytes") / 1e6]
     start = time.perf_counter()
-    clients = [Client(port, requests, first=number, end=start + 60 * arguments.minutes) for number in range(arguments.clients)]
+    clients = [
+        Client(port, requests, first=number, end=start + 60 * arguments.minutes) for number in range(arguments.clients)
+    ]
     for client in clients:
         client.start()
     while time.perf_counter() < start + 60 * arguments.minutes:
@@ -114,10 +117,14 @@ def main() -> None:
     seconds = sorted(value for client in clients for value in client.seconds)
     lost = [reason for client in clients for reason in client.lost]
     p50, p99 = (1000 * statistics.quantiles(seconds, n=100)[place] for place in (49, 98))
-    print(f"{len(seconds)} answered in {wall:.0f} s by {arguments.clients} clients: {len(seconds) / wall:.2f} images/s, "
-          f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, most {1000 * seconds[-1]:.0f} ms; {images / batches:.1f} images per batch")
+    print(
+        f"{len(seconds)} answered in {wall:.0f} s by {arguments.clients} clients: {len(seconds) / wall:.2f} images/s, "
+        f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, most {1000 * seconds[-1]:.0f} ms; {images / batches:.1f} images per batch"
+    )
     print(f"lost: {len(lost)} {sorted(set(lost))[:5]}; the server ended with {status}")
-    print(f"memory of the server: {megabytes[0]:.0f} MB before, {', '.join(f'{value:.0f}' for value in megabytes[1:])} MB")
+    print(
+        f"memory of the server: {megabytes[0]:.0f} MB before, {', '.join(f'{value:.0f}' for value in megabytes[1:])} MB"
+    )
     print(f"{available_cores()} cores, load average {os.getloadavg()[0]:.1f}")
 
 

@@ -58,23 +58,40 @@ def define_flags() -> None:
 def main() -> None:
     """Measure every missing cell, and write the tables after each."""
     hparams = with_overrides(hyperparameters_of(FLAGS.model, {}), parse_overrides(FLAGS.hparams))
-    cells = cells_of(model=FLAGS.model, mode=FLAGS.mode, gpus=_counts("gpus"), precisions=FLAGS.precision,
-                     batch_sizes=_counts("batch_sizes"))
+    cells = cells_of(
+        model=FLAGS.model,
+        mode=FLAGS.mode,
+        gpus=_counts("gpus"),
+        precisions=FLAGS.precision,
+        batch_sizes=_counts("batch_sizes"),
+    )
     machine = Machine.here(FLAGS.device)
     if FLAGS.records:
         records_of(FLAGS.records, "records")
     folder = Path(writable_folder(FLAGS.output_dir, "output_dir")).resolve()
     records = str(Path(FLAGS.records).resolve()) if FLAGS.records else None
-    settings = {"commit": commit_here(), "machine": machine.description,
-                "hparams": FLAGS.hparams, "image_size": hparams.input_size,
-                "records": records or f"{DRAWN_IMAGES} drawn images", "dropped_steps": FLAGS.dropped_steps,
-                "timed_steps": FLAGS.timed_steps}
+    settings = {
+        "commit": commit_here(),
+        "machine": machine.description,
+        "hparams": FLAGS.hparams,
+        "image_size": hparams.input_size,
+        "records": records or f"{DRAWN_IMAGES} drawn images",
+        "dropped_steps": FLAGS.dropped_steps,
+        "timed_steps": FLAGS.timed_steps,
+    }
     signal.signal(signal.SIGTERM, _end)
 
     def run_here(cell):
         drawn = _drawn_records(folder, hparams.input_size) if cell.mode == "training" and not records else ""
-        launch = Launch(folder=folder, records=records or drawn, device=machine.device, hparams=FLAGS.hparams,
-                        dropped=FLAGS.dropped_steps, timed=FLAGS.timed_steps, minutes=FLAGS.minutes_per_cell)
+        launch = Launch(
+            folder=folder,
+            records=records or drawn,
+            device=machine.device,
+            hparams=FLAGS.hparams,
+            dropped=FLAGS.dropped_steps,
+            timed=FLAGS.timed_steps,
+            minutes=FLAGS.minutes_per_cell,
+        )
         return run_cell(cell, launch)
 
     matrix = Matrix(folder, cells, settings=settings, retry_failed=FLAGS.retry_failed)
@@ -92,10 +109,19 @@ def _drawn_records(folder: Path, image_size: tuple[int, int]) -> str:
             draw_data_set(unfinished, images={"train": DRAWN_IMAGES}, image_size=image_size)
             annotations = unfinished / "annotations" / "instances_train.json"
             has_masks = "segmentation" in json.loads(annotations.read_text(encoding="utf-8"))["annotations"][0]
-            subprocess.run([sys.executable, str(ROOT / "dataset" / "create_coco_tfrecord.py"),
-                            f"--image_dir={unfinished / 'train'}", f"--object_annotations_file={annotations}",
-                            f"--output_file_prefix={unfinished / 'train'}", "--num_shards=8",
-                            f"--include_masks={has_masks}"], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [
+                    sys.executable,
+                    str(ROOT / "dataset" / "create_coco_tfrecord.py"),
+                    f"--image_dir={unfinished / 'train'}",
+                    f"--object_annotations_file={annotations}",
+                    f"--output_file_prefix={unfinished / 'train'}",
+                    "--num_shards=8",
+                    f"--include_masks={has_masks}",
+                ],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
             unfinished.rename(records)
     return str(records / "train-*.tfrecord")
 

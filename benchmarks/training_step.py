@@ -2,11 +2,11 @@
 
 `python benchmarks/training_step.py [--model=efficientdet-d0 --size=512 --batch_size=8 --boxes 8 40 --steps=10]`.
 
-Times the complete step (assignment, losses, gradients, clipping, update, average) on a random batch for each number of boxes
-per image and, in turn, forward and backward of the network alone with a toy loss (sum of squares), as figures of other
-projects usually do. A batch has as many object slots as the input would produce: all, or on TensorFlow on a CPU the used ones.
-With KERAS_BACKEND=jax only the complete step is timed, with or without TensorFlow installed. On an accelerator several steps
-are timed together, as training starts the next step before it reads the result of the last.
+Times the complete step (assignment, losses, gradients, clipping, update, average) on a random batch for each number of
+boxes per image and, in turn, forward and backward of the network alone with a toy loss (sum of squares), as figures of
+other projects usually do. A batch has as many object slots as the input would produce: all, or on TensorFlow on a CPU
+the used ones. With KERAS_BACKEND=jax only the complete step is timed, with or without TensorFlow installed. On an
+accelerator several steps are timed together, as training starts the next step before it reads the result of the last.
 """
 
 import argparse
@@ -46,12 +46,16 @@ def drawn_batch(size: int, batch_size: int, *, boxes: int, slots: int, mask_size
     return Batch(
         images=tensor(random.integers(0, 256, (batch_size, size, size, 3), np.uint8)),
         sizes=tensor(np.full((batch_size, 2), size, np.int32)),
-        objects=Objects.of_boxes(boxes=tensor(np.concatenate([corners, corners + sides], axis=-1)),
-                                 classes=tensor(random.integers(0, CLASSES, valid.shape).astype(np.int32)),
-                                 valid=tensor(valid), crowd=tensor(np.zeros(valid.shape, bool)))._replace(
-                                     masks=tensor(np.ones((*valid.shape, mask_size, mask_size), np.uint8))),
-        image_ids=tensor(np.arange(batch_size, dtype=np.int32)), positions=tensor(np.arange(batch_size)),
-        scales=tensor(np.ones((batch_size, 2), np.float32)))
+        objects=Objects.of_boxes(
+            boxes=tensor(np.concatenate([corners, corners + sides], axis=-1)),
+            classes=tensor(random.integers(0, CLASSES, valid.shape).astype(np.int32)),
+            valid=tensor(valid),
+            crowd=tensor(np.zeros(valid.shape, bool)),
+        )._replace(masks=tensor(np.ones((*valid.shape, mask_size, mask_size), np.uint8))),
+        image_ids=tensor(np.arange(batch_size, dtype=np.int32)),
+        positions=tensor(np.arange(batch_size)),
+        scales=tensor(np.ones((batch_size, 2), np.float32)),
+    )
 
 
 def whole_step(detector: DenseDetector, hparams, *, together: int) -> Callable[[Batch], None]:
@@ -109,9 +113,15 @@ def main() -> None:
     detector = build_detector(hparams, num_classes=arguments.classes, precision=arguments.precision)
     most = max(hparams.max_instances_per_image, *arguments.boxes)
     batches = {
-        boxes: drawn_batch(arguments.size, arguments.batch_size, boxes=boxes, mask_size=hparams.mask_size,
-                           slots=most if accelerator_count() or not on_tensorflow else boxes)
-        for boxes in arguments.boxes}
+        boxes: drawn_batch(
+            arguments.size,
+            arguments.batch_size,
+            boxes=boxes,
+            mask_size=hparams.mask_size,
+            slots=most if accelerator_count() or not on_tensorflow else boxes,
+        )
+        for boxes in arguments.boxes
+    }
     together = 10 if accelerator_count() else 1
     step = whole_step(detector, hparams, together=together)
     steps = {f"whole step, {boxes} boxes": (partial(step, batch), together) for boxes, batch in batches.items()}
@@ -126,12 +136,18 @@ def main() -> None:
                 seconds[name].append((time.perf_counter() - start) / count)
     for name, values in seconds.items():
         median = statistics.median(values)
-        print(f"{name:<20} {arguments.batch_size / median:6.2f} images/s, {median:.3f} s per step, {min(values):.3f} to "
-              f"{max(values):.3f}")
+        print(
+            f"{name:<20} {arguments.batch_size / median:6.2f} images/s, {median:.3f} s per step, {min(values):.3f} to "
+            f"{max(values):.3f}"
+        )
     memory = {"": peak_host_memory(), ", of the device": peak_device_memory()}
-    print("peak memory         ", ", ".join(f"{value / 2**20:.0f} MiB{place}" for place, value in memory.items() if value))
-    print(f"{arguments.model}, {device_name()}, {backend_name()}, {arguments.precision}, batch {arguments.batch_size} at "
-          f"{arguments.size} px, " + ", ".join(f"{name} {version}" for name, version in versions().items()))
+    print(
+        "peak memory         ", ", ".join(f"{value / 2**20:.0f} MiB{place}" for place, value in memory.items() if value)
+    )
+    print(
+        f"{arguments.model}, {device_name()}, {backend_name()}, {arguments.precision}, batch {arguments.batch_size} at "
+        f"{arguments.size} px, " + ", ".join(f"{name} {version}" for name, version in versions().items())
+    )
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ _SHARD_NAME = re.compile(r"(?P<prefix>.+)-\d{5}-of-\d{5}(\.tfrecord)?")
 class ClassNames:
     """The classes of a data set in ascending order of category id, with distinct names.
 
-    Label maps, VOC files and results identify a class by its name: training would treat the boxes of two classes with the
-    same name as each other's background.
+    Label maps, VOC files and results identify a class by its name: training would treat the boxes of two classes with
+    the same name as each other's background.
     """
 
     category_ids: tuple[int, ...]
@@ -33,19 +33,27 @@ class ClassNames:
 
     def __post_init__(self):
         if len(self.category_ids) != len(self.names) or not self.names:
-            raise InputError(f"class names: {len(self.category_ids)} ids and {len(self.names)} names; "
-                             "expected the same number, at least one")
+            raise InputError(
+                f"class names: {len(self.category_ids)} ids and {len(self.names)} names; "
+                "expected the same number, at least one"
+            )
         if list(self.category_ids) != sorted(set(self.category_ids)):
-            raise InputError(f"class names: category ids {shown(list(self.category_ids))} are not ascending and distinct")
+            raise InputError(
+                f"class names: category ids {shown(list(self.category_ids))} are not ascending and distinct"
+            )
         for number, name in zip(self.category_ids, self.names, strict=True):
             if len(name) > LONGEST_CLASS_NAME:
-                raise InputError(f"class names: category {number} has a name of {len(name)} characters, {shown(name)}; "
-                                 f"expected at most {LONGEST_CLASS_NAME}")
+                raise InputError(
+                    f"class names: category {number} has a name of {len(name)} characters, {shown(name)}; "
+                    f"expected at most {LONGEST_CLASS_NAME}"
+                )
         if len(set(self.names)) < len(self.names):
             name = Counter(self.names).most_common(1)[0][0]
             ids = [number for number, other in zip(self.category_ids, self.names, strict=True) if other == name]
-            raise InputError(f"class names: {shown(name)} is the name of categories {shown(ids)}, expected distinct names: "
-                             "give both the same id, or rename or delete one")
+            raise InputError(
+                f"class names: {shown(name)} is the name of categories {shown(ids)}, expected distinct names: "
+                "give both the same id, or rename or delete one"
+            )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -134,8 +142,10 @@ _COCO_2017 = (
     "47 cup|48 fork|49 knife|50 spoon|51 bowl|52 banana|53 apple|54 sandwich|55 orange|56 broccoli|57 carrot|58 hot dog|"
     "59 pizza|60 donut|61 cake|62 chair|63 couch|64 potted plant|65 bed|67 dining table|70 toilet|72 tv|73 laptop|"
     "74 mouse|75 remote|76 keyboard|77 cell phone|78 microwave|79 oven|80 toaster|81 sink|82 refrigerator|84 book|"
-    "85 clock|86 vase|87 scissors|88 teddy bear|89 hair drier|90 toothbrush")
+    "85 clock|86 vase|87 scissors|88 teddy bear|89 hair drier|90 toothbrush"
+)
 
 # Published COCO checkpoints do not store class names; they use these.
-COCO_2017 = ClassNames.from_categories([
-    {"id": int(entry.split(" ", 1)[0]), "name": entry.split(" ", 1)[1]} for entry in _COCO_2017.split("|")])
+COCO_2017 = ClassNames.from_categories(
+    [{"id": int(entry.split(" ", 1)[0]), "name": entry.split(" ", 1)[1]} for entry in _COCO_2017.split("|")]
+)

@@ -27,10 +27,16 @@ def define_flags() -> None:
     """Define the flags of this script."""
     define_shared_flags()
     flags.DEFINE_boolean("include_masks", False, "Store instance masks as PNG.")
-    flags.DEFINE_string("image_info_file", "", "COCO JSON file that lists the images. Default: the object annotations. "
-                        "Give only this file for images without annotations, such as test sets.")
+    flags.DEFINE_string(
+        "image_info_file",
+        "",
+        "COCO JSON file that lists the images. Default: the object annotations. "
+        "Give only this file for images without annotations, such as test sets.",
+    )
     flags.DEFINE_string("object_annotations_file", "", "COCO JSON file with boxes: instances_*.json.")
-    flags.DEFINE_string("caption_annotations_file", "", "COCO JSON file with captions, stored in addition to the boxes.")
+    flags.DEFINE_string(
+        "caption_annotations_file", "", "COCO JSON file with captions, stored in addition to the boxes."
+    )
 
 
 def main() -> None:
@@ -40,9 +46,11 @@ def main() -> None:
     given = values.object_annotations_file or values.image_info_file or values.caption_annotations_file
     with recognized(given or values.image_dir, wanted=FileKind.COCO):
         data = read_coco(
-            object_annotations_file=values.object_annotations_file, image_info_file=values.image_info_file,
+            object_annotations_file=values.object_annotations_file,
+            image_info_file=values.image_info_file,
             caption_annotations_file=values.caption_annotations_file,
-            with_segmentation=values.include_masks and bool(values.object_annotations_file))
+            with_segmentation=values.include_masks and bool(values.object_annotations_file),
+        )
     convert_and_report(data, config)
 
 

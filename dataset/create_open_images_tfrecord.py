@@ -2,7 +2,8 @@
 
     python dataset/create_open_images_tfrecord.py --image_dir=open_images/validation \
         --object_annotations_file=open_images/validation-annotations-bbox.csv \
-        --class_descriptions_file=open_images/class-descriptions-boxable.csv --classes=mlperf --expect=mlperf-validation \
+        --class_descriptions_file=open_images/class-descriptions-boxable.csv --classes=mlperf --expect=mlperf-validation
+            \
         --output_file_prefix=open_images/records/validation
 """
 
@@ -33,10 +34,17 @@ def define_flags() -> None:
     """Define the flags of this script."""
     define_shared_flags()
     define_choice_flags()
-    flags.DEFINE_string("image_ids_file", "", "Text file with the ids of the images to convert, one per line. Default: all "
-                        "images with a box of the selected classes.")
-    flags.DEFINE_boolean("write_instances", False, "Also write the contents of the records as a COCO JSON file. Takes 1.3 GB "
-                         "of memory per million boxes.")
+    flags.DEFINE_string(
+        "image_ids_file",
+        "",
+        "Text file with the ids of the images to convert, one per line. Default: all "
+        "images with a box of the selected classes.",
+    )
+    flags.DEFINE_boolean(
+        "write_instances",
+        False,
+        "Also write the contents of the records as a COCO JSON file. Takes 1.3 GB of memory per million boxes.",
+    )
 
 
 def main() -> None:

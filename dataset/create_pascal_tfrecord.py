@@ -35,11 +35,19 @@ def define_flags() -> None:
     flags.DEFINE_string("data_dir", "", "Root folder of the VOC data (VOCdevkit); not needed with --image_dir.")
     flags.DEFINE_enum("set", "train", ["train", "val", "trainval", "test"], "Image set, with --data_dir.")
     flags.DEFINE_enum("year", "VOC2007", ["VOC2007", "VOC2012"], "VOC year, with --data_dir.")
-    flags.DEFINE_string("annotations_dir", "", "Folder with the XML files. Default: the folder of the images. With "
-                        "--data_dir: relative to the folder of the year; default: Annotations.")
+    flags.DEFINE_string(
+        "annotations_dir",
+        "",
+        "Folder with the XML files. Default: the folder of the images. With "
+        "--data_dir: relative to the folder of the year; default: Annotations.",
+    )
     flags.DEFINE_string("image_set_file", "", "Text file with the names of the images to convert, without suffix.")
-    flags.DEFINE_string("label_map_json_path", "", 'JSON file with class ids, {"name": id, ...}, or the .classes.json of '
-                        "another conversion. Default: the 20 VOC classes, or all names in the folder in alphabetical order.")
+    flags.DEFINE_string(
+        "label_map_json_path",
+        "",
+        'JSON file with class ids, {"name": id, ...}, or the .classes.json of '
+        "another conversion. Default: the 20 VOC classes, or all names in the folder in alphabetical order.",
+    )
     flags.DEFINE_alias("label_map_json", "label_map_json_path")
     flags.DEFINE_boolean("ignore_difficult_instances", False, "Skip objects marked as difficult.")
     flags.DEFINE_alias("ignore_difficult", "ignore_difficult_instances")
@@ -52,8 +60,12 @@ def main() -> None:
     config = conversion_config(image_folder=image_folder, keep_annotations=True)
     with recognized(annotations_folder, image_folder, wanted=FileKind.VOC):
         data = read_voc(
-            annotations_folder=annotations_folder, image_folder=image_folder, image_set_file=image_set_file,
-            label_map_file=values.label_map_json_path, ignore_difficult=values.ignore_difficult_instances)
+            annotations_folder=annotations_folder,
+            image_folder=image_folder,
+            image_set_file=image_set_file,
+            label_map_file=values.label_map_json_path,
+            ignore_difficult=values.ignore_difficult_instances,
+        )
     convert_and_report(data, config)
 
 
@@ -64,8 +76,11 @@ def _places(values: flags.FlagValues) -> tuple[str, str, str]:
     if values.image_dir:
         return values.image_dir, values.annotations_dir or values.image_dir, values.image_set_file
     folder = Path(values.data_dir, values.year)
-    return (str(folder / "JPEGImages"), str(folder / (values.annotations_dir or "Annotations")),
-            values.image_set_file or str(folder / "ImageSets" / "Main" / f"{values.set}.txt"))
+    return (
+        str(folder / "JPEGImages"),
+        str(folder / (values.annotations_dir or "Annotations")),
+        values.image_set_file or str(folder / "ImageSets" / "Main" / f"{values.set}.txt"),
+    )
 
 
 if __name__ == "__main__":

@@ -45,12 +45,21 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     define.string("annotations", "", "File or folder with the labels. Default: the folder of the images.")
     define.enum("format", "auto", ["auto", *FORMATS], "Label format; auto detects it from the content.")
     define.string("output_dir", "records", "Output folder for the records: train-*, val-* and test-*.")
-    define_flag("val_fraction", Annotated[float, between(0, 0.9)], 0.1, "Fraction of the images used for validation if the "
-                "data set has no val split; 0: no val split.", values)
+    define_flag(
+        "val_fraction",
+        Annotated[float, between(0, 0.9)],
+        0.1,
+        "Fraction of the images used for validation if the data set has no val split; 0: no val split.",
+        values,
+    )
     define_flag("split_seed", CountOrZero, 0, "Random seed that selects the validation images.", values)
     define.boolean("include_masks", False, "Store instance masks as PNG.")
-    define.string("label_map_json_path", "", 'JSON file with class ids, {"name": id, ...}, or the .classes.json of another '
-                  "conversion. Default: the ids of the data set, or names numbered from 1 in alphabetical order.")
+    define.string(
+        "label_map_json_path",
+        "",
+        'JSON file with class ids, {"name": id, ...}, or the .classes.json of another '
+        "conversion. Default: the ids of the data set, or names numbered from 1 in alphabetical order.",
+    )
 
 
 def main() -> None:
@@ -65,34 +74,53 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
     label_map = read_label_map(values.label_map_json_path) if values.label_map_json_path else None
     labels = recognize(annotations, wanted=values.format)
     print(labels.reason, flush=True)
-    parts = read_labels(labels, annotations, images, with_masks=values.include_masks, label_map=label_map,
-                        output_folder=values.output_dir)
+    parts = read_labels(
+        labels,
+        annotations,
+        images,
+        with_masks=values.include_masks,
+        label_map=label_map,
+        output_folder=values.output_dir,
+    )
     parts = _with_val(parts, images, values=values)
     _warn_about_shared_images(parts)
     _refuse_other_parts(values.output_dir, parts)
     reports = {}
     for split, data in parts.items():
         print(f"\n{split}: {len(data.images)} images", flush=True)
-        reports[split] = convert_and_report(data, conversion_config(
-            image_folder=values.images, output_prefix=str(Path(values.output_dir, split)), include_masks=values.include_masks,
-            keep_annotations=True, values=values), values=values, start=start)
+        reports[split] = convert_and_report(
+            data,
+            conversion_config(
+                image_folder=values.images,
+                output_prefix=str(Path(values.output_dir, split)),
+                include_masks=values.include_masks,
+                keep_annotations=True,
+                values=values,
+            ),
+            values=values,
+            start=start,
+        )
     return reports
 
 
-def _with_val(parts: dict[str, AnnotatedDataSet], images: ImageFolder, *, values: flags.FlagValues
-              ) -> dict[str, AnnotatedDataSet]:
+def _with_val(
+    parts: dict[str, AnnotatedDataSet], images: ImageFolder, *, values: flags.FlagValues
+) -> dict[str, AnnotatedDataSet]:
     """Return the splits by name; split val off train if there is none and one is requested. Prints the result."""
     found = {split or "train": data for split, data in parts.items()}
     if "val" in found or not values.val_fraction or "train" not in found:
         whose = "from the data set" if "" not in parts else "none, all images are train"
         print(f"split: {whose}")
     else:
-        found["train"], found["val"], alike = split_off(found["train"], images, fraction=values.val_fraction,
-                                                        seed=values.split_seed)
+        found["train"], found["val"], alike = split_off(
+            found["train"], images, fraction=values.val_fraction, seed=values.split_seed
+        )
         kept, aside = (len(found[split].images) for split in ("train", "val"))
-        print(f"split: {aside} images for val, {kept} for train, stratified by class (--val_fraction="
-              f"{values.val_fraction:g}, --split_seed={values.split_seed}); {alike} possible near-duplicates are in the "
-              "same split as the image that they resemble")
+        print(
+            f"split: {aside} images for val, {kept} for train, stratified by class (--val_fraction="
+            f"{values.val_fraction:g}, --split_seed={values.split_seed}); {alike} possible near-duplicates are in the "
+            "same split as the image that they resemble"
+        )
     return {split: found[split] for split in SPLITS if split in found}
 
 
@@ -101,16 +129,20 @@ def _warn_about_shared_images(parts: dict[str, AnnotatedDataSet]) -> None:
     learnt = {image.file_name for image in parts["train"].images} if "train" in parts else set()
     for split, data in parts.items():
         if split != "train" and (shared := sum(image.file_name in learnt for image in data.images)):
-            print(f"warning: {shared} of the {len(data.images)} images of {split} are also in train: metrics on them do not "
-                  "measure generalization")
+            print(
+                f"warning: {shared} of the {len(data.images)} images of {split} are also in train: metrics on them do not "
+                "measure generalization"
+            )
 
 
 def _refuse_other_parts(output_dir: str, parts: dict[str, AnnotatedDataSet]) -> None:
     """Raise InputError for existing records of a split that this data set does not have; they would be mixed with it."""
     for split in SPLITS:
         if split not in parts and (standing := standing_shards(str(Path(output_dir, split)))):
-            raise InputError(f"{next(iter(standing.values()))} is left from another conversion, and these labels have no "
-                             f"{split}: delete those shards or choose another --output_dir")
+            raise InputError(
+                f"{next(iter(standing.values()))} is left from another conversion, and these labels have no "
+                f"{split}: delete those shards or choose another --output_dir"
+            )
 
 
 if __name__ == "__main__":

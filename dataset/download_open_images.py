@@ -29,10 +29,14 @@ from program_support.field_flags import define_flag
 def define_flags() -> None:
     """Define the flags of this script."""
     define_choice_flags()
-    flags.DEFINE_enum("split", None, ["train", "validation", "test"], "Split of the images in the CSV file.", required=True)
+    flags.DEFINE_enum(
+        "split", None, ["train", "validation", "test"], "Split of the images in the CSV file.", required=True
+    )
     flags.DEFINE_string("image_dir", "", "Output folder for the images.")
     flags.DEFINE_string("image_ids_file", "", "Output text file for the ids of the images, one per line.")
-    define_flag("max_images", Count | None, None, "Maximum number of images, in the order of their (random) ids. Default: all.")
+    define_flag(
+        "max_images", Count | None, None, "Maximum number of images, in the order of their (random) ids. Default: all."
+    )
     define_flag("connections", Annotated[int, between(1, 1024)], 32, "Number of parallel downloads.")
     flags.DEFINE_string("site", SITE, "Base URL of the images (train/ID.jpg and so on).")
     define_flag("max_bad_fraction", Share, 0.01, "Maximum fraction of the images that the server may lack.")
@@ -49,16 +53,25 @@ def main() -> None:
         with unfinished_folder(folder / "index") as index_folder:
             images = read_choice(index_folder).images[: values.max_images]
             if values.image_ids_file:
-                write_text(values.image_ids_file, "".join(f"{image.file_name.removesuffix('.jpg')}\n" for image in images))
+                write_text(
+                    values.image_ids_file, "".join(f"{image.file_name.removesuffix('.jpg')}\n" for image in images)
+                )
             missing = download_images(
-                (image.file_name for image in images), folder, total=len(images), connections=values.connections,
-                site=f"{values.site.rstrip('/')}/{values.split}", max_bad_fraction=values.max_bad_fraction)
+                (image.file_name for image in images),
+                folder,
+                total=len(images),
+                connections=values.connections,
+                site=f"{values.site.rstrip('/')}/{values.split}",
+                max_bad_fraction=values.max_bad_fraction,
+            )
         listed = folder.with_name(f"{folder.name}.missing.txt")
         write_text(listed, "".join(f"{name}\n" for name in missing))
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error}; run this again to resume") from error
-    print(f"images   {len(images) - len(missing)} in {folder}" + (
-        f"; the server lacks {len(missing)}, listed in {listed}" if missing else ""))
+    print(
+        f"images   {len(images) - len(missing)} in {folder}"
+        + (f"; the server lacks {len(missing)}, listed in {listed}" if missing else "")
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The synthetic data set: drawn images with exact boxes and masks, as JPEGs and COCO annotation files.
 
 Objects of five classes of very different size and shape lie on a textured background, occlude each other and cross the
-border; some images are crowded, some contain a shoal annotated as one crowd region, a few are empty. A mask covers exactly
-the visible pixels of its object, and the box encloses them. The same seed generates the same bytes.
+border; some images are crowded, some contain a shoal annotated as one crowd region, a few are empty. A mask covers
+exactly the visible pixels of its object, and the box encloses them. The same seed generates the same bytes.
 """
 
 import io
@@ -29,12 +29,14 @@ def draw_data_set(
     """Draw `images[split]` images for each split.
 
     Writes `<folder>/<split>/<image id>.jpg` and `<folder>/annotations/instances_<split>.json`. Each side of an image is
-    0.8 to 1.25 times that of `image_size` (height, width). Image ids differ between the splits. An image depends only on the
-    seed, the split's name and its number in the split. Raises InputError if a file cannot be written.
+    0.8 to 1.25 times that of `image_size` (height, width). Image ids differ between the splits. An image depends only
+    on the seed, the split's name and its number in the split. Raises InputError if a file cannot be written.
     """
     if min(image_size) < 32 or min(images.values(), default=0) < 1 or seed < 0:
-        raise InputError(f"drawing {images} images of {image_size[0]}x{image_size[1]} with seed {seed}; expected at "
-                         "least one image per split, sides of at least 32 and a seed of at least 0")
+        raise InputError(
+            f"drawing {images} images of {image_size[0]}x{image_size[1]} with seed {seed}; expected at "
+            "least one image per split, sides of at least 32 and a seed of at least 0"
+        )
     folder = Path(folder)
     with telling_write_errors(folder):
         (folder / "annotations").mkdir(parents=True, exist_ok=True)
@@ -42,8 +44,12 @@ def draw_data_set(
     for split, count in images.items():
         with telling_write_errors(folder / split):
             (folder / split).mkdir(exist_ok=True)
-        coco = _draw_split(folder / split, range(first_id, first_id + count), image_size=image_size,
-                           seeds=[seed, zlib.crc32(split.encode())])
+        coco = _draw_split(
+            folder / split,
+            range(first_id, first_id + count),
+            image_size=image_size,
+            seeds=[seed, zlib.crc32(split.encode())],
+        )
         path = folder / "annotations" / f"instances_{split}.json"
         with telling_write_errors(path):
             write_text(path, json.dumps(coco) + "\n")
@@ -59,7 +65,9 @@ def _draw_split(folder: Path, image_ids: range, *, image_size: tuple[int, int], 
         pixels, objects = draw_image((height, width), random)
         file_name = f"{image_id:06d}.jpg"
         Image.fromarray(pixels).save(encoded := io.BytesIO(), "JPEG", quality=92)
-        with telling_write_errors(folder / file_name):  # written by Python, because Pillow does not detect partial writes
+        with telling_write_errors(
+            folder / file_name
+        ):  # written by Python, because Pillow does not detect partial writes
             write_bytes(folder / file_name, encoded.getvalue())
         images.append({"id": image_id, "file_name": file_name, "height": height, "width": width})
         for entry in objects:

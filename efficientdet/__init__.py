@@ -7,15 +7,17 @@
     [found] = efficientdet.load_detector("runs/first").predict("photo.jpg")
     found.save("annotated.jpg")
 
-docs/reference/python.md describes all functions. Importing this package is fast: TensorFlow and Keras are imported by the first
-call.
+docs/reference/python.md describes all functions. Importing this package is fast: TensorFlow and Keras are imported by
+the first call.
 """
 
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if Path(__file__).with_name("checkout.py").exists():  # a wheel, which has the other packages inside this one, does not need it
+if (
+    Path(__file__).with_name("checkout.py").exists()
+):  # a wheel, which has the other packages inside this one, does not need it
     from efficientdet import checkout
 
     checkout.install()
@@ -28,8 +30,18 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["ImageDetections", "InputError", "LoadedDetector", "__version__", "convert", "evaluate", "examine", "export",
-           "load_detector", "train"]
+__all__ = [
+    "ImageDetections",
+    "InputError",
+    "LoadedDetector",
+    "__version__",
+    "convert",
+    "evaluate",
+    "examine",
+    "export",
+    "load_detector",
+    "train",
+]
 
 _DISTRIBUTION = "efficientdet-tf2"
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when ONNX Runtime is imported; the default is to send

@@ -21,7 +21,8 @@ class AliasFinder:
     """Finder and loader for `sys.meta_path`: each alias is the module itself, loaded once.
 
     An editable install leaves the top-level names to whoever is first on `sys.path`. The first import of a part of
-    `efficientdet` raises ImportError if one of them is another project's; `efficientdet.commands` can always be imported.
+    `efficientdet` raises ImportError if one of them is another project's; `efficientdet.commands` can always be
+    imported.
     """
 
     def __init__(self) -> None:
@@ -77,6 +78,8 @@ def _own_spec(name: str) -> ModuleSpec | None:
         raise ImportError(f"the module {name} of this project is missing; install it again")
     place = spec.origin or next(iter(spec.submodule_search_locations))
     if ROOT not in Path(place).resolve().parents:
-        raise ImportError(f"the module {name} is {place}, not this project's; rename it, unset PYTHONPATH, or install this "
-                          "project as a wheel: pip install . without -e")
+        raise ImportError(
+            f"the module {name} is {place}, not this project's; rename it, unset PYTHONPATH, or install this "
+            "project as a wheel: pip install . without -e"
+        )
     return spec

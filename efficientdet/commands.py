@@ -74,7 +74,8 @@ def doctor() -> None:
 def _run(program: str) -> None:
     """Execute a module as `__main__`.
 
-    Unlike `runpy`, keep the name of the command for messages, and the module in `sys.modules`, where child processes find it.
+    Unlike `runpy`, keep the name of the command for messages, and the module in `sys.modules`, where child processes
+    find it.
     """
     try:
         spec = importlib.util.find_spec(program)

@@ -12,11 +12,11 @@ from object_detection.structures import Tensor
 class BatchNormalization(keras.layers.BatchNormalization):
     """Batch normalization over the last axis of [B, H, W, C].
 
-    Keras's own layer is not fused on the TensorFlow backend (a third of the training speed on a CPU) and rounds the batch
-    moments to 16 bits under a 16-bit policy. The running variance is the biased variance of the batch.
+    Keras's own layer is not fused on the TensorFlow backend (a third of the training speed on a CPU) and rounds the
+    batch moments to 16 bits under a 16-bit policy. The running variance is the biased variance of the batch.
 
-    mean_over_ranks: a differentiable mean of a float32 vector over processes. If set, the layer normalizes by the moments of
-    all these processes together, each with the same number of values (see `join_statistics`).
+    mean_over_ranks: a differentiable mean of a float32 vector over processes. If set, the layer normalizes by the
+    moments of all these processes together, each with the same number of values (see `join_statistics`).
     """
 
     mean_over_ranks: Callable[[Tensor], Tensor] | None = None
@@ -37,12 +37,20 @@ def _fused(layer, inputs, learns):
     import tensorflow as tf
 
     # The kernel takes 16-bit images with float32 parameters, so the policy's automatic casts are undone.
-    parameters = [_float32(variable) for variable in (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)]
+    parameters = [
+        _float32(variable) for variable in (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)
+    ]
     gamma, beta, mean, variance = parameters
     empty = tf.zeros([0])
     outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
-        x=inputs, scale=gamma, offset=beta, mean=empty if learns else mean, variance=empty if learns else variance,
-        epsilon=layer.epsilon, is_training=learns)
+        x=inputs,
+        scale=gamma,
+        offset=beta,
+        mean=empty if learns else mean,
+        variance=empty if learns else variance,
+        epsilon=layer.epsilon,
+        is_training=learns,
+    )
     if learns:
         count = tf.cast(tf.reduce_prod(tf.shape(inputs)[:3]), tf.float32)
         variance = variance * tf.maximum(count - 1.0, 1.0) / count  # the kernel returns the unbiased one

@@ -53,7 +53,8 @@ class WeightedFusion(keras.layers.Layer):
         """Create one scalar weight per input, initialized to 1 and named as in the published checkpoints."""
         self.fusion_weights = [
             self.add_weight(name=f"WSM_{i}" if i else "WSM", shape=(), initializer="ones", autocast=False)
-            for i in range(len(input_shape))]
+            for i in range(len(input_shape))
+        ]
 
     def call(self, inputs):
         """Return the weighted mean of n tensors [B, H, W, F], [B, H, W, F]."""
@@ -61,7 +62,9 @@ class WeightedFusion(keras.layers.Layer):
         if self.fusion_relu:
             weights = [ops.relu(weight) for weight in weights]
         total = sum(weights[1:], weights[0]) + 1e-4
-        terms = [ops.cast(weight / total, tensor.dtype) * tensor for weight, tensor in zip(weights, inputs, strict=True)]
+        terms = [
+            ops.cast(weight / total, tensor.dtype) * tensor for weight, tensor in zip(weights, inputs, strict=True)
+        ]
         return sum(terms[1:], terms[0])
 
     def compute_output_shape(self, input_shape):
@@ -90,9 +93,12 @@ class NearestResize(keras.layers.Layer):
         """Return the `source` row (or column) that each of `target` rows copies."""
         if not self.half_pixel_centers:
             return [row * source // target for row in range(target)]
-        # In float32 as in TensorFlow: with an even number of rows the middle one falls on an integer, and rounding decides.
+        # In float32 as in TensorFlow: with an even number of rows the middle one falls on an integer, and rounding
+        # decides.
         centers = np.arange(target, dtype=np.float32) + np.float32(0.5)
-        return np.minimum(np.floor(centers * (np.float32(source) / np.float32(target))), source - 1).astype(int).tolist()
+        return (
+            np.minimum(np.floor(centers * (np.float32(source) / np.float32(target))), source - 1).astype(int).tolist()
+        )
 
     def call(self, inputs):
         """Resize [B, h, w, F] to [B, H, W, F]."""
@@ -117,8 +123,8 @@ class NearestResize(keras.layers.Layer):
 def build_bifpn(features: list[Tensor], config: BifpnConfig) -> list[Tensor]:
     """Return the fused features of levels min_level .. max_level, one tensor [B, h, w, filters] per level.
 
-    features: those of the backbone from min_level up. Its last level may be below max_level; coarser ones are created by
-    pooling.
+    features: those of the backbone from min_level up. Its last level may be below max_level; coarser ones are created
+    by pooling.
     """
     pyramid = list(features)
     last = config.min_level + len(features) - 1
@@ -132,8 +138,9 @@ def build_bifpn(features: list[Tensor], config: BifpnConfig) -> list[Tensor]:
 def cell_nodes(min_level: int, max_level: int) -> list[tuple[int, list[int]]]:
     """Return the nodes of a cell in order: (level, numbers of the feature maps it fuses).
 
-    Feature maps 0 .. n-1 are the cell's inputs from min_level up; node i makes map n + i. A top-down node fuses the latest map
-    of its level with the latest of the level above; a bottom-up node all maps of its level with the latest of the level below.
+    Feature maps 0 .. n-1 are the cell's inputs from min_level up; node i makes map n + i. A top-down node fuses the
+    latest map of its level with the latest of the level above; a bottom-up node all maps of its level with the latest
+    of the level below.
     """
     maps = {level: [level - min_level] for level in range(min_level, max_level + 1)}
     nodes = []
@@ -156,7 +163,8 @@ def _bifpn_cell(inputs: list[Tensor], config: BifpnConfig, *, name: str) -> list
         size = inputs[level - config.min_level].shape[1:3]
         resampled = [
             _resampled(maps[source], size, config, name=f"{name}.fnode{node}.resample_{i}_{source}_{len(maps)}")
-            for i, source in enumerate(sources)]
+            for i, source in enumerate(sources)
+        ]
         if config.weight_method == "fastattn":
             fused = WeightedFusion(fusion_relu=config.fusion_relu, name=f"{name}.fnode{node}")(resampled)
         else:
@@ -185,7 +193,9 @@ def _resampled(features: Tensor, size: tuple[int, int], config: BifpnConfig, *, 
         return _downsampled(features, config, name=name)
     features = _with_filters(features, config, name=name)
     if tuple(features.shape[1:3]) != tuple(size):
-        features = NearestResize(size, half_pixel_centers=config.half_pixel_upsampling, name=f"{name}.upsample")(features)
+        features = NearestResize(size, half_pixel_centers=config.half_pixel_upsampling, name=f"{name}.upsample")(
+            features
+        )
     return features
 
 

@@ -28,7 +28,8 @@ class DenseDetectorConfig:
     """Losses and post-processing of a network's outputs.
 
     Attributes:
-        anchors: EfficientDet's rule, or levels of any shapes (see `grid_of_levels`), in the order of the network's outputs.
+        anchors: EfficientDet's rule, or levels of any shapes (see `grid_of_levels`), in the order of the network's
+            outputs.
         suppression: post-processing; its `box_coder` also encodes the targets.
         mean, stddev: of red, green and blue, as fractions of 255.
         normalizations: how often they are applied; 2 for NVIDIA's checkpoints, 1 for all others.
@@ -60,10 +61,12 @@ class DenseDetector(Detector):
         self._grid = anchor_grid(config.anchors, config.image_size) if by_rule else grid_of_levels(config.anchors)
         self.anchors, self.level_sizes = self._grid.boxes, self._grid.level_sizes
         if network.output_shape[1][1] != len(self.anchors):
-            raise ValueError(f"the network has outputs for {network.output_shape[1][1]} anchors, the grid has "
-                             f"{len(self.anchors)}")
-        self.postprocessing = DensePostprocessing(config.suppression, self.anchors, self.level_sizes,
-                                                  num_logits=network.output_shape[0][-1])
+            raise ValueError(
+                f"the network has outputs for {network.output_shape[1][1]} anchors, the grid has {len(self.anchors)}"
+            )
+        self.postprocessing = DensePostprocessing(
+            config.suppression, self.anchors, self.level_sizes, num_logits=network.output_shape[0][-1]
+        )
         self._inference, self._training = folded(network), folded(network, training=True)
         self._loss_sums, self._normalize = self._compute_loss_sums, self.normalize
         if tensorflow_cpu.applies():
@@ -75,8 +78,11 @@ class DenseDetector(Detector):
         """Return class logits [B, A, K] and box deltas [B, A, 4], float32 for any precision."""
         if training:
             normalized = self.normalize(images, sizes)
-            class_logits, box_deltas = (self._training(normalized) if has_frozen_norms(self.network)
-                                        else self.network(normalized, training=True))
+            class_logits, box_deltas = (
+                self._training(normalized)
+                if has_frozen_norms(self.network)
+                else self.network(normalized, training=True)
+            )
         else:
             normalize = self.normalize if None in images.shape else self._normalize  # XLA needs a known B
             class_logits, box_deltas = self._inference(normalize(images, sizes))
@@ -94,7 +100,9 @@ class DenseDetector(Detector):
         """Return each anchor's class and box deltas, as assigned; nothing is sampled."""
         if outputs is not None:
             outputs = tuple(map(ops.stop_gradient, outputs))
-        return self.config.assigner.assign(objects, self._grid, box_coder=self.config.suppression.box_coder, outputs=outputs)
+        return self.config.assigner.assign(
+            objects, self._grid, box_coder=self.config.suppression.box_coder, outputs=outputs
+        )
 
     @property
     def _normalizes_per_image(self) -> bool:
@@ -159,7 +167,8 @@ class DenseDetector(Detector):
         class_losses = CLASS_LOSSES[losses.class_loss](class_logits, targets, losses)
         errors = BOX_LOSSES[losses.box_loss](box_deltas - targets.box_deltas, losses.delta)
         sums = {
-            "cls_loss": losses.class_loss_weight * self._sum(class_losses * self._counted(class_losses, targets), positive),
+            "cls_loss": losses.class_loss_weight
+            * self._sum(class_losses * self._counted(class_losses, targets), positive),
             "box_loss": losses.box_loss_weight * self._sum(errors * positive[..., None], positive),
         }
         if losses.iou_loss_type:
@@ -186,7 +195,8 @@ class DenseDetector(Detector):
     def _iou_losses(self, box_deltas: Tensor, targets: Targets) -> Tensor:
         """Return 1 - IoU of the decoded boxes of positive anchors, 0 for the others, [B, A]."""
         anchors, decode = ops.convert_to_tensor(self.anchors), self.config.suppression.box_coder.decode
-        # Elsewhere both boxes are the anchor itself, so that an infinite box cannot make the gradient of a masked term NaN.
+        # Elsewhere both boxes are the anchor itself, so that an infinite box cannot make the gradient of a masked term
+        # NaN.
         predicted = decode(ops.where(targets.positive[..., None], box_deltas, 0.0), anchors)
         overlap = generalized_iou(predicted, decode(targets.box_deltas, anchors), kind=self.config.losses.iou_loss_type)
         return ops.where(targets.positive, 1.0 - overlap, 0.0)

@@ -15,8 +15,9 @@ from program_support.checked_fields import Positive, checked_part, one_of
 def _focal(logits: Tensor, targets: Targets, losses: "LossConfig") -> Tensor:
     """Return the focal loss of each anchor, [B, A]."""
     classes = ops.where(targets.positive, targets.classes, -1)
-    focal = focal_loss_of_classes(logits, classes, alpha=losses.alpha, gamma=losses.gamma,
-                                  label_smoothing=losses.label_smoothing)
+    focal = focal_loss_of_classes(
+        logits, classes, alpha=losses.alpha, gamma=losses.gamma, label_smoothing=losses.label_smoothing
+    )
     return ops.sum(focal, axis=-1)  # sum over K first: one parallel pass
 
 
@@ -41,15 +42,18 @@ class LossConfig:
     """Kinds and weights of the losses; the defaults are EfficientDet's (Tan et al. 2020, section 5.1).
 
     Attributes:
-        class_loss: "focal", with one sigmoid per class, alpha, gamma and label_smoothing; or "softmax cross entropy", whose
-            first logit is the background's, the class of anchors without an object.
-        box_loss: "huber", "smooth l1" (Huber loss divided by delta, which is its beta) or "l1", which does not use delta.
-        normalizer: "positives of the batch" divides the sum over a batch by its positives + 1, boxes by four times that;
-            "positives of each image" divides each image's sums by its own positives (at least 1) and averages over images, as
-            torchvision's detectors do.
-        decays: weights that weight_decay applies to: "kernels" of convolutions, or "all", including batch norm and biases.
-        hard_negative_ratio: number of negative anchors with the largest class loss to use per positive anchor of an image
-            (SSD, Liu et al. 2016, section 2.2: 3); None: all negatives.
+        class_loss: "focal", with one sigmoid per class, alpha, gamma and label_smoothing; or "softmax cross entropy",
+            whose first logit is the background's, the class of anchors without an object.
+        box_loss: "huber", "smooth l1" (Huber loss divided by delta, which is its beta) or "l1", which does not use
+            delta.
+        normalizer: "positives of the batch" divides the sum over a batch by its positives + 1, boxes by four times
+            that;
+            "positives of each image" divides each image's sums by its own positives (at least 1) and averages over
+            images, as torchvision's detectors do.
+        decays: weights that weight_decay applies to: "kernels" of convolutions, or "all", including batch norm and
+            biases.
+        hard_negative_ratio: number of negative anchors with the largest class loss to use per positive anchor of an
+            image (SSD, Liu et al. 2016, section 2.2: 3); None: all negatives.
     """
 
     class_loss: Annotated[str, one_of(*CLASS_LOSSES)] = "focal"

@@ -24,13 +24,23 @@ class DensePostprocessing:
 
     def on_backend(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections:
         """Return detections by the backend, see `Detector.detections`."""
-        return detections_from_outputs(*outputs, ops.convert_to_tensor(self._anchors), config=self._config,
-                                       level_sizes=self._level_sizes, clip_to=sizes)
+        return detections_from_outputs(
+            *outputs,
+            ops.convert_to_tensor(self._anchors),
+            config=self._config,
+            level_sizes=self._level_sizes,
+            clip_to=sizes,
+        )
 
     def on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections:
         """Return one image's detections from class logits, box deltas [A, 4] and the highest logit of each anchor, in NumPy."""
-        return detections_on_host(self._network_outputs(outputs), self._anchors, config=self._config,
-                                  level_sizes=self._level_sizes, clip_to=size)
+        return detections_on_host(
+            self._network_outputs(outputs),
+            self._anchors,
+            config=self._config,
+            level_sizes=self._level_sizes,
+            clip_to=size,
+        )
 
     def suppression_work(self, outputs: Sequence[np.ndarray]) -> dict[str, Any]:
         """Return the number of candidates, see `Detector.suppression_work`."""
@@ -40,17 +50,27 @@ class DensePostprocessing:
     def in_onnx(self, graph: Graph, logits: str, deltas: str, sizes: str) -> dict[str, Output]:
         """Add post-processing to an ONNX graph, see `Detector.onnx_detections`."""
         boxes, scores, classes = detections_in_onnx(
-            graph, logits, deltas, sizes, anchors=self._anchors, classes=self._num_logits, config=self._config,
-            level_sizes=self._level_sizes)
+            graph,
+            logits,
+            deltas,
+            sizes,
+            anchors=self._anchors,
+            classes=self._num_logits,
+            config=self._config,
+            level_sizes=self._level_sizes,
+        )
         slots = self._config.max_detections
-        return {"boxes": Output(boxes, "float32", (slots, 4)), "scores": Output(scores, "float32", (slots,)),
-                "classes": Output(classes, "int32", (slots,))}
+        return {
+            "boxes": Output(boxes, "float32", (slots, 4)),
+            "scores": Output(scores, "float32", (slots,)),
+            "classes": Output(classes, "int32", (slots,)),
+        }
 
     def raw_in_onnx(self, graph: Graph, logits: str, deltas: str) -> dict[str, Output]:
         """Return the outputs that `on_host` uses.
 
-        A file for ONNX Runtime keeps the logits of a cell's anchors in one row, the same values in the same order, because a
-        Reshape at the end would copy them.
+        A file for ONNX Runtime keeps the logits of a cell's anchors in one row, the same values in the same order,
+        because a Reshape at the end would copy them.
         """
         anchors = len(self._anchors)
         best = graph.add("ReduceMax", [logits, np.array([2])], name="best_logits", keepdims=0)
@@ -58,25 +78,37 @@ class DensePostprocessing:
         if graph.for_onnxruntime and logits in graph.cells:
             logits, channels = graph.cells[logits]
             shape = (anchors * self._num_logits // channels, channels)
-        return {"class_logits": Output(logits, "float32", shape), "box_deltas": Output(deltas, "float32", (anchors, 4)),
-                "best_logits": Output(best, "float32", (anchors,))}
+        return {
+            "class_logits": Output(logits, "float32", shape),
+            "box_deltas": Output(deltas, "float32", (anchors, 4)),
+            "best_logits": Output(best, "float32", (anchors,)),
+        }
 
     def for_efficientnms(self, graph: Graph, logits: str, deltas: str, sizes: str) -> tuple[str, str, dict[str, Any]]:
         """Return the inputs of TensorRT's plugin, see `Detector`. Raises InputError if the plugin computes IoU differently."""
         config = self._config
         if config.iou_pixel_offset or config.box_coder.last_pixel:
-            raise InputError("onnx-efficientnms: EfficientNMS_TRT measures boxes from corner to corner, but the boxes of this "
-                             "detector include their last pixel; use another format")
+            raise InputError(
+                "onnx-efficientnms: EfficientNMS_TRT measures boxes from corner to corner, but the boxes of this "
+                "detector include their last pixel; use another format"
+            )
         boxes = config.box_coder.decode_in_onnx(graph, deltas, graph.add("Identity", [self._anchors]))
         if config.clip:
             boxes = clipped(graph, boxes, sizes, last_pixel=False)
         scores = logits  # the plugin applies the sigmoid
         if config.scores == "softmax":
             scores = graph.add("Slice", [graph.add("Softmax", [logits], axis=-1), [1], [self._num_logits], [2]])
-        return boxes, scores, {
-            "score_threshold": float(config.score_threshold), "max_output_boxes": config.max_detections,
-            "iou_threshold": 1.0 if config.method == "none" else float(config.iou_threshold),
-            "score_activation": int(config.scores == "sigmoid"), "class_agnostic": int(not config.per_class)}
+        return (
+            boxes,
+            scores,
+            {
+                "score_threshold": float(config.score_threshold),
+                "max_output_boxes": config.max_detections,
+                "iou_threshold": 1.0 if config.method == "none" else float(config.iou_threshold),
+                "score_activation": int(config.scores == "sigmoid"),
+                "class_agnostic": int(not config.per_class),
+            },
+        )
 
     def boxes_and_probabilities(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> tuple[Tensor, Tensor]:
         """Return every anchor's decoded box [B, A, 4] and its probabilities without the background's [B, A, classes]."""

@@ -19,12 +19,12 @@ Targets = Any  # the same
 class Detector:
     """Base class of detectors. Methods are traceable: no Python branch on tensor values.
 
-    A loss is a sum over the images of a batch, divided by a normalizer that is computed from counts. Sums and counts are those
-    of one batch. The training step adds counts over processes and accumulation steps before they become normalizers, so that
-    several processes use the same divisors as one process with all images.
+    A loss is a sum over the images of a batch, divided by a normalizer that is computed from counts. Sums and counts
+    are those of one batch. The training step adds counts over processes and accumulation steps before they become
+    normalizers, so that several processes use the same divisors as one process with all images.
 
-    A family must define `normalize`, `outputs`, `targets`, `counts`, `loss_sums`, `normalizers` and `detections`. The other
-    methods have defaults, for a network that is trained and evaluated in the same way.
+    A family must define `normalize`, `outputs`, `targets`, `counts`, `loss_sums`, `normalizers` and `detections`. The
+    other methods have defaults, for a network that is trained and evaluated in the same way.
     """
 
     network: keras.Model
@@ -52,8 +52,8 @@ class Detector:
     def targets(self, objects: Objects, outputs: Outputs | None = None, seeds: Tensor | None = None) -> Targets:
         """Return the training targets, without gradient.
 
-        outputs: set if `learns_from_outputs`. seeds: int32 [B, 2], (seed of the training, position of the image in it), for
-        random sampling.
+        outputs: set if `learns_from_outputs`. seeds: int32 [B, 2], (seed of the training, position of the image in it),
+        for random sampling.
         """
         raise NotImplementedError
 
@@ -80,7 +80,8 @@ class Detector:
         """Return boxes in pixels of the network input, not clipped."""
         raise NotImplementedError
 
-    # Post-processing outside of a compiled program. A family defines what it supports; the defaults report that it does not.
+    # Post-processing outside of a compiled program. A family defines what it supports; the defaults report that it does
+    # not.
 
     detects_on_host = False  # True: `host_outputs` and `detections_on_host` are defined
     litert_obstacle: str | None = None  # why the network cannot be exported to LiteRT
@@ -112,15 +113,15 @@ class Detector:
         """
         return None
 
-    def efficientnms_inputs(
-        self, graph: Graph, tensors: Sequence[str], sizes: str
-    ) -> tuple[str, str, dict[str, Any]]:
+    def efficientnms_inputs(self, graph: Graph, tensors: Sequence[str], sizes: str) -> tuple[str, str, dict[str, Any]]:
         """Return boxes [B, A, 4], scores [B, A, K] and the attributes of TensorRT's plugin EfficientNMS_TRT.
 
         Raises InputError (default) if the plugin cannot do this detector's post-processing.
         """
-        raise InputError("onnx-efficientnms: EfficientNMS_TRT performs a single suppression; a two-stage detector needs two, "
-                         "and has masks; use another format")
+        raise InputError(
+            "onnx-efficientnms: EfficientNMS_TRT performs a single suppression; a two-stage detector needs two, "
+            "and has masks; use another format"
+        )
 
     def boxes_and_probabilities(self, outputs: Outputs, sizes: Tensor) -> tuple[Tensor, Tensor]:
         """Return boxes [B, A, 4] and probabilities [B, A, K] by the backend, to compare `efficientnms_inputs` with."""
@@ -166,8 +167,8 @@ def named_variables(network: keras.Model) -> dict[str, keras.Variable]:
 def set_value(variable: keras.Variable, array: np.ndarray) -> None:
     """Assign an array to a variable, or make it the initial value of a variable created in a `keras.StatelessScope`.
 
-    Keras initializes the variables of such a scope at its end. A network whose variables are set before is built in half the
-    time, because no random numbers are drawn and overwritten.
+    Keras initializes the variables of such a scope at its end. A network whose variables are set before is built in
+    half the time, because no random numbers are drawn and overwritten.
     """
     if variable._initializer is None:
         variable.assign(array)

@@ -37,13 +37,15 @@ def build_efficientdet(
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
     try:
-        backbone = build_backbone(config.backbone, config.image_size, survival_prob=config.survival_prob,
-                                  weights=backbone_weights)
+        backbone = build_backbone(
+            config.backbone, config.image_size, survival_prob=config.survival_prob, weights=backbone_weights
+        )
         last = min(config.bifpn.max_level, _BACKBONE_LEVELS)
         features = backbone.outputs[config.bifpn.min_level - 1 : last]
         pyramid = build_bifpn(features, config.bifpn)
-        class_logits = build_class_head(pyramid, config.head, num_anchors=config.anchors.per_cell,
-                                        num_classes=config.num_classes)
+        class_logits = build_class_head(
+            pyramid, config.head, num_anchors=config.anchors.per_cell, num_classes=config.num_classes
+        )
         box_deltas = build_box_head(pyramid, config.head, num_anchors=config.anchors.per_cell)
         return keras.Model(backbone.input, [class_logits, box_deltas], name="efficientdet")
     finally:

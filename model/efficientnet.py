@@ -66,7 +66,11 @@ def build_backbone(
         if isinstance(layer, keras.layers.Dropout):
             share = layer.rate / _APPLICATIONS_DROP_RATE  # grows linearly from the first block to the last
             config["rate"] = 0.0 if survival_prob is None else (1.0 - survival_prob) * share
-            return keras.layers.Dropout.from_config(config) if config["rate"] else keras.layers.Identity(name=config["name"])
+            return (
+                keras.layers.Dropout.from_config(config)
+                if config["rate"]
+                else keras.layers.Identity(name=config["name"])
+            )
         return type(layer).from_config(config)
 
     cloned = keras.models.clone_model(original, clone_function=clone)
@@ -79,8 +83,9 @@ def build_backbone(
 
 def _published_names(original: keras.Model, name: str) -> dict[str, str]:
     """Return the name in the published checkpoints, with dots instead of slashes, of each layer in keras.applications."""
-    blocks = sorted({match["stage"] + match["repeat"] for layer in original.layers
-                     if (match := _BLOCK_LAYER.fullmatch(layer.name))})
+    blocks = sorted(
+        {match["stage"] + match["repeat"] for layer in original.layers if (match := _BLOCK_LAYER.fullmatch(layer.name))}
+    )
     names = {"stem_conv": f"{name}.stem.conv2d", "stem_bn": f"{name}.stem.tpu_batch_normalization"}
     existing = {layer.name for layer in original.layers}
     for number, block in enumerate(blocks):
@@ -109,8 +114,9 @@ def _last_layer_of_each_level(original: keras.Model) -> list[str]:
 def _copy_weights(original: keras.Model, backbone: keras.Model, names: dict[str, str]) -> None:
     """Copy ImageNet weights into the layers of the backbone.
 
-    The published files contain the mean 0.485.. and as "variance" 0.229.., which is the standard deviation. keras.applications
-    compensates by one more division, so in total they were trained on the inputs that the detector provides.
+    The published files contain the mean 0.485.. and as "variance" 0.229.., which is the standard deviation.
+    keras.applications compensates by one more division, so in total they were trained on the inputs that the detector
+    provides.
     """
     for layer in original.layers:
         if isinstance(layer, keras.layers.Normalization):
@@ -121,6 +127,7 @@ def _copy_weights(original: keras.Model, backbone: keras.Model, names: dict[str,
                 raise InputError(
                     f"backbone weights were trained on inputs with mean {mean.tolist()} and variance {variance.tolist()}; "
                     f"expected ImageNet's {list(IMAGENET_MEAN)} and {list(IMAGENET_STDDEV)} as in the files of "
-                    "keras.applications")
+                    "keras.applications"
+                )
         elif layer.name in names and layer.weights:
             backbone.get_layer(names[layer.name]).set_weights(layer.get_weights())

@@ -26,8 +26,10 @@ def build_feature_pyramid(features: Sequence[Tensor], *, prefix: str = "") -> li
             coarser = NearestResize(lateral.shape[1:3], name=f"{prefix}upsampled.{number}")(merged[-1])
             lateral = layers.Add(name=f"{prefix}merged.{number}")([lateral, coarser])
         merged.append(lateral)
-    return [convolution(level, WIDTH, 3, name=f"{prefix}layer_blocks.{number}", **_options())
-            for number, level in enumerate(reversed(merged))]
+    return [
+        convolution(level, WIDTH, 3, name=f"{prefix}layer_blocks.{number}", **_options())
+        for number, level in enumerate(reversed(merged))
+    ]
 
 
 def with_two_coarser(levels: Sequence[Tensor], *, prefix: str = "") -> list[Tensor]:

@@ -17,12 +17,17 @@ _CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D, keras.layers
 def folded(network: keras.Model, *, training: bool = False) -> Callable[[Tensor], Any]:
     """Return a function equivalent to `network(inputs, training=training)`, up to rounding.
 
-    It uses the network's current weights: kernels are scaled at each call, which costs one pass over the weights, while the
-    layers cost one pass over activations each. In training only frozen batch norm is folded. Under a 16-bit policy nothing is
-    folded: the scales are float32 there, and the compilers of the accelerators that use such policies fold by themselves.
+    It uses the network's current weights: kernels are scaled at each call, which costs one pass over the weights, while
+    the layers cost one pass over activations each. In training only frozen batch norm is folded. Under a 16-bit policy
+    nothing is
+    folded: the scales are float32 there, and the compilers of the accelerators that use such policies fold by
+    themselves.
     """
+
     def run(inputs: Tensor) -> Any:
-        before_norms = _convolutions_before_norms(network, training=training)  # layers may have been frozen in the meantime
+        before_norms = _convolutions_before_norms(
+            network, training=training
+        )  # layers may have been frozen in the meantime
 
         def operation(layer):
             if isinstance(layer, BatchNormalization):
@@ -57,7 +62,9 @@ class _Convolution:
         if isinstance(layer, keras.layers.SeparableConv2D):
             outputs = ops.separable_conv(self.inputs, layer.depthwise_kernel, layer.pointwise_kernel * scale, **options)
         elif isinstance(layer, keras.layers.DepthwiseConv2D):
-            scale = ops.reshape(scale, layer.kernel.shape[2:])  # kernel [k, k, C, m], m outputs of a channel side by side
+            scale = ops.reshape(
+                scale, layer.kernel.shape[2:]
+            )  # kernel [k, k, C, m], m outputs of a channel side by side
             outputs = ops.depthwise_conv(self.inputs, layer.kernel * scale, **options)
         else:
             outputs = layer.convolution_op(self.inputs, layer.kernel * scale)
@@ -65,8 +72,9 @@ class _Convolution:
 
 
 def _normalized(layer: BatchNormalization, inputs: Tensor | _Convolution, *, training: bool, **_mask) -> Tensor:
-    return (inputs.scaled(*scale_and_shift(layer)) if isinstance(inputs, _Convolution)
-            else layer(inputs, training=training))
+    return (
+        inputs.scaled(*scale_and_shift(layer)) if isinstance(inputs, _Convolution) else layer(inputs, training=training)
+    )
 
 
 def _convolutions_before_norms(network: keras.Model, *, training: bool) -> set[int]:
@@ -78,14 +86,18 @@ def _convolutions_before_norms(network: keras.Model, *, training: bool) -> set[i
         is_norm = isinstance(node.operation, BatchNormalization) and not (training and node.operation.trainable)
         (used_by_norms if is_norm else elsewhere).update(map(id, node.input_tensors))
     others = {id(producers[tensor]) for tensor in elsewhere if tensor in producers}
-    return {id(producers[tensor]) for tensor in used_by_norms
-            if tensor in producers and _foldable(producers[tensor])} - others
+    return {
+        id(producers[tensor]) for tensor in used_by_norms if tensor in producers and _foldable(producers[tensor])
+    } - others
 
 
 def _foldable(layer) -> bool:
     """Return whether a layer is exactly a float32 convolution; a subclass may compute something else."""
-    return (any(isinstance(layer, kind) and type(layer).call is kind.call for kind in _CONVOLUTIONS)
-            and layer.activation is keras.activations.linear and layer.compute_dtype == "float32")
+    return (
+        any(isinstance(layer, kind) and type(layer).call is kind.call for kind in _CONVOLUTIONS)
+        and layer.activation is keras.activations.linear
+        and layer.compute_dtype == "float32"
+    )
 
 
 def _nodes(network: keras.Model) -> list:

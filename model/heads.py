@@ -39,8 +39,10 @@ def build_box_head(pyramid: list[Tensor], config: HeadConfig, *, num_anchors: in
 
 def _build_head(pyramid, config: HeadConfig, *, name: str, outputs: tuple[int, int], bias) -> Tensor:
     num_anchors, values = outputs
-    hidden = [_conv(config, config.filters, name=f"{name}_net.{name}-{i}", bias=keras.initializers.Zeros())
-              for i in range(config.depth)]
+    hidden = [
+        _conv(config, config.filters, name=f"{name}_net.{name}-{i}", bias=keras.initializers.Zeros())
+        for i in range(config.depth)
+    ]
     predict = _conv(config, num_anchors * values, name=f"{name}_net.{name}-predict", bias=bias)
     flat = []
     for level, features in enumerate(pyramid, start=config.min_level):
@@ -53,9 +55,20 @@ def _build_head(pyramid, config: HeadConfig, *, name: str, outputs: tuple[int, i
 
 def _conv(config: HeadConfig, filters: int, *, name: str, bias):
     if not config.separable_conv:
-        return keras.layers.Conv2D(filters, 3, padding="same", name=name, bias_initializer=bias,
-                                   kernel_initializer=keras.initializers.RandomNormal(stddev=0.01))
+        return keras.layers.Conv2D(
+            filters,
+            3,
+            padding="same",
+            name=name,
+            bias_initializer=bias,
+            kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
+        )
     return keras.layers.SeparableConv2D(
-        filters, 3, padding="same", name=name, bias_initializer=bias,
+        filters,
+        3,
+        padding="same",
+        name=name,
+        bias_initializer=bias,
         depthwise_initializer=keras.initializers.VarianceScaling(),
-        pointwise_initializer=keras.initializers.VarianceScaling())
+        pointwise_initializer=keras.initializers.VarianceScaling(),
+    )

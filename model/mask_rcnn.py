@@ -38,7 +38,8 @@ class MaskRcnnConfig:
     """Shape of the network, proposals of the first stage and post-processing of the second.
 
     Attributes:
-        anchor_levels: returns the anchors of P2 to P6 from the image's size and the cells (rows, columns) of each level.
+        anchor_levels: returns the anchors of P2 to P6 from the image's size and the cells (rows, columns) of each
+            level.
         pooling: settings of RoIAlign.
         trainable_stages: number of trainable stages of the backbone's five, counted from the last.
     """
@@ -67,10 +68,10 @@ class MaskRcnn(NamedTuple):
 def build_mask_rcnn(config: MaskRcnnConfig, *, precision: str = "float32") -> MaskRcnn:
     """Return the networks from normalized images, in the compute dtype of `precision`.
 
-    network: [B, H, W, 3] and sizes [B, 2] int32 of the valid area -> boxes [B, D, 4], scores [B, D], classes [B, D] int32 and
-    masks [B, D, 28, 28], probabilities, all float32 except the classes. first_stage: [B, H, W, 3] -> levels [B, h, w, C] from
-    P2 on, config.pooling.levels of them, logits [B, A] and deltas [B, A, 4] of the anchors in the order level, row, column,
-    shape.
+    network: [B, H, W, 3] and sizes [B, 2] int32 of the valid area -> boxes [B, D, 4], scores [B, D], classes [B, D]
+    int32 and masks [B, D, 28, 28], probabilities, all float32 except the classes. first_stage: [B, H, W, 3] -> levels
+    [B, h, w, C] from P2 on, config.pooling.levels of them, logits [B, A] and deltas [B, A, 4] of the anchors in the
+    order level, row, column, shape.
     """
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
@@ -84,11 +85,12 @@ def build_mask_rcnn(config: MaskRcnnConfig, *, precision: str = "float32") -> Ma
         anchors = config.anchor_levels(config.image_size, cells)
         grid = grid_of_levels(anchors)
         logits, deltas = _proposal_head([*levels, coarsest], shapes=len(anchors[0].shapes))
-        levels = [*levels, coarsest][:config.pooling.levels]
+        levels = [*levels, coarsest][: config.pooling.levels]
         heads = RegionHeads(config.num_classes, image_size=config.image_size, pooling=config.pooling)
         boxes, valid = Proposals(grid, config.proposals, name="proposals")([logits, deltas, sizes])
         found = DetectedRegions(config.suppression, name="detections")(
-            [*heads.classes_and_deltas(levels, boxes), boxes, valid, sizes])
+            [*heads.classes_and_deltas(levels, boxes), boxes, valid, sizes]
+        )
         masks = heads.masks(levels, found[0], found[1])
         masks = MasksOfClasses(name="masks")([masks, found[1], found[2]])
         network = keras.Model([images, sizes], [*found, masks], name="mask_rcnn")
@@ -103,15 +105,19 @@ def _proposal_head(levels: Sequence[Tensor], *, shapes: int) -> tuple[Tensor, Te
     """Return logits [B, A] and deltas [B, A, 4] by layers that all levels share."""
     options = {"kernel_initializer": keras.initializers.RandomNormal(stddev=0.01)}
     hidden = layers.Conv2D(WIDTH, 3, padding="same", name="rpn.head.conv", **options)
-    predictors = [layers.Conv2D(shapes * values, 1, name=f"rpn.head.{name}", **options)
-                  for name, values in (("cls_logits", 1), ("bbox_pred", 4))]
+    predictors = [
+        layers.Conv2D(shapes * values, 1, name=f"rpn.head.{name}", **options)
+        for name, values in (("cls_logits", 1), ("bbox_pred", 4))
+    ]
     outputs = [[], []]
     for level, features in enumerate(levels, start=FINEST):
         features = layers.ReLU(name=f"rpn.head.relu.p{level}")(hidden(features))
         for flat, predict, shape in zip(outputs, predictors, ((-1,), (-1, 4)), strict=True):
             flat.append(layers.Reshape(shape, name=f"{predict.name}.flat.p{level}")(predict(features)))
-    return tuple(layers.Concatenate(axis=1, name=f"{predict.name}.all_levels")(flat)
-                 for flat, predict in zip(outputs, predictors, strict=True))
+    return tuple(
+        layers.Concatenate(axis=1, name=f"{predict.name}.all_levels")(flat)
+        for flat, predict in zip(outputs, predictors, strict=True)
+    )
 
 
 class RegionHeads:
@@ -127,20 +133,45 @@ class RegionHeads:
         torch_linear = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")  # torch's default initialization
         self.num_classes, self._image_size, self._pooling = num_classes, image_size, pooling
         self._flatten = layers.Flatten(name="roi_heads.box_head.flatten")
-        self._hidden = [dense(_REPRESENTATION, f"box_head.fc{number}", activation="relu", kernel_initializer=torch_linear)
-                        for number in (6, 7)]
-        self._classes = dense(num_classes + 1, "box_predictor.cls_score", kernel_initializer=torch_linear, dtype="float32")
-        self._deltas = dense(4 * (num_classes + 1), "box_predictor.bbox_pred", kernel_initializer=torch_linear, dtype="float32")
+        self._hidden = [
+            dense(_REPRESENTATION, f"box_head.fc{number}", activation="relu", kernel_initializer=torch_linear)
+            for number in (6, 7)
+        ]
+        self._classes = dense(
+            num_classes + 1, "box_predictor.cls_score", kernel_initializer=torch_linear, dtype="float32"
+        )
+        self._deltas = dense(
+            4 * (num_classes + 1), "box_predictor.bbox_pred", kernel_initializer=torch_linear, dtype="float32"
+        )
         relu_fan_out = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
         self._convolutions = [
-            layers.Conv2D(WIDTH, 3, padding="same", activation="relu", kernel_initializer=relu_fan_out,
-                          name=f"roi_heads.mask_head.mask_fcn{number}") for number in range(1, _MASK_CONVOLUTIONS + 1)]
-        self._upsampled = layers.Conv2DTranspose(WIDTH, 2, strides=2, activation="relu", kernel_initializer=relu_fan_out,
-                                                 name="roi_heads.mask_predictor.conv5_mask")
+            layers.Conv2D(
+                WIDTH,
+                3,
+                padding="same",
+                activation="relu",
+                kernel_initializer=relu_fan_out,
+                name=f"roi_heads.mask_head.mask_fcn{number}",
+            )
+            for number in range(1, _MASK_CONVOLUTIONS + 1)
+        ]
+        self._upsampled = layers.Conv2DTranspose(
+            WIDTH,
+            2,
+            strides=2,
+            activation="relu",
+            kernel_initializer=relu_fan_out,
+            name="roi_heads.mask_predictor.conv5_mask",
+        )
         # Not fan_out as in torchvision: with few classes the initial mask loss would be 9 and dominate the others
         relu_fan_in = keras.initializers.VarianceScaling(2.0, "fan_in", "untruncated_normal")
-        self._mask_logits = layers.Conv2D(num_classes + 1, 1, kernel_initializer=relu_fan_in, dtype="float32",
-                                          name="roi_heads.mask_predictor.mask_fcn_logits")
+        self._mask_logits = layers.Conv2D(
+            num_classes + 1,
+            1,
+            kernel_initializer=relu_fan_in,
+            dtype="float32",
+            name="roi_heads.mask_predictor.mask_fcn_logits",
+        )
 
     def classes_and_deltas(self, levels: Sequence[Tensor], boxes: Tensor) -> list[Tensor]:
         """Return class logits [B N, K + 1], the background first, and deltas [B N, 4 (K + 1)] per class."""

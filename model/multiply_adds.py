@@ -9,8 +9,13 @@ import keras
 
 from model.tensorflow_cpu import fixed_shapes
 
-_COUNTED = (keras.layers.Conv2D, keras.layers.Conv2DTranspose, keras.layers.DepthwiseConv2D, keras.layers.SeparableConv2D,
-            keras.layers.Dense)
+_COUNTED = (
+    keras.layers.Conv2D,
+    keras.layers.Conv2DTranspose,
+    keras.layers.DepthwiseConv2D,
+    keras.layers.SeparableConv2D,
+    keras.layers.Dense,
+)
 _TRAINING_PASSES = 3  # passes: forward, gradient of the inputs, gradient of the kernel, each with the same work
 
 
@@ -21,7 +26,9 @@ def multiply_adds(network: keras.Model) -> int:
 
 def training_multiply_adds(network: keras.Model) -> int:
     """Return the multiply-adds of one image in a training step: three times the forward pass, once for frozen layers."""
-    return sum(count * (_TRAINING_PASSES if layer.trainable_variables else 1) for layer, count in _counted_layers(network))
+    return sum(
+        count * (_TRAINING_PASSES if layer.trainable_variables else 1) for layer, count in _counted_layers(network)
+    )
 
 
 def _counted_layers(network: keras.Model) -> list[tuple[keras.layers.Layer, int]]:
@@ -51,5 +58,7 @@ def _counted_layers(network: keras.Model) -> list[tuple[keras.layers.Layer, int]
             return network._run_through_graph(list(images), watched)
 
     with fixed_shapes():
-        Watched().compute_output_spec(*(keras.KerasTensor((1, *image.shape[1:]), image.dtype) for image in network.inputs))
+        Watched().compute_output_spec(
+            *(keras.KerasTensor((1, *image.shape[1:]), image.dtype) for image in network.inputs)
+        )
     return found

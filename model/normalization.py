@@ -9,8 +9,13 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of pixels in 0 .. 1, red green blue
 IMAGENET_STDDEV = (0.229, 0.224, 0.225)
 
 
-def normalized(images: Tensor, sizes: Tensor, *, mean: tuple[float, float, float] = IMAGENET_MEAN,
-               stddev: tuple[float, float, float] = IMAGENET_STDDEV) -> Tensor:
+def normalized(
+    images: Tensor,
+    sizes: Tensor,
+    *,
+    mean: tuple[float, float, float] = IMAGENET_MEAN,
+    stddev: tuple[float, float, float] = IMAGENET_STDDEV,
+) -> Tensor:
     """Return float32 images from uint8 [B, H, W, 3], normalized by mean and stddev (fractions of 255), 0 outside `sizes`."""
     values = (ops.cast(images, "float32") / 255.0 - np.float32(mean)) / np.float32(stddev)
     rows = ops.arange(images.shape[1])[None, :, None] < ops.cast(sizes[:, 0], "int32")[:, None, None]

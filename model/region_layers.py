@@ -27,8 +27,15 @@ class Proposals(keras.layers.Layer):
     def call(self, inputs):
         """Return boxes and their validity, see the class."""
         logits, deltas, sizes = inputs
-        boxes, _, valid = region_proposals(logits, deltas, ops.convert_to_tensor(self.grid.boxes), self.grid.level_sizes,
-                                           ops.cast(sizes, "int32"), self.config, nms=nms())
+        boxes, _, valid = region_proposals(
+            logits,
+            deltas,
+            ops.convert_to_tensor(self.grid.boxes),
+            self.grid.level_sizes,
+            ops.cast(sizes, "int32"),
+            self.config,
+            nms=nms(),
+        )
         return boxes, valid
 
     def compute_output_spec(self, inputs):
@@ -42,8 +49,8 @@ class AlignedRegions(keras.layers.Layer):
 
     `pooling` selects the levels and samples.
 
-    With scores [B, N] as a further input, only regions whose score is above 0 are returned, if the number of regions may depend
-    on values; in compiled programs always all.
+    With scores [B, N] as a further input, only regions whose score is above 0 are returned, if the number of regions
+    may depend on values; in compiled programs always all.
     """
 
     def __init__(self, side: int, image_size: tuple[int, int], pooling: RegionPooling, **kwargs):
@@ -58,9 +65,14 @@ class AlignedRegions(keras.layers.Layer):
         rows = worth_computing(inputs[-1] > 0.0 if has_scores else ops.ones_like(boxes[..., 0], dtype="bool"))
         regions = ops.take(ops.reshape(boxes, (-1, 4)), rows, axis=0)
         return features_of_regions(
-            levels, ops.cast(regions, "float32"), rows // count, size=self.side, image_size=self.image_size,
+            levels,
+            ops.cast(regions, "float32"),
+            rows // count,
+            size=self.side,
+            image_size=self.image_size,
             pooling=self.pooling,
-            weighted_sums=tensorflow_cpu.sparse_sums if tensorflow_cpu.applies() else None)
+            weighted_sums=tensorflow_cpu.sparse_sums if tensorflow_cpu.applies() else None,
+        )
 
     def compute_output_spec(self, inputs):
         """Return the spec of `call`'s output."""
@@ -82,15 +94,23 @@ class DetectedRegions(keras.layers.Layer):
         logits, deltas, boxes, valid, sizes = inputs
         count, classes = boxes.shape[1], logits.shape[-1]
         found, _ = region_detections(
-            ops.reshape(logits, (-1, count, classes)), ops.reshape(deltas, (-1, count, classes, 4)), boxes, valid,
-            ops.cast(sizes, "int32"), config=self.config)
+            ops.reshape(logits, (-1, count, classes)),
+            ops.reshape(deltas, (-1, count, classes, 4)),
+            boxes,
+            valid,
+            ops.cast(sizes, "int32"),
+            config=self.config,
+        )
         return found.boxes, found.scores, found.classes
 
     def compute_output_spec(self, inputs):
         """Return the specs of `call`'s outputs."""
         slots = self.config.max_detections
-        return (KerasTensor((None, slots, 4), "float32"), KerasTensor((None, slots), "float32"),
-                KerasTensor((None, slots), "int32"))
+        return (
+            KerasTensor((None, slots, 4), "float32"),
+            KerasTensor((None, slots), "float32"),
+            KerasTensor((None, slots), "int32"),
+        )
 
 
 class MasksOfClasses(keras.layers.Layer):

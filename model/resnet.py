@@ -1,7 +1,7 @@
 """ResNet-18, 34 and 50 and ResNeXt-50 (He et al. 2016, Xie et al. 2017) in the form of torchvision's published weights.
 
-A bottleneck has stride 2 in its 3 x 3 convolution. Padding is the same on both sides, which differs from `same` for even sides
-and stride 2. Layers have torch's names.
+A bottleneck has stride 2 in its 3 x 3 convolution. Padding is the same on both sides, which differs from `same` for
+even sides and stride 2. Layers have torch's names.
 """
 
 import functools
@@ -29,8 +29,9 @@ class GroupedConv2D(keras.layers.Conv2D):
         """Convolve [B, H, W, C] by [k, k, C / groups, F] to [B, h, w, F]."""
         if not tensorflow_cpu.applies():
             return super().convolution_op(inputs, kernel)
-        return tensorflow_cpu.grouped_conv(inputs, kernel, strides=self.strides, padding=self.padding,
-                                           dilations=self.dilation_rate)
+        return tensorflow_cpu.grouped_conv(
+            inputs, kernel, strides=self.strides, padding=self.padding, dilations=self.dilation_rate
+        )
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,14 @@ def build_resnet(
     stages = []
     for stage, stride in enumerate(stage_strides):
         for block in range(config.blocks[stage]):
-            features = _block(features, config, stage, norm=norm, stride=stride if block == 0 else 1,
-                              name=f"{prefix}layer{stage + 1}.{block}")
+            features = _block(
+                features,
+                config,
+                stage,
+                norm=norm,
+                stride=stride if block == 0 else 1,
+                name=f"{prefix}layer{stage + 1}.{block}",
+            )
         stages.append(features)
     return stages
 

@@ -23,9 +23,9 @@ class RetinaNetConfig:
 
     Attributes:
         trainable_stages: number of trainable stages of the backbone's five, counted from the last.
-        head_kernel_stddev: initial standard deviation of the heads' hidden kernels. With the published 0.01 each of the four
-            convolutions reduces its input to a third, so that training without pretrained weights does not progress for
-            hundreds of steps; 0.03 preserves it.
+        head_kernel_stddev: initial standard deviation of the heads' hidden kernels. With the published 0.01 each of the
+            four convolutions reduces its input to a third, so that training without pretrained weights does not
+            progress for hundreds of steps; 0.03 preserves it.
     """
 
     backbone: str
@@ -38,7 +38,9 @@ class RetinaNetConfig:
     trains_batch_norm: bool = False
 
 
-def build_retinanet(config: RetinaNetConfig, *, precision: str = "float32") -> tuple[keras.Model, list[tuple[int, int]]]:
+def build_retinanet(
+    config: RetinaNetConfig, *, precision: str = "float32"
+) -> tuple[keras.Model, list[tuple[int, int]]]:
     """Return the network from normalized images to raw outputs, and the cells (rows, columns) of its levels P3 to P7.
 
     A functional model: [B, H, W, 3] float -> class logits [B, A, K] and box deltas [B, A, 4], in the compute dtype of
@@ -61,14 +63,35 @@ def build_retinanet(config: RetinaNetConfig, *, precision: str = "float32") -> t
     return network, [tuple(level.shape[1:3]) for level in levels]
 
 
-def _head(levels: Sequence[Tensor], name: str, predictor: str, *, anchors: int, values: int, stddev: float,
-          bias: keras.Initializer) -> Tensor:
+def _head(
+    levels: Sequence[Tensor],
+    name: str,
+    predictor: str,
+    *,
+    anchors: int,
+    values: int,
+    stddev: float,
+    bias: keras.Initializer,
+) -> Tensor:
     """Return [B, A, values] by convolutions that all levels [B, h, w, WIDTH] share."""
-    hidden = [layers.Conv2D(WIDTH, 3, padding="same", kernel_initializer=keras.initializers.RandomNormal(stddev=stddev),
-                            name=f"{name}.conv.{2 * number}") for number in range(_DEPTH)]
+    hidden = [
+        layers.Conv2D(
+            WIDTH,
+            3,
+            padding="same",
+            kernel_initializer=keras.initializers.RandomNormal(stddev=stddev),
+            name=f"{name}.conv.{2 * number}",
+        )
+        for number in range(_DEPTH)
+    ]
     predict = layers.Conv2D(
-        anchors * values, 3, padding="same", kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
-        bias_initializer=bias, name=f"{name}.{predictor}")
+        anchors * values,
+        3,
+        padding="same",
+        kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
+        bias_initializer=bias,
+        name=f"{name}.{predictor}",
+    )
     flat = []
     for level, features in enumerate(levels, start=3):
         for number, layer in enumerate(hidden):

@@ -15,7 +15,13 @@ from object_detection.structures import Tensor
 
 BACKBONE_PREFIX = "backbone."
 _STAGE_STRIDES = (1, 2, 1)  # the last stage that is used keeps the previous size: stride 8
-_EXTRA_MAPS = ((256, 512, 2), (256, 512, 2), (128, 256, 2), (128, 256, 1), (128, 256, 1))  # widths of 1 x 1 and 3 x 3, stride
+_EXTRA_MAPS = (
+    (256, 512, 2),
+    (256, 512, 2),
+    (128, 256, 2),
+    (128, 256, 1),
+    (128, 256, 1),
+)  # widths of 1 x 1 and 3 x 3, stride
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +37,9 @@ class SsdConfig:
 def build_ssd(config: SsdConfig, *, precision: str = "float32") -> keras.Model:
     """Return the network from normalized images to raw outputs.
 
-    A functional model: [B, H, W, 3] float -> class logits [B, A, 1 + num_classes], the background's first, and box deltas
-    [B, A, 4], in the compute dtype of `precision`. Order of A: map, shape, row, column, as in `ssd300_levels`. Raises
-    InputError if the image is too small for the last map.
+    A functional model: [B, H, W, 3] float -> class logits [B, A, 1 + num_classes], the background's first, and box
+    deltas [B, A, 4], in the compute dtype of `precision`. Order of A: map, shape, row, column, as in `ssd300_levels`.
+    Raises InputError if the image is too small for the last map.
     """
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
@@ -42,10 +48,15 @@ def build_ssd(config: SsdConfig, *, precision: str = "float32") -> keras.Model:
         maps = [build_resnet(images, config.backbone, prefix=BACKBONE_PREFIX, stage_strides=_STAGE_STRIDES)[-1]]
         for number, (narrow, wide, stride) in enumerate(_EXTRA_MAPS):
             maps.append(_smaller(maps[-1], narrow, wide, stride=stride, name=f"additional_blocks.{number}"))
-        class_logits, box_deltas = (layers.Concatenate(axis=1, name=name)([
-            _predictions(features, values, boxes=boxes, name=f"{name}.{number}")
-            for number, (features, boxes) in enumerate(zip(maps, SSD300_BOXES_PER_CELL, strict=True))])
-            for name, values in (("conf", 1 + config.num_classes), ("loc", 4)))
+        class_logits, box_deltas = (
+            layers.Concatenate(axis=1, name=name)(
+                [
+                    _predictions(features, values, boxes=boxes, name=f"{name}.{number}")
+                    for number, (features, boxes) in enumerate(zip(maps, SSD300_BOXES_PER_CELL, strict=True))
+                ]
+            )
+            for name, values in (("conf", 1 + config.num_classes), ("loc", 4))
+        )
         network = keras.Model(images, [class_logits, box_deltas], name="ssd")
     finally:
         keras.config.set_dtype_policy(previous)
@@ -76,5 +87,8 @@ def _predictions(features: Tensor, values: int, *, boxes: int, name: str) -> Ten
 def _initial(channels: int, taps: int) -> dict:
     """Return the initializers of a convolution with a bias as in the reference: Glorot and Bengio's kernels, torch's biases."""
     most = (channels * taps**2) ** -0.5
-    return {"use_bias": True, "kernel_initializer": initializers.GlorotUniform(),
-            "bias_initializer": initializers.RandomUniform(-most, most)}
+    return {
+        "use_bias": True,
+        "kernel_initializer": initializers.GlorotUniform(),
+        "bias_initializer": initializers.RandomUniform(-most, most),
+    }

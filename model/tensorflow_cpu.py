@@ -1,8 +1,8 @@
 """Faster implementations of operations that TensorFlow computes slowly on a CPU.
 
-A training step there is bound by memory bandwidth: the activations of a batch exceed all caches, and TensorFlow passes over
-them once per operation. XLA fuses elementwise operations into one pass, but its convolutions and sums are slower, so only
-elementwise parts are compiled by it.
+A training step there is bound by memory bandwidth: the activations of a batch exceed all caches, and TensorFlow passes
+over them once per operation. XLA fuses elementwise operations into one pass, but its convolutions and sums are slower,
+so only elementwise parts are compiled by it.
 """
 
 from collections.abc import Callable, Iterator
@@ -98,9 +98,9 @@ def _silu() -> Callable:
 def depthwise_conv(inputs: Tensor, kernel: Tensor, *, stride: int) -> Tensor:
     """Return the depthwise convolution, padding "same", of [B, H, W, C] by [k, k, C, 1].
 
-    For kernels wider than three taps, oneDNN's kernel gradient takes up to ten times as long as all the rest, and two to five
-    times as long as TensorFlow's own code, which is used if the padding is explicit. That code takes three times as long for
-    bfloat16 as for float32, casts included.
+    For kernels wider than three taps, oneDNN's kernel gradient takes up to ten times as long as all the rest, and two
+    to five times as long as TensorFlow's own code, which is used if the padding is explicit. That code takes three
+    times as long for bfloat16 as for float32, casts included.
     """
     import tensorflow as tf
 
@@ -109,13 +109,21 @@ def depthwise_conv(inputs: Tensor, kernel: Tensor, *, stride: int) -> Tensor:
     @tf.custom_gradient
     def call(inputs, kernel):
         def gradients(outer):
-            padding = [_same_padding(size, taps, stride=stride)
-                       for size, taps in zip(inputs.shape[1:3], kernel.shape[:2], strict=True)]
+            padding = [
+                _same_padding(size, taps, stride=stride)
+                for size, taps in zip(inputs.shape[1:3], kernel.shape[:2], strict=True)
+            ]
             of_inputs = tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
-                input_sizes=tf.shape(inputs), filter=kernel, out_backprop=outer, strides=strides, padding="SAME")
+                input_sizes=tf.shape(inputs), filter=kernel, out_backprop=outer, strides=strides, padding="SAME"
+            )
             of_kernel = tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
-                input=tf.cast(inputs, tf.float32), filter_sizes=kernel.shape, out_backprop=tf.cast(outer, tf.float32),
-                strides=strides, padding="EXPLICIT", explicit_paddings=[0, 0, *padding[0], *padding[1], 0, 0])
+                input=tf.cast(inputs, tf.float32),
+                filter_sizes=kernel.shape,
+                out_backprop=tf.cast(outer, tf.float32),
+                strides=strides,
+                padding="EXPLICIT",
+                explicit_paddings=[0, 0, *padding[0], *padding[1], 0, 0],
+            )
             return of_inputs, tf.cast(of_kernel, kernel.dtype)
 
         return tf.nn.depthwise_conv2d(inputs, kernel, strides, "SAME"), gradients
@@ -138,20 +146,24 @@ def grouped_conv(
 def sparse_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
     """Return `roi_align.gathered_sums` by a product with a sparse matrix; under XLA, which has none, by `gathered_sums`.
 
-    Each row of the sum is finished before the next begins, on all cores; gathered rows would take 16 times the memory of their
-    sums. The gradient is the product with the transposed matrix; transposing it first takes a third of the time of a combined
-    operation.
+    Each row of the sum is finished before the next begins, on all cores; gathered rows would take 16 times the memory
+    of their sums. The gradient is the product with the transposed matrix; transposing it first takes a third of the
+    time of a combined operation.
     """
     import tensorflow as tf
 
     if _compiled_by_xla():
         return gathered_sums(rows, numbers, weights)
     shape = tf.cast(tf.shape(numbers), tf.int64)
-    count = shape[0] + tf.cast(shape[0] == 0, tf.int64)  # the product with a matrix without rows crashes the process (SIGFPE)
+    count = shape[0] + tf.cast(
+        shape[0] == 0, tf.int64
+    )  # the product with a matrix without rows crashes the process (SIGFPE)
     places = tf.stack([tf.repeat(tf.range(shape[0]), shape[1]), tf.reshape(tf.cast(numbers, tf.int64), [-1])], axis=-1)
     matrix = tf.raw_ops.SparseTensorToCSRSparseMatrix(
-        indices=tf.stop_gradient(places), values=tf.stop_gradient(tf.reshape(weights, [-1])),
-        dense_shape=tf.stack([count, tf.shape(rows, out_type=tf.int64)[0]]))
+        indices=tf.stop_gradient(places),
+        values=tf.stop_gradient(tf.reshape(weights, [-1])),
+        dense_shape=tf.stack([count, tf.shape(rows, out_type=tf.int64)[0]]),
+    )
 
     @tf.custom_gradient
     def product(rows):
@@ -159,7 +171,7 @@ def sparse_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
             turned = tf.raw_ops.SparseMatrixTranspose(input=matrix, type=tf.float32)
             return tf.raw_ops.SparseMatrixMatMul(a=turned, b=tf.pad(outer, [[0, count - shape[0]], [0, 0]]))
 
-        return tf.raw_ops.SparseMatrixMatMul(a=matrix, b=rows)[:shape[0]], gradient
+        return tf.raw_ops.SparseMatrixMatMul(a=matrix, b=rows)[: shape[0]], gradient
 
     sums = tf.cast(product(tf.cast(rows, tf.float32)), rows.dtype)
     return tf.ensure_shape(sums, [numbers.shape[0], rows.shape[1]])
@@ -177,15 +189,21 @@ def greedy_nms(boxes: Tensor, alive: Tensor, *, iou_threshold: float) -> Tensor:
     groups, count = boxes.shape[1:3]
     ranks = tf.range(count, 0, -1, dtype=tf.float32)  # integers, exact below 2^24
     found = tf.raw_ops.CombinedNonMaxSuppression(
-        boxes=tf.transpose(boxes, [0, 2, 1, 3]), scores=tf.transpose(tf.where(alive, ranks, 0.0), [0, 2, 1]),
-        max_output_size_per_class=count, max_total_size=groups * count, iou_threshold=iou_threshold, score_threshold=0.5,
-        clip_boxes=False)
+        boxes=tf.transpose(boxes, [0, 2, 1, 3]),
+        scores=tf.transpose(tf.where(alive, ranks, 0.0), [0, 2, 1]),
+        max_output_size_per_class=count,
+        max_total_size=groups * count,
+        iou_threshold=iou_threshold,
+        score_threshold=0.5,
+        clip_boxes=False,
+    )
     places = tf.cast(found.nmsed_classes, tf.int32) * count + count - tf.cast(found.nmsed_scores, tf.int32)
     stays = tf.sequence_mask(found.valid_detections, groups * count)
     places = tf.where(stays, places, groups * count)  # an index past the end for the others
     images = tf.range(tf.shape(boxes)[0])[:, None] + tf.zeros_like(places)
-    marks = tf.scatter_nd(tf.stack([images, places], axis=-1), tf.cast(stays, tf.int32),
-                          [tf.shape(boxes)[0], groups * count + 1])
+    marks = tf.scatter_nd(
+        tf.stack([images, places], axis=-1), tf.cast(stays, tf.int32), [tf.shape(boxes)[0], groups * count + 1]
+    )
     return tf.reshape(marks[:, :-1] > 0, tf.shape(alive))
 
 

@@ -21,7 +21,13 @@ from object_detection.geometry.box_coding import BoxCoder
 from object_detection.regions.mask_targets import mask_targets
 from object_detection.regions.proposals import ProposalConfig, region_proposals
 from object_detection.regions.region_detections import REGION_BOX_CODER
-from object_detection.regions.region_losses import BETA, box_loss_sum, mask_loss_sum, proposal_loss_sums, region_loss_sums
+from object_detection.regions.region_losses import (
+    BETA,
+    box_loss_sum,
+    mask_loss_sum,
+    proposal_loss_sums,
+    region_loss_sums,
+)
 from object_detection.regions.region_sampling import assign_regions, sample_masks, sample_regions
 from object_detection.structures import Detections, Objects, Targets, Tensor
 from program_support.checked_fields import checked_part, one_of
@@ -35,7 +41,8 @@ class TwoStageConfig:
     """Losses and sampling of the two stages; the defaults are torchvision's.
 
     Attributes:
-        anchors_an_image, regions_an_image: numbers sampled for the losses; the *_share fields limit the positive fraction.
+        anchors_an_image, regions_an_image: numbers sampled for the losses; the *_share fields limit the positive
+        fraction.
         proposals: in training; the network contains those for detection.
         region_iou: IoU from which (strictly: above which) a proposal is positive; the others are background.
         *_beta: of the smooth L1 losses.
@@ -44,14 +51,17 @@ class TwoStageConfig:
         means: the normalizers of the losses,
 
             - "drawn": the number of samples, for boxes too, although only positive samples have one;
-            - "nvidia": as in NVIDIA's TensorFlow 2 code. Objectness: the maximum number of sampled anchors. Boxes of anchors:
-              the nonzero target coordinates of all positive anchors, per level, then summed. Boxes of regions: the coordinates
-              of the positive regions. NVIDIA's Huber losses are beta times the smooth L1 losses here.
+            - "nvidia": as in NVIDIA's TensorFlow 2 code. Objectness: the maximum number of sampled anchors. Boxes of
+              anchors:
+              the nonzero target coordinates of all positive anchors, per level, then summed. Boxes of regions: the
+              coordinates of the positive regions. NVIDIA's Huber losses are beta times the smooth L1 losses here.
     """
 
     image_size: tuple[int, int]
     proposals: ProposalConfig = field(default_factory=lambda: ProposalConfig(candidates_per_level=2000, kept=2000))
-    anchor_match: IouAssigner = field(default_factory=lambda: IouAssigner(positive_iou=0.7, negative_iou=0.3, claim="ties"))
+    anchor_match: IouAssigner = field(
+        default_factory=lambda: IouAssigner(positive_iou=0.7, negative_iou=0.3, claim="ties")
+    )
     anchors_an_image: int = 256
     positive_anchors: float = 0.5
     regions_an_image: int = 512
@@ -130,47 +140,97 @@ class TwoStageDetector(Detector):
         """Return the first stage and the heads, for the number of regions that are sampled per image."""
         images, regions = keras.Input((*self.image_size, 3)), keras.Input((self.config.regions_an_image, 4))
         *levels, logits, deltas = self.first_stage(images)
-        with_masks = regions[:, :self.config.masks_an_image]
-        return keras.Model([images, regions], [logits, deltas, *self.heads.classes_and_deltas(levels, regions),
-                                               self.heads.masks(levels, with_masks, with_masks[..., 0])])
+        with_masks = regions[:, : self.config.masks_an_image]
+        return keras.Model(
+            [images, regions],
+            [
+                logits,
+                deltas,
+                *self.heads.classes_and_deltas(levels, regions),
+                self.heads.masks(levels, with_masks, with_masks[..., 0]),
+            ],
+        )
 
     def normalize(self, images: Tensor, sizes: Tensor) -> Tensor:
         """Return float32 images from uint8 [B, H, W, 3], normalized by mean and stddev, 0 outside `sizes` [B, 2]."""
         return normalized(images, sizes, mean=self.config.mean, stddev=self.config.stddev)
 
-    def targets(self, objects: Objects, outputs: FirstStage | None = None, seeds: Tensor | None = None) -> TwoStageTargets:
+    def targets(
+        self, objects: Objects, outputs: FirstStage | None = None, seeds: Tensor | None = None
+    ) -> TwoStageTargets:
         """Return the targets of anchors and of proposals from `outputs`, sampled with `seeds` [B, 2]."""
         config = self.config
         anchors = assign_anchors(objects, self._grid, rule=config.anchor_match)
-        drawn = sample_masks(anchors.positive, ops.logical_not(ops.logical_or(anchors.positive, anchors.ignored)), seeds,
-                             count=config.anchors_an_image, positive_share=config.positive_anchors)
+        drawn = sample_masks(
+            anchors.positive,
+            ops.logical_not(ops.logical_or(anchors.positive, anchors.ignored)),
+            seeds,
+            count=config.anchors_an_image,
+            positive_share=config.positive_anchors,
+        )
         proposed, _, valid = region_proposals(
-            outputs.logits, outputs.deltas, ops.convert_to_tensor(self.anchors), self.level_sizes, outputs.sizes,
-            config.proposals, nms=nms())
+            outputs.logits,
+            outputs.deltas,
+            ops.convert_to_tensor(self.anchors),
+            self.level_sizes,
+            outputs.sizes,
+            config.proposals,
+            nms=nms(),
+        )
         learnable = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
         boxes = ops.concatenate([proposed, objects.boxes], axis=1)
         matched, positive, negative = assign_regions(
-            boxes, ops.concatenate([valid, learnable], axis=1), objects, positive_iou=config.region_iou,
-            strictly=config.region_iou_strictly)
-        numbers, positive, valid = sample_regions(positive, negative, seeds + _REGION_SEED, count=config.regions_an_image,
-                                                  positive_share=config.positive_regions)
+            boxes,
+            ops.concatenate([valid, learnable], axis=1),
+            objects,
+            positive_iou=config.region_iou,
+            strictly=config.region_iou_strictly,
+        )
+        numbers, positive, valid = sample_regions(
+            positive,
+            negative,
+            seeds + _REGION_SEED,
+            count=config.regions_an_image,
+            positive_share=config.positive_regions,
+        )
         regions, matched = entries(boxes, numbers), entries(matched, numbers)
         masks = config.masks_an_image
         return TwoStageTargets(
-            anchors=anchors, positive=drawn[0], negative=drawn[1], regions=regions, valid=valid,
+            anchors=anchors,
+            positive=drawn[0],
+            negative=drawn[1],
+            regions=regions,
+            valid=valid,
             classes=ops.where(positive, entries(objects.classes, matched) + 1, 0),
-            deltas=ops.where(positive[..., None], config.region_coder.encode(entries(objects.boxes, matched), regions), 0.0),
-            masks=mask_targets(objects.masks, objects.boxes, regions[:, :masks], matched[:, :masks], outputs.sizes,
-                               size=MASK_SIDE, whole=config.whole_masks))
+            deltas=ops.where(
+                positive[..., None], config.region_coder.encode(entries(objects.boxes, matched), regions), 0.0
+            ),
+            masks=mask_targets(
+                objects.masks,
+                objects.boxes,
+                regions[:, :masks],
+                matched[:, :masks],
+                outputs.sizes,
+                size=MASK_SIDE,
+                whole=config.whole_masks,
+            ),
+        )
 
     def counts(self, targets: TwoStageTargets) -> dict[str, Tensor]:
         """Return the number of positive anchors, and the numbers of anchors, regions and masks that normalize the losses."""
-        counted = {"positives": targets.anchors.positive, "anchors": ops.logical_or(targets.positive, targets.negative),
-                   "regions": targets.valid, "masks": self._has_mask(targets)}
+        counted = {
+            "positives": targets.anchors.positive,
+            "anchors": ops.logical_or(targets.positive, targets.negative),
+            "regions": targets.valid,
+            "masks": self._has_mask(targets),
+        }
         if self.config.means == "nvidia":
             box_deltas = ops.where(targets.anchors.positive[..., None], targets.anchors.box_deltas, 0.0)
-            counted |= {"images": ops.ones_like(targets.valid[:, 0]), "region_boxes": targets.classes > 0,
-                        **self._by_level("anchor_coordinates", box_deltas != 0.0)}
+            counted |= {
+                "images": ops.ones_like(targets.valid[:, 0]),
+                "region_boxes": targets.classes > 0,
+                **self._by_level("anchor_coordinates", box_deltas != 0.0),
+            }
         return {name: ops.sum(ops.cast(values, "float32")) for name, values in counted.items()}
 
     def loss_sums(self, outputs: FirstStage, targets: TwoStageTargets) -> dict[str, Tensor]:
@@ -178,19 +238,31 @@ class TwoStageDetector(Detector):
 
         With NVIDIA's means there is an anchor_box_loss for each level, `anchor_box_loss_p2` and so on.
         """
-        objectness, anchor_box = proposal_loss_sums(outputs.logits, outputs.deltas, targets.anchors.box_deltas,
-                                                    targets.positive, targets.negative, beta=self.config.anchor_beta)
+        objectness, anchor_box = proposal_loss_sums(
+            outputs.logits,
+            outputs.deltas,
+            targets.anchors.box_deltas,
+            targets.positive,
+            targets.negative,
+            beta=self.config.anchor_beta,
+        )
         logits, deltas = self.heads.classes_and_deltas(outputs.levels, targets.regions)
         count = logits.shape[-1]
         classes, box = region_loss_sums(
             ops.reshape(logits, (-1, targets.regions.shape[1], count)),
-            ops.reshape(deltas, (-1, targets.regions.shape[1], count, 4)), targets.classes, targets.deltas, targets.valid,
-            beta=self.config.region_beta)
+            ops.reshape(deltas, (-1, targets.regions.shape[1], count, 4)),
+            targets.classes,
+            targets.deltas,
+            targets.valid,
+            beta=self.config.region_beta,
+        )
         second = {"cls_loss": classes, "box_loss": box, "mask_loss": self._mask_loss(outputs.levels, targets)}
         if self.config.means == "drawn":
             return {"objectness_loss": objectness, "anchor_box_loss": anchor_box, **second}
-        found, expected, positive = (self._by_level("anchor_box_loss", values) for values in (
-            outputs.deltas, targets.anchors.box_deltas, targets.anchors.positive))
+        found, expected, positive = (
+            self._by_level("anchor_box_loss", values)
+            for values in (outputs.deltas, targets.anchors.box_deltas, targets.anchors.positive)
+        )
         beta = self.config.anchor_beta
         boxes = {name: beta * box_loss_sum(found[name], expected[name], positive[name], beta=beta) for name in found}
         return {"objectness_loss": objectness, **boxes, **second, "box_loss": self.config.region_beta * box}
@@ -200,11 +272,20 @@ class TwoStageDetector(Detector):
         least = {name: ops.maximum(count, 1.0) for name, count in counts.items()}
         second = {"cls_loss": least["regions"], "mask_loss": least["masks"]}
         if self.config.means == "drawn":
-            return {"objectness_loss": least["anchors"], "anchor_box_loss": least["anchors"], "box_loss": least["regions"],
-                    **second}
-        return {"objectness_loss": least["images"] * self.config.anchors_an_image,
-                **{name.replace("coordinates", "box_loss"): count for name, count in least.items() if "coordinates" in name},
-                "box_loss": 4.0 * least["region_boxes"], **second}
+            return {
+                "objectness_loss": least["anchors"],
+                "anchor_box_loss": least["anchors"],
+                "box_loss": least["regions"],
+                **second,
+            }
+        return {
+            "objectness_loss": least["images"] * self.config.anchors_an_image,
+            **{
+                name.replace("coordinates", "box_loss"): count for name, count in least.items() if "coordinates" in name
+            },
+            "box_loss": 4.0 * least["region_boxes"],
+            **second,
+        }
 
     def regularization(self) -> dict[str, Tensor]:
         """Return weight_decay times half the squared norm of all trainable kernels, or weights."""
@@ -218,12 +299,14 @@ class TwoStageDetector(Detector):
     def _by_level(self, name: str, values: Tensor) -> dict[str, Tensor]:
         """Return the parts of [B, A, ...] that belong to each level, under `name` with the level appended."""
         ends = np.cumsum(self.level_sizes)
-        return {f"{name}_p{level}": values[:, end - size:end]
-                for level, (size, end) in enumerate(zip(self.level_sizes, ends, strict=True), start=FINEST)}
+        return {
+            f"{name}_p{level}": values[:, end - size : end]
+            for level, (size, end) in enumerate(zip(self.level_sizes, ends, strict=True), start=FINEST)
+        }
 
     def _has_mask(self, targets: TwoStageTargets) -> Tensor:
         """Return which of the first Q regions are positive, [B, Q] bool."""
-        return targets.classes[:, :self.config.masks_an_image] > 0
+        return targets.classes[:, : self.config.masks_an_image] > 0
 
     def _mask_loss(self, levels: Sequence[Tensor], targets: TwoStageTargets) -> Tensor:
         """Return the sum over positive regions of their mean binary cross entropy."""

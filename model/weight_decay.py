@@ -14,8 +14,11 @@ class WeightDecay:
 
     def __init__(self, network: keras.Model, *, coefficient: float, decays: str):
         self._coefficient = coefficient
-        self._weights = [variable for name, variable in named_variables(network).items()
-                         if decays == "all" or name.endswith("kernel")]
+        self._weights = [
+            variable
+            for name, variable in named_variables(network).items()
+            if decays == "all" or name.endswith("kernel")
+        ]
 
     def losses(self) -> dict[str, Tensor]:
         """Return `reg_l2_loss` of the weights that are trainable at this moment."""

@@ -10,13 +10,11 @@ from object_detection.structures import Tensor
 _LOWEST = float(np.finfo(np.float32).min)  # the difference of two logits may exceed the range of float32
 
 
-def focal_loss(
-    logits: Tensor, targets: Tensor, *, alpha: float, gamma: float, label_smoothing: float = 0.0
-) -> Tensor:
+def focal_loss(logits: Tensor, targets: Tensor, *, alpha: float, gamma: float, label_smoothing: float = 0.0) -> Tensor:
     """Return the focal loss of each entry (Lin et al. 2017, eq. 5), finite at any logit.
 
-    logits float32 and targets (bool, True for the entry's class) have one shape; differentiable in the logits. The smoothed
-    target enters the cross entropy only, not the modulating factor, as in the published training.
+    logits float32 and targets (bool, True for the entry's class) have one shape; differentiable in the logits. The
+    smoothed target enters the cross entropy only, not the modulating factor, as in the published training.
     """
     return _focal_loss(logits, lambda: targets, alpha=alpha, gamma=gamma, label_smoothing=label_smoothing)
 
@@ -29,8 +27,9 @@ def focal_loss_of_classes(
     Of arrays with K entries only the logits are kept for the gradient.
     """
     numbers = ops.arange(logits.shape[-1], dtype=classes.dtype)
-    return _focal_loss(logits, lambda: classes[..., None] == numbers, alpha=alpha, gamma=gamma,
-                       label_smoothing=label_smoothing)
+    return _focal_loss(
+        logits, lambda: classes[..., None] == numbers, alpha=alpha, gamma=gamma, label_smoothing=label_smoothing
+    )
 
 
 def _focal_loss(
@@ -48,6 +47,7 @@ def _focal_loss(
     @ops.custom_gradient
     def of_logits(logits):
         """Return the loss with a gradient that keeps only the logits and needs a third of the memory passes of autodiff."""
+
         def gradient(*arguments, upstream=None):
             outer = arguments[-1] if upstream is None else upstream
             is_target, wrong, weight, cross_entropy = terms(logits)
@@ -74,9 +74,9 @@ def _power(base: Tensor, exponent: float) -> Tensor:
 def softmax_cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:
     """Return -ln of the probability of each entry's class; the background is a class like any other.
 
-    logits [..., K] of any precision, classes [...] int32 from 0 to K - 1 -> [...] float32; differentiable in the logits. An
-    ignored entry needs a valid class too: mask its loss. Finite at any finite logits. Only the logits and the classes are kept
-    for the gradient.
+    logits [..., K] of any precision, classes [...] int32 from 0 to K - 1 -> [...] float32; differentiable in the
+    logits. An ignored entry needs a valid class too: mask its loss. Finite at any finite logits. Only the logits and
+    the classes are kept for the gradient.
     """
     logits = ops.cast(logits, "float32")
     numbers = ops.arange(logits.shape[-1], dtype=classes.dtype)
@@ -103,8 +103,8 @@ def softmax_cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:
 def hardest(losses: Tensor, counts: Tensor) -> Tensor:
     """Return 1 for the highest `counts` [B] of each row of losses [B, A] (ties: the first), else 0: float32.
 
-    All entries of a row are selected if it has fewer. Sorting the losses gives the smallest one selected; the indices need no
-    sort.
+    All entries of a row are selected if it has fewer. Sorting the losses gives the smallest one selected; the indices
+    need no sort.
     """
     length = ops.shape(losses)[1]
     counts = ops.cast(ops.clip(counts, 0, length), "int32")[:, None]
@@ -126,7 +126,8 @@ def l1_loss(errors: Tensor) -> Tensor:
 def smooth_l1_loss(errors: Tensor, *, beta: float) -> Tensor:
     """Return e^2 / (2 beta) for |e| < beta, else |e| - beta / 2, float32 (Girshick 2015, eq. 3, with beta 1).
 
-    This is the Huber loss with delta = beta divided by beta. Raises ValueError if beta is not above 0; for 0 see `l1_loss`.
+    This is the Huber loss with delta = beta divided by beta. Raises ValueError if beta is not above 0; for 0 see
+    `l1_loss`.
     """
     if beta <= 0:
         raise ValueError(f"beta is {beta}; expected above 0")

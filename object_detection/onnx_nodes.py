@@ -1,7 +1,7 @@
 """Steps of post-processing as nodes of an ONNX graph: clipping, NonMaxSuppression, top-k of boxes.
 
-A tensor is referred to by its name. The graph is `efficientdet.artifacts.onnx_graph.OnnxGraph`; this module does not import
-ONNX.
+A tensor is referred to by its name. The graph is `efficientdet.artifacts.onnx_graph.OnnxGraph`; this module does not
+import ONNX.
 """
 
 from collections.abc import Sequence
@@ -36,12 +36,14 @@ class Graph(Protocol):
     def inner(self, name: str) -> "Graph":
         """Return an empty graph for the body of a loop, which may read tensors of this one."""
 
-    def loop(self, body: "Graph", start: str, *, times: int, state: str, next_state: str,
-             scanned: dict[str, str]) -> list[str]:
+    def loop(
+        self, body: "Graph", start: str, *, times: int, state: str, next_state: str, scanned: dict[str, str]
+    ) -> list[str]:
         """Run `body` `times` times.
 
         Args:
-            body: made by `inner`; reads the tensor `state`, float32, which is `start` first and `next_state` afterwards.
+            body: made by `inner`; reads the tensor `state`, float32, which is `start` first and `next_state`
+                afterwards.
             start: initial state.
             times: number of runs.
             state: name of the state in the body.
@@ -80,8 +82,10 @@ def not_suppressed(graph: Graph, boxes: str, scores: str, *, iou_threshold: floa
 
     most: maximum number of boxes per class; None: no limit.
     """
-    chosen = graph.add("NonMaxSuppression", [boxes, scores, np.array([most or 2**31 - 1]), np.float32([iou_threshold]),
-                                             np.float32([0.0])])
+    chosen = graph.add(
+        "NonMaxSuppression",
+        [boxes, scores, np.array([most or 2**31 - 1]), np.float32([iou_threshold]), np.float32([0.0])],
+    )
     places = graph.add("Gather", [chosen, np.array([0, 2])], axis=1)
     # The shape is taken from the chosen boxes, so that a runtime with static shape inference finds it consistent
     ones = graph.cast(graph.add("Gather", [chosen, np.array(0)], axis=1), "float32")
@@ -100,8 +104,10 @@ def best_of(
     best, places = graph.add_several("TopK", [scores, np.array([min(count, candidates)])], 2)
     picked = [entries(graph, values, places) for values in (boxes, *others)]
     if candidates < count:
-        best, *picked = (graph.add("Pad", [values, np.array([0] * (rank + 1) + [count - candidates] + [0] * (rank - 2))])
-                         for values, rank in zip((best, *picked), (2, 3, *[2] * len(others)), strict=True))
+        best, *picked = (
+            graph.add("Pad", [values, np.array([0] * (rank + 1) + [count - candidates] + [0] * (rank - 2))])
+            for values, rank in zip((best, *picked), (2, 3, *[2] * len(others)), strict=True)
+        )
     return picked[0], best, picked[1:]
 
 

@@ -1,7 +1,7 @@
 """Atomic writing of files, and removal of what killed processes leave behind.
 
-An unfinished file lies in its final folder, under a hidden name that contains the process and the host that write it. Killed
-processes cannot remove theirs, so the next process that writes into the folder does.
+An unfinished file lies in its final folder, under a hidden name that contains the process and the host that write it.
+Killed processes cannot remove theirs, so the next process that writes into the folder does.
 """
 
 import contextlib
@@ -73,8 +73,8 @@ def write_bytes(path: str | Path, content: bytes, *, flush: bool = False) -> Non
 def unfinished_folder(path: str | Path, *, also: re.Pattern | None = None) -> Iterator[Path]:
     """Yield a folder beside `path` for files that are renamed out of it once complete; remove it at the end.
 
-    Leftovers of terminated processes are removed first, and files that match `also` and were not modified for an hour. Raises
-    OSError if the folder cannot be created.
+    Leftovers of terminated processes are removed first, and files that match `also` and were not modified for an hour.
+    Raises OSError if the folder cannot be created.
     """
     folder = unfinished_path(path)
     shutil.rmtree(folder, ignore_errors=True)  # of an earlier process with the same id, as in a restarted container

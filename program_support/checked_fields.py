@@ -26,7 +26,9 @@ class Limit(NamedTuple):
 
 def one_of(*choices: Any) -> Limit:
     """Return a limit to the given values."""
-    return Limit(choices.__contains__, f"{'one of ' if len(choices) > 1 else ''}{', '.join(map(str, choices))}", choices)
+    return Limit(
+        choices.__contains__, f"{'one of ' if len(choices) > 1 else ''}{', '.join(map(str, choices))}", choices
+    )
 
 
 def at_least(low: float) -> Limit:

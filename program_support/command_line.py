@@ -31,11 +31,11 @@ class Define:
 def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once: bool = False) -> None:
     """Parse the flags, call `main` and exit: 0, or 2 with one line for an invalid flag or an `InputError`.
 
-    With --help among the flags, print the help and exit with 0. Ctrl-C exits with one line and code 130. Any other exception is
-    a bug and keeps its traceback.
+    With --help among the flags, print the help and exit with 0. Ctrl-C exits with one line and code 130. Any other
+    exception is a bug and keeps its traceback.
 
-    ends_at_once: SIGTERM exits likewise with 143, and both signals end the process immediately, without cleanup. Otherwise
-    Ctrl-C raises KeyboardInterrupt, so that `main` can clean up.
+    ends_at_once: SIGTERM exits likewise with 143, and both signals end the process immediately, without cleanup.
+    Otherwise Ctrl-C raises KeyboardInterrupt, so that `main` can clean up.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a file name need not be valid text

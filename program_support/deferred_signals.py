@@ -18,8 +18,8 @@ class Interrupted(KeyboardInterrupt):
 class PutOffSignals:
     """A block in which SIGINT and SIGTERM are only recorded: `check` and the end of the block raise Interrupted for them.
 
-    A second signal ends the process immediately, after a call of `at_the_second`. Outside the main thread no signals are
-    handled.
+    A second signal ends the process immediately, after a call of `at_the_second`. Outside the main thread no signals
+    are handled.
     """
 
     def __init__(self, *, at_the_second: Callable[[], None] = lambda: None):

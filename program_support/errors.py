@@ -5,9 +5,15 @@ import unicodedata
 from collections.abc import Iterable
 
 _MIN_SIMILARITY = 0.85
-# Characters that change the direction of the following text (UAX 9), so that the displayed text differs from the actual one
+# Characters that change the direction of the following text (UAX 9), so that the displayed text differs from the actual
+# one
 DIRECTION_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_ESCAPED_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}  # controls, including a terminal's escape; lone surrogates; line separators
+_ESCAPED_CATEGORIES = {
+    "Cc",
+    "Cs",
+    "Zl",
+    "Zp",
+}  # controls, including a terminal's escape; lone surrogates; line separators
 
 
 class InputError(ValueError):
@@ -19,15 +25,19 @@ class InputError(ValueError):
 
 def printable(text: str) -> str:
     """Return a text with characters escaped that would affect a terminal or the text around it, as in `repr`."""
-    return "".join(character.encode("unicode_escape").decode() if character in DIRECTION_CONTROLS
-                   or unicodedata.category(character) in _ESCAPED_CATEGORIES else character for character in text)
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if character in DIRECTION_CONTROLS or unicodedata.category(character) in _ESCAPED_CATEGORIES
+        else character
+        for character in text
+    )
 
 
 def nearest_name(name: str, candidates: Iterable[str]) -> str | None:
     """Return the candidate that `name` is probably a misspelling of; None if none is similar enough to suggest.
 
-    Similar means a `difflib` ratio of at least 0.85, ignoring case: `learning_rat` is `learning_rate`, but `grid_mask` is not
-    `gamma`, nor `train_file_pattern` `val_file_pattern`.
+    Similar means a `difflib` ratio of at least 0.85, ignoring case: `learning_rat` is `learning_rate`, but `grid_mask`
+    is not `gamma`, nor `train_file_pattern` `val_file_pattern`.
     """
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
     found = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=_MIN_SIMILARITY)

@@ -9,8 +9,13 @@ from absl import flags
 from program_support.checked_fields import field_types, flag_name, limits_of, plain_types, refusal
 from program_support.errors import InputError
 
-_DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float, tuple: flags.DEFINE_list,
-           str: flags.DEFINE_string}
+_DEFINE = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    tuple: flags.DEFINE_list,
+    str: flags.DEFINE_string,
+}
 
 
 def define_flags_of(config: type, help_of: Mapping[str, str], values: flags.FlagValues = flags.FLAGS) -> None:
@@ -18,8 +23,13 @@ def define_flags_of(config: type, help_of: Mapping[str, str], values: flags.Flag
     kinds, fields = field_types(config), config.__dataclass_fields__
     for name, help_text in help_of.items():
         default = fields[name].default
-        define_flag(flag_name(name, kinds[name]), kinds[name], None if default is dataclasses.MISSING else default, help_text,
-                    values)
+        define_flag(
+            flag_name(name, kinds[name]),
+            kinds[name],
+            None if default is dataclasses.MISSING else default,
+            help_text,
+            values,
+        )
 
 
 def define_flag(name: str, kind: Any, default: Any, help_text: str, values: flags.FlagValues = flags.FLAGS) -> None:

@@ -52,15 +52,27 @@ class Progress:
         stream: default: stderr.
         clock: seconds, monotonic.
         silent: print nothing; for all processes except the first.
-        patient: for short runs with a slow start; the rate is measured from the first step, and no line is printed within ten
-            seconds of it.
+        patient: for short runs with a slow start; the rate is measured from the first step, and no line is printed
+            within ten seconds of it.
         first_counts: include the first step in the rate; False if it is compiled.
         rate_of: name of the images.
     """
 
-    def __init__(self, title: str, *, total: int | None, steps_per_epoch: int | None = None, done: int = 0,
-                 noun: str = "step", stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic,
-                 silent: bool = False, patient: bool = False, first_counts: bool = True, rate_of: str = "images"):
+    def __init__(
+        self,
+        title: str,
+        *,
+        total: int | None,
+        steps_per_epoch: int | None = None,
+        done: int = 0,
+        noun: str = "step",
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        silent: bool = False,
+        patient: bool = False,
+        first_counts: bool = True,
+        rate_of: str = "images",
+    ):
         self._silent, self._patient, self._starting = silent, patient, patient or not first_counts
         self._title, self._total, self._steps_per_epoch, self._noun = title, total, steps_per_epoch, noun
         self._rate_of = rate_of
@@ -175,8 +187,14 @@ def _is_interactive(console: Console) -> bool:
 
 
 def _rich_bar(console: Console, *, stdout_too: bool) -> RichProgress:
-    # A line too long for the screen is cut off at its end, so the remaining time precedes the state. rich redirects stdout to
-    # its own console, which is right for a terminal but wrong for a stdout written to a file.
-    return RichProgress(BarColumn(bar_width=12), TaskProgressColumn(), TextColumn("{task.fields[remaining]}"),
-                        TextColumn("{task.fields[state]}", markup=False),
-                        console=console, redirect_stdout=stdout_too, refresh_per_second=4)
+    # A line too long for the screen is cut off at its end, so the remaining time precedes the state. rich redirects
+    # stdout to its own console, which is right for a terminal but wrong for a stdout written to a file.
+    return RichProgress(
+        BarColumn(bar_width=12),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[remaining]}"),
+        TextColumn("{task.fields[state]}", markup=False),
+        console=console,
+        redirect_stdout=stdout_too,
+        refresh_per_second=4,
+    )

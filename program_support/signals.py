@@ -1,8 +1,8 @@
 """Immediate handling of SIGINT (Ctrl-C) and SIGTERM in a thread.
 
-Python runs a signal handler between two of its own instructions: a compilation or a training step of minutes delays it, and
-its exception can be raised where it is swallowed or only printed. So a thread reads each signal from a pipe, into which C code
-writes it.
+Python runs a signal handler between two of its own instructions: a compilation or a training step of minutes delays it,
+and its exception can be raised where it is swallowed or only printed. So a thread reads each signal from a pipe, into
+which C code writes it.
 """
 
 import contextlib
@@ -36,9 +36,9 @@ def exit_code(number: int) -> int:
 class Listener:
     """Listener that calls `heard` in a thread with the number of each SIGINT and SIGTERM, from `start` to `stop`.
 
-    A signal that was ignored before stays ignored, as Ctrl-C is in a shell's background jobs. Outside the main thread, where
-    Python accepts no handlers, no signal is handled. The previous listener, if any, is active again after `stop`, which returns
-    when all received signals have been handled.
+    A signal that was ignored before stays ignored, as Ctrl-C is in a shell's background jobs. Outside the main thread,
+    where Python accepts no handlers, no signal is handled. The previous listener, if any, is active again after `stop`,
+    which returns when all received signals have been handled.
     """
 
     def __init__(self, heard: Callable[[int], None]):
@@ -52,7 +52,9 @@ class Listener:
             return self
         self._console = os.dup(2)  # for the time during which standard error is redirected
         self._undo.callback(os.close, self._console)
-        self._undo.callback(setattr, self, "_console", 2)  # otherwise a later message would be written into another file
+        self._undo.callback(
+            setattr, self, "_console", 2
+        )  # otherwise a later message would be written into another file
         noted, note = os.pipe()
         os.set_blocking(note, False)
         thread = threading.Thread(target=self._listen, args=(noted,), daemon=True, name="signals")
@@ -72,8 +74,8 @@ class Listener:
     def end(self, number: int, line: str) -> NoReturn:
         """End the process with one line on standard error and the exit code of a signal, without cleanup.
 
-        In a user's process, instead, KeyboardInterrupt (for SIGTERM: SystemExit) is raised in the main thread after the line,
-        and the calling thread ends.
+        In a user's process, instead, KeyboardInterrupt (for SIGTERM: SystemExit) is raised in the main thread after the
+        line, and the calling thread ends.
         """
         if self._owns_process:
             self.tell(line)
@@ -81,7 +83,9 @@ class Listener:
         if not self._raised:
             self.tell(line)
             self._raised = number
-            signal.pthread_kill(threading.main_thread().ident, number)  # unlike interrupt_main, it also interrupts a sleep
+            signal.pthread_kill(
+                threading.main_thread().ident, number
+            )  # unlike interrupt_main, it also interrupts a sleep
         raise SystemExit(exit_code(number))
 
     def tell(self, line: str) -> None:

@@ -1,6 +1,7 @@
 """Run `horovodrun` with a grace period of one minute after SIGTERM, and return the exit code of the training.
 
-Horovod's own launcher kills its processes five seconds after SIGTERM, and occasionally returns 0 for a stopped training.
+Horovod's own launcher kills its processes five seconds after SIGTERM, and occasionally returns 0 for a stopped
+training.
 
     python scripts/horovodrun.py -np 8 --gloo python train.py ...
 """
@@ -19,9 +20,9 @@ GRACE_SECONDS = 60
 def end_command(shell_id: int) -> None:
     """Send SIGTERM to the command that a shell runs, wait for it, and kill it after a minute.
 
-    The shell returns its command's exit code to the process that started it and waits for it. Horovod's own function waits
-    for the shell as well, and the second of two waiting processes receives 0: an interrupted training would be reported as
-    successful.
+    The shell returns its command's exit code to the process that started it and waits for it. Horovod's own function
+    waits for the shell as well, and the second of two waiting processes receives 0: an interrupted training would be
+    reported as successful.
     """
     try:
         shell = psutil.Process(shell_id)
@@ -61,8 +62,8 @@ def _kill(process: psutil.Process) -> None:
         _send(member.kill)
 
 
-# Set at import and not in main(): Horovod monitors each process from another process that it spawns, which imports this file
-# but does not run main().
+# Set at import and not in main(): Horovod monitors each process from another process that it spawns, which imports this
+# file but does not run main().
 safe_shell_exec.terminate_executor_shell_and_children = end_command
 
 

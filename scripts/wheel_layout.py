@@ -1,8 +1,9 @@
 """Build commands that put everything in the wheel below the one name `efficientdet`; pyproject.toml names them.
 
-A checkout has dataset/, model/, object_detection/, program_support/ and the programs at its top. A wheel with those names at
-the top of site-packages would collide with a user's own folders, so `model.heads` becomes `efficientdet.model.heads` in it and
-train.py becomes `efficientdet.programs.train`. In a checkout efficientdet/checkout.py offers the same names.
+A checkout has dataset/, model/, object_detection/, program_support/ and the programs at its top. A wheel with those
+names at the top of site-packages would collide with a user's own folders, so `model.heads` becomes
+`efficientdet.model.heads` in it and train.py becomes `efficientdet.programs.train`. In a checkout
+efficientdet/checkout.py offers the same names.
 """
 
 import ast
@@ -16,13 +17,22 @@ from setuptools.command.egg_info import egg_info
 NAME = "efficientdet"
 PACKAGES = ("dataset", "model", "object_detection", "program_support")
 COMMANDS = {  # what messages and --help of a checkout call a program -> the command that pip installs
-    "train.py": "efficientdet-train", "eval.py": "efficientdet-eval", "infer.py": "efficientdet-infer",
-    "inspector.py": "efficientdet-inspect", "export.py": "efficientdet-export", "quickstart.py": "efficientdet-quickstart",
-    "serve.py": "efficientdet-serve", "doctor.py": "efficientdet-doctor", "dataset/doctor.py": "efficientdet-doctor",
-    "dataset/create_tfrecord.py": "efficientdet-convert", "dataset/create_coco_tfrecord.py": "efficientdet-convert-coco",
+    "train.py": "efficientdet-train",
+    "eval.py": "efficientdet-eval",
+    "infer.py": "efficientdet-infer",
+    "inspector.py": "efficientdet-inspect",
+    "export.py": "efficientdet-export",
+    "quickstart.py": "efficientdet-quickstart",
+    "serve.py": "efficientdet-serve",
+    "doctor.py": "efficientdet-doctor",
+    "dataset/doctor.py": "efficientdet-doctor",
+    "dataset/create_tfrecord.py": "efficientdet-convert",
+    "dataset/create_coco_tfrecord.py": "efficientdet-convert-coco",
     "dataset/create_pascal_tfrecord.py": "efficientdet-convert-pascal",
     "dataset/create_open_images_tfrecord.py": "efficientdet-convert-open-images",
-    "scripts/get_weights.sh": "efficientdet-get-weights", "get_weights.sh": "efficientdet-get-weights"}
+    "scripts/get_weights.sh": "efficientdet-get-weights",
+    "get_weights.sh": "efficientdet-get-weights",
+}
 _COMMAND = re.compile(rf"(?<![\w/.-])(?:(?:python|bash) )?({'|'.join(map(re.escape, COMMANDS))})\b")
 
 
@@ -65,10 +75,12 @@ def rewritten(source: str, path: str) -> str:
         if isinstance(node, ast.ImportFrom):
             if not node.level and node.module.split(".")[0] in PACKAGES:
                 line = lines[node.lineno - 1].encode()  # offsets count bytes
-                before, statement = line[:node.col_offset].decode(), line[node.col_offset:].decode()
+                before, statement = line[: node.col_offset].decode(), line[node.col_offset :].decode()
                 lines[node.lineno - 1] = before + statement.replace("from ", f"from {NAME}.", 1)
         elif any(alias.name.split(".")[0] in PACKAGES for alias in node.names):
-            raise ValueError(f"{path}:{node.lineno}: found 'import {node.names[0].name}'; expected 'from package import name'")
+            raise ValueError(
+                f"{path}:{node.lineno}: found 'import {node.names[0].name}'; expected 'from package import name'"
+            )
     text = _COMMAND.sub(lambda found: COMMANDS[found[1]], "".join(lines))
     text = re.sub(rf"python -m ({'|'.join(PACKAGES)})\.", rf"python -m {NAME}.\1.", text)
     return text.replace("pip install -e '.[", "pip install 'efficientdet-tf2[")

@@ -44,7 +44,11 @@ def given_arrays() -> dict[str, np.ndarray]:
     }
     corner = rng.integers(0, 60, (2, 40, 2)) * 4.0  # whole cells, so that many overlaps are equal
     given["many"] = np.concatenate([corner, corner + rng.integers(1, 30, (2, 40, 2)) * 4], axis=-1).astype(np.float32)
-    for prefix, network in (("miniature", _detector().network), ("b0", _b0()), ("regions", _two_stage_detector().network)):
+    for prefix, network in (
+        ("miniature", _detector().network),
+        ("b0", _b0()),
+        ("regions", _two_stage_detector().network),
+    ):
         for name, variable in named_variables(network).items():
             given[f"{prefix}:{name}"] = _drawn(rng, name, variable.shape)
             if prefix == "regions" and ("bbox_pred" in name or "cls_score" in name):  # boxes that lie within the image
@@ -68,13 +72,20 @@ def found_arrays(given) -> dict[str, np.ndarray]:
     objects = Objects.of_boxes(*(ops.convert_to_tensor(given[name]) for name in ("boxes", "classes", "valid", "crowd")))
     images, sizes = ops.convert_to_tensor(given["images"]), ops.convert_to_tensor(given["sizes"])
     targets = _compiled(detector.targets)(objects)
-    detections = _compiled(
-        lambda images, sizes: detector.detections(detector.outputs(images, sizes), sizes))(images, sizes)
+    detections = _compiled(lambda images, sizes: detector.detections(detector.outputs(images, sizes), sizes))(
+        images, sizes
+    )
     logits, deltas = _compiled(detector.outputs)(images, sizes)
-    found = {"outputs.logits": logits, "outputs.deltas": deltas} | _named("targets", targets) | _named("detections", detections)
+    found = (
+        {"outputs.logits": logits, "outputs.deltas": deltas}
+        | _named("targets", targets)
+        | _named("detections", detections)
+    )
     found |= _named("assignment", _compiled(_assigned)(ops.convert_to_tensor(given["many"])))
     for method, per_class in (("hard", True), ("hard", False), ("gaussian", False)):
-        found |= _named(f"{method}.{per_class}", _suppressed(logits, deltas, detector, method=method, per_class=per_class))
+        found |= _named(
+            f"{method}.{per_class}", _suppressed(logits, deltas, detector, method=method, per_class=per_class)
+        )
     terms, gradients = _trained(detector, Batch(images, sizes, objects, None, None, None), targets)
     found |= {f"losses.{name}": value for name, value in terms.items()}
     found |= {f"gradients.{i}": gradient for i, gradient in enumerate(gradients)}
@@ -108,37 +119,61 @@ def _assigned(boxes):
 def _suppressed(logits, deltas, detector, *, method: str, per_class: bool):
     config = SuppressionConfig(method=method, per_class=per_class, candidates=80, max_detections=8)
     anchors = ops.convert_to_tensor(detector.anchors)
-    return _compiled(lambda logits, deltas: detections_from_outputs(logits, deltas, anchors, config=config))(logits, deltas)
+    return _compiled(lambda logits, deltas: detections_from_outputs(logits, deltas, anchors, config=config))(
+        logits, deltas
+    )
 
 
 def _detector():
-    return miniature_detector(losses=LossConfig(iou_loss_type="giou"),
-                              suppression=SuppressionConfig(candidates=100, max_detections=10))
+    return miniature_detector(
+        losses=LossConfig(iou_loss_type="giou"), suppression=SuppressionConfig(candidates=100, max_detections=10)
+    )
 
 
 def _b0():
     with keras.StatelessScope(initialize_variables=False):  # drawing weights that are given anyway is slow
-        return build_efficientdet(EfficientDetConfig(
-            backbone="efficientnet-b0", image_size=(64, 64), num_classes=3, bifpn=BifpnConfig(filters=8, cells=1),
-            head=HeadConfig(filters=8, depth=1), anchors=AnchorConfig()))
+        return build_efficientdet(
+            EfficientDetConfig(
+                backbone="efficientnet-b0",
+                image_size=(64, 64),
+                num_classes=3,
+                bifpn=BifpnConfig(filters=8, cells=1),
+                head=HeadConfig(filters=8, depth=1),
+                anchors=AnchorConfig(),
+            )
+        )
 
 
 def _b0_outputs(images, given):
     """Class logits and box deltas of the network with the given weights."""
     network = _b0()
     names = {id(variable): name for name, variable in named_variables(network).items()}
-    trainable, frozen = ([ops.convert_to_tensor(given[f"b0:{names[id(variable)]}"]) for variable in variables]
-                         for variables in (network.trainable_variables, network.non_trainable_variables))
+    trainable, frozen = (
+        [ops.convert_to_tensor(given[f"b0:{names[id(variable)]}"]) for variable in variables]
+        for variables in (network.trainable_variables, network.non_trainable_variables)
+    )
     outputs, _ = _compiled(lambda *state: network.stateless_call(*state, training=False))(trainable, frozen, images)
     return outputs
 
 
 def _two_stage_detector():
-    networks = build_mask_rcnn(MaskRcnnConfig(backbone="resnet18", image_size=(64, 64), num_classes=3,
-                                              proposals=ProposalConfig(candidates_per_level=20, kept=12)))
-    return TwoStageDetector(networks, TwoStageConfig(
-        image_size=(64, 64), proposals=ProposalConfig(candidates_per_level=30, kept=30), anchors_an_image=32,
-        regions_an_image=16))
+    networks = build_mask_rcnn(
+        MaskRcnnConfig(
+            backbone="resnet18",
+            image_size=(64, 64),
+            num_classes=3,
+            proposals=ProposalConfig(candidates_per_level=20, kept=12),
+        )
+    )
+    return TwoStageDetector(
+        networks,
+        TwoStageConfig(
+            image_size=(64, 64),
+            proposals=ProposalConfig(candidates_per_level=30, kept=30),
+            anchors_an_image=32,
+            regions_an_image=16,
+        ),
+    )
 
 
 def _two_stages(images, sizes, objects, given):
@@ -152,7 +187,9 @@ def _two_stages(images, sizes, objects, given):
     def learnt(images, sizes):
         outputs = detector.training_outputs(images, sizes, training=False)
         targets = detector.targets(objects, outputs, seeds)
-        return (targets.classes, targets.deltas, targets.masks), losses(detector, outputs, targets, detector.counts(targets))
+        return (targets.classes, targets.deltas, targets.masks), losses(
+            detector, outputs, targets, detector.counts(targets)
+        )
 
     found = dict(zip(detector.output_names, _compiled(detector.outputs)(images, sizes), strict=True))
     targets, terms = _compiled(learnt)(images, sizes)
@@ -162,6 +199,7 @@ def _two_stages(images, sizes, objects, given):
 
 def _trained(detector, batch, targets):
     """Loss terms in training and the gradient of every trainable weight."""
+
     def loss_terms():
         outputs = detector.outputs(batch.images, batch.sizes, training=True)
         return {**losses(detector, outputs, targets, detector.counts(targets)), **detector.regularization()}

@@ -13,10 +13,22 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-_FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--mute-audio",
-          "--no-first-run", "--disable-extensions", "--disable-background-networking", "--disable-component-update",
-          "--disable-sync", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",  # a webcam that is drawn
-          "--remote-debugging-pipe")
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--mute-audio",
+    "--no-first-run",
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--use-fake-device-for-media-stream",
+    "--use-fake-ui-for-media-stream",  # a webcam that is drawn
+    "--remote-debugging-pipe",
+)
 
 
 class Page:
@@ -51,7 +63,9 @@ class Page:
 
     def value(self, expression: str) -> Any:
         """What JavaScript's expression gives in the page; promises are waited for."""
-        told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True, userGesture=True)
+        told = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True, userGesture=True
+        )
         assert "exceptionDetails" not in told, told
         return told["result"].get("value")
 
@@ -76,8 +90,13 @@ class Page:
 
     def press(self, key: str) -> None:
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key,
-                      windowsVirtualKeyCode={"ArrowLeft": 37, "ArrowRight": 39, "Tab": 9, "Enter": 13}[key])
+            self.call(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode={"ArrowLeft": 37, "ArrowRight": 39, "Tab": 9, "Enter": 13}[key],
+            )
 
     def screenshot(self) -> bytes:
         """PNG."""
@@ -103,8 +122,12 @@ def chromium(folder: Path) -> Iterator[Page]:
     command = [PROGRAM, *_FLAGS, f"--user-data-dir={folder}", "about:blank"]
     process = subprocess.Popen(
         ["bash", "-c", f'exec "$@" 3<&{to_browser[0]} 4>&{to_us[1]}', "chromium", *command],
-        pass_fds=(to_browser[0], to_us[1]), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True)
+        pass_fds=(to_browser[0], to_us[1]),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     for descriptor in (to_browser[0], to_us[1]):
         os.close(descriptor)
     page = None

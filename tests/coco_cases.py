@@ -17,19 +17,37 @@ OTHER = (200, 150, 60, 60)
 
 def ground_truth(objects, *, images=(0, 1), categories=CATEGORIES):
     """`objects`: (image id, category id, (x, y, width, height)[, iscrowd])."""
-    annotations = [{"id": number, "image_id": image_id, "category_id": category_id, "bbox": list(box_xywh),
-                    "area": box_xywh[2] * box_xywh[3], "iscrowd": crowd[0] if crowd else 0}
-                   for number, (image_id, category_id, box_xywh, *crowd) in enumerate(objects)]
-    return ground_truth_from_dataset({"images": [{"id": i, "height": 400, "width": 500} for i in images],
-                                      "annotations": annotations, "categories": list(categories)}, source="truth.json")
+    annotations = [
+        {
+            "id": number,
+            "image_id": image_id,
+            "category_id": category_id,
+            "bbox": list(box_xywh),
+            "area": box_xywh[2] * box_xywh[3],
+            "iscrowd": crowd[0] if crowd else 0,
+        }
+        for number, (image_id, category_id, box_xywh, *crowd) in enumerate(objects)
+    ]
+    return ground_truth_from_dataset(
+        {
+            "images": [{"id": i, "height": 400, "width": 500} for i in images],
+            "annotations": annotations,
+            "categories": list(categories),
+        },
+        source="truth.json",
+    )
 
 
 def detections(found, *, images=(0, 1)):
     """`found`: (image id, category id, (x, y, width, height), score)."""
     boxes = [(y, x, y + height, x + width) for _, _, (x, y, width, height), _ in found]
-    return DetectionRows(np.array([row[0] for row in found], np.int64), np.array(boxes, np.float32).reshape(-1, 4),
-                         np.array([row[3] for row in found], np.float32), np.array([row[1] for row in found], np.int64),
-                         np.array(images, np.int64))
+    return DetectionRows(
+        np.array([row[0] for row in found], np.int64),
+        np.array(boxes, np.float32).reshape(-1, 4),
+        np.array([row[3] for row in found], np.float32),
+        np.array([row[1] for row in found], np.int64),
+        np.array(images, np.int64),
+    )
 
 
 def rows_of(results, *, image_ids):
@@ -40,9 +58,11 @@ def rows_of(results, *, image_ids):
 def by_pycocotools(truth, results, *, image_ids):
     """Its `COCOeval` of a list of results by its own documentation's lines, accumulated."""
     index = COCO()
-    index.dataset = {"images": [{"id": image_id} for image_id in truth.image_sizes],
-                     "annotations": [dict(annotation) for annotation in truth.annotations],
-                     "categories": [{"id": category_id} for category_id in truth.categories]}
+    index.dataset = {
+        "images": [{"id": image_id} for image_id in truth.image_sizes],
+        "annotations": [dict(annotation) for annotation in truth.annotations],
+        "categories": [{"id": category_id} for category_id in truth.categories],
+    }
     with contextlib.redirect_stdout(io.StringIO()):
         index.createIndex()
         oracle = COCOeval(index, index.loadRes([dict(result) for result in results]), "bbox")

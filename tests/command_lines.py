@@ -2,8 +2,8 @@
 
     python tests/command_lines.py < cases.json > outcomes.json
 
-A case is [script, argument, ...]; its outcome has `code`, `stdout`, `stderr`, and `wanted`: which of the three packages it came
-to import, beyond all checks of what the user gave (None: it ended before).
+A case is [script, argument, ...]; its outcome has `code`, `stdout`, `stderr`, and `wanted`: which of the three packages
+it came to import, beyond all checks of what the user gave (None: it ended before).
 """
 
 import contextlib
@@ -21,8 +21,14 @@ SLOW = ("tensorflow", "keras", "jax")
 
 def outcomes(cases, *, cwd):
     """The outcome of each case, tried in the folder `cwd`."""
-    done = subprocess.run([sys.executable, __file__], input=json.dumps([list(map(str, case)) for case in cases]), cwd=cwd,
-                          capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, __file__],
+        input=json.dumps([list(map(str, case)) for case in cases]),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -28,9 +28,19 @@ def draw_records(folder: Path, *, images: dict[str, int], side: int = 64, with_m
     """Draw and convert `images[split]` images for each split, two shards each."""
     draw_data_set(folder, images=images, image_size=(side, side), seed=1)
     for split in images:
-        convert(read_coco(object_annotations_file=str(folder / "annotations" / f"instances_{split}.json"),
-                          with_segmentation=with_masks),
-                ConversionConfig(image_folder=str(folder / split), output_prefix=str(folder / split), num_shards=2,
-                                 processes=1, max_bad_fraction=0.0,
-                                 include_masks=with_masks), say=lambda line: None)
+        convert(
+            read_coco(
+                object_annotations_file=str(folder / "annotations" / f"instances_{split}.json"),
+                with_segmentation=with_masks,
+            ),
+            ConversionConfig(
+                image_folder=str(folder / split),
+                output_prefix=str(folder / split),
+                num_shards=2,
+                processes=1,
+                max_bad_fraction=0.0,
+                include_masks=with_masks,
+            ),
+            say=lambda line: None,
+        )
     return Drawn(folder, read_class_names(folder / "annotations" / f"instances_{next(iter(images))}.json"))

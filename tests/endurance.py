@@ -3,9 +3,9 @@
     python tests/endurance.py [--kills=20] [--seed=0] [--only=kills,signals,ranks,disks,record] \\
         [--log=docs/measurements/endurance.md]
 
-Every run is a whole `train.py` (see endurance_run.py); wherever one is gone on with, all its numbers are compared bit for bit
-with those of one that nothing happened to. Ends with 1 where anything is not as it should be. About twenty minutes on two
-cores; root for the disks and Horovod for the ranks, else these rows say so.
+Every run is a whole `train.py` (see endurance_run.py); wherever one is gone on with, all its numbers are compared bit
+for bit with those of one that nothing happened to. Ends with 1 where anything is not as it should be. About twenty
+minutes on two cores; root for the disks and Horovod for the ranks, else these rows say so.
 """
 
 import argparse
@@ -63,8 +63,7 @@ class Place(NamedTuple):
 def prepared(folder: Path, *, forked: bool) -> Place:
     """Records and the undisturbed run."""
     (folder / "data").mkdir(parents=True)
-    place = Place(folder, draw_records(folder / "data", images={"train": 16, "val": 4}), folder / "undisturbed",
-                  forked)
+    place = Place(folder, draw_records(folder / "data", images={"train": 16, "val": 4}), folder / "undisturbed", forked)
     ended = place.course("undisturbed").run()
     if ended.code:
         raise SystemExit(f"the undisturbed run failed:\n{ended.output}")
@@ -76,7 +75,9 @@ def compared(course: Course, place: Place, what: str) -> Row:
     """Go on to the end, and compare."""
     ended = course.run()
     different = differences(course.folder, place.undisturbed) if ended.code == 0 else [f"exit code {ended.code}"]
-    return Row(f"{what}, then left alone", "; ".join(different) or "every number as of the undisturbed run", not different)
+    return Row(
+        f"{what}, then left alone", "; ".join(different) or "every number as of the undisturbed run", not different
+    )
 
 
 def kills(place: Place, *, number: int, chance: random.Random) -> Iterator[Row]:
@@ -88,8 +89,11 @@ def kills(place: Place, *, number: int, chance: random.Random) -> Iterator[Row]:
     order += [("export", "report", "export", "start-up")[i % 4] for i in range(number // 4)]
     for phase in order:
         ended = course.end_in(phase, signal.SIGKILL, chance)
-        yield Row(f"SIGKILL, {phase}", _stand(course) if ended.in_time else "it was over before",
-                  "Traceback" not in ended.output)
+        yield Row(
+            f"SIGKILL, {phase}",
+            _stand(course) if ended.in_time else "it was over before",
+            "Traceback" not in ended.output,
+        )
     yield compared(course, place, f"{number} x SIGKILL")
 
 
@@ -102,7 +106,9 @@ def signals(place: Place, *, chance: random.Random) -> Iterator[Row]:
             # Before Python runs our first line only the signal itself can end it; a shell says the same code.
             right = (not ended.in_time or ended.code in (code, 0, -number)) and "Traceback" not in ended.output
             over = "" if ended.in_time and ended.code else " (it was just over)"
-            yield Row(f"{name}, {phase}", f"exit code {ended.code}{over} after {ended.seconds:.1f} s; {_stand(course)}", right)
+            yield Row(
+                f"{name}, {phase}", f"exit code {ended.code}{over} after {ended.seconds:.1f} s; {_stand(course)}", right
+            )
         yield compared(course, place, f"6 x {name}")
 
 
@@ -111,16 +117,26 @@ def ranks(place: Place) -> Iterator[Row]:
     if importlib.util.find_spec("horovod") is None:
         yield Row("two ranks", "not done: Horovod is not installed", True)
         return
-    steps = {"num_examples_per_epoch": 160, "num_epochs": 2, "stop_epoch": 1, "training_mode": "train300",
-             "hparams": _EXACT, "calibration_images": 0, "checkpoint_steps": 0}
+    steps = {
+        "num_examples_per_epoch": 160,
+        "num_epochs": 2,
+        "stop_epoch": 1,
+        "training_mode": "train300",
+        "hparams": _EXACT,
+        "calibration_images": 0,
+        "checkpoint_steps": 0,
+    }
     one, two = place.course("one", **{**steps, "batch_size": 8}), place.course("two", launcher=LAUNCHER, **steps)
     codes = (one.run().code, two.run().code)
     if codes == (0, 0):
         arrays = [read_arrays(str(course.folder / "ckpt-final")) for course in (one, two)]
         learnt = [name for name in arrays[0] if not name.startswith(("run/", "global_step"))]
         worst = max(np.abs(arrays[0][name] - arrays[1][name]).max() for name in learnt)
-        yield Row("two ranks against one with twice the batch, 20 steps", f"largest difference of any number {worst:.1e}",
-                  bool(worst < _TOLERANCE))
+        yield Row(
+            "two ranks against one with twice the batch, 20 steps",
+            f"largest difference of any number {worst:.1e}",
+            bool(worst < _TOLERANCE),
+        )
     else:
         yield Row("two ranks against one with twice the batch", f"exit codes {codes}", False)
     for what, number in (("killed", signal.SIGKILL), ("stopped by SIGSTOP", signal.SIGSTOP)):
@@ -128,8 +144,13 @@ def ranks(place: Place) -> Iterator[Row]:
 
 
 def _left_alone(place: Place, what: str, number: int) -> Row:
-    course = place.course(f"rank-{number}", launcher=LAUNCHER, num_examples_per_epoch=100_000, checkpoint_steps=0,
-                          env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(DEADLINE)})
+    course = place.course(
+        f"rank-{number}",
+        launcher=LAUNCHER,
+        num_examples_per_epoch=100_000,
+        checkpoint_steps=0,
+        env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(DEADLINE)},
+    )
     process = course.start()
     try:
         if not wait_until(lambda: "step 1/" in course.log.read_text(errors="replace"), process):
@@ -140,8 +161,11 @@ def _left_alone(place: Place, what: str, number: int) -> Row:
         sent = time.monotonic()
         ended = wait_until(lambda: not _is_alive(other), process, seconds=6 * DEADLINE) or not _is_alive(other)
         seconds = time.monotonic() - sent
-        return Row(f"one of two ranks {what}", f"the other one ended after {seconds:.0f} s, the deadline being {DEADLINE}",
-                   ended and seconds < DEADLINE + 5)
+        return Row(
+            f"one of two ranks {what}",
+            f"the other one ended after {seconds:.0f} s, the deadline being {DEADLINE}",
+            ended and seconds < DEADLINE + 5,
+        )
     finally:
         for rank in (0, 1):
             with contextlib.suppress(ProcessLookupError, TypeError):
@@ -168,14 +192,20 @@ def disks(place: Place) -> Iterator[Row]:
         course = place.course("disk/model")
         course.log = place.folder / "disk.log"
         ended = course.run()
-        yield Row("a disk that fills up", f"exit code {ended.code}: {one_line(ended.output)}",
-                  ended.code == 2 and "no space left" in one_line(ended.output))
+        yield Row(
+            "a disk that fills up",
+            f"exit code {ended.code}: {one_line(ended.output)}",
+            ended.code == 2 and "no space left" in one_line(ended.output),
+        )
         yield Row("its checkpoints", _stand(course), _are_whole(course.folder))
         before = _contents(course.folder)
         _mount("-o", "remount,ro", disk)
         ended = course.run()
-        yield Row("the same disk, read-only", f"exit code {ended.code}: {one_line(ended.output)}",
-                  ended.code == 2 and "Read-only" in one_line(ended.output) and _contents(course.folder) == before)
+        yield Row(
+            "the same disk, read-only",
+            f"exit code {ended.code}: {one_line(ended.output)}",
+            ended.code == 2 and "Read-only" in one_line(ended.output) and _contents(course.folder) == before,
+        )
         _mount("-o", "remount,rw,size=64m", disk)
         yield compared(course, place, "room made on it")
     finally:
@@ -204,13 +234,20 @@ def record(place: Place) -> Iterator[Row]:
     finally:
         Path(path).write_bytes(whole)
     line = one_line(ended.output).replace(str(place.folder), "...")
-    yield Row("a truncated JPEG in the middle of an epoch", f"exit code {ended.code}: {line}; {_stand(course)}",
-              ended.code == 2 and file_name in line and Path(path).name in line)
+    yield Row(
+        "a truncated JPEG in the middle of an epoch",
+        f"exit code {ended.code}: {line}; {_stand(course)}",
+        ended.code == 2 and file_name in line and Path(path).name in line,
+    )
     yield compared(course, place, "the record made whole")
 
 
 def _stand(course: Course) -> str:
-    steps = [int(match[1]) for file in course.folder.glob("ckpt-*.index") if (match := re.fullmatch(r"ckpt-(\d+)", file.stem))]
+    steps = [
+        int(match[1])
+        for file in course.folder.glob("ckpt-*.index")
+        if (match := re.fullmatch(r"ckpt-(\d+)", file.stem))
+    ]
     return f"checkpoints after steps {', '.join(map(str, sorted(steps)))}" if steps else "no checkpoint yet"
 
 
@@ -228,15 +265,22 @@ def _contents(folder: Path) -> dict[str, bytes]:
 def table(rows: list[Row]) -> str:
     """As Markdown."""
     lines = ["| what was done | what became of it | |", "|---|---|---|"]
-    lines += [f"| {row.what} | {row.outcome.replace('|', '/')} | {'right' if row.is_right else '**WRONG**'} |" for row in rows]
+    lines += [
+        f"| {row.what} | {row.outcome.replace('|', '/')} | {'right' if row.is_right else '**WRONG**'} |" for row in rows
+    ]
     return "\n".join(lines)
 
 
 def endure(folder: Path, *, number: int, seed: int, only: tuple[str, ...], forked: bool = False) -> list[Row]:
     """Do the sections, telling each row as it comes."""
     place, chance, rows = prepared(folder, forked=forked), random.Random(seed), []
-    sections = {"kills": lambda: kills(place, number=number, chance=chance), "signals": lambda: signals(place, chance=chance),
-                "ranks": lambda: ranks(place), "disks": lambda: disks(place), "record": lambda: record(place)}
+    sections = {
+        "kills": lambda: kills(place, number=number, chance=chance),
+        "signals": lambda: signals(place, chance=chance),
+        "ranks": lambda: ranks(place),
+        "disks": lambda: disks(place),
+        "record": lambda: record(place),
+    }
     for name in only or sections:
         for row in sections[name]():
             rows.append(row)
@@ -254,8 +298,12 @@ def main() -> int:
     arguments = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="endurance-") as folder:
-        rows = endure(Path(folder), number=arguments.kills, seed=arguments.seed,
-                      only=tuple(filter(None, arguments.only.split(","))))
+        rows = endure(
+            Path(folder),
+            number=arguments.kills,
+            seed=arguments.seed,
+            only=tuple(filter(None, arguments.only.split(","))),
+        )
     wrong = sum(not row.is_right for row in rows)
     total = f"{len(rows)} rows, {wrong} wrong, {(time.monotonic() - began) / 60:.0f} minutes"
     print(total)
@@ -263,7 +311,8 @@ def main() -> int:
         Path(arguments.log).write_text(
             f"# Endurance\n\n`python tests/endurance.py {' '.join(sys.argv[1:])}` on {os.cpu_count()} CPU cores "
             f"({platform.machine()}), TensorFlow {tf.__version__}, {time.strftime('%Y-%m-%d')}: {total}.\n\n{table(rows)}\n",
-            encoding="utf-8")
+            encoding="utf-8",
+        )
     return 1 if wrong else 0
 
 

@@ -1,7 +1,7 @@
 """A whole `train.py` on drawn images, ended at a chosen phase, gone on with, and compared number for number.
 
-The command line, the loop, the files and the export are the real ones; the network is that of tests/miniature.py, so that a
-run takes seconds: a hook in a `sitecustomize` of its own folder puts it in the place of EfficientDet's.
+The command line, the loop, the files and the export are the real ones; the network is that of tests/miniature.py, so
+that a run takes seconds: a hook in a `sitecustomize` of its own folder puts it in the place of EfficientDet's.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHER = [sys.executable, str(ROOT / "scripts" / "horovodrun.py"), "--gloo", "-np", "2"]
-_HOOK = '''
+_HOOK = """
 import importlib.util, sys
 
 class MiniatureNetwork:
@@ -50,9 +50,19 @@ class MiniatureNetwork:
         return spec
 
 sys.meta_path.insert(0, MiniatureNetwork)
-'''
-_FLAGS = {"batch_size": 4, "eval_batch_size": 2, "num_epochs": 6, "eval_period": 1, "checkpoint_period": 2,
-          "checkpoint_steps": 3, "calibration_images": 8, "deterministic": True, "warmup_epochs": 1, "lr": 0.02}
+"""
+_FLAGS = {
+    "batch_size": 4,
+    "eval_batch_size": 2,
+    "num_epochs": 6,
+    "eval_period": 1,
+    "checkpoint_period": 2,
+    "checkpoint_steps": 3,
+    "calibration_images": 8,
+    "deterministic": True,
+    "warmup_epochs": 1,
+    "lr": 0.02,
+}
 _HPARAMS = {"image_size": 64, "jitter_min": 0.8, "jitter_max": 1.2, "moving_average_decay": 0.9}
 # Phase -> for how many seconds after it began the end comes, at random.
 PHASES = {"start-up": 6.0, "steps": 1.5, "checkpoint": 0.05, "evaluation": 1.0, "export": 3.0, "report": 0.3}
@@ -78,8 +88,17 @@ class Ended(NamedTuple):
 class Course:
     """One training in one folder, of however many processes one after the other."""
 
-    def __init__(self, drawn: Drawn, folder: Path, *, launcher: list[str] | None = None, env: dict | None = None,
-                 hparams: dict | None = None, forked: bool = False, **flags):
+    def __init__(
+        self,
+        drawn: Drawn,
+        folder: Path,
+        *,
+        launcher: list[str] | None = None,
+        env: dict | None = None,
+        hparams: dict | None = None,
+        forked: bool = False,
+        **flags,
+    ):
         self.drawn, self.folder, self.launcher, self.forked = drawn, folder, launcher or [], forked
         self._env, self._hparams, self._flags = env or {}, {**_HPARAMS, **(hparams or {})}, {**_FLAGS, **flags}
         self.log = folder.parent / f"{folder.name}.log"  # beside it, as the folder may be full
@@ -87,22 +106,42 @@ class Course:
 
     def command(self) -> list[str]:
         """The whole command line."""
-        flags = {"training_file_pattern": f"{self.drawn.folder}/train-*", "val_file_pattern": f"{self.drawn.folder}/val-*",
-                 "model_dir": self.folder, "hparams": ",".join(f"{key}={value}" for key, value in self._hparams.items()),
-                 **self._flags}
-        return [*self.launcher, sys.executable, str(ROOT / "train.py"),
-                *(f"--{name}={value}" for name, value in flags.items() if value is not None)]
+        flags = {
+            "training_file_pattern": f"{self.drawn.folder}/train-*",
+            "val_file_pattern": f"{self.drawn.folder}/val-*",
+            "model_dir": self.folder,
+            "hparams": ",".join(f"{key}={value}" for key, value in self._hparams.items()),
+            **self._flags,
+        }
+        return [
+            *self.launcher,
+            sys.executable,
+            str(ROOT / "train.py"),
+            *(f"--{name}={value}" for name, value in flags.items() if value is not None),
+        ]
 
     def start(self) -> subprocess.Popen | ForkedProgram:
         """Begin, or continue."""
         self._before = self._signature()
-        env = {**os.environ, "PYTHONPATH": self._path, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", **self._env}
+        env = {
+            **os.environ,
+            "PYTHONPATH": self._path,
+            "CUDA_VISIBLE_DEVICES": "",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            **self._env,
+        }
         if self.forked:
             self.log.write_text("")
             return forked_programs.start(self.command(), env=env, cwd=self.log.parent, output=self.log)
         with open(self.log, "w") as log:
             return subprocess.Popen(
-                heeding_ctrl_c(self.command()), stdout=log, stderr=log, start_new_session=True, cwd=self.log.parent, env=env)
+                heeding_ctrl_c(self.command()),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.log.parent,
+                env=env,
+            )
 
     def run(self, *, seconds: float = 600) -> Ended:
         """To the end."""
@@ -181,6 +220,7 @@ CLOCKS = ("seconds", "best_seconds")  # how long it took, of a training's progre
 
 def differences(found: Path, wanted: Path) -> list[str]:
     """Of every number that two trainings leave: weights, momentum, averages, the best, progress, measures, the export."""
+
     def of(folder: Path) -> set[str]:
         bundles = {str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.index")}
         return {name for name in bundles if not name.startswith("ckpt-") or name == "ckpt-final"}
@@ -202,7 +242,10 @@ def differences(found: Path, wanted: Path) -> list[str]:
 def _said(prefix: Path) -> tuple | None:
     """What is said of a bundle's weights and of the training, but for the clock."""
     description = read_description(str(prefix))
-    return description and (description.weights, {key: value for key, value in description.run.items() if key not in CLOCKS})
+    return description and (
+        description.weights,
+        {key: value for key, value in description.run.items() if key not in CLOCKS},
+    )
 
 
 def _bytes(arrays: dict, key: str) -> bytes | None:

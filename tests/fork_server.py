@@ -83,7 +83,8 @@ def become(words, env, cwd, executable, streams):
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    # New objects, because Python keeps for each whether its file can be sought; a line at a time where asked for no buffer.
+    # New objects, because Python keeps for each whether its file can be sought; a line at a time where asked for no
+    # buffer.
     sys.stdout = os.fdopen(1, "w", 1 if env.get("PYTHONUNBUFFERED") else -1, encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
     os.environ.clear()
@@ -91,8 +92,11 @@ def become(words, env, cwd, executable, streams):
     os.chdir(cwd)
     script = os.path.abspath(words[0])
     own = {str(Path(__file__).parent), ""}
-    sys.path[:] = [str(Path(script).parent), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep)),
-                   *(path for path in sys.path if path not in own)]
+    sys.path[:] = [
+        str(Path(script).parent),
+        *filter(None, env.get("PYTHONPATH", "").split(os.pathsep)),
+        *(path for path in sys.path if path not in own),
+    ]
     sys.argv[:] = words
     sys.executable = executable or sys.executable
     sys.modules.pop("sitecustomize", None)

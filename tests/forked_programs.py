@@ -1,8 +1,8 @@
 """Run programs in processes that are forked from one with TensorFlow and Keras already imported.
 
-A start of its own costs a program 5 to 10 seconds of imports. The server (fork_server.py) imports the packages and runs no
-operation, so that none of TensorFlow's threads exists when it forks. One test of each program starts it as a user does
-(test_main_path.py).
+A start of its own costs a program 5 to 10 seconds of imports. The server (fork_server.py) imports the packages and runs
+no operation, so that none of TensorFlow's threads exists when it forks. One test of each program starts it as a user
+does (test_main_path.py).
 """
 
 import atexit
@@ -27,7 +27,8 @@ class ForkedProgram:
         streams = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644) for path in (os.devnull, stdout, stderr)]
         try:
             self._program = fork_client.Program(
-                _server()[0], words, env=dict(env), cwd=str(cwd), streams=streams, executable=executable)
+                _server()[0], words, env=dict(env), cwd=str(cwd), streams=streams, executable=executable
+            )
         finally:
             for stream in streams:
                 os.close(stream)
@@ -93,8 +94,12 @@ def _server():
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
-        server = subprocess.Popen([sys.executable, tests / "fork_server.py", str(listener.fileno())], stdin=subprocess.PIPE,
-                                  pass_fds=[listener.fileno()], start_new_session=True)
+        server = subprocess.Popen(
+            [sys.executable, tests / "fork_server.py", str(listener.fileno())],
+            stdin=subprocess.PIPE,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+        )
 
     def end():
         server.communicate()  # it ends with its standard input

@@ -29,8 +29,10 @@ def main() -> None:
             time.sleep(0.01)
         if any(image.max() == 0 for image in images):
             raise RuntimeError("cannot see in the dark")
-        return [DetectionRows.of_image(np.float32([[0, 0, 1, 1]]), np.float32([0.9]), np.int64([image.max()]))
-                for image in images]
+        return [
+            DetectionRows.of_image(np.float32([[0, 0, 1, 1]]), np.float32([0.9]), np.int64([image.max()]))
+            for image in images
+        ]
 
     server._HEAD_S, server.MOST_CONNECTIONS = HEAD_S, CONNECTIONS
     names = ClassNames(tuple(range(256)), tuple(f"shade {number}" for number in range(256)))

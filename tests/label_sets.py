@@ -33,7 +33,12 @@ PICTURES = (
     Picture("a.jpg", 64, 48, (Label("nut", 3.25, 4.5, 20, 30.75), Label("bolt", 30.33, 10.01, 60.67, 40))),
     Picture("b.jpg", 50, 70, (Label("washer", 0, 0, 50, 70),)),
     Picture("c.jpg", 60, 60, ()),
-    Picture("d.jpg", 33, 47, (Label("nut", 1.11, 2.22, 30.33, 40.44), Label("nut", 5, 5.5, 9.5, 9), Label("bolt", 2, 3, 4, 5))),
+    Picture(
+        "d.jpg",
+        33,
+        47,
+        (Label("nut", 1.11, 2.22, 30.33, 40.44), Label("nut", 5, 5.5, 9.5, 9), Label("bolt", 2, 3, 4, 5)),
+    ),
 )
 NAMES = ("washer", "bolt", "nut")  # in the order of the formats that have one
 
@@ -53,20 +58,41 @@ def rows(pictures):
 
 def write_coco(pictures, path: Path, names=NAMES) -> None:
     ids = {name: 7 * place + 3 for place, name in enumerate(names)}
-    write(path, json.dumps({
-        "images": [{"id": number, "file_name": picture.name, "width": picture.width, "height": picture.height}
-                   for number, picture in enumerate(pictures, start=1)],
-        "annotations": [{"id": place, "image_id": pictures.index(picture) + 1, "category_id": ids[label.name], "bbox": [
-                            label.left, label.top, round(label.right - label.left, 2), round(label.bottom - label.top, 2)]}
-                        for place, (picture, label) in enumerate(reversed(rows(pictures)), start=1)],
-        "categories": [{"id": number, "name": name} for name, number in ids.items()]}))
+    write(
+        path,
+        json.dumps(
+            {
+                "images": [
+                    {"id": number, "file_name": picture.name, "width": picture.width, "height": picture.height}
+                    for number, picture in enumerate(pictures, start=1)
+                ],
+                "annotations": [
+                    {
+                        "id": place,
+                        "image_id": pictures.index(picture) + 1,
+                        "category_id": ids[label.name],
+                        "bbox": [
+                            label.left,
+                            label.top,
+                            round(label.right - label.left, 2),
+                            round(label.bottom - label.top, 2),
+                        ],
+                    }
+                    for place, (picture, label) in enumerate(reversed(rows(pictures)), start=1)
+                ],
+                "categories": [{"id": number, "name": name} for name, number in ids.items()],
+            }
+        ),
+    )
 
 
 def write_voc(pictures, folder: Path) -> None:
     for picture in pictures:
         objects = "".join(
             f"<object><name>{label.name}</name><bndbox><xmin>{label.left}</xmin><ymin>{label.top}</ymin>"
-            f"<xmax>{label.right}</xmax><ymax>{label.bottom}</ymax></bndbox></object>" for label in picture.labels)
+            f"<xmax>{label.right}</xmax><ymax>{label.bottom}</ymax></bndbox></object>"
+            for label in picture.labels
+        )
         size = f"<size><width>{picture.width}</width><height>{picture.height}</height></size>"
         path = Path(picture.name)
         write(folder / f"{path.stem}.xml", f"<annotation><filename>{path.name}</filename>{size}{objects}</annotation>")
@@ -74,8 +100,12 @@ def write_voc(pictures, folder: Path) -> None:
 
 def yolo_line(picture, label, names=NAMES) -> str:
     across, down = picture.width, picture.height
-    sides = ((label.left + label.right) / 2 / across, (label.top + label.bottom) / 2 / down,
-             (label.right - label.left) / across, (label.bottom - label.top) / down)
+    sides = (
+        (label.left + label.right) / 2 / across,
+        (label.top + label.bottom) / 2 / down,
+        (label.right - label.left) / across,
+        (label.bottom - label.top) / down,
+    )
     return " ".join([str(names.index(label.name)), *(f"{side:.6f}" for side in sides)])
 
 
@@ -84,28 +114,57 @@ def write_yolo(pictures, folder: Path, names=NAMES) -> None:
     write(folder / "classes.txt", "\n".join(names) + "\n")
     for picture in pictures:
         if picture.labels:
-            write(folder / Path(picture.name).with_suffix(".txt"),
-                  "\n".join(yolo_line(picture, label, names) for label in picture.labels))
+            write(
+                folder / Path(picture.name).with_suffix(".txt"),
+                "\n".join(yolo_line(picture, label, names) for label in picture.labels),
+            )
 
 
 def write_cvat(pictures, path: Path, names=NAMES) -> None:
     images = "".join(
-        f'<image id="{number}" name={quoteattr(picture.name)} width="{picture.width}" height="{picture.height}">' + "".join(
+        f'<image id="{number}" name={quoteattr(picture.name)} width="{picture.width}" height="{picture.height}">'
+        + "".join(
             f'<box label="{label.name}" occluded="0" xtl="{label.left:.2f}" ytl="{label.top:.2f}" xbr="{label.right:.2f}" '
-            f'ybr="{label.bottom:.2f}" z_order="0"></box>' for label in picture.labels) + "</image>"
-        for number, picture in enumerate(pictures))
+            f'ybr="{label.bottom:.2f}" z_order="0"></box>'
+            for label in picture.labels
+        )
+        + "</image>"
+        for number, picture in enumerate(pictures)
+    )
     labels = "".join(f"<label><name>{name}</name></label>" for name in names)
-    write(path, '<?xml version="1.0" encoding="utf-8"?><annotations><version>1.1</version><meta><task><labels>' + labels
-          + f"</labels></task></meta>{images}</annotations>")
+    write(
+        path,
+        '<?xml version="1.0" encoding="utf-8"?><annotations><version>1.1</version><meta><task><labels>'
+        + labels
+        + f"</labels></task></meta>{images}</annotations>",
+    )
 
 
 def write_labelme(pictures, folder: Path) -> None:
     for picture in pictures:
-        write(folder / f"{Path(picture.name).stem}.json", json.dumps({
-            "version": "5.4.1", "flags": {}, "imagePath": f"..\\photos\\{Path(picture.name).name}", "imageData": None,
-            "imageHeight": picture.height, "imageWidth": picture.width,
-            "shapes": [{"label": label.name, "points": [[label.right, label.top], [label.left, label.bottom]], "group_id": None,
-                        "shape_type": "rectangle", "flags": {}} for label in picture.labels]}))
+        write(
+            folder / f"{Path(picture.name).stem}.json",
+            json.dumps(
+                {
+                    "version": "5.4.1",
+                    "flags": {},
+                    "imagePath": f"..\\photos\\{Path(picture.name).name}",
+                    "imageData": None,
+                    "imageHeight": picture.height,
+                    "imageWidth": picture.width,
+                    "shapes": [
+                        {
+                            "label": label.name,
+                            "points": [[label.right, label.top], [label.left, label.bottom]],
+                            "group_id": None,
+                            "shape_type": "rectangle",
+                            "flags": {},
+                        }
+                        for label in picture.labels
+                    ],
+                }
+            ),
+        )
 
 
 def write_csv(pictures, path: Path) -> None:
@@ -129,12 +188,24 @@ def write_retinanet_csv(pictures, path: Path) -> None:
 
 def write_open_images(pictures, path: Path) -> None:
     """An image without objects is not in it. The first label has the code of the first class, and so on."""
-    lines = ["ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside"]
+    lines = [
+        "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside"
+    ]
     for picture, label in rows(pictures):
         width, height = picture.width, picture.height
         sides = (label.left / width, label.right / width, label.top / height, label.bottom / height)
-        lines.append(",".join([Path(picture.name).stem, "xclick", f"/m/{NAMES.index(label.name)}", "1",
-                               *(f"{side:.8f}" for side in sides), "0,0,0,0,0"]))
+        lines.append(
+            ",".join(
+                [
+                    Path(picture.name).stem,
+                    "xclick",
+                    f"/m/{NAMES.index(label.name)}",
+                    "1",
+                    *(f"{side:.8f}" for side in sides),
+                    "0,0,0,0,0",
+                ]
+            )
+        )
     write(path, "\n".join(lines) + "\n")
     write(path.parent / "class-descriptions-boxable.csv", "".join(f"/m/{n},{name}\n" for n, name in enumerate(NAMES)))
 

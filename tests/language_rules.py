@@ -47,7 +47,9 @@ class RightFinding(NamedTuple):
 
 EXCEPTIONS = (
     RightFinding("scripts/install_horovod.sh", "mend", "mend", "a name in the key of cached wheels"),
-    RightFinding("efficientdet/families/removed_hyperparameters.py", "British spelling", "normalisations", "a former name"),
+    RightFinding(
+        "efficientdet/families/removed_hyperparameters.py", "British spelling", "normalisations", "a former name"
+    ),
 )
 
 # Findings by rule and top-level folder, "." for the files of the root: no number may grow

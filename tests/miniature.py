@@ -15,13 +15,26 @@ from object_detection.geometry.anchor_grid import AnchorConfig
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 
 MINIATURE_BACKBONE = "efficientnet-miniature"
-HPARAMS = {"image_size": 64, "num_epochs": 3, "learning_rate": 0.02, "lr_warmup_epoch": 1.0, "lr_warmup_init": 0.001,
-           "jitter_min": 0.8, "jitter_max": 1.2, "moving_average_decay": 0.9}
+HPARAMS = {
+    "image_size": 64,
+    "num_epochs": 3,
+    "learning_rate": 0.02,
+    "lr_warmup_epoch": 1.0,
+    "lr_warmup_init": 0.001,
+    "jitter_min": 0.8,
+    "jitter_max": 1.2,
+    "moving_average_decay": 0.9,
+}
 
 
 def miniature_detector(
-    num_classes: int = 3, image_size: tuple[int, int] = (64, 64), seed: int = 0, *, precision: str = "float32",
-    losses: LossConfig | None = None, suppression: SuppressionConfig | None = None,
+    num_classes: int = 3,
+    image_size: tuple[int, int] = (64, 64),
+    seed: int = 0,
+    *,
+    precision: str = "float32",
+    losses: LossConfig | None = None,
+    suppression: SuppressionConfig | None = None,
 ) -> DenseDetector:
     """A `DenseDetector` with about 14,000 random weights, the same ones for the same seed.
 
@@ -35,9 +48,15 @@ def miniature_detector(
         network = _network(num_classes, image_size, anchors)
     finally:
         keras.config.set_dtype_policy(previous)
-    return DenseDetector(network, DenseDetectorConfig(
-        image_size=image_size, anchors=anchors, losses=losses or LossConfig(),
-        suppression=suppression or SuppressionConfig(candidates=100, max_detections=20)))
+    return DenseDetector(
+        network,
+        DenseDetectorConfig(
+            image_size=image_size,
+            anchors=anchors,
+            losses=losses or LossConfig(),
+            suppression=suppression or SuppressionConfig(candidates=100, max_detections=20),
+        ),
+    )
 
 
 def build_miniature(hparams, *, num_classes, precision="float32", backbone_weights=None):
@@ -54,8 +73,9 @@ def _network(num_classes: int, image_size: tuple[int, int], anchors: AnchorConfi
     features, levels = images, []
     for number, filters in enumerate((8, 16, 24, 24)):  # strides 2, 4, 8, 16
         name = f"{MINIATURE_BACKBONE}.blocks_{number}"
-        features = keras.layers.Conv2D(filters, 3, strides=2, padding="same", use_bias=False,
-                                       name=f"{name}.conv2d")(features)
+        features = keras.layers.Conv2D(filters, 3, strides=2, padding="same", use_bias=False, name=f"{name}.conv2d")(
+            features
+        )
         features = BatchNormalization(name=f"{name}.tpu_batch_normalization")(features)
         features = keras.layers.Activation("silu")(features)
         levels.append(features)

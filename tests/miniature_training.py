@@ -3,8 +3,8 @@
     python tests/miniature_training.py '{"model_dir": ..., "records": [...], "categories": [[1, "ball"], ...], ...}'
 
 Other keys are those of TrainingConfig; "hparams" overrides, "accident": [rank, step, "raise" | "kill" | "hang"], and
-"without_folder": a rank whose model_dir is another one, as on a machine that does not share it; "slow_writing": seconds that
-each checkpoint takes longer. Nothing is exported, and nothing calibrated unless "calibration_images" asks for it.
+"without_folder": a rank whose model_dir is another one, as on a machine that does not share it; "slow_writing": seconds
+that each checkpoint takes longer. Nothing is exported, and nothing calibrated unless "calibration_images" asks for it.
 At its end each rank writes `digest-RANK.txt` into model_dir: of every number that it holds.
 """
 
@@ -32,6 +32,7 @@ from program_support.errors import InputError
 
 def with_accident(training_dataset, rank, step, kind):
     """A source of batches that fails at one of them, on one rank."""
+
     def batches_until_the_accident(*arguments, **options):
         for number, batch in enumerate(training_dataset(*arguments, **options)):
             if os.environ.get("HOROVOD_RANK", "0") == str(rank) and number == step:
@@ -80,12 +81,22 @@ def main():
         settings["model_dir"] += "/elsewhere"
     hparams = hyperparameters_of("efficientdet-d0", {**HPARAMS, **settings.pop("hparams", {})})
     category_ids, names = zip(*settings.pop("categories"), strict=True)
-    defaults = {"val_records": (), "val_json_file": None, "batch_size": 4, "eval_batch_size": 4, "checkpoint_period": 1,
-                "calibration_images": 0, "precision": "float32", "use_xla": False, "training_mode": "train300"}
+    defaults = {
+        "val_records": (),
+        "val_json_file": None,
+        "batch_size": 4,
+        "eval_batch_size": 4,
+        "checkpoint_period": 1,
+        "calibration_images": 0,
+        "precision": "float32",
+        "use_xla": False,
+        "training_mode": "train300",
+    }
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     try:
-        outcome = train(TrainingConfig(hparams=hparams, class_names=ClassNames(category_ids, names),
-                                       **{**defaults, **settings}))
+        outcome = train(
+            TrainingConfig(hparams=hparams, class_names=ClassNames(category_ids, names), **{**defaults, **settings})
+        )
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -1,6 +1,7 @@
 """Run a notebook's code cells in this process, without Jupyter: `python tests/notebook_run.py NOTEBOOK [--store]`
 
-Cells share one namespace and run in the current folder. As in Jupyter, the value of a cell's last expression is shown. With
+Cells share one namespace and run in the current folder. As in Jupyter, the value of a cell's last expression is shown.
+With
 --store the outputs are written into the notebook.
 """
 
@@ -28,15 +29,23 @@ def outputs_of(source, namespace, number):
             exec(compile(tree, f"cell {number}", "exec"), namespace)
             value = last and eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), namespace)
         except Exception as error:
-            found.append({"output_type": "error", "ename": type(error).__name__, "evalue": str(error),
-                          "traceback": traceback.format_exc().splitlines()})
+            found.append(
+                {
+                    "output_type": "error",
+                    "ename": type(error).__name__,
+                    "evalue": str(error),
+                    "traceback": traceback.format_exc().splitlines(),
+                }
+            )
     if text := _TERMINAL.sub("", streams.getvalue()):
         found.insert(0, {"output_type": "stream", "name": "stdout", "text": text.splitlines(keepends=True)})
     if value is not None:
         data = {"text/plain": repr(value).splitlines(keepends=True)}
         for kind, method in _FORMATS.items():
             if (shown := getattr(value, method, lambda: None)()) is not None:
-                data[kind] = base64.b64encode(shown).decode() if isinstance(shown, bytes) else shown.splitlines(keepends=True)
+                data[kind] = (
+                    base64.b64encode(shown).decode() if isinstance(shown, bytes) else shown.splitlines(keepends=True)
+                )
         found.append({"output_type": "execute_result", "execution_count": number, "metadata": {}, "data": data})
     return found
 

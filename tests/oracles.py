@@ -101,14 +101,18 @@ def assign(boxes, classes, learnable, anchor_boxes, *, positive_iou=0.5):
     for position in range(len(anchor_boxes)):
         for number in candidates:
             so_far = positive_iou if matched[position] < 0 else overlaps[matched[position], position]
-            better = overlaps[number, position] >= so_far if matched[position] < 0 else overlaps[number, position] > so_far
+            better = (
+                overlaps[number, position] >= so_far if matched[position] < 0 else overlaps[number, position] > so_far
+            )
             if better:
                 matched[position] = number
     for number in reversed(candidates):  # so that the first of several has the last word
         if overlaps[number].max() > 0:
             matched[overlaps[number].argmax()] = number
-    offsets = [encode(boxes[number], anchor) if number >= 0 else [0.0] * 4
-               for number, anchor in zip(matched, anchor_boxes, strict=True)]
+    offsets = [
+        encode(boxes[number], anchor) if number >= 0 else [0.0] * 4
+        for number, anchor in zip(matched, anchor_boxes, strict=True)
+    ]
     return matched, np.where(matched >= 0, np.asarray(classes)[matched], 0), np.array(offsets)
 
 
@@ -157,8 +161,12 @@ def dense_assignment(objects, anchor_boxes, *, positive_iou=0.5):
     matched = ops.where(forced, ops.argmax(forcing, axis=1), ops.argmax(overlap, axis=1))
     box_deltas = PLAIN_BOX_CODER.encode(ops.take_along_axis(objects.boxes, matched[..., None], axis=1), anchor_boxes)
     classes = ops.take_along_axis(objects.classes, matched, axis=1)
-    return Targets(ops.where(positive, classes, 0), ops.where(positive[..., None], box_deltas, 0.0), positive,
-                   ops.zeros_like(positive))
+    return Targets(
+        ops.where(positive, classes, 0),
+        ops.where(positive[..., None], box_deltas, 0.0),
+        positive,
+        ops.zeros_like(positive),
+    )
 
 
 def focal_loss(logit: float, target: int, *, alpha: float, gamma: float, label_smoothing: float = 0.0) -> float:
@@ -192,8 +200,10 @@ def read_outputs(logits, deltas, anchor_boxes, *, config, level_sizes=None, clip
         else:
             powers = np.exp(row - row.max())
             scores = dict(enumerate((powers / powers.sum())[1:]))
-        entries += [(score, kind if config.candidates_per_class else levels[anchor], kind, anchor)
-                    for kind, score in scores.items()]
+        entries += [
+            (score, kind if config.candidates_per_class else levels[anchor], kind, anchor)
+            for kind, score in scores.items()
+        ]
     entries.sort(key=lambda entry: -entry[0])
     most, counted, candidates = config.candidates_per_level or config.candidates_per_class, {}, []
     for entry in entries:
@@ -208,8 +218,9 @@ def read_outputs(logits, deltas, anchor_boxes, *, config, level_sizes=None, clip
             offsets[2:] = np.minimum(offsets[2:], config.box_coder.log_size_limit)
         box = decode(offsets, anchor_boxes[anchor])
         boxes.append(np.clip(box, 0, [*clip_to, *clip_to]) if clip_to is not None else box)
-    survivors = suppress(np.array(boxes), [entry[0] for entry in candidates],
-                         np.array([entry[2] for entry in candidates]), config=config)
+    survivors = suppress(
+        np.array(boxes), [entry[0] for entry in candidates], np.array([entry[2] for entry in candidates]), config=config
+    )
     return [(boxes[number], candidates[number][2], score) for number, score in survivors]
 
 

@@ -67,15 +67,19 @@ def form(images: Sequence[bytes], *, name: str = "../../etc/passwd", **fields: s
     """The body of a form with files `image` and other fields."""
     parts = [(f'name="image"; filename="{name}"', image) for image in images]
     parts += [(f'name="{field}"', value.encode()) for field, value in fields.items()]
-    lines = [f"--{BOUNDARY}\r\nContent-Disposition: form-data; {head}\r\n\r\n".encode() + content + b"\r\n"
-             for head, content in parts]
+    lines = [
+        f"--{BOUNDARY}\r\nContent-Disposition: form-data; {head}\r\n\r\n".encode() + content + b"\r\n"
+        for head, content in parts
+    ]
     return b"".join(lines) + f"--{BOUNDARY}--\r\n".encode()
 
 
 def request_bytes(body: bytes, *, kind: str = FORM, length: int | None = None) -> bytes:
     """A whole POST to /v1/detect as it goes over the wire."""
-    return (f"POST /v1/detect HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
-            f"Content-Length: {len(body) if length is None else length}\r\n\r\n").encode() + body
+    return (
+        f"POST /v1/detect HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+        f"Content-Length: {len(body) if length is None else length}\r\n\r\n"
+    ).encode() + body
 
 
 def received(connection: socket.socket) -> Reply:
@@ -92,8 +96,13 @@ def reply_of(response: http.client.HTTPResponse) -> Reply:
     return Reply(response.status, headers, json.loads(content) if is_json else content.decode())
 
 
-def encoded(color: tuple[int, int, int] = (200, 100, 50), *, size: tuple[int, int] = (64, 64), kind: str = "PNG",
-            **settings: Any) -> bytes:
+def encoded(
+    color: tuple[int, int, int] = (200, 100, 50),
+    *,
+    size: tuple[int, int] = (64, 64),
+    kind: str = "PNG",
+    **settings: Any,
+) -> bytes:
     """A file with an image of one color; `size` (width, height)."""
     stream = io.BytesIO()
     Image.new("RGB", size, color).save(stream, kind, **settings)
@@ -106,8 +115,14 @@ def running(folder: Path, *arguments: object, **variables: str) -> Iterator[Runn
     folder.mkdir(exist_ok=True)
     errors = folder / "errors.txt"
     with errors.open("w") as told:
-        process = subprocess.Popen([sys.executable, *map(str, arguments)], cwd=ROOT, stdout=subprocess.PIPE, stderr=told,
-                                   text=True, env={**os.environ, "PYTHONPATH": str(ROOT), **variables})
+        process = subprocess.Popen(
+            [sys.executable, *map(str, arguments)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=told,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        )
     try:
         yield RunningServer(process, errors)
     finally:

@@ -1,6 +1,7 @@
 """What conversions do with signals, each in a process of its own: `python tests/signal_scenarios.py NAME [ARGUMENTS]`.
 
-A scenario prints, as json, what became of it. For tests/test_shard_processes.py: a signal that goes wrong ends its process.
+A scenario prints, as json, what became of it. For tests/test_shard_processes.py: a signal that goes wrong ends its
+process.
 """
 
 import json
@@ -44,9 +45,17 @@ def interrupted_by(action):
 
 def converted(place):
     """Of the ten images in a folder."""
-    return convert(read_coco(object_annotations_file=f"{place}/a.json"), ConversionConfig(
-        image_folder=f"{place}/images", output_prefix=f"{place}/out/train", num_shards=3, processes=1, max_bad_fraction=0.0),
-        say=lambda line: None)
+    return convert(
+        read_coco(object_annotations_file=f"{place}/a.json"),
+        ConversionConfig(
+            image_folder=f"{place}/images",
+            output_prefix=f"{place}/out/train",
+            num_shards=3,
+            processes=1,
+            max_bad_fraction=0.0,
+        ),
+        say=lambda line: None,
+    )
 
 
 def among_the_images(place, number, image):
@@ -62,8 +71,12 @@ def among_the_images(place, number, image):
         return real(*arguments, **settings)
 
     convert_module.check_image = check
-    found = {"raised": interrupted_by(lambda: converted(place)), "checked": len(checked),
-             "handler_is_back": signal.getsignal(number) == handler, "names": sorted(os.listdir(f"{place}/out"))}
+    found = {
+        "raised": interrupted_by(lambda: converted(place)),
+        "checked": len(checked),
+        "handler_is_back": signal.getsignal(number) == handler,
+        "names": sorted(os.listdir(f"{place}/out")),
+    }
     return {**found, "images_of_the_next": converted(place).images, "checked_in_all": len(checked)}
 
 

@@ -1,7 +1,7 @@
 """A family without anchor boxes: each cell predicts the distances from its center to the four sides of an object.
 
-One cell is assigned to each object, by the network's own outputs, so that nothing has to be suppressed (Wang et al. 2021,
-"End-to-end object detection with fully convolutional network", in short).
+One cell is assigned to each object, by the network's own outputs, so that nothing has to be suppressed (Wang et al.
+2021, "End-to-end object detection with fully convolutional network", in short).
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,9 @@ class OneToOne(Assigner):
         logits, deltas = outputs
         anchors = ops.convert_to_tensor(grid.boxes)
         trainable = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
-        scores = ops.take_along_axis(ops.sigmoid(logits), ops.cast(objects.classes, "int32")[:, None], axis=2)  # [B, A, M]
+        scores = ops.take_along_axis(
+            ops.sigmoid(logits), ops.cast(objects.classes, "int32")[:, None], axis=2
+        )  # [B, A, M]
         overlap = pairwise_iou(box_coder.decode(deltas, anchors), objects.boxes)
         distances = box_coder.encode(objects.boxes[:, None], anchors[:, None])  # [B, A, M, 4]
         inside = ops.min(distances, axis=-1) > 0.0
@@ -69,35 +71,60 @@ class OneToOne(Assigner):
         boxes = ops.take_along_axis(objects.boxes, numbers[..., None], axis=1)
         encoded = box_coder.encode(boxes, anchors)
         classes = ops.take_along_axis(ops.cast(objects.classes, "int32"), numbers, axis=1)
-        return Targets(ops.where(positive, classes, 0), ops.where(positive[..., None], encoded, 0.0), positive,
-                       ops.zeros_like(positive))
+        return Targets(
+            ops.where(positive, classes, 0),
+            ops.where(positive[..., None], encoded, 0.0),
+            positive,
+            ops.zeros_like(positive),
+        )
 
 
 class AnchorFree(Family):
     """See `Family`."""
 
     name, hyperparameters = "standin-anchor-free", Hyperparameters
-    presets: ClassVar = {"standin-anchor-free": {"image_size": 64, "jitter_min": 0.9, "jitter_max": 1.1,
-                                                 "moving_average_decay": 0.5}}
+    presets: ClassVar = {
+        "standin-anchor-free": {"image_size": 64, "jitter_min": 0.9, "jitter_max": 1.1, "moving_average_decay": 0.5}
+    }
 
     def build(self, hparams, *, num_classes, precision="float32", backbone_weights=None):
         images = features = keras.Input((*hparams.input_size, 3), name="images")
         for number, strides in enumerate((2, 2, 2, 1)):
-            features = layers.Conv2D(24, 3, strides, padding="same", use_bias=False, name=f"trunk.{number}",
-                                     dtype=precision)(features)
-            features = layers.ReLU(dtype=precision)(layers.BatchNormalization(
-                momentum=0.9, dtype=precision, trainable=hparams.is_training_bn, name=f"trunk.bn{number}")(features))
-        outputs = [layers.Reshape((-1, values), dtype=precision)(layers.Conv2D(
-            values, 1, name=f"head.{name}", dtype=precision, bias_initializer=keras.initializers.Constant(bias))(features))
-            for name, values, bias in (("classes", num_classes, -3.0), ("distances", 4, 1.0))]
+            features = layers.Conv2D(
+                24, 3, strides, padding="same", use_bias=False, name=f"trunk.{number}", dtype=precision
+            )(features)
+            features = layers.ReLU(dtype=precision)(
+                layers.BatchNormalization(
+                    momentum=0.9, dtype=precision, trainable=hparams.is_training_bn, name=f"trunk.bn{number}"
+                )(features)
+            )
+        outputs = [
+            layers.Reshape((-1, values), dtype=precision)(
+                layers.Conv2D(
+                    values, 1, name=f"head.{name}", dtype=precision, bias_initializer=keras.initializers.Constant(bias)
+                )(features)
+            )
+            for name, values, bias in (("classes", num_classes, -3.0), ("distances", 4, 1.0))
+        ]
         height, width = features.shape[1:3]
         coder = SideDistances()
-        return DenseDetector(keras.Model(images, outputs), DenseDetectorConfig(
-            image_size=hparams.input_size, assigner=OneToOne(),
-            anchors=[AnchorLevel(counts=(height, width), strides=(STRIDE, STRIDE), offset=(STRIDE / 2, STRIDE / 2),
-                                 shapes=((STRIDE, STRIDE),))],
-            losses=LossConfig(class_loss_weight=4.0, box_loss="l1", box_loss_weight=4.0),
-            suppression=SuppressionConfig(method="none", candidates=64, max_detections=20, box_coder=coder)))
+        return DenseDetector(
+            keras.Model(images, outputs),
+            DenseDetectorConfig(
+                image_size=hparams.input_size,
+                assigner=OneToOne(),
+                anchors=[
+                    AnchorLevel(
+                        counts=(height, width),
+                        strides=(STRIDE, STRIDE),
+                        offset=(STRIDE / 2, STRIDE / 2),
+                        shapes=((STRIDE, STRIDE),),
+                    )
+                ],
+                losses=LossConfig(class_loss_weight=4.0, box_loss="l1", box_loss_weight=4.0),
+                suppression=SuppressionConfig(method="none", candidates=64, max_detections=20, box_coder=coder),
+            ),
+        )
 
     def is_class_predictor(self, name):
         return name.startswith("head/classes/")

@@ -5,7 +5,10 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 STANDINS = {  # model name -> module in tests/
-    "standin-dense": "standin_dense", "standin-two-stage": "standin_two_stage", "standin-anchor-free": "standin_anchor_free"}
+    "standin-dense": "standin_dense",
+    "standin-two-stage": "standin_two_stage",
+    "standin-anchor-free": "standin_anchor_free",
+}
 
 
 def available() -> list[str]:

@@ -14,10 +14,20 @@ from model.detector import named_variables
 def store_miniature(folder: Path) -> list[Path]:
     """Write the checkpoint `folder`/ckpt, of the classes of the drawn data; three images, the last of another size."""
     drawn = draw_records(folder / "drawn", images={"val": 3}, side=80)
-    arrays = {name: np.asarray(variable)
-              for name, variable in named_variables(miniature_detector(len(drawn.class_names)).network).items()}
-    write_arrays(str(folder / "ckpt"), arrays, Description(
-        model_name="efficientdet-d0", hparams={"image_size": 64}, categories=drawn.class_names.to_categories(), weights="raw"))
+    arrays = {
+        name: np.asarray(variable)
+        for name, variable in named_variables(miniature_detector(len(drawn.class_names)).network).items()
+    }
+    write_arrays(
+        str(folder / "ckpt"),
+        arrays,
+        Description(
+            model_name="efficientdet-d0",
+            hparams={"image_size": 64},
+            categories=drawn.class_names.to_categories(),
+            weights="raw",
+        ),
+    )
     images = sorted((drawn.folder / "val").glob("*.jpg"))
     with Image.open(images[2]) as image:
         image.resize((120, 50)).save(images[2])

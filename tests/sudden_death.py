@@ -7,8 +7,18 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-_CALLS = ((os, "replace"), (os, "rename"), (os, "unlink"), (os, "link"), (os, "fsync"), (os, "mkdir"), (os, "rmdir"),
-          (tf.raw_ops, "SaveV2"), (tf.raw_ops, "MergeV2Checkpoints"), (Path, "write_text"))
+_CALLS = (
+    (os, "replace"),
+    (os, "rename"),
+    (os, "unlink"),
+    (os, "link"),
+    (os, "fsync"),
+    (os, "mkdir"),
+    (os, "rmdir"),
+    (tf.raw_ops, "SaveV2"),
+    (tf.raw_ops, "MergeV2Checkpoints"),
+    (Path, "write_text"),
+)
 
 
 class Killed(BaseException):

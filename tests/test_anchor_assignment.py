@@ -23,9 +23,16 @@ def alone(boxes):
     """Anchors of which no two stand on one lattice."""
     boxes = np.float32(boxes)
     columns, ones = (boxes[:, :2].T + boxes[:, 2:].T) / 2, np.ones((2, len(boxes)), np.int32)
-    return AnchorGrid(boxes=boxes, level_sizes=(len(boxes),), centers=columns, strides=np.float32(ones),
-                      sides=boxes[:, 2:].T - boxes[:, :2].T, counts=ones,
-                      first=np.arange(len(boxes), dtype=np.int32), steps=ones)
+    return AnchorGrid(
+        boxes=boxes,
+        level_sizes=(len(boxes),),
+        centers=columns,
+        strides=np.float32(ones),
+        sides=boxes[:, 2:].T - boxes[:, :2].T,
+        counts=ones,
+        first=np.arange(len(boxes), dtype=np.int32),
+        steps=ones,
+    )
 
 
 ANCHORS = alone([[0, 0, 10, 10], [0, 0, 10, 20], [20, 20, 30, 30], [40, 40, 50, 50]])
@@ -55,11 +62,15 @@ def assigned(objects, grid=ANCHORS, **settings):
 
 
 def test_overlap_and_force_by_hand():
-    targets = assigned(objects_of([
-        ((0, 0, 10, 12), 5, True, False),  # IoU 10/12 with anchor 0, 12/20 with anchor 1
-        ((28, 28, 38, 38), 6, True, False),  # IoU 4/196 with anchor 2: forced
-        ((70, 70, 80, 80), 7, True, False),  # touches no anchor
-    ]))
+    targets = assigned(
+        objects_of(
+            [
+                ((0, 0, 10, 12), 5, True, False),  # IoU 10/12 with anchor 0, 12/20 with anchor 1
+                ((28, 28, 38, 38), 6, True, False),  # IoU 4/196 with anchor 2: forced
+                ((70, 70, 80, 80), 7, True, False),  # touches no anchor
+            ]
+        )
+    )
     np.testing.assert_array_equal(targets.positive, [[True, True, True, False]])
     np.testing.assert_array_equal(targets.classes, [[5, 5, 6, 0]])
     wanted = [[0, 0.1, 0, np.log(1.2)], [0, -0.2, 0, np.log(0.6)], [0.8, 0.8, 0, 0], [0, 0, 0, 0]]
@@ -80,8 +91,13 @@ def test_the_first_of_two_objects_takes_the_anchor_that_both_like_best():
 
 def test_crowds_and_padding_are_nobodys_target():
     nothing = np.zeros((1, 4), bool)
-    for entry in [((0, 0, 10, 10), 2, False, False), ((0, 0, 10, 10), 2, True, True), ((0, 0, 0, 0), 0, False, False),
-                  ((5, 5, 5, 9), 2, True, False), ((100, 100, 110, 110), 2, True, False)]:
+    for entry in [
+        ((0, 0, 10, 10), 2, False, False),
+        ((0, 0, 10, 10), 2, True, True),
+        ((0, 0, 0, 0), 0, False, False),
+        ((5, 5, 5, 9), 2, True, False),
+        ((100, 100, 110, 110), 2, True, False),
+    ]:
         targets = assigned(objects_of([entry]))
         np.testing.assert_array_equal(targets.positive, nothing)
         assert not targets.classes.any()
@@ -98,8 +114,12 @@ def test_a_crowd_takes_no_anchor_from_an_object():
 def test_random_batches_against_the_oracle(seed):
     rng = np.random.default_rng(seed)
     grid = anchor_grid(AnchorConfig(min_level=3, max_level=5, num_scales=2, anchor_scale=2.0), (96, 64))
-    objects = Objects.of_boxes(oracles.random_boxes(rng, (3, 8)), rng.integers(0, 5, (3, 8)).astype(np.int32),
-                               rng.random((3, 8)) < 0.8, rng.random((3, 8)) < 0.2)
+    objects = Objects.of_boxes(
+        oracles.random_boxes(rng, (3, 8)),
+        rng.integers(0, 5, (3, 8)).astype(np.int32),
+        rng.random((3, 8)) < 0.8,
+        rng.random((3, 8)) < 0.2,
+    )
     objects.boxes[0, 3] = objects.boxes[0, 2]  # the same box twice, learned as the first
     objects.valid[0, 2:4], objects.crowd[0, 2:4] = True, False
     objects.valid[2] = False
@@ -117,8 +137,12 @@ def test_the_published_assignment(case):
     golden = np.load(TESTDATA / f"targets_{case}.npz")
     count = len(golden["gt_boxes"])
     padded = count + 3
-    objects = Objects.of_boxes(np.zeros((1, padded, 4), np.float32), np.zeros((1, padded), np.int32),
-                               np.arange(padded)[None] < count, np.zeros((1, padded), bool))
+    objects = Objects.of_boxes(
+        np.zeros((1, padded, 4), np.float32),
+        np.zeros((1, padded), np.int32),
+        np.arange(padded)[None] < count,
+        np.zeros((1, padded), bool),
+    )
     objects.boxes[0, :count] = golden["gt_boxes"]
     objects.classes[0, :count] = golden["gt_classes"] - 1
     targets = assigned(objects, GRIDS["D0"])
@@ -130,8 +154,13 @@ def test_the_published_assignment(case):
 def test_counts_of_the_published_anchors():
     """Both found by running NVIDIA's labeller; the small box is learned on levels 5 and 6, the large one on 6 and 7."""
     grid = anchor_grid(AnchorConfig(aspect_ratios=((1, 1), (1.4, 0.7), (0.7, 1.4))), (512, 512))
-    targets = assigned(objects_of([((0, 0, 511, 511), 0, True, False), ((100, 100, 300, 300), 1, True, False)],
-                                  [((7, 9, 8, 10), 2, True, False), ((0, 0, 0, 0), 0, False, False)]), grid)
+    targets = assigned(
+        objects_of(
+            [((0, 0, 511, 511), 0, True, False), ((100, 100, 300, 300), 1, True, False)],
+            [((7, 9, 8, 10), 2, True, False), ((0, 0, 0, 0), 0, False, False)],
+        ),
+        grid,
+    )
     assert targets.positive.sum(axis=1).tolist() == [84, 1]
     level = np.repeat([3, 4, 5, 6, 7], [9 * side**2 for side in (64, 32, 16, 8, 4)])
     assert set(level[targets.positive[0] & (targets.classes[0] == 0)]) == {6, 7}
@@ -170,8 +199,12 @@ def drawn_boxes(rng, kind, *, grid, slots):
 def drawn_objects(rng, kind, *, grid, slots=12):
     boxes = drawn_boxes(rng, kind, grid=grid, slots=slots)
     boxes[:, 1::4] = boxes[:, ::4]  # the same box twice, of another class
-    objects = Objects.of_boxes(boxes, rng.integers(1, 90, (3, slots)).astype(np.int32), rng.random((3, slots)) < 0.8,
-                               rng.random((3, slots)) < 0.15)
+    objects = Objects.of_boxes(
+        boxes,
+        rng.integers(1, 90, (3, slots)).astype(np.int32),
+        rng.random((3, slots)) < 0.8,
+        rng.random((3, slots)) < 0.15,
+    )
     objects.valid[2, slots // 3 :] = False
     return objects
 
@@ -189,7 +222,9 @@ def test_the_same_bits_as_by_all_overlaps(name, kind):
         wanted = to_numpy(oracles.dense_assignment(objects, grid.boxes, positive_iou=positive_iou))
         found = assigned(objects, grid, positive_iou=positive_iou)
         for field in ("positive", "classes", "ignored"):
-            np.testing.assert_array_equal(getattr(found, field), getattr(wanted, field), err_msg=f"{field} at {positive_iou}")
+            np.testing.assert_array_equal(
+                getattr(found, field), getattr(wanted, field), err_msg=f"{field} at {positive_iou}"
+            )
         np.testing.assert_array_equal(found.box_deltas[..., :2], wanted.box_deltas[..., :2])
         # TensorFlow's logarithm of the last few entries of a tensor is another function than of those before.
         np.testing.assert_array_max_ulp(found.box_deltas[..., 2:], wanted.box_deltas[..., 2:], maxulp=2)
@@ -198,7 +233,9 @@ def test_the_same_bits_as_by_all_overlaps(name, kind):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_same_labels_as_a_program(compiled):
     """XLA computes another logarithm, so offsets differ in the last bit."""
-    program = tf.function(lambda objects: assign_anchors(objects, GRIDS["320x448"]), jit_compile=compiled, autograph=False)
+    program = tf.function(
+        lambda objects: assign_anchors(objects, GRIDS["320x448"]), jit_compile=compiled, autograph=False
+    )
     rng = np.random.default_rng(0)
     for kind in ("boxes", "whole pixels", "anchors"):
         objects = drawn_objects(rng, kind, grid=GRIDS["320x448"], slots=40)
@@ -212,8 +249,11 @@ def test_the_same_labels_as_a_program(compiled):
 
 def test_a_program_of_any_number_of_slots():
     fields = [((2, None, 4), "float32"), ((2, None), "int32"), *[((2, None), "bool")] * 3, ((2, None, 0, 0), "uint8")]
-    program = tf.function(lambda objects: assign_anchors(objects, GRIDS["uneven"]), autograph=False,
-                          input_signature=[Objects(*(tf.TensorSpec(*field) for field in fields))])
+    program = tf.function(
+        lambda objects: assign_anchors(objects, GRIDS["uneven"]),
+        autograph=False,
+        input_signature=[Objects(*(tf.TensorSpec(*field) for field in fields))],
+    )
     for slots in (4, 12):
         objects = drawn_objects(np.random.default_rng(slots), "boxes", grid=GRIDS["uneven"], slots=slots)
         objects = Objects(*(values[:2] for values in objects))
@@ -248,13 +288,20 @@ def check_against_all_overlaps(objects, grid, rule):
     for image in range(len(objects.boxes)):
         learnable = np.flatnonzero(objects.valid[image] & ~objects.crowd[image])
         boxes = objects.boxes[image][learnable]
-        matched, between = oracles.match(boxes, grid.boxes, positive_iou=rule.positive_iou, negative_iou=rule.negative_iou,
-                                         claim=rule.claim, strictly=rule.strictly)
+        matched, between = oracles.match(
+            boxes,
+            grid.boxes,
+            positive_iou=rule.positive_iou,
+            negative_iou=rule.negative_iou,
+            claim=rule.claim,
+            strictly=rule.strictly,
+        )
         positive = np.flatnonzero(matched >= 0)
         np.testing.assert_array_equal(np.flatnonzero(targets.positive[image]), positive)
         np.testing.assert_array_equal(targets.ignored[image], between)
-        np.testing.assert_array_equal(targets.classes[image][positive],
-                                      objects.classes[image][learnable][matched[positive]])
+        np.testing.assert_array_equal(
+            targets.classes[image][positive], objects.classes[image][learnable][matched[positive]]
+        )
         wanted = to_numpy(WEIGHTED.encode(boxes[matched[positive]], grid.boxes[positive]))
         np.testing.assert_allclose(targets.box_deltas[image][positive], wanted, rtol=1e-5, atol=1e-5)
         negative = ~targets.positive[image]
@@ -282,8 +329,9 @@ def test_many_objects_in_one_place_by_every_rule(rule):
     for spread in (0.0, 0.5, 8.0):
         centers = rng.choice([20.0, 60.0], (3, 30, 2)) + np.round(rng.normal(size=(3, 30, 2)) * spread * 4) / 4
         boxes = np.concatenate([centers - 12, centers + 12], axis=-1).astype(np.float32)
-        objects = Objects.of_boxes(boxes, rng.integers(0, 90, (3, 30)).astype(np.int32), rng.random((3, 30)) < 0.9,
-                          np.zeros((3, 30), bool))
+        objects = Objects.of_boxes(
+            boxes, rng.integers(0, 90, (3, 30)).astype(np.int32), rng.random((3, 30)) < 0.9, np.zeros((3, 30), bool)
+        )
         for name in ("uneven", "proposals'"):
             check_against_all_overlaps(objects, GRIDS[name], RULES[rule])
 
@@ -291,8 +339,11 @@ def test_many_objects_in_one_place_by_every_rule(rule):
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_every_rule_as_a_program(rule, compiled):
-    program = tf.function(lambda objects: assign_anchors(objects, GRIDS["RetinaNet's"], rule=RULES[rule]), jit_compile=compiled,
-                          autograph=False)
+    program = tf.function(
+        lambda objects: assign_anchors(objects, GRIDS["RetinaNet's"], rule=RULES[rule]),
+        jit_compile=compiled,
+        autograph=False,
+    )
     objects = drawn_objects(np.random.default_rng(0), "whole pixels", grid=GRIDS["RetinaNet's"], slots=20)
     wanted = assigned(objects, GRIDS["RetinaNet's"], rule=RULES[rule])
     for values, others in zip(to_numpy(program(objects)), wanted, strict=True):
@@ -302,10 +353,13 @@ def test_every_rule_as_a_program(rule, compiled):
 def test_ties_learn_the_object_that_they_overlap_most_by_hand():
     """The small object lies alike in two anchors, of which one has a better object, below the threshold too."""
     grid = alone([[0, 0, 100, 100], [0, 100, 100, 200], [300, 0, 400, 100]])
-    objects = objects_of([((40, 95, 50, 105), 1, True, False), ((0, 90, 100, 130), 2, True, False),
-                          ((300, 0, 302, 9), 3, True, False)])
+    objects = objects_of(
+        [((40, 95, 50, 105), 1, True, False), ((0, 90, 100, 130), 2, True, False), ((300, 0, 302, 9), 3, True, False)]
+    )
     targets = assigned(objects, grid, rule=IouAssigner(positive_iou=0.9, negative_iou=0.85, claim="ties"))
-    np.testing.assert_array_equal(targets.classes, [[2, 2, 3]])  # of anchor 0: IoU 0.077 with object 2, 0.005 with object 1
+    np.testing.assert_array_equal(
+        targets.classes, [[2, 2, 3]]
+    )  # of anchor 0: IoU 0.077 with object 2, 0.005 with object 1
     assert assigned(objects, grid, rule=IouAssigner(positive_iou=0.9)).positive.tolist() == [[True, True, True]]
     np.testing.assert_array_equal(assigned(objects, grid, rule=IouAssigner(positive_iou=0.9)).classes, [[1, 2, 3]])
 
@@ -313,8 +367,9 @@ def test_ties_learn_the_object_that_they_overlap_most_by_hand():
 def test_claims_to_one_anchor_by_hand():
     """All three want anchor 2, the third fits; of the other two the first has anchor 1 to go to, the second nothing."""
     grid = alone([[0, 0, 10, 10], [0, 6, 10, 16], [0, 10, 10, 20]])
-    objects = objects_of([((0, 9, 10, 19), 1, True, False), ((2, 17, 8, 20), 2, True, False),
-                          ((0, 10, 10, 20), 3, True, False)])
+    objects = objects_of(
+        [((0, 9, 10, 19), 1, True, False), ((2, 17, 8, 20), 2, True, False), ((0, 10, 10, 20), 3, True, False)]
+    )
     for claim, wanted in (("best", [0, 0, 1]), ("best, last", [0, 0, 3])):
         targets = assigned(objects, grid, rule=IouAssigner(positive_iou=0.95, claim=claim))
         assert targets.classes[0].tolist() == wanted, claim
@@ -325,8 +380,9 @@ def test_the_threshold_itself(strictly, wanted):
     grid = alone([[0, 0, 10, 10], [0, 0, 10, 20]])
     targets = assigned(objects_of([((0, 0, 10, 10), 1, True, False)]), grid, rule=IouAssigner(strictly=strictly))
     assert targets.positive.tolist() == [wanted]  # IoU 1 and 0.5
-    between = assigned(objects_of([((0, 0, 10, 10), 1, True, False)]), grid,
-                       rule=IouAssigner(positive_iou=0.6, negative_iou=0.5))
+    between = assigned(
+        objects_of([((0, 0, 10, 10), 1, True, False)]), grid, rule=IouAssigner(positive_iou=0.6, negative_iou=0.5)
+    )
     assert between.ignored.tolist() == [[False, True]]
 
 
@@ -335,8 +391,12 @@ def golden_objects(boxes, labels=None):
     count = len(boxes)
     classes = np.zeros((1, count + 1), np.int32)
     classes[0, :count] = 0 if labels is None else labels
-    return Objects.of_boxes(np.concatenate([boxes[:, YX], np.zeros((1, 4))]).astype(np.float32)[None], classes,
-                   np.arange(count + 1)[None] < count, np.zeros((1, count + 1), bool))
+    return Objects.of_boxes(
+        np.concatenate([boxes[:, YX], np.zeros((1, 4))]).astype(np.float32)[None],
+        classes,
+        np.arange(count + 1)[None] < count,
+        np.zeros((1, count + 1), bool),
+    )
 
 
 CASES = ("one", "few", "many", "tiny", "dup", "aligned", "none")
@@ -346,13 +406,17 @@ CASES = ("one", "few", "many", "tiny", "dup", "aligned", "none")
 def test_the_published_matching_of_retinanet(golden_folder, case):
     golden = np.load(golden_folder / "families" / "retinanet_matcher.npz")
     grid = grid_of_levels(rounded_levels((256, 320), feature_sizes((256, 320), 7)[3:], sizes=RETINANET_SIZES))
-    targets = assigned(golden_objects(golden[f"{case}_boxes"], golden[f"{case}_labels"]), grid, rule=RULES["RetinaNet's"])
+    targets = assigned(
+        golden_objects(golden[f"{case}_boxes"], golden[f"{case}_labels"]), grid, rule=RULES["RetinaNet's"]
+    )
     matched = golden[f"{case}_matched"]
     np.testing.assert_array_equal(targets.positive[0], matched >= 0)
     np.testing.assert_array_equal(targets.ignored[0], matched == -2)
     positive = matched >= 0
     np.testing.assert_array_equal(targets.classes[0][positive], golden[f"{case}_labels"][matched[positive]])
-    np.testing.assert_allclose(targets.box_deltas[0][positive][:, YX], golden[f"{case}_targets_of_positives"], atol=1e-5)
+    np.testing.assert_allclose(
+        targets.box_deltas[0][positive][:, YX], golden[f"{case}_targets_of_positives"], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -362,8 +426,9 @@ def test_the_published_matching_of_proposals(golden_folder, case):
     targets = assigned(golden_objects(golden[f"{case}_boxes"]), grid, rule=RULES["proposals'"])
     found = np.where(targets.positive[0], 1, np.where(targets.ignored[0], -1, 0))
     np.testing.assert_array_equal(found, golden[f"{case}_labels"])
-    np.testing.assert_allclose(targets.box_deltas[0][targets.positive[0]][:, YX], golden[f"{case}_targets_of_positives"],
-                               atol=1e-5)
+    np.testing.assert_allclose(
+        targets.box_deltas[0][targets.positive[0]][:, YX], golden[f"{case}_targets_of_positives"], atol=1e-5
+    )
 
 
 SSD_CASES = ("one", "few", "many", "tiny", "dup", "aligned", "small")
@@ -374,14 +439,19 @@ def test_the_published_matching_of_ssd300(golden_folder, case):
     """In the reference's unit, fractions of the image, as its rounding decides which of several equal overlaps is the best."""
     golden, defaults = (np.load(golden_folder / "families" / f"ssd_{name}.npz") for name in ("encode", "default_boxes"))
     grid = GRIDS["SSD300's"]
-    grid = dataclasses.replace(grid, boxes=defaults["ltrb"][:, YX], **{
-        name: getattr(grid, name) / np.float32(300) for name in ("centers", "strides", "sides")})
+    grid = dataclasses.replace(
+        grid,
+        boxes=defaults["ltrb"][:, YX],
+        **{name: getattr(grid, name) / np.float32(300) for name in ("centers", "strides", "sides")},
+    )
     targets = assigned(golden_objects(golden[f"{case}_boxes"], golden[f"{case}_labels"]), grid, rule=RULES["SSD300's"])
     np.testing.assert_array_equal(targets.classes[0], golden[f"{case}_labels_out"])
     positive = targets.positive[0]
     decoded = to_numpy(PLAIN_BOX_CODER.decode(targets.box_deltas[0][positive], grid.boxes[positive]))[:, YX]
     centers, sides = (decoded[:, :2] + decoded[:, 2:]) / 2, decoded[:, 2:] - decoded[:, :2]
-    np.testing.assert_allclose(np.concatenate([centers, sides], axis=1), golden[f"{case}_boxes_out"][positive], atol=1e-6)
+    np.testing.assert_allclose(
+        np.concatenate([centers, sides], axis=1), golden[f"{case}_boxes_out"][positive], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("case", SSD_CASES)
@@ -408,15 +478,19 @@ def largest_tensor(graph):
     """Elements, in the program and the bodies of its loops."""
     bodies = [graph.as_graph_def(add_shapes=True), *graph.as_graph_def(add_shapes=True).library.function]
     nodes = [node for body in bodies for node in (body.node_def if hasattr(body, "node_def") else body.node)]
-    shapes = [shape for node in nodes if "_output_shapes" in node.attr for shape in node.attr["_output_shapes"].list.shape]
+    shapes = [
+        shape for node in nodes if "_output_shapes" in node.attr for shape in node.attr["_output_shapes"].list.shape
+    ]
     return max(np.prod([max(side.size, 1) for side in shape.dim], dtype=np.int64) for shape in shapes)
 
 
 def test_no_tensor_has_an_entry_for_each_object_and_anchor():
     objects = drawn_objects(np.random.default_rng(0), "boxes", grid=GRIDS["D0"], slots=100)
     batch, anchors = 3, len(GRIDS["D0"])
-    ways = (lambda objects: assign_anchors(objects, GRIDS["D0"]),
-            lambda objects: oracles.dense_assignment(objects, GRIDS["D0"].boxes))
+    ways = (
+        lambda objects: assign_anchors(objects, GRIDS["D0"]),
+        lambda objects: oracles.dense_assignment(objects, GRIDS["D0"].boxes),
+    )
     objects = tf.nest.map_structure(tf.constant, objects)
     largest = [largest_tensor(tf.function(way, autograph=False).get_concrete_function(objects).graph) for way in ways]
     assert largest == [batch * anchors * 4, batch * 100 * anchors]

@@ -19,24 +19,36 @@ def proposal_grid(image_size):
     return grid_of_levels(rounded_levels(image_size, feature_sizes(image_size, 6)[2:], sizes=PROPOSAL_SIZES))
 
 
-@pytest.mark.parametrize(("name", "grid_of", "image_size"), [
-    ("retinanet_anchors_800x800", retinanet_grid, (800, 800)), ("retinanet_anchors_256x320", retinanet_grid, (256, 320)),
-    ("maskrcnn_anchors_192x256", proposal_grid, (192, 256)), ("maskrcnn_anchors_224x288", proposal_grid, (224, 288))])
+@pytest.mark.parametrize(
+    ("name", "grid_of", "image_size"),
+    [
+        ("retinanet_anchors_800x800", retinanet_grid, (800, 800)),
+        ("retinanet_anchors_256x320", retinanet_grid, (256, 320)),
+        ("maskrcnn_anchors_192x256", proposal_grid, (192, 256)),
+        ("maskrcnn_anchors_224x288", proposal_grid, (224, 288)),
+    ],
+)
 def test_torchvisions_anchors_to_the_last_bit(golden_folder, name, grid_of, image_size):
     golden = np.load(golden_folder / "families" / f"{name}.npz")
     grid = grid_of(image_size)
     np.testing.assert_array_equal(grid.boxes[:, [1, 0, 3, 2]], golden["anchors"])
-    assert grid.level_sizes == tuple(len(cell) * rows * columns for cell, (rows, columns)
-                                     in zip(golden["cell_anchors"], golden["grids"], strict=True))
+    assert grid.level_sizes == tuple(
+        len(cell) * rows * columns
+        for cell, (rows, columns) in zip(golden["cell_anchors"], golden["grids"], strict=True)
+    )
 
 
 def test_torchvisions_anchors_by_hand():
     grid = retinanet_grid((800, 800))
     assert len(grid) == 120_087
-    np.testing.assert_array_equal(grid.boxes[0], [-11, -23, 11, 23])  # 32 px at 1:2, rounded, around the corner of the image
+    np.testing.assert_array_equal(
+        grid.boxes[0], [-11, -23, 11, 23]
+    )  # 32 px at 1:2, rounded, around the corner of the image
     np.testing.assert_array_equal(grid.boxes[9], [-11, -15, 11, 31])  # a cell to the right
     np.testing.assert_array_equal(grid.boxes[-1], [6 * 114 - 574, 6 * 114 - 287, 6 * 114 + 574, 6 * 114 + 287])
-    half_sides = grid.boxes[90_000:90_009, 2:][3:6, 0]  # the squares of the second level: 32, 40 and 50.5 rounded to even
+    half_sides = grid.boxes[90_000:90_009, 2:][
+        3:6, 0
+    ]  # the squares of the second level: 32, 40 and 50.5 rounded to even
     np.testing.assert_array_equal(half_sides, [32, 40, 50])
 
 
@@ -53,9 +65,19 @@ def test_ssds_default_boxes_by_hand():
     np.testing.assert_allclose(boxes[0], [-6.5, -6.5, 14.5, 14.5])  # 21 px around (4, 4)
     np.testing.assert_allclose(boxes[1], [-6.5, 1.5, 14.5, 22.5])  # a cell to the right
     middle = math.sqrt(261 * 315) / 2
-    np.testing.assert_allclose(boxes[-4:], [
-        [150 - side, 150 - other, 150 + side, 150 + other] for side, other in (
-            (130.5, 130.5), (middle, middle), (130.5 / math.sqrt(2), 150), (150, 130.5 / math.sqrt(2)))], rtol=1e-6)
+    np.testing.assert_allclose(
+        boxes[-4:],
+        [
+            [150 - side, 150 - other, 150 + side, 150 + other]
+            for side, other in (
+                (130.5, 130.5),
+                (middle, middle),
+                (130.5 / math.sqrt(2), 150),
+                (150, 130.5 / math.sqrt(2)),
+            )
+        ],
+        rtol=1e-6,
+    )
     np.testing.assert_allclose(boxes[5776 + 2166 + 99], [300 - 49.5, 300 - 49.5, 300 + 49.5, 300 + 49.5])  # not 304
 
 
@@ -63,12 +85,22 @@ GRIDS = {
     "EfficientDet": anchor_grid(AnchorConfig(), (100, 75)),
     "RetinaNet": retinanet_grid((256, 320)),
     "SSD300": grid_of_levels(ssd300_levels()),
-    "of any kind": grid_of_levels([
-        AnchorLevel(counts=(3, 4), strides=(5.0, 7.5), offset=(-2.0, 3.0), shapes=TWO_SHAPES,
-                    center_limit=(6.0, 20.0)),
-        AnchorLevel(counts=(1, 2), strides=(50.0, 7.0), offset=(9.0, 0.0), shapes=TWO_SHAPES[:1]),
-        AnchorLevel(counts=(4, 5), strides=(9.0, 4.0), offset=(1.0, 1.0), shapes=TWO_SHAPES, shape_major=True,
-                    center_limit=(12.0, 8.0))]),
+    "of any kind": grid_of_levels(
+        [
+            AnchorLevel(
+                counts=(3, 4), strides=(5.0, 7.5), offset=(-2.0, 3.0), shapes=TWO_SHAPES, center_limit=(6.0, 20.0)
+            ),
+            AnchorLevel(counts=(1, 2), strides=(50.0, 7.0), offset=(9.0, 0.0), shapes=TWO_SHAPES[:1]),
+            AnchorLevel(
+                counts=(4, 5),
+                strides=(9.0, 4.0),
+                offset=(1.0, 1.0),
+                shapes=TWO_SHAPES,
+                shape_major=True,
+                center_limit=(12.0, 8.0),
+            ),
+        ]
+    ),
 }
 
 

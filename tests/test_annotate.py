@@ -27,6 +27,7 @@ STORED[TOP:BOTTOM, LEFT:RIGHT] = 255
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A folder, and a detector that answers with the bounds of the white pixels."""
+
     def detect(images):
         found = []
         for image in images:
@@ -35,8 +36,11 @@ def place(tmp_path, monkeypatch):
             found.append(DetectionRows.of_image(np.float32(box), np.float32([0.9]), np.array([8])))
         return found
 
-    monkeypatch.setattr(annotate_module, "_opened", lambda config: OpenedModel(
-        detect, ClassNames((3, 8), ("cat", "dog")), ScoreThresholds()))
+    monkeypatch.setattr(
+        annotate_module,
+        "_opened",
+        lambda config: OpenedModel(detect, ClassNames((3, 8), ("cat", "dog")), ScoreThresholds()),
+    )
     return tmp_path
 
 
@@ -46,12 +50,18 @@ def test_masks_are_drawn_where_the_object_is_and_written_as_run_lengths(place, m
         found = []
         for image in images:
             mask = image.min(axis=-1) > 240
-            found.append(DetectionRows.of_image(np.float32([[0, 0, *mask.shape]]), np.float32([0.9]), np.array([8]),
-                                                masks=[run_lengths(mask)]))
+            found.append(
+                DetectionRows.of_image(
+                    np.float32([[0, 0, *mask.shape]]), np.float32([0.9]), np.array([8]), masks=[run_lengths(mask)]
+                )
+            )
         return found
 
-    monkeypatch.setattr(annotate_module, "_opened", lambda config: OpenedModel(
-        detect, ClassNames((3, 8), ("cat", "dog")), ScoreThresholds()))
+    monkeypatch.setattr(
+        annotate_module,
+        "_opened",
+        lambda config: OpenedModel(detect, ClassNames((3, 8), ("cat", "dog")), ScoreThresholds()),
+    )
     run(place, save(place / "a.jpg", orientation=orientation), apply_exif_orientation=False)
     [result] = results(place)
     wanted = np.zeros(STORED.shape[:2], bool)
@@ -74,9 +84,14 @@ def save(path, *, orientation=1, stored=STORED):
 
 def run(place, *images, **settings):
     (place / "out").mkdir(exist_ok=True)
-    annotate(AnnotationConfig(
-        inputs=Inputs(images=tuple(map(str, images))), output_dir=str(place / "out"), model=ModelConfig(ckpt_path="none"),
-        **settings))
+    annotate(
+        AnnotationConfig(
+            inputs=Inputs(images=tuple(map(str, images))),
+            output_dir=str(place / "out"),
+            model=ModelConfig(ckpt_path="none"),
+            **settings,
+        )
+    )
 
 
 def results(place):
@@ -141,7 +156,9 @@ def test_what_cannot_be_decoded_is_told_and_the_rest_is_done(place, capsys):
 
 def test_an_image_too_wide_for_a_jpeg_is_told(place):
     Image.new("RGB", (65_501, 2)).save(place / "wide.png")
-    with pytest.raises(InputError, match=r"wide\.png: cannot be saved \(it has a side of 65501 pixels, a JPEG 65500 at most\)"):
+    with pytest.raises(
+        InputError, match=r"wide\.png: cannot be saved \(it has a side of 65501 pixels, a JPEG 65500 at most\)"
+    ):
         run(place, place / "wide.png")
 
 
@@ -150,7 +167,11 @@ def test_images_of_one_name_are_kept_apart(place):
     run(place, *images)
     assert sorted(path.name for path in (place / "out").glob("*.jpg")) == ["X-4.jpg", "x-2.jpg", "x-3.jpg", "x.jpg"]
     assert [(result["image_id"], result["file_name"]) for result in results(place)] == [
-        (1, str(images[0])), (2, str(images[1])), (3, "x.png"), (4, "X.jpg")]
+        (1, str(images[0])),
+        (2, str(images[1])),
+        (3, "x.png"),
+        (4, "X.jpg"),
+    ]
 
 
 def test_a_drawing_never_replaces_an_image(place):
@@ -168,11 +189,17 @@ def test_a_drawing_that_cannot_be_written_is_one_line(place):
 
 
 def test_masks_of_a_saved_model_are_pasted_by_the_rule_of_its_description():
-    outputs = {"boxes": np.float32([[3.3, 4.4, 20.2, 30.9]]), "scores": np.float32([0.9]), "classes": np.array([8]), "count": 1,
-               "masks": np.random.default_rng(0).random((1, 7, 7), np.float32)}
+    outputs = {
+        "boxes": np.float32([[3.3, 4.4, 20.2, 30.9]]),
+        "scores": np.float32([0.9]),
+        "classes": np.array([8]),
+        "count": 1,
+        "masks": np.random.default_rng(0).random((1, 7, 7), np.float32),
+    }
     for in_whole_pixels in (False, True):
         hparams = {"masks_in_whole_pixels": True} if in_whole_pixels else {}  # none: exported before there was the rule
         described = Description(model_name="a", hparams=hparams, categories=[], weights="raw")
         rows = rows_of_signature(outputs, np.zeros((30, 40, 3), np.uint8), description=described)
         assert rows.masks.tolist() == pasted_run_lengths(
-            outputs["masks"], outputs["boxes"], size=(30, 40), in_whole_pixels=in_whole_pixels)
+            outputs["masks"], outputs["boxes"], size=(30, 40), in_whole_pixels=in_whole_pixels
+        )

@@ -64,8 +64,9 @@ def test_names_below_the_folder(name):
     assert checked_file_name(name, where="x") == name
 
 
-@pytest.mark.parametrize("name", ["../a.jpg", "/etc/passwd", "b/../../b/a.jpg", "", None, 3, "a\0.jpg", "\ud800.jpg",
-                                  "a\udcff.jpg"])
+@pytest.mark.parametrize(
+    "name", ["../a.jpg", "/etc/passwd", "b/../../b/a.jpg", "", None, 3, "a\0.jpg", "\ud800.jpg", "a\udcff.jpg"]
+)
 def test_names_that_leave_the_folder(name):
     with pytest.raises(InputError, match=r"^here has file name"):
         checked_file_name(name, where="here")

@@ -37,15 +37,21 @@ def test_the_file_detects_as_it_is(changed):
     assert len(efficientdet.load_detector(changed(INPUT)).predict(IMAGE)[0]) == 3
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    ({"hparams": [1]}, r"damaged \(hparams is \[1\]; expected dict\)"),
-    ({"score_thresholds": {"overall": 2.0, "classes": {}}}, r"damaged \(score_thresholds is .*; expected overall"),
-    ({"score_thresholds": {"overall": 0.5}}, r"damaged \(score_thresholds is .*; expected overall and classes"),
-    ({"score_thresholds": {"overall": 0.5, "classes": {"red": "x"}}}, r"damaged \(score_thresholds is .*, scores from 0 to 1"),
-    ({"hparams": None}, r"damaged \(hparams is None; expected dict\)"),
-    ({"model_name": 5}, r"damaged \(model_name is 5; expected str\)"),
-    ({"text": "[" * 100_000}, "the metadata is damaged"),
-])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"hparams": [1]}, r"damaged \(hparams is \[1\]; expected dict\)"),
+        ({"score_thresholds": {"overall": 2.0, "classes": {}}}, r"damaged \(score_thresholds is .*; expected overall"),
+        ({"score_thresholds": {"overall": 0.5}}, r"damaged \(score_thresholds is .*; expected overall and classes"),
+        (
+            {"score_thresholds": {"overall": 0.5, "classes": {"red": "x"}}},
+            r"damaged \(score_thresholds is .*, scores from 0 to 1",
+        ),
+        ({"hparams": None}, r"damaged \(hparams is None; expected dict\)"),
+        ({"model_name": 5}, r"damaged \(model_name is 5; expected str\)"),
+        ({"text": "[" * 100_000}, "the metadata is damaged"),
+    ],
+)
 def test_a_description_of_other_kinds(changed, values, message):
     with pytest.raises(InputError, match=message):
         read_artifact(changed(DESCRIPTION, **values))
@@ -54,12 +60,19 @@ def test_a_description_of_other_kinds(changed, values, message):
 def test_what_predict_returns_by_default(tmp_path):
     """Scores are the color's shares, 0.8, 0.5 and 0.2, of the classes red, broken and blue; none is stored in the first."""
     image = np.full((40, 60, 3), (204, 127, 51), np.uint8)
-    names = {name: efficientdet.load_detector(write_color_artifact(tmp_path / f"{name}.onnx", stored))
-             for name, stored in (("none", {}), ("one", {"overall": 0.1, "classes": {}}),
-                                  ("classes", {"overall": 0.1, "classes": {"red": 0.9, "blue & co": 0.2}}))}
+    names = {
+        name: efficientdet.load_detector(write_color_artifact(tmp_path / f"{name}.onnx", stored))
+        for name, stored in (
+            ("none", {}),
+            ("one", {"overall": 0.1, "classes": {}}),
+            ("classes", {"overall": 0.1, "classes": {"red": 0.9, "blue & co": 0.2}}),
+        )
+    }
     assert [str(detector.thresholds) for detector in names.values()] == [
-        "0.4, the default, as the model stores none", "0.1, the best F1 on the validation data, stored with the model",
-        "0.1 (0.2 to 0.9 by class), the best F1 on the validation data, stored with the model"]
+        "0.4, the default, as the model stores none",
+        "0.1, the best F1 on the validation data, stored with the model",
+        "0.1 (0.2 to 0.9 by class), the best F1 on the validation data, stored with the model",
+    ]
     assert [len(detector.predict(image)[0]) for detector in names.values()] == [2, 3, 2]
     assert [len(detector.predict(image, min_score=0.7)[0]) for detector in names.values()] == [1, 1, 1]
 
@@ -91,7 +104,9 @@ def test_outputs_of_other_shapes(changed):
         del model.graph.output[:]
         model.graph.output.extend(outputs)
         onnx.save(model, path := changed(INPUT).with_name("other.onnx"))
-        with pytest.raises(InputError, match=rf"other\.onnx: returns {told} for an image; expected boxes \[D, 4\], scores"):
+        with pytest.raises(
+            InputError, match=rf"other\.onnx: returns {told} for an image; expected boxes \[D, 4\], scores"
+        ):
             efficientdet.load_detector(path).predict(IMAGE)
 
 
@@ -109,8 +124,16 @@ def test_boxes_that_are_not_finite_are_left_out(changed):
 @pytest.mark.parametrize("name", ["artifacts.json", "artifacts.md"])
 def test_a_table_that_cannot_be_written_is_one_line(tmp_path, name):
     (tmp_path / name).mkdir()
-    table = ArtifactTable(model="d0", machine="none", versions={}, compared_in="", checkpoint=None, validation_images=0,
-                          calibration_images=0, artifacts=[])
+    table = ArtifactTable(
+        model="d0",
+        machine="none",
+        versions={},
+        compared_in="",
+        checkpoint=None,
+        validation_images=0,
+        calibration_images=0,
+        artifacts=[],
+    )
     with pytest.raises(InputError, match=rf"{name}: cannot be written \(Is a directory\)"):
         table.write(str(tmp_path))
 

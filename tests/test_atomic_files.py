@@ -101,10 +101,21 @@ def test_unfinished_folder_is_beside_and_goes(tmp_path):
 
 
 def test_what_the_dead_left_goes_and_what_the_living_write_stays(tmp_path, dead):
-    gone = [f".ckpt-1.{HOST}.{dead}.unfinished", f".a.json.{HOST}.{os.getpid()}.unfinished",
-            ".ckpt-2.elsewhere.1.unfinished", ".old.1"]
-    stays = [f".ckpt-3.{HOST}.{os.getppid()}.unfinished", f".ckpt-3.{HOST}.1.unfinished", ".ckpt-4.elsewhere.1.unfinished",
-             ".old.2", ".old.x", "ckpt-5", f"ckpt-6.{HOST}.{dead}.unfinished"]
+    gone = [
+        f".ckpt-1.{HOST}.{dead}.unfinished",
+        f".a.json.{HOST}.{os.getpid()}.unfinished",
+        ".ckpt-2.elsewhere.1.unfinished",
+        ".old.1",
+    ]
+    stays = [
+        f".ckpt-3.{HOST}.{os.getppid()}.unfinished",
+        f".ckpt-3.{HOST}.1.unfinished",
+        ".ckpt-4.elsewhere.1.unfinished",
+        ".old.2",
+        ".old.x",
+        "ckpt-5",
+        f"ckpt-6.{HOST}.{dead}.unfinished",
+    ]
     for name in (*gone, *stays):
         leave(tmp_path, name, hours=0 if name in (".ckpt-4.elsewhere.1.unfinished", ".old.2") else 2)
     os.replace(tmp_path / ".old.1" / "half", tmp_path / "half")  # a file of its own

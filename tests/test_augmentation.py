@@ -50,7 +50,9 @@ def half_pixel(*, start, length, count):
 
 # --- crop
 
-GRAY_LEVEL = 0.9  # the crop's interpolation is OpenCV's, in integers: the last of them may be the neighbor of the nearest
+GRAY_LEVEL = (
+    0.9  # the crop's interpolation is OpenCV's, in integers: the last of them may be the neighbor of the nearest
+)
 
 
 def test_crop_resamples_the_window_alone():
@@ -72,7 +74,8 @@ def test_crop_resamples_the_window_alone():
 
 
 @pytest.mark.parametrize(
-    ("scaled", "offset", "window"), [((120, 160), (10, 20), (24, 24)), ((30, 40), (2, 4), (32, 32))])
+    ("scaled", "offset", "window"), [((120, 160), (10, 20), (24, 24)), ((30, 40), (2, 4), (32, 32))]
+)
 def test_crop_equals_resizing_all_and_cutting(scaled, offset, window):
     """Where the window is commensurate; the outermost pixel aside, whose neighbor outside the window is not read."""
     source, ratio = picture(60, 80), scaled[0] / 60
@@ -104,8 +107,8 @@ def test_real_jpegs_are_cropped_like_their_whole(data_folder):
         drawn = ScaleJitterCrop((256, 256)).draw(image_size(data), tf.constant([3, number]))
         png = encoded(tf.io.decode_jpeg(data, channels=3).numpy())
         direct, by_whole = (
-            crop_image(tf.constant(source), drawn, size=(256, 256)).numpy().astype(int)
-            for source in (data, png))
+            crop_image(tf.constant(source), drawn, size=(256, 256)).numpy().astype(int) for source in (data, png)
+        )
         assert (np.abs(direct - by_whole) > 1).mean() < 0.005
 
 
@@ -171,20 +174,26 @@ def test_boxes_stay_on_their_objects(flip):
 
 def test_boxes_by_hand():
     plan = crop(offset=(10, 20), window=(40, 50), size=(80, 100))
-    boxes = tf.constant([
-        [0.2, 0.3, 0.4, 0.5],    # inside: 20..40, 30..50 px -> 20..60, 20..60
-        [0.0, 0.0, 1.0, 1.0],    # all of the image: clipped to the crop, whose far edges are 80 and 100, not 79 and 99
-        [0.0, 0.0, 0.103, 1.0],  # 0.3 px of it are in the window: a sliver of 0.6 input px
-        [0.0, 0.0, 0.1, 0.2],    # touches the corner
-        [0.6, 0.8, 0.9, 0.9],    # outside
-        [0.2, 0.3, 0.204, 0.5],  # 0.4 px high in the original and not cut
-        [0.2, 0.3, 0.2, 0.5],    # no area
-    ])
+    boxes = tf.constant(
+        [
+            [0.2, 0.3, 0.4, 0.5],  # inside: 20..40, 30..50 px -> 20..60, 20..60
+            [
+                0.0,
+                0.0,
+                1.0,
+                1.0,
+            ],  # all of the image: clipped to the crop, whose far edges are 80 and 100, not 79 and 99
+            [0.0, 0.0, 0.103, 1.0],  # 0.3 px of it are in the window: a sliver of 0.6 input px
+            [0.0, 0.0, 0.1, 0.2],  # touches the corner
+            [0.6, 0.8, 0.9, 0.9],  # outside
+            [0.2, 0.3, 0.204, 0.5],  # 0.4 px high in the original and not cut
+            [0.2, 0.3, 0.2, 0.5],  # no area
+        ]
+    )
     moved, kept = crop_boxes(boxes, plan, source_size=tf.constant([100, 100]))
     assert kept.numpy().tolist() == [True, True, False, False, False, True, False]
     np.testing.assert_allclose(moved[:2], [[20, 20, 60, 60], [0, 0, 80, 100]], atol=1e-4)
-    mirrored, kept_too = crop_boxes(
-        boxes, plan._replace(flip=tf.constant(True)), source_size=tf.constant([100, 100]))
+    mirrored, kept_too = crop_boxes(boxes, plan._replace(flip=tf.constant(True)), source_size=tf.constant([100, 100]))
     np.testing.assert_allclose(mirrored[0], [20, 40, 60, 80], atol=1e-4)
     np.testing.assert_array_equal(kept, kept_too)
 
@@ -208,9 +217,13 @@ def test_resize_and_flip_shows_what_evaluation_does():
         drawn = augmentation.draw(tf.constant([60, 80]), tf.constant([1, number]))
         flips.append(bool(drawn.flip))
         seen = augmentation.image(tf.constant(encoded(source)), drawn).numpy().astype(int)
-        assert np.abs(seen - (whole[:, ::-1] if drawn.flip else whole)).max() <= 1  # a gray level in the middle rounds up
+        assert (
+            np.abs(seen - (whole[:, ::-1] if drawn.flip else whole)).max() <= 1
+        )  # a gray level in the middle rounds up
         boxes, kept = augmentation.boxes(tf.constant([[0.5, 0.25, 1.0, 0.5]]), drawn, source_size=tf.constant([60, 80]))
         np.testing.assert_allclose(boxes, [[24, 20, 48, 30]] if drawn.flip else [[24, 10, 48, 20]], atol=1e-4)
         assert kept.numpy().tolist() == [True]
     assert 10 < sum(flips) < 30
-    assert flips == [bool(augmentation.draw(tf.constant([7, 9]), tf.constant([1, number])).flip) for number in range(40)]
+    assert flips == [
+        bool(augmentation.draw(tf.constant([7, 9]), tf.constant([1, number])).flip) for number in range(40)
+    ]

@@ -23,7 +23,11 @@ def both(tmp_path_factory, with_jax):
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, TESTS / "backend_probe.py", folder / "given.npz", folder / "found.npz", TESTS.parent],
-        env=environment, capture_output=True, text=True, timeout=600)
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return backend_probe.found_arrays(given), dict(np.load(folder / "found.npz"))
 
@@ -31,7 +35,8 @@ def both(tmp_path_factory, with_jax):
 def test_both_find_arrays_of_the_same_names_kinds_and_shapes(both):
     tensorflow, jax = both
     assert {name: (array.dtype, array.shape) for name, array in tensorflow.items()} == {
-        name: (array.dtype, array.shape) for name, array in jax.items()}
+        name: (array.dtype, array.shape) for name, array in jax.items()
+    }
 
 
 @pytest.mark.parametrize("part", ["targets", "outputs", "b0", "losses"])

@@ -14,8 +14,14 @@ def layer_of(channels=6, *, policy="float32", **options):
     layer = BatchNormalization(dtype=policy, **options)
     layer.build((None, 4, 4, channels))
     rng = np.random.default_rng(1)
-    layer.set_weights([rng.uniform(0.5, 2, channels), rng.normal(size=channels), rng.normal(size=channels),
-                       rng.uniform(0.5, 2, channels)])  # gamma, beta, mean, variance
+    layer.set_weights(
+        [
+            rng.uniform(0.5, 2, channels),
+            rng.normal(size=channels),
+            rng.normal(size=channels),
+            rng.uniform(0.5, 2, channels),
+        ]
+    )  # gamma, beta, mean, variance
     return layer
 
 

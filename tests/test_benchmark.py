@@ -39,8 +39,12 @@ def miniature(monkeypatch):
     detector = miniature_detector()
     names = ClassNames((1, 2, 3), ("a", "b", "c"))
     description = Description(model_name="efficientdet-d0", hparams={}, categories=names.to_categories(), weights="raw")
-    restored = Restored(detector=detector, hparams=EfficientDetHyperparameters(image_size=64), class_names=names,
-                        description=description)
+    restored = Restored(
+        detector=detector,
+        hparams=EfficientDetHyperparameters(image_size=64),
+        class_names=names,
+        description=description,
+    )
     monkeypatch.setattr(module, "open_model", lambda _: (restored, Runtime(precision="float32", use_xla=False)))
     monkeypatch.setattr(module, "multiply_adds_per_second", lambda precision: 1e9)
     return detector
@@ -76,9 +80,16 @@ def test_figures_and_log_values_by_hand():
     assert report["images_per_s"] == pytest.approx({"preprocessing": 8.0, "end_to_end": 20.0})
     assert report["compile_s"] == pytest.approx({"end_to_end": 4.8})
     assert report["detections_per_image"] == 15.0
-    assert log_values(report) == pytest.approx({
-        "inference_fps": 20.0, "inference_latency_ms": 200.0, "latency_avg": 0.2, "latency_90": 0.28,
-        "latency_95": 0.29, "latency_99": 0.298})
+    assert log_values(report) == pytest.approx(
+        {
+            "inference_fps": 20.0,
+            "inference_latency_ms": 200.0,
+            "latency_avg": 0.2,
+            "latency_90": 0.28,
+            "latency_95": 0.29,
+            "latency_99": 0.298,
+        }
+    )
 
 
 def test_images_are_drawn_anew():
@@ -128,7 +139,9 @@ def test_random_weights_give_suppression_work():
     detector = miniature_detector()
     predict = build_predict(detector, compiled=False)
     images = Images(None, size=(64, 64), batch_size=1)
-    run = measure_detector(predict, images, preprocessing=lambda photographs: preprocess(photographs, Letterbox((64, 64))))
+    run = measure_detector(
+        predict, images, preprocessing=lambda photographs: preprocess(photographs, Letterbox((64, 64)))
+    )
     assert list(run.seconds) == ["preprocessing", "network", "post_processing", "end_to_end"]
     assert all(seconds > 0 for seconds in run.seconds.values())
     assert run.detections == 20  # all slots
@@ -142,9 +155,13 @@ def test_candidates_above_threshold_by_hand(threshold, wanted):
     assert count_candidates(NetworkOutputs(logits, np.zeros((3, 4)), logits.max(axis=-1)), config=suppression) == wanted
 
 
-@pytest.mark.parametrize(("scores", "options", "wanted"), [
-    ("softmax", {}, 4),  # of 0.06 0.06 | 0.79 0.11 | 0.33 0.33
-    ("softmax", {"candidates_per_level": 1}, 1)])
+@pytest.mark.parametrize(
+    ("scores", "options", "wanted"),
+    [
+        ("softmax", {}, 4),  # of 0.06 0.06 | 0.79 0.11 | 0.33 0.33
+        ("softmax", {"candidates_per_level": 1}, 1),
+    ],
+)
 def test_candidates_of_a_softmax_by_hand(scores, options, wanted):
     logits = np.array([[2.7, 0, 0], [0, 2, 0], [1, 1, 1]])
     suppression = SuppressionConfig(score_threshold=0.1, scores=scores, **options)
@@ -153,9 +170,17 @@ def test_candidates_of_a_softmax_by_hand(scores, options, wanted):
 
 
 def test_report_log_and_trace(miniature, tmp_path, capsys):
-    report = benchmark(MODEL, BenchmarkConfig(
-        batch_size=2, runs=3, warm_up_runs=2, trace_folder=str(tmp_path / "trace"),
-        log_file=str(tmp_path / "time_log.txt"), output_json=str(tmp_path / "report.json")))
+    report = benchmark(
+        MODEL,
+        BenchmarkConfig(
+            batch_size=2,
+            runs=3,
+            warm_up_runs=2,
+            trace_folder=str(tmp_path / "trace"),
+            log_file=str(tmp_path / "time_log.txt"),
+            output_json=str(tmp_path / "report.json"),
+        ),
+    )
     assert json.loads((tmp_path / "report.json").read_text()) == report
     assert set(report["latency_ms"]) == {"preprocessing", "network", "post_processing", "end_to_end"}
     assert report["latency_ms"]["end_to_end"]["p50"] <= report["latency_ms"]["end_to_end"]["p99"]
@@ -170,17 +195,26 @@ def test_report_log_and_trace(miniature, tmp_path, capsys):
     assert lines[-1]["type"] == "LOG"
     assert lines[-1]["data"] == log_values(report)
     assert {line["metric"]: line["metadata"]["unit"] for line in lines[:-1]} == {
-        "inference_fps": "images/s", "inference_latency_ms": "ms", "latency_avg": "s", "latency_90": "s",
-        "latency_95": "s", "latency_99": "s"}
+        "inference_fps": "images/s",
+        "inference_latency_ms": "ms",
+        "latency_avg": "s",
+        "latency_90": "s",
+        "latency_95": "s",
+        "latency_99": "s",
+    }
     assert list((tmp_path / "trace").rglob("*.xplane.pb"))
     shown = capsys.readouterr().out
     assert all(text in shown for text in ("p99", "end_to_end", "random pixels", "100 above score 0.001"))
 
 
-@pytest.mark.parametrize(("runtime", "int8_images", "wanted"), [
-    ("onnxruntime", (), ("onnxruntime", "float32", "a processor", None)),
-    ("openvino", ("a.jpg",), ("openvino", "int8", "a processor", None)),
-    ("keras", (), ("tensorflow with XLA", "mixed_float16", "a GPU", 5))])
+@pytest.mark.parametrize(
+    ("runtime", "int8_images", "wanted"),
+    [
+        ("onnxruntime", (), ("onnxruntime", "float32", "a processor", None)),
+        ("openvino", ("a.jpg",), ("openvino", "int8", "a processor", None)),
+        ("keras", (), ("tensorflow with XLA", "mixed_float16", "a GPU", 5)),
+    ],
+)
 def test_report_names_what_really_ran(miniature, monkeypatch, runtime, int8_images, wanted):
     # As on a machine with a GPU, where Keras would compute in float16 and other runtimes do not look at it.
     accelerated = Runtime(precision="mixed_float16", use_xla=True)
@@ -191,7 +225,9 @@ def test_report_names_what_really_ran(miniature, monkeypatch, runtime, int8_imag
     monkeypatch.setattr(module, "device_name", lambda: "a GPU")
     monkeypatch.setattr(module, "peak_device_memory", lambda: 5)
     monkeypatch.setattr(module, "processor_name", lambda: "a processor")
-    report = benchmark(replace(MODEL, runtime=runtime, int8_images=int8_images), BenchmarkConfig(runs=1, warm_up_runs=1))
+    report = benchmark(
+        replace(MODEL, runtime=runtime, int8_images=int8_images), BenchmarkConfig(runs=1, warm_up_runs=1)
+    )
     assert tuple(report[name] for name in ("runtime", "precision", "device", "peak_device_memory_bytes")) == wanted
 
 
@@ -218,9 +254,12 @@ print(sorted(run.seconds), run.detections)
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
 def test_under_jax_with_tensorflow_absent():
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
-                   "XLA_FLAGS": "--xla_backend_optimization_level=0"}  # nothing is timed here
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": "jax",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
+        "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    }  # nothing is timed here
     done = subprocess.run([sys.executable, "-c", _WITHOUT_TENSORFLOW], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "['end_to_end', 'network', 'post_processing'] 20.0"
-

@@ -23,8 +23,13 @@ SMALL = "--model=retinanet-resnet18"
 
 def run(script, *flags, backend="tensorflow"):
     command = [sys.executable, str(REPOSITORY / "benchmarks" / script), *flags]
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": "", "KERAS_BACKEND": backend,
-           "XLA_FLAGS": "--xla_backend_optimization_level=0"}  # no time is asserted
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "CUDA_VISIBLE_DEVICES": "",
+        "KERAS_BACKEND": backend,
+        "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    }  # no time is asserted
     if backend == "tensorflow":
         done = forked_programs.run(command, env=env, timeout=600)
     else:
@@ -43,8 +48,15 @@ def test_evaluation():
 def test_serve_load(tmp_path):
     model = write_color_artifact(tmp_path / "colors.onnx")
     Image.new("RGB", (40, 30), (200, 10, 10)).save(tmp_path / "a.png")
-    shown = run("serve_load.py", f"--model={model}", f"--images={tmp_path}/*.png", "--clients=2", "--minutes=0.02",
-                "--", "--max_batch=2")
+    shown = run(
+        "serve_load.py",
+        f"--model={model}",
+        f"--images={tmp_path}/*.png",
+        "--clients=2",
+        "--minutes=0.02",
+        "--",
+        "--max_batch=2",
+    )
     assert int(re.match(r"(\d+) answered in \d+ s by 2 clients: ", shown)[1]) > 2
     assert "lost: 0 []; the server ended with 0" in shown
     assert re.search(r"memory of the server: \d+ MB before, \d+", shown)
@@ -54,9 +66,16 @@ def test_input(tmp_path):
     drawn = draw_records(tmp_path, images={"train": 16}, side=64)
     shown = run("input.py", f"--records={drawn.folder}/train-*.tfrecord", "--size=128", "--seconds=0.2", "--runs=1")
     assert [line.split("  ")[0] for line in shown.splitlines()[:4]] == [
-        "decoding only", "ours, images and boxes", "ours, normalized and assigned", "baseline, normalized and assigned"]
-    assert re.search(r"ours: \d\.\d\d of decoding; with normalization and assignment \d\.\d\d of it and \d+\.\d times the "
-                     "baseline", shown)
+        "decoding only",
+        "ours, images and boxes",
+        "ours, normalized and assigned",
+        "baseline, normalized and assigned",
+    ]
+    assert re.search(
+        r"ours: \d\.\d\d of decoding; with normalization and assignment \d\.\d\d of it and \d+\.\d times the "
+        "baseline",
+        shown,
+    )
 
 
 @pytest.mark.parametrize(("backend", "ways"), [("tensorflow", 3), ("jax", 2)])
@@ -71,7 +90,10 @@ def test_assignment(backend, ways):
 def test_training_step(precision):
     shown = run("training_step.py", SMALL, "--size=64", "--batch_size=2", "--steps=1", f"--precision={precision}")
     assert re.findall(r"^(\w[\w ]+, [\w ]+\w) +\d+\.\d\d images/s, \d", shown, re.MULTILINE) == [
-        "whole step, 8 boxes", "whole step, 40 boxes", "network, toy loss"]
+        "whole step, 8 boxes",
+        "whole step, 40 boxes",
+        "network, toy loss",
+    ]
     assert "peak memory" in shown
 
 
@@ -86,10 +108,15 @@ def test_training_step_under_jax():
 def test_exported_inference_beside_a_peer(tmp_path, runtime):
     pytest.importorskip(runtime)
     shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, 4, 4]) for name in "xy"]
-    peer = helper.make_model(helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "peer", shapes[:1], shapes[1:]),
-                             opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    peer = helper.make_model(
+        helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "peer", shapes[:1], shapes[1:]),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=10,
+    )
     onnx.save(peer, str(tmp_path / "peer.onnx"))
-    shown = run("exported_inference.py", f"--runtime={runtime}", "--size=64", "--turns=1", f"--peer={tmp_path}/peer.onnx")
+    shown = run(
+        "exported_inference.py", f"--runtime={runtime}", "--size=64", "--turns=1", f"--peer={tmp_path}/peer.onnx"
+    )
     medians = dict(re.findall(r"^(\w+)[,.].*median +(\d+\.\d) ms", shown, re.MULTILINE))
     assert medians.keys() == {"ours", "peer"}
     assert f"{runtime}, batch 1 at 64 px, python" in shown
@@ -99,9 +126,20 @@ def test_inference_table(tmp_path):
     """Two sizes, of which the reference publishes one."""
     for batch_size, milliseconds in ((3, 60.0), (1, 20.0)):
         latency = dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), milliseconds)
-        (tmp_path / f"{batch_size}.json").write_text(json.dumps({
-            "batch_size": batch_size, "latency_ms": {"end_to_end": latency, "network": latency}, "versions": {"keras": "3"},
-            "model": "efficientdet-d0", "image_size": [512, 512], "device": "card", "runtime": "jax", "precision": "float32"}))
+        (tmp_path / f"{batch_size}.json").write_text(
+            json.dumps(
+                {
+                    "batch_size": batch_size,
+                    "latency_ms": {"end_to_end": latency, "network": latency},
+                    "versions": {"keras": "3"},
+                    "model": "efficientdet-d0",
+                    "image_size": [512, 512],
+                    "device": "card",
+                    "runtime": "jax",
+                    "precision": "float32",
+                }
+            )
+        )
     shown = run("inference_table.py", f"{tmp_path}/3.json", f"{tmp_path}/1.json").splitlines()
     assert [line.split("|")[1:3] for line in shown[2:4]] == [[" 1 ", " 50.0 "], [" 3 ", " 50.0 "]]
     assert shown[2].endswith("| 26.31 | 38 | 1.32 |")

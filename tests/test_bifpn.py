@@ -7,16 +7,35 @@ from model.bifpn import BifpnConfig, NearestResize, WeightedFusion, build_bifpn,
 from model.detector import named_variables
 from program_support.errors import InputError
 
-LEVELS_3_TO_7 = [(6, [3, 4]), (5, [2, 5]), (4, [1, 6]), (3, [0, 7]), (4, [1, 7, 8]), (5, [2, 6, 9]), (6, [3, 5, 10]),
-                 (7, [4, 11])]
-LEVELS_3_TO_8 = [(7, [4, 5]), (6, [3, 6]), (5, [2, 7]), (4, [1, 8]), (3, [0, 9]), (4, [1, 9, 10]), (5, [2, 8, 11]),
-                 (6, [3, 7, 12]), (7, [4, 6, 13]), (8, [5, 14])]
+LEVELS_3_TO_7 = [
+    (6, [3, 4]),
+    (5, [2, 5]),
+    (4, [1, 6]),
+    (3, [0, 7]),
+    (4, [1, 7, 8]),
+    (5, [2, 6, 9]),
+    (6, [3, 5, 10]),
+    (7, [4, 11]),
+]
+LEVELS_3_TO_8 = [
+    (7, [4, 5]),
+    (6, [3, 6]),
+    (5, [2, 7]),
+    (4, [1, 8]),
+    (3, [0, 9]),
+    (4, [1, 9, 10]),
+    (5, [2, 8, 11]),
+    (6, [3, 7, 12]),
+    (7, [4, 6, 13]),
+    (8, [5, 14]),
+]
 
 
 def pyramid_of(config, *, side=64, channels=(5, 6, 7)):
     """A model from backbone features of levels 3 to 5 to the pyramid."""
-    inputs = [keras.Input((side >> level, side >> level, number))
-              for level, number in zip(range(3, 6), channels, strict=True)]
+    inputs = [
+        keras.Input((side >> level, side >> level, number)) for level, number in zip(range(3, 6), channels, strict=True)
+    ]
     return keras.Model(inputs, build_bifpn(inputs, config))
 
 
@@ -33,9 +52,16 @@ def test_the_nodes_of_two_levels_and_of_one():
 def test_every_edge_of_the_first_cell_has_its_own_convolution():
     names = set(named_variables(pyramid_of(BifpnConfig(filters=8, cells=2))))
     resampling = {name.rsplit("/", 2)[0] for name in names if "resample" in name}
-    assert resampling == {"resample_p6"} | {f"fpn_cells/cell_0/{edge}" for edge in (
-        "fnode1/resample_0_2_6", "fnode2/resample_0_1_7", "fnode3/resample_0_0_8", "fnode4/resample_0_1_9",
-        "fnode5/resample_0_2_10")}
+    assert resampling == {"resample_p6"} | {
+        f"fpn_cells/cell_0/{edge}"
+        for edge in (
+            "fnode1/resample_0_2_6",
+            "fnode2/resample_0_1_7",
+            "fnode3/resample_0_0_8",
+            "fnode4/resample_0_1_9",
+            "fnode5/resample_0_2_10",
+        )
+    }
     assert {f"fpn_cells/cell_1/fnode{i}/op_after_combine{5 + i}/conv/pointwise_kernel" for i in range(8)} <= names
     assert sum("/WSM" in name for name in names) == 2 * 19
     assert "fpn_cells/cell_0/fnode4/WSM_2" in names
@@ -47,9 +73,19 @@ def test_a_pyramid_whose_features_have_its_filters_resamples_without_weights():
     assert not [name for name in names if "resample" in name]
 
 
-@pytest.mark.parametrize("changes", [
-    {}, {"weight_method": "sum"}, {"separable_conv": False}, {"conv_bn_act_pattern": True}, {"max_level": 8},
-    {"conv_after_downsample": True}, {"apply_bn_for_resampling": False}, {"activation": "relu"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"weight_method": "sum"},
+        {"separable_conv": False},
+        {"conv_bn_act_pattern": True},
+        {"max_level": 8},
+        {"conv_after_downsample": True},
+        {"apply_bn_for_resampling": False},
+        {"activation": "relu"},
+    ],
+)
 def test_shapes_and_finite_values_of_every_variant(changes):
     pyramid = pyramid_of(BifpnConfig(**{"filters": 8, "cells": 1, **changes}), side=96)
     rng = np.random.default_rng(0)
@@ -60,8 +96,9 @@ def test_shapes_and_finite_values_of_every_variant(changes):
     assert all(np.isfinite(output).all() for output in outputs)
     names = set(named_variables(pyramid))
     assert any("/WSM" in name for name in names) == (changes.get("weight_method") != "sum")
-    assert ("fpn_cells/cell_0/fnode0/op_after_combine5/conv/bias" in names) == ("conv_bn_act_pattern" not in changes) \
-        or "max_level" in changes
+    assert ("fpn_cells/cell_0/fnode0/op_after_combine5/conv/bias" in names) == (
+        "conv_bn_act_pattern" not in changes
+    ) or "max_level" in changes
     assert ("resample_p6/bn/gamma" in names) == ("apply_bn_for_resampling" not in changes)
 
 
@@ -107,7 +144,9 @@ def test_fusion_divides_in_float32_under_16_bits():
 
 
 UPSAMPLINGS = {  # convention -> the rule in exact arithmetic: source of row i where h rows become H
-    False: lambda i, h, H: i * h // H, True: lambda i, h, H: (2 * i + 1) * h // (2 * H)}
+    False: lambda i, h, H: i * h // H,
+    True: lambda i, h, H: (2 * i + 1) * h // (2 * H),
+}
 
 
 @pytest.mark.parametrize("half_pixel", UPSAMPLINGS)
@@ -117,12 +156,15 @@ def test_upsampling_copies_what_tensorflow_copies(source, half_pixel):
     features = np.arange(source * (source + 1), dtype=np.float32).reshape(1, source, source + 1, 1)
     for size in [(2 * source, 2 * source + 2), (2 * source - 1, 2 * source + 1), (source, source + 1)]:
         wanted = tf.raw_ops.ResizeNearestNeighbor(
-            images=features, size=size, align_corners=False, half_pixel_centers=half_pixel)
+            images=features, size=size, align_corners=False, half_pixel_centers=half_pixel
+        )
         np.testing.assert_array_equal(NearestResize(size, half_pixel_centers=half_pixel)(features), wanted)
 
 
-@pytest.mark.parametrize(("half_pixel", "three_to_five", "four_to_seven"), [
-    (False, [0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2, 3]), (True, [0, 0, 1, 2, 2], [0, 0, 1, 2, 2, 3, 3])])
+@pytest.mark.parametrize(
+    ("half_pixel", "three_to_five", "four_to_seven"),
+    [(False, [0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2, 3]), (True, [0, 0, 1, 2, 2], [0, 0, 1, 2, 2, 3, 3])],
+)
 def test_upsampling_by_hand(half_pixel, three_to_five, four_to_seven):
     layer = NearestResize((5, 7), half_pixel_centers=half_pixel)
     features = tf.reshape(tf.range(12.0), (1, 3, 4, 1))
@@ -135,7 +177,9 @@ def test_upsampling_by_hand(half_pixel, three_to_five, four_to_seven):
 @pytest.mark.parametrize(("height", "width"), [(320, 320), (200, 136), (72, 88)])
 def test_every_upsampling_of_a_pyramid_follows_its_convention(half_pixel, height, width):
     inputs = [keras.Input((-(-height // 2**level), -(-width // 2**level), 4)) for level in range(3, 6)]
-    pyramid = keras.Model(inputs, build_bifpn(inputs, BifpnConfig(filters=4, cells=2, half_pixel_upsampling=half_pixel)))
+    pyramid = keras.Model(
+        inputs, build_bifpn(inputs, BifpnConfig(filters=4, cells=2, half_pixel_upsampling=half_pixel))
+    )
     layers = [layer for layer in pyramid.layers if isinstance(layer, NearestResize)]
     assert len(layers) == 2 * 4  # in each cell every level but the coarsest receives the one above
     rule, odd = UPSAMPLINGS[half_pixel], 0
@@ -153,7 +197,11 @@ def test_every_upsampling_of_a_pyramid_follows_its_convention(half_pixel, height
 
 
 def test_layers_survive_their_configuration():
-    for layer in (WeightedFusion(fusion_relu=False), NearestResize((5, 3)), NearestResize((5, 3), half_pixel_centers=True)):
+    for layer in (
+        WeightedFusion(fusion_relu=False),
+        NearestResize((5, 3)),
+        NearestResize((5, 3), half_pixel_centers=True),
+    ):
         again = type(layer).from_config(layer.get_config())
         assert again.get_config() == layer.get_config()
 

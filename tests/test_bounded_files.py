@@ -27,7 +27,12 @@ def test_what_need_not_end_is_not_opened(tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.open", None)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("socket")
-        for name, kind in (("pipe", "a named pipe"), ("zero", "a device"), ("folder", "a folder"), ("socket", "a socket")):
+        for name, kind in (
+            ("pipe", "a named pipe"),
+            ("zero", "a device"),
+            ("folder", "a folder"),
+            ("socket", "a socket"),
+        ):
             with pytest.raises(OSError, match=f"it is {kind}"):
                 read_regular_file(tmp_path / name)
     with pytest.raises(FileNotFoundError):
@@ -46,14 +51,17 @@ def test_json_may_come_through_a_pipe_and_not_from_a_device(tmp_path):
         read_json("/dev/zero")
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (b"", "is not json .0 bytes"),
-    (b"\xff{}", "is not json"),
-    (b"[" * 100_000, "nested too deeply"),
-    (b'{"id": ' + b"9" * 5000 + b"}", "contains an integer with thousands of digits"),
-    (b'{"id": 3, "bbox": [1], "bbox": [2]}', r"an object with id 3 gives 'bbox' twice, as \[1\] and as \[2\]"),
-    (b'{"images": [1], "images": []}', "gives 'images' twice"),
-])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not json .0 bytes"),
+        (b"\xff{}", "is not json"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"id": ' + b"9" * 5000 + b"}", "contains an integer with thousands of digits"),
+        (b'{"id": 3, "bbox": [1], "bbox": [2]}', r"an object with id 3 gives 'bbox' twice, as \[1\] and as \[2\]"),
+        (b'{"images": [1], "images": []}', "gives 'images' twice"),
+    ],
+)
 def test_broken_json(tmp_path, content, message):
     path = tmp_path / "a.json"
     path.write_bytes(content)

@@ -81,11 +81,15 @@ def test_random_boxes_with_weights_against_the_oracle():
     np.testing.assert_allclose(WEIGHTED.decode(drawn, anchors), decoded, rtol=1e-4, atol=1e-2)
 
 
-@pytest.mark.parametrize(("name", "coder"), [("w1", FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE)), ("w10", WEIGHTED)])
+@pytest.mark.parametrize(
+    ("name", "coder"), [("w1", FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE)), ("w10", WEIGHTED)]
+)
 def test_torchvisions_box_coder(golden_folder, name, coder):
     golden = np.load(golden_folder / "families" / "box_coder.npz")
     proposals = golden["proposals"][:, YX]
-    np.testing.assert_allclose(coder.encode(golden["gt_boxes"][:, YX], proposals), golden[f"encoded_{name}"][:, YX], atol=2e-5)
+    np.testing.assert_allclose(
+        coder.encode(golden["gt_boxes"][:, YX], proposals), golden[f"encoded_{name}"][:, YX], atol=2e-5
+    )
     wanted = golden[f"decoded_{name}"][:, YX]
     sides = np.abs(wanted[:, 2:] - wanted[:, :2]).max(axis=1, keepdims=True)
     off = np.abs(to_numpy(coder.decode(golden[f"deltas_{name}"][:, YX], proposals)) - wanted)

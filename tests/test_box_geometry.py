@@ -44,8 +44,9 @@ def test_clipping_goes_by_the_size_of_each_image():
     np.testing.assert_array_equal(clipped, [[[0, 0, 5, 20]], [[30, 30, 40, 80]]])
 
 
-@pytest.mark.parametrize(("kind", "wanted"), [
-    ("iou", 1 / 7), ("giou", 1 / 7 - 2 / 9), ("diou", 1 / 7 - 1 / 9), ("ciou", 1 / 7 - 1 / 9)])
+@pytest.mark.parametrize(
+    ("kind", "wanted"), [("iou", 1 / 7), ("giou", 1 / 7 - 2 / 9), ("diou", 1 / 7 - 1 / 9), ("ciou", 1 / 7 - 1 / 9)]
+)
 def test_penalties_by_hand(kind, wanted):
     assert float(generalized_iou(tf.constant(ONE), tf.constant(OTHER), kind=kind)) == pytest.approx(wanted, abs=1e-6)
 
@@ -69,8 +70,18 @@ def test_random_pairs_against_the_oracle(kind):
 
 @pytest.mark.parametrize("kind", IOU_KINDS)
 def test_empty_boxes_give_finite_values_and_gradients(kind):
-    degenerate = tf.constant([[0.0, 0, 0, 0], [5, 5, 5, 5], [5, 5, 5, 9], [5, 5, 9, 5], [9, 9, 5, 5], [0, 0, 1e-6, 1e-6],
-                              [0, 0, 4, 4], [1e4, 1e4, 1e4, 1e4]])
+    degenerate = tf.constant(
+        [
+            [0.0, 0, 0, 0],
+            [5, 5, 5, 5],
+            [5, 5, 5, 9],
+            [5, 5, 9, 5],
+            [9, 9, 5, 5],
+            [0, 0, 1e-6, 1e-6],
+            [0, 0, 4, 4],
+            [1e4, 1e4, 1e4, 1e4],
+        ]
+    )
     boxes = tf.Variable(tf.repeat(degenerate, 8, axis=0))
     others = tf.Variable(tf.tile(degenerate, [8, 1]))  # every one with every other
     with tf.GradientTape() as tape:

@@ -25,20 +25,23 @@ from program_support.errors import InputError
 NAN, INFINITE = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize(("kind", "taken", "refused", "expected"), [
-    (Count, (1, 2**31 - 1), (0, -1, "4", -INFINITE, NAN), "at least 1"),
-    (Count, (), (2**31, 10**30), "at most 2147483647"),
-    (CountOrZero, (0, 1), (-1,), "at least 0"),
-    (Positive, (1e-30, 1e30), (0, -0.0, NAN, -INFINITE, INFINITE), "a finite number above 0"),
-    (NonNegative, (0, 0.5), (-1e-9, NAN, INFINITE), "a finite number, at least 0"),
-    (Share, (0, 0.5, 1), (-0.1, 1.1, NAN, INFINITE, None.__class__), "0 to 1"),
-    (PositiveShare, (1e-9, 1), (0, 1.1, NAN), "above 0, at most 1"),
-    (BelowOne, (0, 0.999), (1, -0.1, NAN), "at least 0 and below 1"),
-    (InsideZeroToOne, (0.5,), (0, 1, NAN), "above 0 and below 1"),
-    (Count | None, (None, 1), (0,), "at least 1"),
-    (tuple[Count, ...], ((), (1, 2)), ((1, 0),), "at least 1"),
-    (int | str, (-1, "x"), (), ""),
-])
+@pytest.mark.parametrize(
+    ("kind", "taken", "refused", "expected"),
+    [
+        (Count, (1, 2**31 - 1), (0, -1, "4", -INFINITE, NAN), "at least 1"),
+        (Count, (), (2**31, 10**30), "at most 2147483647"),
+        (CountOrZero, (0, 1), (-1,), "at least 0"),
+        (Positive, (1e-30, 1e30), (0, -0.0, NAN, -INFINITE, INFINITE), "a finite number above 0"),
+        (NonNegative, (0, 0.5), (-1e-9, NAN, INFINITE), "a finite number, at least 0"),
+        (Share, (0, 0.5, 1), (-0.1, 1.1, NAN, INFINITE, None.__class__), "0 to 1"),
+        (PositiveShare, (1e-9, 1), (0, 1.1, NAN), "above 0, at most 1"),
+        (BelowOne, (0, 0.999), (1, -0.1, NAN), "at least 0 and below 1"),
+        (InsideZeroToOne, (0.5,), (0, 1, NAN), "above 0 and below 1"),
+        (Count | None, (None, 1), (0,), "at least 1"),
+        (tuple[Count, ...], ((), (1, 2)), ((1, 0),), "at least 1"),
+        (int | str, (-1, "x"), (), ""),
+    ],
+)
 def test_what_a_type_takes(kind, taken, refused, expected):
     assert [refusal(kind, value) for value in taken] == [None] * len(taken)
     assert [refusal(kind, value) for value in refused] == [expected] * len(refused)
@@ -60,10 +63,12 @@ class Settings:
 
 def test_first_refused_value_is_named_as_its_flag():
     assert Settings(images=2) == Settings(images=2, processes=1)
-    for values, message in (({"images": 0}, "--images=0: expected at least 1"),
-                            ({"images": 1, "processes": 0, "share": 2}, "--num_threads=0: expected at least 1"),
-                            ({"images": 1, "share": NAN}, "--share=nan: expected 0 to 1"),
-                            ({"images": 1, "name": "bad"}, "a bad name")):
+    for values, message in (
+        ({"images": 0}, "--images=0: expected at least 1"),
+        ({"images": 1, "processes": 0, "share": 2}, "--num_threads=0: expected at least 1"),
+        ({"images": 1, "share": NAN}, "--share=nan: expected 0 to 1"),
+        ({"images": 1, "name": "bad"}, "a bad name"),
+    ):
         with pytest.raises(InputError) as caught:
             Settings(**values)
         assert str(caught.value) == message

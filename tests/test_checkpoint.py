@@ -23,10 +23,19 @@ from efficientdet.checkpoints.checkpoint import (
 from efficientdet.families.registry import hyperparameters_of
 from program_support.errors import InputError
 
-DESCRIPTION = Description(model_name="efficientdet-d0", hparams={"image_size": 64, "aspect_ratios": [[1.0, 1.0]]},
-                          categories=[{"id": 7, "name": "é"}], weights="raw and averaged", global_step=3)
-ARRAYS = {"a/kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "a/kernel/Momentum": np.full(2, -0.0, np.float32),
-          "global_step": np.int64(2**40), "nan": np.array([np.nan, np.inf], np.float32)}
+DESCRIPTION = Description(
+    model_name="efficientdet-d0",
+    hparams={"image_size": 64, "aspect_ratios": [[1.0, 1.0]]},
+    categories=[{"id": 7, "name": "é"}],
+    weights="raw and averaged",
+    global_step=3,
+)
+ARRAYS = {
+    "a/kernel": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "a/kernel/Momentum": np.full(2, -0.0, np.float32),
+    "global_step": np.int64(2**40),
+    "nan": np.array([np.nan, np.inf], np.float32),
+}
 
 
 def write(prefix, arrays=None):
@@ -46,7 +55,11 @@ def test_what_is_written_is_read(tmp_path):
 def test_files_have_the_reference_names_and_nothing_is_left_over(tmp_path):
     write(tmp_path / "emackpt-10")
     assert sorted(os.listdir(tmp_path)) == [
-        "checkpoint", "emackpt-10.data-00000-of-00001", "emackpt-10.index", "emackpt-10.json"]
+        "checkpoint",
+        "emackpt-10.data-00000-of-00001",
+        "emackpt-10.index",
+        "emackpt-10.json",
+    ]
     assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "emackpt-10")
 
 
@@ -54,6 +67,7 @@ def test_one_that_is_there_is_replaced(tmp_path):
     write(tmp_path / "ckpt")
     write(tmp_path / "ckpt", {"b": np.float32(1)})
     assert read_arrays(str(tmp_path / "ckpt")) == {"b": 1}
+
 
 WHOLE = {"value": np.float32([1, 1]), "global_step": np.int64(3)}
 OTHER = {"value": np.float32([2, 2, 2]), "global_step": np.int64(4)}
@@ -64,6 +78,7 @@ def before(kind):
     def register(change):
         THERE_BEFORE[kind] = change
         return change
+
     return register
 
 
@@ -132,7 +147,11 @@ def test_killed_at_any_moment_over_another_one_leaves_either_whole(tmp_path, kin
         assert description == expected
         write_arrays(str(prefix), OTHER, new)  # and nothing is left of the death
         assert sorted(os.listdir(prefix.parent)) == [
-            "checkpoint", "emackpt-best.data-00000-of-00001", "emackpt-best.index", "emackpt-best.json"]
+            "checkpoint",
+            "emackpt-best.data-00000-of-00001",
+            "emackpt-best.index",
+            "emackpt-best.json",
+        ]
         assert read_description(prefix) == new
         assert "replaces" not in json.loads(Path(f"{prefix}.json").read_text())
         next(prepare)
@@ -177,17 +196,23 @@ def read_only(folder):
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
 
 
-@pytest.mark.parametrize(("hinder", "message"), [(full, "no space left on device"), (read_only, "Read-only file system")])
+@pytest.mark.parametrize(
+    ("hinder", "message"), [(full, "no space left on device"), (read_only, "Read-only file system")]
+)
 def test_full_or_read_only_disk(tmp_path, hinder, message):
     if os.geteuid() != 0:
         pytest.skip("needs a file system of its own: root")
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200000", "tmpfs", str(tmp_path)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=200000", "tmpfs", str(tmp_path)], capture_output=True
+    ).returncode:
         pytest.skip("cannot mount a file system here")
     try:
         write(tmp_path / "ckpt-final")
         hinder(tmp_path)
         there = sorted(os.listdir(tmp_path))
-        with pytest.raises(InputError, match=f"ckpt-final: cannot be written .*{message}.*checkpoints are intact") as caught:
+        with pytest.raises(
+            InputError, match=f"ckpt-final: cannot be written .*{message}.*checkpoints are intact"
+        ) as caught:
             write(tmp_path / "ckpt-final", {"b": np.zeros(20_000, np.float32)})
         assert "\n" not in str(caught.value)
         assert read_whole(tmp_path / "ckpt-final")[1] == DESCRIPTION
@@ -286,7 +311,9 @@ def test_folder_that_was_moved(tmp_path):
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(InputError, match=r"nosuch: there is no checkpoint of that name \(no .*nosuch.index\) and no folder"):
+    with pytest.raises(
+        InputError, match=r"nosuch: there is no checkpoint of that name \(no .*nosuch.index\) and no folder"
+    ):
         checkpoint_prefix(tmp_path / "nosuch")
     with pytest.raises(InputError, match="no checkpoint in this folder; it holds nothing"):
         checkpoint_prefix(tmp_path)
@@ -298,7 +325,9 @@ def test_nothing_there(tmp_path):
 @pytest.mark.parametrize("count", [1, 2, 127, 300])
 def test_data_files_that_are_read_stay(tmp_path, count):
     """Of another tool's bundle with any number of them."""
-    head = b"\0\0\x07\x08" + (bytes([count]) if count < 128 else bytes([count & 127 | 128, count >> 7])) + b"\x1a\2\x08\1"
+    head = (
+        b"\0\0\x07\x08" + (bytes([count]) if count < 128 else bytes([count & 127 | 128, count >> 7])) + b"\x1a\2\x08\1"
+    )
     (tmp_path / "a.index").write_bytes(head)
     for total in (1, count, 3):
         (tmp_path / f"a.data-00000-of-{total:05d}").touch()
@@ -310,10 +339,15 @@ def test_data_files_that_are_read_stay(tmp_path, count):
 
 def test_three_data_files_of_another_tool_are_replaced(tmp_path):
     for number in range(3):
-        tf.raw_ops.SaveV2(prefix=str(tmp_path / str(number)), tensor_names=[str(number)], shape_and_slices=[""],
-                          tensors=[tf.constant(number)])
-    tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=[str(tmp_path / str(number)) for number in range(3)],
-                                  destination_prefix=str(tmp_path / "a"))
+        tf.raw_ops.SaveV2(
+            prefix=str(tmp_path / str(number)),
+            tensor_names=[str(number)],
+            shape_and_slices=[""],
+            tensors=[tf.constant(number)],
+        )
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=[str(tmp_path / str(number)) for number in range(3)], destination_prefix=str(tmp_path / "a")
+    )
     assert len(list(tmp_path.glob("a.data-*-of-00003"))) == 3
     write(tmp_path / "a")
     assert read_arrays(tmp_path / "a").keys() == ARRAYS.keys()

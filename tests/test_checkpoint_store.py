@@ -32,9 +32,14 @@ def arrays_of(step):
 
 
 def describe(step, *, images=None):
-    return Description(model_name="efficientdet-d0", hparams={}, categories=[{"id": 7, "name": "cow"}],
-                       weights="raw and averaged", global_step=step,
-                       run={"images_seen": step * IMAGES_A_STEP if images is None else images, "images_a_step": IMAGES_A_STEP})
+    return Description(
+        model_name="efficientdet-d0",
+        hparams={},
+        categories=[{"id": 7, "name": "cow"}],
+        weights="raw and averaged",
+        global_step=step,
+        run={"images_seen": step * IMAGES_A_STEP if images is None else images, "images_a_step": IMAGES_A_STEP},
+    )
 
 
 def save(store, *steps, images=None):
@@ -239,7 +244,11 @@ def test_names_of_others_are_left_alone(folder):
         (folder / name).write_text("of a save that was killed")
     save(CheckpointStore(folder), 500)
     assert {file.name for file in folder.iterdir() if file.read_bytes() == b"mine"} == {
-        "ckpt-200-mine.index", "ckpt-7.json.bak", "ckpt-mine.json", "ckpt-8"}
+        "ckpt-200-mine.index",
+        "ckpt-7.json.bak",
+        "ckpt-mine.json",
+        "ckpt-8",
+    }
     assert not list(folder.glob("ckpt-9*"))
 
 
@@ -298,6 +307,7 @@ def by_hand(key, value):
         content = json.loads(path.read_text())
         del content["checksum"]
         path.write_text(json.dumps({**content, key: value}))
+
     return change
 
 
@@ -306,8 +316,10 @@ DAMAGES = {
     "another number": (another_number, "checksum mismatch: the file has changed since it was written"),
     "description of another": (another_s_description, r"does not belong to .*ckpt-400.index"),
     "bundle of another": (another_s_bundle, r"does not belong to .*ckpt-400.index"),
-    "bundle of another, earlier version": (another_s_bundle_of_an_earlier_version,
-                                           r"ckpt-400: its arrays are of step 300, but .*json is of step 400"),
+    "bundle of another, earlier version": (
+        another_s_bundle_of_an_earlier_version,
+        r"ckpt-400: its arrays are of step 300, but .*json is of step 400",
+    ),
     "no description": (no_description, "is no training checkpoint from which to resume"),
     "run is no mapping": (by_hand("run", []), r"run is \[\]; expected dict"),
     "unknown in run": (by_hand("run", {"speed": 1}), "speed of run is 1; expected only images_seen, images_a_step"),
@@ -315,11 +327,19 @@ DAMAGES = {
     "yes in run": (by_hand("run", {"rollbacks": True}), "rollbacks of run is True; expected int"),
     "no ranks": (by_hand("run", {"ranks": 0}), "and 0 ranks; expected at least 0 and 1"),
     "step is a word": (by_hand("global_step", "400"), "global_step is '400'; expected int"),
-    "category without name": (by_hand("categories", [{"id": 1}]), r"a category is \{'id': 1\}; expected an id and a name"),
-    "bit of the data": (lambda folder: damage(folder / "ckpt-400.data-00000-of-00001"), "cannot be read as a checkpoint"),
+    "category without name": (
+        by_hand("categories", [{"id": 1}]),
+        r"a category is \{'id': 1\}; expected an id and a name",
+    ),
+    "bit of the data": (
+        lambda folder: damage(folder / "ckpt-400.data-00000-of-00001"),
+        "cannot be read as a checkpoint",
+    ),
     "bit of the index": (lambda folder: damage(folder / "ckpt-400.index"), "does not belong to"),
-    "empty index": (lambda folder: (damage(folder / "ckpt-400.index"), (folder / "ckpt-400.index").write_bytes(b"")),
-                    "does not belong to"),
+    "empty index": (
+        lambda folder: (damage(folder / "ckpt-400.index"), (folder / "ckpt-400.index").write_bytes(b"")),
+        "does not belong to",
+    ),
 }
 
 
@@ -354,6 +374,7 @@ def test_changed_by_hand_without_the_checksum_is_fine(folder):
 
 def test_killed_at_any_moment_of_a_save(template, tmp_path):
     """Over a checkpoint of the same step, with an older one to remove."""
+
     def prepared():
         for number in range(1, 1000):
             shutil.copytree(template, tmp_path / str(number))
@@ -370,7 +391,11 @@ def test_killed_at_any_moment_of_a_save(template, tmp_path):
         folder = tmp_path / str(number)
         results = list(CheckpointStore(folder).readable())
         assert not [result for result in results if isinstance(result, InputError)]
-        newest = results[0].arrays["global_step"], results[0].arrays["value"][0], results[0].description.run["images_seen"]
+        newest = (
+            results[0].arrays["global_step"],
+            results[0].arrays["value"][0],
+            results[0].description.run["images_seen"],
+        )
         assert newest in ((400, 400, 3200), (300, -1, 1))
         seen.append(newest[0])
         arrays, description = read_whole(folder / "ckpt")
@@ -441,7 +466,9 @@ def test_a_folder_that_becomes_read_only_meanwhile_is_one_line(folder, monkeypat
 def test_a_full_disk_is_one_line_and_leaves_the_last_ones_whole(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("needs a file system of its own: root")
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(tmp_path)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(tmp_path)], capture_output=True
+    ).returncode:
         pytest.skip("cannot mount a file system here")
     try:
         store, size = CheckpointStore(tmp_path), 1000
@@ -455,7 +482,9 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_ones_whole(tmp_path):
         assert f"ckpt-{step}: cannot be written (no space left on device); earlier checkpoints are intact" in error
         assert step > 3
         newest_everywhere(tmp_path, f"ckpt-{step - 1}")
-        assert len([result for result in CheckpointStore(tmp_path).readable() if not isinstance(result, InputError)]) == 3
+        assert (
+            len([result for result in CheckpointStore(tmp_path).readable() if not isinstance(result, InputError)]) == 3
+        )
         assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)

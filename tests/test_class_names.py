@@ -35,36 +35,58 @@ def test_name_beyond_the_length_limit(tmp_path):
     longest = "x" * LONGEST_CLASS_NAME
     assert ClassNames.from_categories([{"id": 1, "name": f" {longest} "}]).names == (longest,)
     (tmp_path / "c.json").write_text(json.dumps({"categories": [{"id": 4, "name": longest + "x"}]}))
-    with pytest.raises(InputError, match=r"c\.json: class names: category 4 has a name of 201 characters, 'x+\.\.\.x+'; "
-                                         "expected at most 200"):
+    with pytest.raises(
+        InputError,
+        match=r"c\.json: class names: category 4 has a name of 201 characters, 'x+\.\.\.x+'; "
+        "expected at most 200",
+    ):
         read_class_names(tmp_path / "c.json")
 
 
 def test_blanks_around_a_name_are_no_part_of_it():
     assert ClassNames.from_categories([{"id": 1.0, "name": " cat\n"}, {"id": 2, "name": "Cat"}]) == ClassNames(
-        (1, 2), ("cat", "Cat"))
+        (1, 2), ("cat", "Cat")
+    )
     with pytest.raises(InputError, match="'cat' is the name of categories"):
         ClassNames.from_categories([{"id": 1, "name": "cat"}, {"id": 2, "name": "cat "}])
 
 
-@pytest.mark.parametrize(("entry", "message"), [
-    ({"id": "1", "name": "a"}, r"categories\[0\] has id '1', expected a number"),
-    ({"id": True, "name": "a"}, "has id True"), ({"id": 10**18, "name": "a"}, "has id 10{18}, expected"),
-    ({"id": -(10**18), "name": "a"}, "expected -9"), ({"id": 1, "name": 3}, "category 1 has name 3, expected text"),
-    ({"id": 1, "name": " "}, "category 1 has name ''"), ({"id": 1, "name": "a\0b"}, "category 1 has name"),
-    ({"id": 1, "name": "a\tb"}, "expected text of one line"),
-    ({"id": 1, "name": "a\x1b[2J"}, "without control characters"),
-    ({"id": 1, "name": "photo\u202egpj"}, r"'photo\\u202egpj', expected text of one line without control"),
-    ({"id": 1, "name": "\ud800"}, "UTF-8"),
-    (7, "is 7, expected an object")])
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"id": "1", "name": "a"}, r"categories\[0\] has id '1', expected a number"),
+        ({"id": True, "name": "a"}, "has id True"),
+        ({"id": 10**18, "name": "a"}, "has id 10{18}, expected"),
+        ({"id": -(10**18), "name": "a"}, "expected -9"),
+        ({"id": 1, "name": 3}, "category 1 has name 3, expected text"),
+        ({"id": 1, "name": " "}, "category 1 has name ''"),
+        ({"id": 1, "name": "a\0b"}, "category 1 has name"),
+        ({"id": 1, "name": "a\tb"}, "expected text of one line"),
+        ({"id": 1, "name": "a\x1b[2J"}, "without control characters"),
+        ({"id": 1, "name": "photo\u202egpj"}, r"'photo\\u202egpj', expected text of one line without control"),
+        ({"id": 1, "name": "\ud800"}, "UTF-8"),
+        (7, "is 7, expected an object"),
+    ],
+)
 def test_broken_entries(entry, message):
     with pytest.raises(InputError, match=message):
         ClassNames.from_categories([entry])
 
 
-@pytest.mark.parametrize("text", [
-    "[" * 10**5, '{"categories": [{"id": ' + "1" * 5000 + "}]}", "", "[]", "{}", '{"categories": 3}',
-    '{"categories": [{"id": 1}]}', '{"categories": []}', '{"categories": ["cat"]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 10**5,
+        '{"categories": [{"id": ' + "1" * 5000 + "}]}",
+        "",
+        "[]",
+        "{}",
+        '{"categories": 3}',
+        '{"categories": [{"id": 1}]}',
+        '{"categories": []}',
+        '{"categories": ["cat"]}',
+    ],
+)
 def test_broken_files_are_named(tmp_path, text):
     (tmp_path / "c.json").write_text(text)
     with pytest.raises(InputError, match=r"c\.json"):

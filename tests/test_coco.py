@@ -22,6 +22,7 @@ def write(tmp_path):
     def written(content, name="a.json"):
         (tmp_path / name).write_text(json.dumps(content))
         return str(tmp_path / name)
+
     return written
 
 
@@ -61,34 +62,43 @@ def test_agrees_with_pycocotools(data_folder, capsys):
         assert [annotation.is_crowd for annotation in image.objects] == [bool(entry["iscrowd"]) for entry in expected]
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (changed("annotations", 0, "category_id", 5), r"annotation 1 of image 20180000001 has category 5.*0, 9"),
-    (changed("annotations", 0, "category_id", True), "has category_id True"),
-    (changed("annotations", 0, "image_id", "20180000001"), "has image_id '20180000001'"),
-    (changed("annotations", 0, "bbox", [1, 2, 3, float("inf")]), "inf"),
-    (changed("annotations", 0, "bbox", [1, 2, 3, 10**400]), "finite"),
-    (changed("annotations", 0, "bbox", None), "annotation 1 of image 20180000001 has bbox None"),
-    (changed("annotations", 0, "area", "big"), "has area 'big'"),
-    (changed("annotations", 0, "iscrowd", 2), "has iscrowd 2"),
-    (changed("annotations", 0, 7), r"annotations\[0\] is a int"),
-    (changed("images", 0, "id", -1), r"images\[0\] has id -1"),
-    (changed("images", 0, "id", 1.5), "1.5, expected an integer"),
-    (changed("images", 0, "width", 0), "image 20180000001 has width 0"),
-    (changed("images", 0, "width", None), "has width None"),
-    (changed("images", 1, "id", 20180000001), "given twice, to 'a.jpg' and 'b.jpg'"),
-    (changed("images", {}), "'images' is a dict"),
-    (changed("categories", 0, "id", "9"), r"categories\[0\] has id '9'"),
-    (changed("categories", 0, "name", None), "category 9 has name None"),
-    (changed("categories", 0, "id", 0), "not ascending and distinct"),
-    (changed("images", 0, "file_name", "\ud800.jpg"), r"image 20180000001 has file name '\\ud800.jpg', expected text .* UTF-8"),
-    (changed("images", 0, "file_name", "a\0.jpg"), "without NUL"),
-    (changed("images", 0, "id", 10**4000), r"images\[0\] has id 1000+\.\.\.0+, expected 0 to"),
-    (changed("categories", 0, "name", "\udcff"), r"category 9 has name '\\udcff', expected text"),
-    (changed("categories", 0, "name", "a\nb"), r"category 9 has name 'a\\nb', expected text of one line"),
-    (changed("categories", 0, "name", " cat "), r"'cat' is the name of categories \[0, 9\], expected distinct names"),
-    (changed("annotations", 0, "image_id", {"a": [7] * 99}), r"has image_id \{'a': \[7, 7, 7, 7, 7, 7, \.\.\.\]\}"),
-    (changed("annotations", [{"id": 1, "image_id": 0, "caption": "a dog"}]), "holds 1 captions without a box"),
-])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (changed("annotations", 0, "category_id", 5), r"annotation 1 of image 20180000001 has category 5.*0, 9"),
+        (changed("annotations", 0, "category_id", True), "has category_id True"),
+        (changed("annotations", 0, "image_id", "20180000001"), "has image_id '20180000001'"),
+        (changed("annotations", 0, "bbox", [1, 2, 3, float("inf")]), "inf"),
+        (changed("annotations", 0, "bbox", [1, 2, 3, 10**400]), "finite"),
+        (changed("annotations", 0, "bbox", None), "annotation 1 of image 20180000001 has bbox None"),
+        (changed("annotations", 0, "area", "big"), "has area 'big'"),
+        (changed("annotations", 0, "iscrowd", 2), "has iscrowd 2"),
+        (changed("annotations", 0, 7), r"annotations\[0\] is a int"),
+        (changed("images", 0, "id", -1), r"images\[0\] has id -1"),
+        (changed("images", 0, "id", 1.5), "1.5, expected an integer"),
+        (changed("images", 0, "width", 0), "image 20180000001 has width 0"),
+        (changed("images", 0, "width", None), "has width None"),
+        (changed("images", 1, "id", 20180000001), "given twice, to 'a.jpg' and 'b.jpg'"),
+        (changed("images", {}), "'images' is a dict"),
+        (changed("categories", 0, "id", "9"), r"categories\[0\] has id '9'"),
+        (changed("categories", 0, "name", None), "category 9 has name None"),
+        (changed("categories", 0, "id", 0), "not ascending and distinct"),
+        (
+            changed("images", 0, "file_name", "\ud800.jpg"),
+            r"image 20180000001 has file name '\\ud800.jpg', expected text .* UTF-8",
+        ),
+        (changed("images", 0, "file_name", "a\0.jpg"), "without NUL"),
+        (changed("images", 0, "id", 10**4000), r"images\[0\] has id 1000+\.\.\.0+, expected 0 to"),
+        (changed("categories", 0, "name", "\udcff"), r"category 9 has name '\\udcff', expected text"),
+        (changed("categories", 0, "name", "a\nb"), r"category 9 has name 'a\\nb', expected text of one line"),
+        (
+            changed("categories", 0, "name", " cat "),
+            r"'cat' is the name of categories \[0, 9\], expected distinct names",
+        ),
+        (changed("annotations", 0, "image_id", {"a": [7] * 99}), r"has image_id \{'a': \[7, 7, 7, 7, 7, 7, \.\.\.\]\}"),
+        (changed("annotations", [{"id": 1, "image_id": 0, "caption": "a dog"}]), "holds 1 captions without a box"),
+    ],
+)
 def test_refuses(write, content, message):
     path = write(content)
     with pytest.raises(InputError, match=message) as caught:
@@ -103,8 +113,10 @@ def test_annotations_of_unknown_images_are_skipped(write):
 
 
 def test_captions_need_boxes_beside_them(write):
-    captions = write({"annotations": [{"id": 4, "image_id": 0, "caption": "a cat"},
-                                      {"id": 5, "image_id": 8, "caption": "gone"}]}, "captions.json")
+    captions = write(
+        {"annotations": [{"id": 4, "image_id": 0, "caption": "a cat"}, {"id": 5, "image_id": 8, "caption": "gone"}]},
+        "captions.json",
+    )
     data = read_coco(object_annotations_file=write(GOOD), caption_annotations_file=captions)
     assert data.images[1].captions == ["a cat"]
     assert [finding.kind for finding in data.noted].count("caption") == 1
@@ -132,7 +144,7 @@ def test_text_that_json_holds_and_utf8_does_not(write):
 
 @pytest.mark.parametrize("place", ['"id": 20180000001', '"width": 30', '"area": 5', '"id": 9'])
 def test_numbers_of_thousands_of_digits(place, tmp_path):
-    text = json.dumps(GOOD).replace(place, place[:place.rindex(" ") + 1] + "1" * 5000)
+    text = json.dumps(GOOD).replace(place, place[: place.rindex(" ") + 1] + "1" * 5000)
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(InputError, match=r"a\.json: contains an integer with thousands of digits"):
         read_coco(object_annotations_file=str(tmp_path / "a.json"))

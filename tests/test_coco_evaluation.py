@@ -93,8 +93,9 @@ def test_neighboring_large_image_ids():
     measures = measure([(2**53 + 1, 3, BOX)], [(2**53 + 1, 3, BOX, 0.6), (2**53, 3, BOX, 0.7)], images=images)
     assert measures.unknown_images == 2
     truth = ground_truth([(2**53 + 1, 3, BOX)], images=images)
-    assert CocoEvaluator(truth).evaluate(detections([(2**53 + 1, 3, BOX, 0.6)], images=images)
-                                         ).numbers["AP"] == pytest.approx(1.0)
+    assert CocoEvaluator(truth).evaluate(detections([(2**53 + 1, 3, BOX, 0.6)], images=images)).numbers[
+        "AP"
+    ] == pytest.approx(1.0)
 
 
 def test_an_evaluator_serves_twice(capfd):
@@ -105,25 +106,53 @@ def test_an_evaluator_serves_twice(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("objects", "found", "images", "ap", "cause"), [
-    ([(0, 3, BOX)], [], [0, 1], 0.0, "no detection: on none of 2 images does a score exceed the threshold"),
-    ([], [(0, 3, BOX, 0.6)], [0, 1], -1.0, "has no object"),
-    ([(0, 3, BOX, 1)], [(0, 3, BOX, 0.6)], [0, 1], -1.0, "has no object (crowds aside) on the 2 evaluated images"),
-    ([(0, 3, BOX)], [(0, 3, BOX, 0.6)], [], -1.0, "no image was evaluated"),
-    ([(0, 3, BOX)], [(5, 3, BOX, 0.6)], [5, 6], -1.0, "no image id in common: the evaluated images are [5, 6], "
-                                                      "those of truth.json [0, 1]"),
-    ([(0, 3, BOX)], [(0, 7, BOX, 0.6)], [0, 1], 0.0, "no class in common: the detections have the category ids [7], "
-                                                     "the objects [3] of truth.json"),
-    ([(0, 3, BOX)], [(0, 3, (0.1, 0.1, 0.5, 0.5), 0.6)], [0, 1], 0.0, "fractions instead of pixels"),
-    ([(0, 3, BOX)], [(0, 3, (600, 20, 100, 50), 0.6)], [0, 1], 0.0,
-     "boxes outside the images: 1 of 1 have their center there, such as [20.0, 600.0, 70.0, 700.0] (yxyx) on image 0 "
-     "of height and width [400, 500]"),
-    ([(0, 3, BOX)], [(0, 3, (10, 20, -5, 50), 0.6)], [0, 1], 0.0, "1 of 1 boxes have no area"),
-    ([(0, 3, BOX), (1, 7, BOX)], [(0, 7, BOX, 0.6)], [0, 1], 0.0,
-     "same class is IoU 0.00, of any class 1.00; the highest score is 0.6: the classes seem mixed up"),
-    ([(0, 3, BOX)], [(0, 3, (60, 20, 100, 50), 0.012), (1, 3, BOX, 0.01)], [0, 1], 0.0,
-     "same class is IoU 0.33, of any class 0.33; the highest score is 0.012: the detector has hardly learned"),
-])
+@pytest.mark.parametrize(
+    ("objects", "found", "images", "ap", "cause"),
+    [
+        ([(0, 3, BOX)], [], [0, 1], 0.0, "no detection: on none of 2 images does a score exceed the threshold"),
+        ([], [(0, 3, BOX, 0.6)], [0, 1], -1.0, "has no object"),
+        ([(0, 3, BOX, 1)], [(0, 3, BOX, 0.6)], [0, 1], -1.0, "has no object (crowds aside) on the 2 evaluated images"),
+        ([(0, 3, BOX)], [(0, 3, BOX, 0.6)], [], -1.0, "no image was evaluated"),
+        (
+            [(0, 3, BOX)],
+            [(5, 3, BOX, 0.6)],
+            [5, 6],
+            -1.0,
+            "no image id in common: the evaluated images are [5, 6], those of truth.json [0, 1]",
+        ),
+        (
+            [(0, 3, BOX)],
+            [(0, 7, BOX, 0.6)],
+            [0, 1],
+            0.0,
+            "no class in common: the detections have the category ids [7], the objects [3] of truth.json",
+        ),
+        ([(0, 3, BOX)], [(0, 3, (0.1, 0.1, 0.5, 0.5), 0.6)], [0, 1], 0.0, "fractions instead of pixels"),
+        (
+            [(0, 3, BOX)],
+            [(0, 3, (600, 20, 100, 50), 0.6)],
+            [0, 1],
+            0.0,
+            "boxes outside the images: 1 of 1 have their center there, such as [20.0, 600.0, 70.0, 700.0] (yxyx) on image 0 "
+            "of height and width [400, 500]",
+        ),
+        ([(0, 3, BOX)], [(0, 3, (10, 20, -5, 50), 0.6)], [0, 1], 0.0, "1 of 1 boxes have no area"),
+        (
+            [(0, 3, BOX), (1, 7, BOX)],
+            [(0, 7, BOX, 0.6)],
+            [0, 1],
+            0.0,
+            "same class is IoU 0.00, of any class 1.00; the highest score is 0.6: the classes seem mixed up",
+        ),
+        (
+            [(0, 3, BOX)],
+            [(0, 3, (60, 20, 100, 50), 0.012), (1, 3, BOX, 0.01)],
+            [0, 1],
+            0.0,
+            "same class is IoU 0.33, of any class 0.33; the highest score is 0.012: the detector has hardly learned",
+        ),
+    ],
+)
 def test_causes_of_nothing(objects, found, images, ap, cause):
     measures = measure(objects, found, images=images)
     assert measures.numbers["AP"] == ap
@@ -138,8 +167,11 @@ def test_long_lists_are_cut():
 
 
 def test_table_and_json():
-    measures = measure([(0, 3, BOX), (1, 7, OTHER)], [(0, 3, BOX, 0.6)],
-                       categories=[{"id": 3, "name": "cat"}, {"id": 7, "name": "cat"}])
+    measures = measure(
+        [(0, 3, BOX), (1, 7, OTHER)],
+        [(0, 3, BOX, 0.6)],
+        categories=[{"id": 3, "name": "cat"}, {"id": 7, "name": "cat"}],
+    )
     table = measures.table().splitlines()
     assert table[0] == "2 images, 1 detections, 2 objects"
     assert table[1] == "AP        0.5000  precision, IoU 0.50 to 0.95"
@@ -157,18 +189,43 @@ def test_what_cannot_be_measured_is_a_dash_in_the_table():
 
 def test_random_detections_against_pycocotools_own_reader(tmp_path):
     generator = np.random.default_rng(0)
-    objects = [(image_id, int(generator.choice([3, 7])), tuple(generator.uniform(5, 150, 4).round(1).tolist()),
-                int(generator.random() < 0.2)) for image_id in (4, 1, 9) for _ in range(8)]
-    found = [(image_id, category_id, tuple((np.array(box) + generator.normal(0, 8, 4)).clip(1).tolist()),
-              float(generator.random())) for image_id, category_id, box, _ in objects * 2]
+    objects = [
+        (
+            image_id,
+            int(generator.choice([3, 7])),
+            tuple(generator.uniform(5, 150, 4).round(1).tolist()),
+            int(generator.random() < 0.2),
+        )
+        for image_id in (4, 1, 9)
+        for _ in range(8)
+    ]
+    found = [
+        (
+            image_id,
+            category_id,
+            tuple((np.array(box) + generator.normal(0, 8, 4)).clip(1).tolist()),
+            float(generator.random()),
+        )
+        for image_id, category_id, box, _ in objects * 2
+    ]
     truth = ground_truth(objects, images=(4, 1, 9))
     rows = detections(found, images=(4, 1, 9))
     annotations = [dict(annotation) for annotation in truth.annotations]
-    (tmp_path / "truth.json").write_text(json.dumps({
-        "images": [{"id": i} for i in (1, 4, 9)], "annotations": annotations, "categories": CATEGORIES}))
+    (tmp_path / "truth.json").write_text(
+        json.dumps({"images": [{"id": i} for i in (1, 4, 9)], "annotations": annotations, "categories": CATEGORIES})
+    )
     reader = COCO(str(tmp_path / "truth.json"))
-    table = np.column_stack([rows.image_ids, rows.boxes[:, 1], rows.boxes[:, 0], rows.boxes[:, 3] - rows.boxes[:, 1],
-                             rows.boxes[:, 2] - rows.boxes[:, 0], rows.scores, rows.category_ids])
+    table = np.column_stack(
+        [
+            rows.image_ids,
+            rows.boxes[:, 1],
+            rows.boxes[:, 0],
+            rows.boxes[:, 3] - rows.boxes[:, 1],
+            rows.boxes[:, 2] - rows.boxes[:, 0],
+            rows.scores,
+            rows.category_ids,
+        ]
+    )
     oracle = COCOeval(reader, reader.loadRes(table), "bbox")
     oracle.evaluate()
     oracle.accumulate()
@@ -189,14 +246,25 @@ def test_ties_crowds_and_more_than_100_detections(seed):
     def boxes(count):
         return np.concatenate([random.integers(0, 6, (count, 2)), random.integers(1, 4, (count, 2))], axis=1) * step
 
-    objects = [(int(random.choice(images)), int(random.choice([3, 7])), tuple(map(float, box)), int(random.random() < 0.2))
-               for box in boxes(60)]
+    objects = [
+        (int(random.choice(images)), int(random.choice([3, 7])), tuple(map(float, box)), int(random.random() < 0.2))
+        for box in boxes(60)
+    ]
     truth = ground_truth(objects, images=images, categories=[*CATEGORIES, {"id": 9, "name": "absent"}])
-    results = [{"image_id": image_id, "category_id": int(random.choice([3, 7, 9])), "bbox": list(map(float, box)),
-                "score": round(float(random.random()), 1)}
-               for image_id, count in zip(images, (260, 40, 3, 0, 9, 30), strict=True) for box in boxes(count)]
-    results += [{"image_id": image_id, "category_id": category_id, "bbox": list(box), "score": round(float(random.random()), 1)}
-                for image_id, category_id, box, _ in objects[::2]]
+    results = [
+        {
+            "image_id": image_id,
+            "category_id": int(random.choice([3, 7, 9])),
+            "bbox": list(map(float, box)),
+            "score": round(float(random.random()), 1),
+        }
+        for image_id, count in zip(images, (260, 40, 3, 0, 9, 30), strict=True)
+        for box in boxes(count)
+    ]
+    results += [
+        {"image_id": image_id, "category_id": category_id, "bbox": list(box), "score": round(float(random.random()), 1)}
+        for image_id, category_id, box, _ in objects[::2]
+    ]
     looked_at = images[:5]
     oracle = by_pycocotools(truth, results, image_ids=looked_at)
     oracle.summarize()
@@ -210,8 +278,9 @@ def published_numbers(expected):
     return [[expected[source][name] for name in names] for source in ("published", "pycocotools") if expected[source]]
 
 
-@pytest.mark.parametrize(("folder", "kind"), [("val2014_fake100", "bbox"), ("padilla_sampled", None),
-                                              ("fce_ignore", None), ("voc100", None)])
+@pytest.mark.parametrize(
+    ("folder", "kind"), [("val2014_fake100", "bbox"), ("padilla_sampled", None), ("fce_ignore", None), ("voc100", None)]
+)
 def test_published_numbers_of_boxes(data_folder, folder, kind):
     folder = data_folder / "cocoeval" / folder
     expected = json.loads((folder / "expected.json").read_text())
@@ -230,8 +299,10 @@ def test_published_numbers_of_boxes(data_folder, folder, kind):
     assert np.mean(present) == pytest.approx(exact.numbers["AP"])
 
 
-@pytest.mark.parametrize(("folder", "kind", "detection_file"), [
-    ("val2014_fake100", "segm", None), ("fce_segm", None, None), ("fce_segm", None, "dt.json")])
+@pytest.mark.parametrize(
+    ("folder", "kind", "detection_file"),
+    [("val2014_fake100", "segm", None), ("fce_segm", None, None), ("fce_segm", None, "dt.json")],
+)
 def test_published_numbers_of_masks(data_folder, folder, kind, detection_file):
     folder = data_folder / "cocoeval" / folder
     expected = json.loads((folder / "expected.json").read_text())
@@ -248,8 +319,9 @@ def test_rows_with_masks_are_measured_by_boxes_and_by_masks(data_folder):
     expected = json.loads((folder / "expected.json").read_text())
     truth = read_ground_truth(folder / expected["gt"])
     results = json.loads((folder / expected["segm"]["dt"]).read_text())
-    rows = detections([(r["image_id"], r["category_id"], (0, 0, 1, 1), r["score"]) for r in results],
-                      images=list(truth.image_sizes))
+    rows = detections(
+        [(r["image_id"], r["category_id"], (0, 0, 1, 1), r["score"]) for r in results], images=list(truth.image_sizes)
+    )
     masks = np.empty(len(results), object)
     masks[:] = [r["segmentation"] for r in results]
     measures = CocoEvaluator(truth).evaluate(rows._replace(masks=masks))
@@ -272,14 +344,17 @@ def test_rows_with_masks_are_measured_by_boxes_and_by_masks(data_folder):
     [header] = [number for number, line in enumerate(table) if line.startswith("class ")]
     assert table[header].split() == ["class", "AP", "of", "masks", "objects"]
     assert [line.split()[-2] for line in table[header + 1 :][: len(per_class)]] == [
-        "-" if ap < 0 else f"{ap:.4f}" for ap in measures.mask_class_ap.values()]
+        "-" if ap < 0 else f"{ap:.4f}" for ap in measures.mask_class_ap.values()
+    ]
     assert table[table.index("masks") + 1] == f"AP       {measures.mask_numbers['AP']:7.4f}"
 
 
 def test_masks_that_the_ground_truth_fetches_late():
     truth, asked = ground_truth([(0, 3, BOX), (1, 7, OTHER)]), []
-    full = [run_lengths(next(pasted_masks(np.ones((1, 2, 2)), [(y, x, y + h, x + w)], size=(400, 500))))
-            for x, y, w, h in (BOX, OTHER)]
+    full = [
+        run_lengths(next(pasted_masks(np.ones((1, 2, 2)), [(y, x, y + h, x + w)], size=(400, 500))))
+        for x, y, w, h in (BOX, OTHER)
+    ]
 
     def segmentations():
         asked.append(1)
@@ -297,7 +372,8 @@ def test_masks_that_the_ground_truth_fetches_late():
     alone = CocoEvaluator(truth).evaluate(rows._replace(masks=masks))
     assert alone.mask_numbers == alone.mask_class_ap == {}  # none to compare with
     assert alone.table().splitlines()[-1] == (
-        "masks are not evaluated: truth.json: an annotation has no segmentation, or its image no height and width")
+        "masks are not evaluated: truth.json: an annotation has no segmentation, or its image no height and width"
+    )
     with pytest.raises(InputError, match=r"truth\.json: an annotation has no segmentation"):
         CocoEvaluator(truth).evaluate_results([], image_ids=[0], iou_type="segm")
 
@@ -314,10 +390,14 @@ def test_a_perfect_result_on_photos_has_ap_1(data_folder, split, iou_type):
     assert measures.detections == sum(measures.class_objects.values()) > 500
 
 
-@pytest.mark.parametrize(("found", "ap"), [
-    ([(0, 3, OTHER, 0.9), (0, 3, BOX, 0.6)], 1.0),  # to find the difficult one is no mistake
-    ([(0, 3, BOX, 0.6)], 1.0),  # not to find it neither
-    ([(0, 3, OTHER, 0.9), (0, 3, OTHER, 0.8), (0, 3, BOX, 0.6)], 0.5)])  # twice is one: it is no crowd
+@pytest.mark.parametrize(
+    ("found", "ap"),
+    [
+        ([(0, 3, OTHER, 0.9), (0, 3, BOX, 0.6)], 1.0),  # to find the difficult one is no mistake
+        ([(0, 3, BOX, 0.6)], 1.0),  # not to find it neither
+        ([(0, 3, OTHER, 0.9), (0, 3, OTHER, 0.8), (0, 3, BOX, 0.6)], 0.5),
+    ],
+)  # twice is one: it is no crowd
 def test_difficult_objects_are_ignored_as_in_voc(found, ap):
     truth = ground_truth([(0, 3, BOX), (0, 3, OTHER)])
     marked = replace(truth, annotations=(truth.annotations[0], {**truth.annotations[1], "difficult": 1}))
@@ -337,7 +417,8 @@ def test_ground_truth_against_itself(data_folder, split, average_precision):
     assert measures.numbers["AP"] == pytest.approx(average_precision, abs=2e-4)
     assert measures.class_objects == {
         name: sum(a["category_id"] == category_id for a in truth.annotations)
-        for category_id, name in truth.categories.items()}
+        for category_id, name in truth.categories.items()
+    }
     submitted = CocoResults()
     submitted.add_rows(rows_of(results_json(rows), image_ids=list(truth.image_sizes)))
     again = CocoEvaluator(truth).evaluate(submitted.rows())

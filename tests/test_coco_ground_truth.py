@@ -8,9 +8,11 @@ from program_support.errors import InputError
 
 def dataset(**changes):
     annotation = {"id": 5, "image_id": 0, "category_id": 3, "bbox": [1, 2, 4.0, 5], "area": 12, "iscrowd": 1}
-    return {"images": [{"id": 0, "height": 20, "width": 30}, {"id": 2**53 + 1}],
-            "categories": [{"id": 7, "name": "dog"}, {"id": 3, "name": "cat"}],
-            "annotations": [{**annotation, **changes}]}
+    return {
+        "images": [{"id": 0, "height": 20, "width": 30}, {"id": 2**53 + 1}],
+        "categories": [{"id": 7, "name": "dog"}, {"id": 3, "name": "cat"}],
+        "annotations": [{**annotation, **changes}],
+    }
 
 
 def test_by_hand():
@@ -19,8 +21,9 @@ def test_by_hand():
     found = ground_truth_from_dataset(given, source="here")
     assert found.image_sizes == {0: (20, 30), 2**53 + 1: None}
     assert list(found.categories.items()) == [(3, "cat"), (7, "dog")]
-    assert found.annotations == ({"id": 1, "image_id": 0, "category_id": 3, "bbox": [1, 2, 4.0, 5], "area": 12,
-                                  "iscrowd": 1},)
+    assert found.annotations == (
+        {"id": 1, "image_id": 0, "category_id": 3, "bbox": [1, 2, 4.0, 5], "area": 12, "iscrowd": 1},
+    )
     assert json.dumps(given) == before
 
 
@@ -37,23 +40,35 @@ def test_no_image_at_all():
     assert (found.image_sizes, found.categories, found.annotations) == ({}, {}, ())
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"category_id": 4}, r"annotation 5 of image 0 has category_id 4; expected one of \[3, 7\]"),
-    ({"category_id": "3"}, "category_id '3'; expected an integer"),
-    ({"image_id": True}, "image_id True; expected an integer"),
-    ({"image_id": "2299"}, "image_id '2299'; expected an integer"),
-    ({"bbox": [1, 2, 3]}, r"bbox \[1, 2, 3\]; expected four"),
-    ({"bbox": [1, 2, 3, float("nan")]}, "expected four finite"),
-    ({"bbox": None}, "bbox None"),
-    ({"area": "12"}, "area '12'"),
-])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"category_id": 4}, r"annotation 5 of image 0 has category_id 4; expected one of \[3, 7\]"),
+        ({"category_id": "3"}, "category_id '3'; expected an integer"),
+        ({"image_id": True}, "image_id True; expected an integer"),
+        ({"image_id": "2299"}, "image_id '2299'; expected an integer"),
+        ({"bbox": [1, 2, 3]}, r"bbox \[1, 2, 3\]; expected four"),
+        ({"bbox": [1, 2, 3, float("nan")]}, "expected four finite"),
+        ({"bbox": None}, "bbox None"),
+        ({"area": "12"}, "area '12'"),
+    ],
+)
 def test_wrong_annotations_are_named(changes, message):
     with pytest.raises(InputError, match=message):
         ground_truth_from_dataset(dataset(**changes), source="here.json")
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"images": [], "annotations": []}', '{"images": 3}', "null",
-                                     '{"images": [], "annotations": [1], "categories": []}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "{}",
+        '{"images": [], "annotations": []}',
+        '{"images": 3}',
+        "null",
+        '{"images": [], "annotations": [1], "categories": []}',
+    ],
+)
 def test_other_json_is_refused(tmp_path, content):
     path = tmp_path / "captions.json"
     path.write_text(content)

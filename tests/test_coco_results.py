@@ -16,7 +16,8 @@ def batch(**changes):
         "scores": np.array([[0.9, 0.123456], [np.nan, 0.7]], np.float32),
         "category_ids": np.array([[3, 7], [1, 90]]),
         "valid": np.array([[True, True], [False, True]]),
-        **changes}
+        **changes,
+    }
     results = CocoResults()
     results.add(arguments.pop("image_ids"), arguments.pop("boxes"), **arguments)
     return results
@@ -28,7 +29,8 @@ def test_by_hand():
     assert results_json(results.rows()) == [
         {"image_id": 0, "category_id": 3, "bbox": [2.0, 1.0, 20.0, 10.0], "score": 0.9},
         {"image_id": 0, "category_id": 7, "bbox": [5.0, 5.0, 1.13, 1.0], "score": 0.12346},
-        {"image_id": 2**53 + 1, "category_id": 90, "bbox": [4.0, 3.0, 6.0, 5.0], "score": 0.7}]
+        {"image_id": 2**53 + 1, "category_id": 90, "bbox": [4.0, 3.0, 6.0, 5.0], "score": 0.7},
+    ]
 
 
 def test_random_batches_against_a_loop():
@@ -39,8 +41,9 @@ def test_random_batches_against_a_loop():
         boxes, scores = generator.uniform(0, 99, (4, 6, 4)).astype("f4"), generator.random((4, 6)).astype("f4")
         categories, valid = generator.integers(1, 9, (4, 6)), generator.random((4, 6)) < 0.5
         results.add(ids, boxes, scores=scores, category_ids=categories, valid=valid)
-        wanted += [(ids[b], *boxes[b, d], scores[b, d], categories[b, d])
-                   for b in range(4) for d in range(6) if valid[b, d]]
+        wanted += [
+            (ids[b], *boxes[b, d], scores[b, d], categories[b, d]) for b in range(4) for d in range(6) if valid[b, d]
+        ]
     rows = results.rows()
     found = list(zip(rows.image_ids, *rows.boxes.T, rows.scores, rows.category_ids, strict=True))
     assert found == wanted
@@ -73,7 +76,9 @@ def test_masks_are_pasted_into_the_original_image(tmp_path):
     assert [mask.shape for mask in shown] == [(12, 30), (12, 30), (20, 20)]
     wanted = np.zeros((12, 30), bool)
     for y, x in itertools.product(range(1, 11), range(2, 22)):  # bilinear between the four middles
-        down, right = (np.clip((place + 0.5 - low) / side * 2 - 0.5, 0, 1) for place, low, side in ((y, 1, 10), (x, 2, 20)))
+        down, right = (
+            np.clip((place + 0.5 - low) / side * 2 - 0.5, 0, 1) for place, low, side in ((y, 1, 10), (x, 2, 20))
+        )
         wanted[y, x] = (1 - down) * (1 - right) > 0.5
     np.testing.assert_array_equal(shown[0], wanted)
     assert np.argwhere(shown[1]).tolist() == [[5, 5]]  # the only pixel whose middle lies in 5 5 6 6.126

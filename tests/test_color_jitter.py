@@ -38,8 +38,18 @@ def test_factors_do_not_go_below_nothing():
 def test_hues_turn(draw):
     image = picture(20, 20, seed=3)
     turn = 0.3 * (2 * draw - 1)
-    wanted = np.array([[colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value) for hue, saturation, value in
-                        (colorsys.rgb_to_hsv(*pixel) for pixel in row)] for row in image / 255]) * 255
+    wanted = (
+        np.array(
+            [
+                [
+                    colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value)
+                    for hue, saturation, value in (colorsys.rgb_to_hsv(*pixel) for pixel in row)
+                ]
+                for row in image / 255
+            ]
+        )
+        * 255
+    )
     difference = np.abs(changed(image, [draw] * 4, hue=0.3) - wanted)
     assert difference.mean() < 1.5  # hues have 256 steps
     assert difference.max() < 8
@@ -64,8 +74,10 @@ def test_drawn_from_a_seed():
     one, again, other = (jitter(image, tf.constant(seed, tf.int64)).numpy() for seed in ([1, 2], [1, 2], [1, 3]))
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()
-    factors = [jitter(tf.fill([1, 1, 3], tf.constant(128, tf.uint8)), tf.constant([0, number])).numpy()[0, 0, 0] / 128
-               for number in range(60)]  # gray has brightness alone: the mean of one pixel is its own
+    factors = [
+        jitter(tf.fill([1, 1, 3], tf.constant(128, tf.uint8)), tf.constant([0, number])).numpy()[0, 0, 0] / 128
+        for number in range(60)
+    ]  # gray has brightness alone: the mean of one pixel is its own
     assert 0.86 < min(factors) < 0.92
     assert 1.08 < max(factors) < 1.14
 

@@ -65,7 +65,9 @@ def flags_of():
 
 
 def call(arguments, *, env=None, cwd="/"):
-    return subprocess.run([sys.executable, *map(str, arguments)], env=env, cwd=cwd, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], env=env, cwd=cwd, capture_output=True, text=True, timeout=60
+    )
 
 
 @pytest.mark.parametrize("script", REFERENCE_FLAGS)
@@ -125,7 +127,11 @@ MISTAKES = [
     ("train", (*TRAIN, "--batch_size=0"), "--batch_size=0: expected at least 1"),
     ("train", (*TRAIN, "stray"), "unexpected argument 'stray'"),
     ("train", (*TRAIN, "--training_mode=all"), "--training_mode=all"),
-    ("train", (*TRAIN, "--model_name=efficientdet-d9"), "--model_name=efficientdet-d9: expected one of efficientdet-d0"),
+    (
+        "train",
+        (*TRAIN, "--model_name=efficientdet-d9"),
+        "--model_name=efficientdet-d9: expected one of efficientdet-d0",
+    ),
     ("train", (*TRAIN, "--hparams=learning_rat=0.1"), "learning_rat does not exist; the nearest is learning_rate"),
     ("train", (*TRAIN, "--hparams=nosuch.yaml"), "nosuch.yaml: cannot be read (No such file or directory)"),
     ("train", (*TRAIN, "--hparams=skip_mismatch=False"), "skip_mismatch has been removed: a mismatch is an error"),
@@ -155,7 +161,11 @@ MISTAKES = [
     ("train", ("--training_file_pattern=bare-*", *TRAIN[1:]), "no .classes.json beside the records"),
     ("train", (*TRAIN[:2], "--model_dir=a.jpg"), "--model_dir=a.jpg: cannot create this folder"),
     ("train", (*TRAIN, "--precision=float64"), "float64"),
-    ("train", (*TRAIN, "--hparams=lr_warmup_epoch=-1"), "hparam lr_warmup_epoch is -1.0; expected a finite number, at least 0"),
+    (
+        "train",
+        (*TRAIN, "--hparams=lr_warmup_epoch=-1"),
+        "hparam lr_warmup_epoch is -1.0; expected a finite number, at least 0",
+    ),
     ("train", (*TRAIN, "--lr=1", "--lr_per_64=1"), "--lr and --lr_per_64 are both given"),
     ("train", (*TRAIN, "--loggers=tensorboard,paper"), "--loggers names 'paper'"),
     ("train", (*TRAIN, "--pretrained_ckpt=nosuch"), "--pretrained_ckpt=nosuch: there is no checkpoint of that name"),
@@ -166,14 +176,26 @@ MISTAKES = [
     ("train", (*TRAIN, "--testdev_dir=a.jpg"), "--testdev_dir=a.jpg: cannot create this folder"),
     ("train", (*TRAIN, "--mlperf_log=a.jpg/log"), "--mlperf_log=a.jpg: cannot create this folder"),
     ("train", (*TRAIN, "--mode=eval"), "--mode=eval: train.py trains; python eval.py"),
-    ("train", (*TRAIN, "--mode=train", "--training_mode=train"), "--mode=train and --training_mode=train are both given"),
-    ("train", (*TRAIN, "--strategy=gpus"), "--strategy=gpus: has been removed: a process trains on one GPU; for several: "),
+    (
+        "train",
+        (*TRAIN, "--mode=train", "--training_mode=train"),
+        "--mode=train and --training_mode=train are both given",
+    ),
+    (
+        "train",
+        (*TRAIN, "--strategy=gpus"),
+        "--strategy=gpus: has been removed: a process trains on one GPU; for several: ",
+    ),
     ("train", (*TRAIN, "--steps_per_execution=4"), "--steps_per_execution=4: has been removed: "),
     ("train", (*TRAIN, "--profile"), "has been removed: the log has the seconds"),
     ("train", (*TRAIN[1:], "--train_file_pattern=nosuch-*"), "nosuch-*: no file matches"),
     ("eval", (*EVAL, "--no_such_flag=1"), "no_such_flag"),
     ("eval", (*EVAL, "--precision=float64"), "float64"),
-    ("eval", (*EVAL, "--only_this_epoch=3"), "--only_this_epoch=3: has been removed: it never did anything; --ckpt=PREFIX"),
+    (
+        "eval",
+        (*EVAL, "--only_this_epoch=3"),
+        "--only_this_epoch=3: has been removed: it never did anything; --ckpt=PREFIX",
+    ),
     ("eval", (*EVAL, "--output_json=empty"), "--output_json=empty: is a folder; expected a file name"),
     ("eval", (*EVAL, "--output_json=a.jpg/numbers.json"), "--output_json=a.jpg: cannot create this folder"),
     ("eval", (*EVAL, "--testdev_dir=/proc"), "--testdev_dir=/proc: cannot write into this folder"),
@@ -182,7 +204,11 @@ MISTAKES = [
     ("eval", (*EVAL, "--report=/proc"), "--report=/proc: cannot write into this folder"),
     ("eval", EVAL[:1], "--ckpt_path is missing"),
     ("eval", EVAL[1:], "--val_file_pattern is missing"),
-    ("eval", (EVAL[0], "--ckpt=nosuch"), "--ckpt=nosuch: there is no checkpoint of that name (no nosuch.index) and no folder"),
+    (
+        "eval",
+        (EVAL[0], "--ckpt=nosuch"),
+        "--ckpt=nosuch: there is no checkpoint of that name (no nosuch.index) and no folder",
+    ),
     ("eval", (EVAL[0], "--model_dir=empty"), "--model_dir=empty: no checkpoint in this folder; it holds nothing"),
     ("eval", ("--val_file_pattern=nosuch-*", EVAL[1]), "no file matches"),
     ("eval", (*EVAL, "--val_json_file=nosuch.json"), "there is no such file"),
@@ -228,55 +254,173 @@ MISTAKES = [
     ("serve", ("--model=nosuch.onnx", "--port=0"), "nosuch.onnx: cannot be read (No such file or directory)"),
     ("serve", (*SERVE, "--runtime=tensorrt"), "--runtime=tensorrt"),
     ("serve", (*SERVE, "--hparams=image_siz=64"), "image_siz does not exist; the nearest is image_size"),
-    ("serve", (*SERVE, "--host=203.0.113.7"), "--host=203.0.113.7 --port=0: cannot be listened at (Cannot assign requested"),
+    (
+        "serve",
+        (*SERVE, "--host=203.0.113.7"),
+        "--host=203.0.113.7 --port=0: cannot be listened at (Cannot assign requested",
+    ),
     ("serve", (*SERVE, "--host=a..b"), "--host=a..b --port=0: cannot be listened at ("),
 ]
 
 
-
 # Each flag of a number, with what it must refuse; what it takes at its ends follows.
 WRONG_NUMBERS = [
-    ("train", TRAIN, {
-        "accumulate_steps": "0", "balance_threshold": "0 1.5 nan", "batch_size": "-1", "bn_group": "0",
-        "benchmark_steps": "0", "calibration_images": "-1",
-        "checkpoint_period": "0", "checkpoint_steps": "-1", "eval_batch_size": "0", "eval_from": "-1", "eval_period": "0",
-        "eval_samples": "-1", "log_steps": "0", "max_minutes": "0 -1 nan inf",
-        "lr": "0 -1 nan inf -inf", "lr_per_64": "0 nan inf", "num_epochs": "-1",
-        "max_bad_fraction": "-1 1.5 nan", "num_examples_per_epoch": "0 -5", "patience": "-1", "seed": "-1 4294967296",
-        "stop_epoch": "-3", "target_ap": "2 -0.1 nan", "warmup_epochs": "nan -1 inf", "warmup_value": "nan -1 inf"}),
+    (
+        "train",
+        TRAIN,
+        {
+            "accumulate_steps": "0",
+            "balance_threshold": "0 1.5 nan",
+            "batch_size": "-1",
+            "bn_group": "0",
+            "benchmark_steps": "0",
+            "calibration_images": "-1",
+            "checkpoint_period": "0",
+            "checkpoint_steps": "-1",
+            "eval_batch_size": "0",
+            "eval_from": "-1",
+            "eval_period": "0",
+            "eval_samples": "-1",
+            "log_steps": "0",
+            "max_minutes": "0 -1 nan inf",
+            "lr": "0 -1 nan inf -inf",
+            "lr_per_64": "0 nan inf",
+            "num_epochs": "-1",
+            "max_bad_fraction": "-1 1.5 nan",
+            "num_examples_per_epoch": "0 -5",
+            "patience": "-1",
+            "seed": "-1 4294967296",
+            "stop_epoch": "-3",
+            "target_ap": "2 -0.1 nan",
+            "warmup_epochs": "nan -1 inf",
+            "warmup_value": "nan -1 inf",
+        },
+    ),
     ("eval", EVAL, {"batch_size": "0 99999999999999999999", "eval_samples": "-1"}),
-    ("infer", INFER, {"batch_size": "0", "min_score_thresh": "nan -1 2", "max_boxes_to_draw": "-1 0",
-                      "overlap": "-0.1 1.0 nan"}),
-    ("inspector", (), {"batch_size": "0", "bm_runs": "0 -1", "bm_warm_up_runs": "0", "min_score_thresh": "nan",
-                       "max_boxes_to_draw": "0", "image_size": "0"}),
-    ("serve", SERVE, {"max_batch": "0", "max_pixels": "0 178956971", "max_queue": "0", "max_request_bytes": "0",
-                      "min_score": "nan -1 2", "port": "-1 65536", "request_timeout_s": "nan 0 inf"}),
+    (
+        "infer",
+        INFER,
+        {"batch_size": "0", "min_score_thresh": "nan -1 2", "max_boxes_to_draw": "-1 0", "overlap": "-0.1 1.0 nan"},
+    ),
+    (
+        "inspector",
+        (),
+        {
+            "batch_size": "0",
+            "bm_runs": "0 -1",
+            "bm_warm_up_runs": "0",
+            "min_score_thresh": "nan",
+            "max_boxes_to_draw": "0",
+            "image_size": "0",
+        },
+    ),
+    (
+        "serve",
+        SERVE,
+        {
+            "max_batch": "0",
+            "max_pixels": "0 178956971",
+            "max_queue": "0",
+            "max_request_bytes": "0",
+            "min_score": "nan -1 2",
+            "port": "-1 65536",
+            "request_timeout_s": "nan 0 inf",
+        },
+    ),
 ]
-MISTAKES += [(script, (*before, f"--{flag}={value}"), f"--{flag}=") for script, before, wrong in WRONG_NUMBERS
-             for flag, values in wrong.items() for value in values.split()]
+MISTAKES += [
+    (script, (*before, f"--{flag}={value}"), f"--{flag}=")
+    for script, before, wrong in WRONG_NUMBERS
+    for flag, values in wrong.items()
+    for value in values.split()
+]
 
 
 @pytest.mark.parametrize(("script", "wrong"), [(script, wrong) for script, _, wrong in WRONG_NUMBERS])
 def test_every_flag_of_a_number_refuses_some(script, wrong, flags_of):
-    numbers = {name for name, (kind, help_text) in flags_of[script].items()
-               if kind in ("int", "float") and not help_text.startswith("Alias for")}
+    numbers = {
+        name
+        for name, (kind, help_text) in flags_of[script].items()
+        if kind in ("int", "float") and not help_text.startswith("Alias for")
+    }
     assert numbers == set(wrong)
 
 
 RIGHT = [
-    ("train", TRAIN), ("eval", EVAL), ("infer", INFER), ("inspector", ()), ("serve", SERVE),
-    ("train", (*TRAIN, "--eval_samples=0", "--target_ap=1", "--max_bad_fraction=0", "--warmup_epochs=0", "--warmup_value=0",
-               "--stop_epoch=0", "--patience=0", "--checkpoint_steps=0", "--eval_from=0", "--seed=0", "--batch_size=1",
-               "--calibration_images=0", "--lr=1e-9")),
-    ("train", ("--train_file_pattern=train-*", "--validation_file_pattern=val-*", "--model_dir=out", "--mode=train_and_eval",
-               "--train_batch_size=2", "--save_checkpoints_steps=5", "--tf_random_seed=1", "--strategy=", "--noprofile",
-               "--steps_per_execution=1", "--run_epoch_in_child_process", "--ckpt=ckpt", "--backbone_ckpt=ckpt")),
-    ("train", (*TRAIN, "--mode=train", "--resume=ckpt", "--mlperf_log=out/new/log", "--testdev_dir=out/new/testdev",
-               "--eval_epochs=40,50,55", "--mlperf_division=closed", "--mlperf_organization=we", "--mlperf_ruleset=2.1.0",
-               "--mlperf_status=cloud", "--mlperf_platform=DGX", "--mlperf_cache_cleared")),
+    ("train", TRAIN),
+    ("eval", EVAL),
+    ("infer", INFER),
+    ("inspector", ()),
+    ("serve", SERVE),
+    (
+        "train",
+        (
+            *TRAIN,
+            "--eval_samples=0",
+            "--target_ap=1",
+            "--max_bad_fraction=0",
+            "--warmup_epochs=0",
+            "--warmup_value=0",
+            "--stop_epoch=0",
+            "--patience=0",
+            "--checkpoint_steps=0",
+            "--eval_from=0",
+            "--seed=0",
+            "--batch_size=1",
+            "--calibration_images=0",
+            "--lr=1e-9",
+        ),
+    ),
+    (
+        "train",
+        (
+            "--train_file_pattern=train-*",
+            "--validation_file_pattern=val-*",
+            "--model_dir=out",
+            "--mode=train_and_eval",
+            "--train_batch_size=2",
+            "--save_checkpoints_steps=5",
+            "--tf_random_seed=1",
+            "--strategy=",
+            "--noprofile",
+            "--steps_per_execution=1",
+            "--run_epoch_in_child_process",
+            "--ckpt=ckpt",
+            "--backbone_ckpt=ckpt",
+        ),
+    ),
+    (
+        "train",
+        (
+            *TRAIN,
+            "--mode=train",
+            "--resume=ckpt",
+            "--mlperf_log=out/new/log",
+            "--testdev_dir=out/new/testdev",
+            "--eval_epochs=40,50,55",
+            "--mlperf_division=closed",
+            "--mlperf_organization=we",
+            "--mlperf_ruleset=2.1.0",
+            "--mlperf_status=cloud",
+            "--mlperf_platform=DGX",
+            "--mlperf_cache_cleared",
+        ),
+    ),
     ("eval", ("--val_file_pattern=val-*", "--model_dir=ckpt", "--output_json=out/new/numbers.json")),
-    ("infer", ("--image_path=a.jpg", "--ckpt_path=ckpt", "--output_dir=out", "--min_score_thresh=1",
-               "--tile=64x32", "--overlap=0.9", "--notile_whole", "--format=coco,csv", "--save_crops")),
+    (
+        "infer",
+        (
+            "--image_path=a.jpg",
+            "--ckpt_path=ckpt",
+            "--output_dir=out",
+            "--min_score_thresh=1",
+            "--tile=64x32",
+            "--overlap=0.9",
+            "--notile_whole",
+            "--format=coco,csv",
+            "--save_crops",
+        ),
+    ),
     ("inspector", ("--model_dir=ckpt", "--image_size=64", "--tensorrt=", "--nodebug")),
 ]
 
@@ -308,8 +452,14 @@ def test_without_a_mistake_tensorflow_is_wanted(outcome, script, arguments):
 def test_ranges_of_8_bits_come_from_training_images(data):
     """From the records beside those that AP is measured on; these only by the user's wish, and with a warning."""
     measured = (*EXPORT, "--formats=onnx-int8", "--val_file_pattern=val-*")
-    found = outcomes([("export", *measured), ("export", *measured, "--int8_images=val-*.tfrecord"),
-                      ("export", *measured, "--int8_images=train-*.tfrecord")], cwd=data)
+    found = outcomes(
+        [
+            ("export", *measured),
+            ("export", *measured, "--int8_images=val-*.tfrecord"),
+            ("export", *measured, "--int8_images=train-*.tfrecord"),
+        ],
+        cwd=data,
+    )
     assert [outcome["wanted"] for outcome in found] == ["tensorflow"] * 3
     assert [outcome["stdout"].split(":")[0] for outcome in found] == ["int8 calibration", "warning", ""]
     assert found[0]["stdout"] == "int8 calibration: train-00000-of-00001.tfrecord\n"
@@ -323,24 +473,30 @@ def test_mistake_in_a_process_of_its_own(data):
 
 @pytest.mark.parametrize(("mode", "training_mode"), [("train", "train300"), ("traineval", "traineval")])
 def test_what_the_modes_of_automl_mean(mode, training_mode):
-    program = ("import train; from absl.flags import FLAGS; train.define_flags();"
-               f"FLAGS(['x', '--mode={mode}', '--train_file_pattern=a']);"
-               "from efficientdet.configuration.removed_flags import training_mode;"
-               "print(FLAGS.training_file_pattern, training_mode('traineval', FLAGS.mode, both=False))")
+    program = (
+        "import train; from absl.flags import FLAGS; train.define_flags();"
+        f"FLAGS(['x', '--mode={mode}', '--train_file_pattern=a']);"
+        "from efficientdet.configuration.removed_flags import training_mode;"
+        "print(FLAGS.training_file_pattern, training_mode('traineval', FLAGS.mode, both=False))"
+    )
     assert call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}).stdout == f"a {training_mode}\n"
 
 
 def test_error_of_ours_keeps_its_traceback_and_code(data):
-    program = ("import sys; from program_support.command_line import run\n"
-               "def main(): raise KeyError('ours')\n"
-               "run(main, ['x.py'])")
+    program = (
+        "import sys; from program_support.command_line import run\n"
+        "def main(): raise KeyError('ours')\n"
+        "run(main, ['x.py'])"
+    )
     done = call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=data)
     assert done.returncode == 1
     assert "Traceback" in done.stderr
 
 
 def test_names_of_files_that_utf8_cannot_hold_are_printed():
-    program = ("from program_support.command_line import run\n"
-               "run(lambda: print('left out:', b'\\xff.jpg'.decode(errors='surrogateescape')), ['x.py'])")
+    program = (
+        "from program_support.command_line import run\n"
+        "run(lambda: print('left out:', b'\\xff.jpg'.decode(errors='surrogateescape')), ['x.py'])"
+    )
     done = call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8:strict"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "left out: \\udcff.jpg\n", "")

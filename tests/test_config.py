@@ -21,50 +21,72 @@ NAMES = ClassNames((1, 7), ("cat", "dog"))
 
 
 def config(hparams=None, **changes):
-    defaults = {"hparams": with_overrides(EfficientDetHyperparameters(), hparams or {}),
-                "records": ("train-00000-of-00001.tfrecord",), "val_records": ("val-00000-of-00001.tfrecord",),
-                "val_json_file": None, "class_names": NAMES,
-                "model_dir": "out"}
+    defaults = {
+        "hparams": with_overrides(EfficientDetHyperparameters(), hparams or {}),
+        "records": ("train-00000-of-00001.tfrecord",),
+        "val_records": ("val-00000-of-00001.tfrecord",),
+        "val_json_file": None,
+        "class_names": NAMES,
+        "model_dir": "out",
+    }
     return TrainingConfig(**{**defaults, **changes})
 
 
-@pytest.mark.parametrize(("mode", "epochs", "stop", "last"), [
-    ("traineval", 300, 0, 300), ("train", 400, 0, 301), ("train", 300, 0, 226), ("train", 350, 0, 263),
-    ("train", 1, 0, 1), ("train300", 300, 0, 300), ("traineval", 400, 300, 300), ("traineval", 3, 300, 3),
-    ("train", 400, 300, 300)])
+@pytest.mark.parametrize(
+    ("mode", "epochs", "stop", "last"),
+    [
+        ("traineval", 300, 0, 300),
+        ("train", 400, 0, 301),
+        ("train", 300, 0, 226),
+        ("train", 350, 0, 263),
+        ("train", 1, 0, 1),
+        ("train300", 300, 0, 300),
+        ("traineval", 400, 300, 300),
+        ("traineval", 3, 300, 3),
+        ("train", 400, 300, 300),
+    ],
+)
 def test_last_epoch(mode, epochs, stop, last):
     # efficientdet.md 2.1: 226 of 300, 263 of 350; 400 stop at 300 there by a second rule, here by --stop_epoch.
     assert config({"num_epochs": epochs}, training_mode=mode, stop_epoch=stop).last_epoch == last
 
 
-@pytest.mark.parametrize(("mode", "benchmark", "evaluates"), [
-    ("traineval", False, True), ("train", False, True), ("train300", False, False), ("traineval", True, False)])
+@pytest.mark.parametrize(
+    ("mode", "benchmark", "evaluates"),
+    [("traineval", False, True), ("train", False, True), ("train300", False, False), ("traineval", True, False)],
+)
 def test_what_is_evaluated(mode, benchmark, evaluates):
     assert config(training_mode=mode, benchmark=benchmark).evaluates is evaluates
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"training_mode": "eval"}, "expected one of train, train300, traineval"),
-    ({"batch_size": 0}, "--batch_size=0"),
-    ({"eval_batch_size": -1}, "--eval_batch_size=-1"),
-    ({"checkpoint_period": 0}, "--checkpoint_period=0"),
-    ({"benchmark_steps": 0}, "--benchmark_steps=0"),
-    ({"log_steps": 0}, "--log_steps=0"),
-    ({"stop_epoch": -3}, "--stop_epoch=-3: expected at least 0"),
-    ({"target_ap": 2.0}, "--target_ap=2.0: expected 0 to 1"),
-    ({"eval_epochs": (40, 0)}, "--eval_epochs=40,0: expected at least 1"),
-    ({"eval_epochs": (40,), "eval_period": 1}, "--eval_epochs cannot be combined with --eval_period"),
-    ({"eval_epochs": (40,), "eval_from": 1}, "--eval_epochs cannot be combined with --eval_period"),
-    ({"mlperf_division": "shut"}, "--mlperf_division=shut: expected one of open, closed"),
-    ({"seed": 2**32}, "--seed=4294967296: expected at most 2147483647"),
-    ({"hparams": {"learning_rate": 0.0}}, "hparam learning_rate is 0.0; expected a finite number above 0"),
-    ({"hparams": {"lr_warmup_epoch": float("nan")}}, "hparam lr_warmup_epoch is nan; expected a finite number, at least 0"),
-    ({"loggers": ("paper",)}, "--loggers names 'paper'"),
-    ({"val_records": (), "target_ap": 0.3}, "--target_ap needs --val_file_pattern"),
-    ({"val_records": (), "patience": 3}, "--patience needs --val_file_pattern"),
-    ({"val_records": (), "training_mode": "train300", "validate": True}, "--validate needs"),
-    ({"hparams": {"var_freeze_expr": "("}}, r"invalid regular expression"),
-])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training_mode": "eval"}, "expected one of train, train300, traineval"),
+        ({"batch_size": 0}, "--batch_size=0"),
+        ({"eval_batch_size": -1}, "--eval_batch_size=-1"),
+        ({"checkpoint_period": 0}, "--checkpoint_period=0"),
+        ({"benchmark_steps": 0}, "--benchmark_steps=0"),
+        ({"log_steps": 0}, "--log_steps=0"),
+        ({"stop_epoch": -3}, "--stop_epoch=-3: expected at least 0"),
+        ({"target_ap": 2.0}, "--target_ap=2.0: expected 0 to 1"),
+        ({"eval_epochs": (40, 0)}, "--eval_epochs=40,0: expected at least 1"),
+        ({"eval_epochs": (40,), "eval_period": 1}, "--eval_epochs cannot be combined with --eval_period"),
+        ({"eval_epochs": (40,), "eval_from": 1}, "--eval_epochs cannot be combined with --eval_period"),
+        ({"mlperf_division": "shut"}, "--mlperf_division=shut: expected one of open, closed"),
+        ({"seed": 2**32}, "--seed=4294967296: expected at most 2147483647"),
+        ({"hparams": {"learning_rate": 0.0}}, "hparam learning_rate is 0.0; expected a finite number above 0"),
+        (
+            {"hparams": {"lr_warmup_epoch": float("nan")}},
+            "hparam lr_warmup_epoch is nan; expected a finite number, at least 0",
+        ),
+        ({"loggers": ("paper",)}, "--loggers names 'paper'"),
+        ({"val_records": (), "target_ap": 0.3}, "--target_ap needs --val_file_pattern"),
+        ({"val_records": (), "patience": 3}, "--patience needs --val_file_pattern"),
+        ({"val_records": (), "training_mode": "train300", "validate": True}, "--validate needs"),
+        ({"hparams": {"var_freeze_expr": "("}}, r"invalid regular expression"),
+    ],
+)
 def test_refusals(changes, message):
     with pytest.raises(InputError, match=message):
         config(**changes)
@@ -145,7 +167,8 @@ def test_records_are_sorted(tmp_path):
     for number in (1, 0):
         (tmp_path / f"train-{number:05d}-of-00002.tfrecord").touch()
     assert records_of(f"{tmp_path}/train-*", "f") == tuple(
-        f"{tmp_path}/train-{number:05d}-of-00002.tfrecord" for number in (0, 1))
+        f"{tmp_path}/train-{number:05d}-of-00002.tfrecord" for number in (0, 1)
+    )
     with pytest.raises(InputError, match="no file matches"):
         records_of(f"{tmp_path}/val-*", "f")
 

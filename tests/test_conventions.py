@@ -29,9 +29,16 @@ NVIDIAS = (((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), 2, False, True)
 
 def config(model_dir, *, overrides=None, **changes):
     overrides = overrides or {}
-    defaults = {"hparams": hyperparameters_of("efficientdet-d0", {"image_size": 64, **overrides}),
-                "hparams_given": frozenset(overrides), "records": ("r",), "val_records": (), "val_json_file": None,
-                "class_names": NAMES, "model_dir": str(model_dir), "training_mode": "train300"}
+    defaults = {
+        "hparams": hyperparameters_of("efficientdet-d0", {"image_size": 64, **overrides}),
+        "hparams_given": frozenset(overrides),
+        "records": ("r",),
+        "val_records": (),
+        "val_json_file": None,
+        "class_names": NAMES,
+        "model_dir": str(model_dir),
+        "training_mode": "train300",
+    }
     return TrainingConfig(**{**defaults, **changes})
 
 
@@ -41,7 +48,9 @@ def conventions(hparams):
 
 def described(prefix, hparams, *, arrays=None, age=0):
     """A checkpoint of ours with these hyperparameters beside it, last written `age` seconds ago."""
-    description = Description(model_name="efficientdet-d0", hparams=hparams, categories=NAMES.to_categories(), weights="raw")
+    description = Description(
+        model_name="efficientdet-d0", hparams=hparams, categories=NAMES.to_categories(), weights="raw"
+    )
     write_arrays(str(prefix), arrays or {"a": np.zeros(1, np.float32)}, description)
     written = os.stat(f"{prefix}.json").st_mtime - age
     os.utime(f"{prefix}.json", (written, written))
@@ -66,8 +75,9 @@ def test_nvidias_conventions_come_with_its_weights_and_are_said(tmp_path):
     network = network_config(found.hparams, num_classes=3)
     assert (network.bifpn.fusion_relu, network.bifpn.half_pixel_upsampling) == (False, True)
     [line] = lines
-    assert line.startswith(f"hyperparameters taken from {tmp_path / 'emackpt-10'}: "
-                           "aspect_ratios ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), ")
+    assert line.startswith(
+        f"hyperparameters taken from {tmp_path / 'emackpt-10'}: aspect_ratios ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), "
+    )
     assert line.endswith("normalizations 2, fusion_relu False, half_pixel_upsampling True")
 
 
@@ -76,7 +86,9 @@ def test_nvidias_saved_model_of_the_backbone_normalizes_once(tmp_path):
     weights = {"layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE": np.zeros(1, np.float32)}
     (tmp_path / "mounted" / "variables").mkdir(parents=True)
     (tmp_path / "mounted" / "saved_model.pb").touch()
-    with pytest.raises(InputError, match=r"--backbone_init=.*mounted/variables/variables: there is no checkpoint of that name"):
+    with pytest.raises(
+        InputError, match=r"--backbone_init=.*mounted/variables/variables: there is no checkpoint of that name"
+    ):
         existing_backbone(str(tmp_path / "mounted"))
     nvidias(tmp_path / "mounted" / "variables" / "variables", weights)
     start = config(tmp_path / "out", backbone_init=existing_backbone(str(tmp_path / "mounted")))
@@ -95,23 +107,36 @@ def test_what_was_given_wins_and_is_said(tmp_path):
     start = config(tmp_path / "out", pretrained_ckpt=nvidias(tmp_path / "ckpt"), overrides={"fusion_relu": True})
     found, lines = with_conventions_of_start(start)
     assert conventions(found.hparams) == (NVIDIAS[0], 2, True, True)
-    assert lines[1] == f"warning: {tmp_path / 'ckpt'} was trained with fusion_relu False; --hparams sets fusion_relu True"
+    assert (
+        lines[1] == f"warning: {tmp_path / 'ckpt'} was trained with fusion_relu False; --hparams sets fusion_relu True"
+    )
 
 
 def test_a_checkpoint_of_ours_hands_them_on(tmp_path):
-    stored = hyperparameters_of("efficientdet-d0", {**NVIDIA_CONVENTIONS, "anchor_scale": 2.0, "momentum": 0.5}).to_dict()
+    stored = hyperparameters_of(
+        "efficientdet-d0", {**NVIDIA_CONVENTIONS, "anchor_scale": 2.0, "momentum": 0.5}
+    ).to_dict()
     prefix = described(tmp_path / "ckpt-final", json.loads(json.dumps(stored)))
     found, [line] = with_conventions_of_start(config(tmp_path / "out", pretrained_ckpt=prefix))
-    assert (found.hparams.half_pixel_upsampling, found.hparams.normalizations, found.hparams.anchor_scale) == (True, 2, 2.0)
+    assert (found.hparams.half_pixel_upsampling, found.hparams.normalizations, found.hparams.anchor_scale) == (
+        True,
+        2,
+        2.0,
+    )
     assert found.hparams.momentum == 0.9  # no convention of the weights
     assert "anchor_scale 2.0" in line
 
 
-@pytest.mark.parametrize(("stored", "half_pixel"), [
-    ({}, False), ({"normalizations": 1}, False),
-    ({key: value for key, value in NVIDIA_CONVENTIONS.items() if key != "half_pixel_upsampling"}, True),
-    ({**NVIDIA_CONVENTIONS, "half_pixel_upsampling": False}, False),
-    ({"normalizations": 2, "fusion_relu": False}, False)])
+@pytest.mark.parametrize(
+    ("stored", "half_pixel"),
+    [
+        ({}, False),
+        ({"normalizations": 1}, False),
+        ({key: value for key, value in NVIDIA_CONVENTIONS.items() if key != "half_pixel_upsampling"}, True),
+        ({**NVIDIA_CONVENTIONS, "half_pixel_upsampling": False}, False),
+        ({"normalizations": 2, "fusion_relu": False}, False),
+    ],
+)
 def test_a_description_from_before_the_convention(tmp_path, stored, half_pixel):
     """Without it upsampling is google/automl's, unless all else is NVIDIA's."""
     prefix = described(tmp_path / "ckpt", json.loads(json.dumps(stored)))
@@ -160,9 +185,19 @@ def test_a_training_builds_says_and_stores_them(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(train_loop, "build_train_step", end)
     hparams = hyperparameters_of("efficientdet-d0", {"image_size": 64, "num_epochs": 1, "name": "mine"})
     with pytest.raises(Ended):
-        train_loop.train(config(
-            tmp_path / "out", hparams=hparams, records=drawn.records("train"), class_names=drawn.class_names, batch_size=2,
-            pretrained_ckpt=nvidias(tmp_path / "emackpt-10"), precision="float32", use_xla=False, loggers=()))
+        train_loop.train(
+            config(
+                tmp_path / "out",
+                hparams=hparams,
+                records=drawn.records("train"),
+                class_names=drawn.class_names,
+                batch_size=2,
+                pretrained_ckpt=nvidias(tmp_path / "emackpt-10"),
+                precision="float32",
+                use_xla=False,
+                loggers=(),
+            )
+        )
     assert "hyperparameters taken from" in capsys.readouterr().out
     [training] = started
     assert conventions(training.hparams) == NVIDIAS

@@ -29,8 +29,12 @@ def test_counts():
     assert content["boxes_per_size"] == {"small": 1, "medium": 1, "large": 1}
     assert content["most_boxes_in_one_image"] == {"boxes": 3, "file": "a.jpg"}
     assert (content["images"], content["images_without_boxes"], content["images_skipped"]) == (2, 1, 1)
-    assert (content["boxes"], content["crowd_boxes"], content["difficult_boxes"], content["boxes_skipped"]) == (3, 1, 1,
-                                                                                                              5)
+    assert (content["boxes"], content["crowd_boxes"], content["difficult_boxes"], content["boxes_skipped"]) == (
+        3,
+        1,
+        1,
+        5,
+    )
     assert content["skipped"][0] == {"kind": "image", "file": "b.jpg", "reason": "truncated", "image_id": 7}
 
 

@@ -16,14 +16,17 @@ from dataset.records.record_index import index_records
 
 SCRIPT = Path(__file__).resolve().parent.parent / "dataset" / "create_pascal_tfrecord.py"
 VOC_CLASSES = ClassNames(tuple(range(1, 21)), VOC_NAMES)
-XML = ("<annotation><filename>{0}.jpg</filename><size><width>64</width><height>48</height></size><object><name>{1}"
-       "</name><difficult>{2}</difficult><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>65</xmax><ymax>12</ymax></bndbox>"
-       "</object></annotation>")
+XML = (
+    "<annotation><filename>{0}.jpg</filename><size><width>64</width><height>48</height></size><object><name>{1}"
+    "</name><difficult>{2}</difficult><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>65</xmax><ymax>12</ymax></bndbox>"
+    "</object></annotation>"
+)
 
 
 def call(*arguments, cwd):
-    return subprocess.run([sys.executable, str(SCRIPT), *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
-                          timeout=120)
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=120
+    )
 
 
 @pytest.fixture
@@ -42,29 +45,51 @@ def devkit(tmp_path):
 
 def test_voc_layout(devkit):
     done = forked_programs.run(
-        [sys.executable, SCRIPT, f"--data_dir={devkit}", "--year=VOC2012", "--set=val", "--output_path=out/val",
-         "--num_shards=1"], env=os.environ, cwd=devkit)
+        [
+            sys.executable,
+            SCRIPT,
+            f"--data_dir={devkit}",
+            "--year=VOC2012",
+            "--set=val",
+            "--output_path=out/val",
+            "--num_shards=1",
+        ],
+        env=os.environ,
+        cwd=devkit,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert [path.name for path in (devkit / "out").glob("val-*")] == ["val-00000-of-00001.tfrecord"]
     written = json.loads((devkit / "out" / "val.instances.json").read_text())
     assert written["images"] == [{"id": 1, "file_name": "2012_1.jpg", "height": 48, "width": 64}]
-    assert written["annotations"] == [{"id": 1, "image_id": 1, "category_id": 8, "bbox": [1.0, 2.0, 63.0, 10.0],
-                                       "area": 630.0, "iscrowd": 0, "difficult": 1}]
+    assert written["annotations"] == [
+        {
+            "id": 1,
+            "image_id": 1,
+            "category_id": 8,
+            "bbox": [1.0, 2.0, 63.0, 10.0],
+            "area": 630.0,
+            "iscrowd": 0,
+            "difficult": 1,
+        }
+    ]
     assert len(COCO(str(devkit / "out" / "val.instances.json")).cats) == 20
     index = index_records([str(devkit / "out" / "val-00000-of-00001.tfrecord")])
     [annotation] = ground_truth_of_records(index, VOC_CLASSES)["annotations"]
     assert annotation["difficult"] == 1
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ([], "either --data_dir"),
-    (["--image_dir=.", "--data_dir=."], "either --data_dir"),
-    (["--image_dir=.", "--annotations_dir=nowhere"], "nowhere: no such folder"),
-    (["--image_dir=."], ".: holds no XML file"),
-    (["--image_dir=cvat"], "annotations.xml: is a CVAT xml, expected a folder of Pascal VOC XML files"),
-    (["--data_dir=.", "--set=all"], "set"),
-    (["--data_dir=.", "--year=VOC2012", "--set=test"], "test.txt: cannot be read"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "either --data_dir"),
+        (["--image_dir=.", "--data_dir=."], "either --data_dir"),
+        (["--image_dir=.", "--annotations_dir=nowhere"], "nowhere: no such folder"),
+        (["--image_dir=."], ".: holds no XML file"),
+        (["--image_dir=cvat"], "annotations.xml: is a CVAT xml, expected a folder of Pascal VOC XML files"),
+        (["--data_dir=.", "--set=all"], "set"),
+        (["--data_dir=.", "--year=VOC2012", "--set=test"], "test.txt: cannot be read"),
+    ],
+)
 def test_mistakes_end_in_one_line(devkit, arguments, message):
     done = call("--output_file_prefix=out/train", *arguments, cwd=devkit)
     assert done.returncode == 2

@@ -34,10 +34,26 @@ def call(*arguments, cwd):
 def records_of(annotations, images, output_prefix, *, label_map=LABEL_MAP, with_masks=False):
     """The bytes of the records of all images."""
     folder = ImageFolder(images)
-    [data] = read_labels(recognize(str(annotations)), str(annotations), folder, with_masks=with_masks, label_map=label_map,
-                         output_folder=str(output_prefix.parent)).values()
-    convert(data, ConversionConfig(image_folder=str(images), output_prefix=str(output_prefix), num_shards=1, processes=1,
-                                   max_bad_fraction=0.0, include_masks=with_masks), say=lambda line: None)
+    [data] = read_labels(
+        recognize(str(annotations)),
+        str(annotations),
+        folder,
+        with_masks=with_masks,
+        label_map=label_map,
+        output_folder=str(output_prefix.parent),
+    ).values()
+    convert(
+        data,
+        ConversionConfig(
+            image_folder=str(images),
+            output_prefix=str(output_prefix),
+            num_shards=1,
+            processes=1,
+            max_bad_fraction=0.0,
+            include_masks=with_masks,
+        ),
+        say=lambda line: None,
+    )
     return Path(f"{output_prefix}-00000-of-00001.tfrecord").read_bytes()
 
 
@@ -66,7 +82,8 @@ def test_open_images_has_no_images_without_objects(photos, tmp_path):
     for name in ("voc", "open_images"):
         WRITERS[name](with_objects, tmp_path / name)
     assert records_of(tmp_path / "open_images", photos, tmp_path / "a" / "train") == records_of(
-        tmp_path / "voc", photos, tmp_path / "b" / "train")
+        tmp_path / "voc", photos, tmp_path / "b" / "train"
+    )
 
 
 def test_five_real_formats_give_the_same_records(data_folder, tmp_path):
@@ -91,8 +108,11 @@ def test_five_real_formats_give_the_same_records(data_folder, tmp_path):
     voc = ClassNames(tuple(range(1, 21)), VOC_NAMES)
     wanted = records_of(given / "voc", tmp_path / "photos", tmp_path / "voc" / "train", label_map=None)
     for name, annotations, label_map in (
-            ("coco", given / "coco", voc), ("cvat", real / "cvat_format", None), ("yolo", real / "yolo_format", voc),
-            ("open images", real / "openimages_format", voc)):
+        ("coco", given / "coco", voc),
+        ("cvat", real / "cvat_format", None),
+        ("yolo", real / "yolo_format", voc),
+        ("open images", real / "openimages_format", voc),
+    ):
         found = records_of(annotations, tmp_path / "photos", tmp_path / name / "train", label_map=label_map)
         assert found == wanted, name
 
@@ -103,17 +123,41 @@ def test_outlines_of_any_format_give_the_same_masks(photos, tmp_path):
     points = [outline[place : place + 2] for place in (0, 2, 4)]
     write(tmp_path / "yolo" / "classes.txt", "nut\n")
     write(tmp_path / "yolo" / "a.txt", f"0 {shares}\n")
-    write(tmp_path / "cvat" / "a.xml", '<annotations><image name="a.jpg" width="64" height="48"><polygon label="nut" points="'
-          + ";".join(f"{x},{y}" for x, y in points) + '"/></image></annotations>')
-    write(tmp_path / "labelme" / "a.json", json.dumps({"imagePath": "a.jpg", "imageHeight": 48, "imageWidth": 64, "shapes": [
-        {"label": "nut", "points": points, "shape_type": "polygon"}]}))
-    write(tmp_path / "coco" / "a.json", json.dumps({
-        "images": [{"id": 1, "file_name": "a.jpg", "width": 64, "height": 48}], "categories": [{"id": 5, "name": "nut"}],
-        "annotations": [{"image_id": 1, "category_id": 5, "bbox": [3.25, 4.5, 36.75, 35.75], "segmentation": [outline]}]}))
+    write(
+        tmp_path / "cvat" / "a.xml",
+        '<annotations><image name="a.jpg" width="64" height="48"><polygon label="nut" points="'
+        + ";".join(f"{x},{y}" for x, y in points)
+        + '"/></image></annotations>',
+    )
+    write(
+        tmp_path / "labelme" / "a.json",
+        json.dumps(
+            {
+                "imagePath": "a.jpg",
+                "imageHeight": 48,
+                "imageWidth": 64,
+                "shapes": [{"label": "nut", "points": points, "shape_type": "polygon"}],
+            }
+        ),
+    )
+    write(
+        tmp_path / "coco" / "a.json",
+        json.dumps(
+            {
+                "images": [{"id": 1, "file_name": "a.jpg", "width": 64, "height": 48}],
+                "categories": [{"id": 5, "name": "nut"}],
+                "annotations": [
+                    {"image_id": 1, "category_id": 5, "bbox": [3.25, 4.5, 36.75, 35.75], "segmentation": [outline]}
+                ],
+            }
+        ),
+    )
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").symlink_to(photos / "a.jpg")
-    found = {name: records_of(tmp_path / name, tmp_path / "photos", tmp_path / name / "train", with_masks=True)
-             for name in ("coco", "yolo", "cvat", "labelme")}
+    found = {
+        name: records_of(tmp_path / name, tmp_path / "photos", tmp_path / name / "train", with_masks=True)
+        for name in ("coco", "yolo", "cvat", "labelme")
+    }
     assert b"image/object/mask" in found["coco"]
     assert [name for name, content in found.items() if content != found["coco"]] == []
 
@@ -128,8 +172,10 @@ def test_from_a_folder_of_yolo_labels_to_records_of_train_and_val(tmp_path):
     assert lines[0] == "labels: YOLO, because data/labels/p0.txt is a file of YOLO labels"
     assert lines[1].startswith("split: 3 images for val, 6 for train")
     assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == sorted(
-        f"{split}{end}" for split in ("train", "val")
-        for end in ("-00000-of-00001.tfrecord", ".classes.json", ".instances.json", ".report.json"))
+        f"{split}{end}"
+        for split in ("train", "val")
+        for end in ("-00000-of-00001.tfrecord", ".classes.json", ".instances.json", ".report.json")
+    )
     classes = json.loads((tmp_path / "out" / "train.classes.json").read_text())["categories"]
     assert classes == [{"id": place, "name": name} for place, name in enumerate(NAMES)]
     index = index_records([str(tmp_path / "out" / "val-00000-of-00001.tfrecord")])
@@ -146,8 +192,11 @@ def test_images_of_val_that_are_in_train_are_told(tmp_path):
     """As in ultralytics' coco128."""
     draw(PICTURES[:2], tmp_path / "images" / "train2017")
     write(tmp_path / "labels" / "train2017" / "a.txt", yolo_line(PICTURES[0], PICTURES[0].labels[0]))
-    write(tmp_path / "coco128.yaml", "path: ../datasets/coco128\ntrain: images/train2017\nval: images/train2017\ntest:\n"
-          "names:\n  0: washer\n  1: bolt\n  2: nut\n")
+    write(
+        tmp_path / "coco128.yaml",
+        "path: ../datasets/coco128\ntrain: images/train2017\nval: images/train2017\ntest:\n"
+        "names:\n  0: washer\n  1: bolt\n  2: nut\n",
+    )
     done = call("--images=.", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "warning: 2 of the 2 images of val are also in train" in done.stdout
@@ -162,20 +211,29 @@ def test_names_of_files_that_are_no_text(tmp_path):
     draw(PICTURES[:1], Path(os.fsdecode(folder)))
     write(Path(os.fsdecode(folder), "a.txt"), yolo_line(PICTURES[0], PICTURES[0].labels[0]))
     done = call("--images=.", cwd=tmp_path)
-    assert (done.returncode, done.stdout.splitlines()) == (2, ["labels: YOLO, because \\udce9/a.txt is a file of YOLO labels"])
+    assert (done.returncode, done.stdout.splitlines()) == (
+        2,
+        ["labels: YOLO, because \\udce9/a.txt is a file of YOLO labels"],
+    )
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ([], "--images=: no such folder; expected the folder with the images"),
-    (["--images=photos/a.jpg"], "--images=photos/a.jpg: is a file; expected the folder with the images"),
-    (["--images=a.zip"], "--images=a.zip: is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER"),
-    ([f"--images={'x' * 300}"], "no such folder"),
-    (["--images=photos", f"--annotations={'x' * 300}"], "no such file or folder"),
-    (["--images=photos", "--annotations=voc", "--val_fraction=0", f"--output_dir={'x' * 300}"], "cannot write x"),
-    (["--images=photos", "--annotations=both"], "both: holds labels of 2 formats (both/b.xml is a Pascal VOC annotation; both"),
-    (["--images=photos", "--annotations=both/b.xml", "--include_masks"], "Pascal VOC labels have only boxes"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--images=: no such folder; expected the folder with the images"),
+        (["--images=photos/a.jpg"], "--images=photos/a.jpg: is a file; expected the folder with the images"),
+        (["--images=a.zip"], "--images=a.zip: is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER"),
+        ([f"--images={'x' * 300}"], "no such folder"),
+        (["--images=photos", f"--annotations={'x' * 300}"], "no such file or folder"),
+        (["--images=photos", "--annotations=voc", "--val_fraction=0", f"--output_dir={'x' * 300}"], "cannot write x"),
+        (
+            ["--images=photos", "--annotations=both"],
+            "both: holds labels of 2 formats (both/b.xml is a Pascal VOC annotation; both",
+        ),
+        (["--images=photos", "--annotations=both/b.xml", "--include_masks"], "Pascal VOC labels have only boxes"),
+    ],
+)
 def test_mistakes_end_in_one_line(tmp_path, arguments, message):
     draw(PICTURES[:1], tmp_path / "photos")
     write(tmp_path / "both" / "a.txt", yolo_line(PICTURES[0], PICTURES[0].labels[0]))

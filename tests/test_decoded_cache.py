@@ -26,6 +26,7 @@ def images(index, *, count, cache=None):
 @pytest.fixture
 def wanted(index, monkeypatch):
     """Without a cache. A window decoded alone may lack the color of a neighbor, so each image is decoded whole."""
+
     def window(encoded, crop):
         (top, left), (bottom, right) = tf.unstack(crop.offset), tf.unstack(crop.offset + crop.window)
         return tf.image.decode_jpeg(encoded, channels=3)[top:bottom, left:right]

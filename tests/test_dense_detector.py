@@ -34,10 +34,20 @@ def with_config(detector, **changes):
 def batch_of(rng, *, images=2, valid=True):
     boxes = oracles.random_boxes(rng, (images, 3), side=64.0)
     boxes[..., 2:] += 8
-    objects = Objects.of_boxes(boxes, rng.integers(0, 3, (images, 3)).astype(np.int32), np.full((images, 3), valid),
-                               np.zeros((images, 3), bool))
-    return Batch(rng.integers(0, 256, (images, 64, 64, 3), dtype=np.uint8), np.full((images, 2), 64, np.int32), objects,
-                 np.arange(images), np.arange(images), np.ones((images, 2), np.float32))
+    objects = Objects.of_boxes(
+        boxes,
+        rng.integers(0, 3, (images, 3)).astype(np.int32),
+        np.full((images, 3), valid),
+        np.zeros((images, 3), bool),
+    )
+    return Batch(
+        rng.integers(0, 256, (images, 64, 64, 3), dtype=np.uint8),
+        np.full((images, 2), 64, np.int32),
+        objects,
+        np.arange(images),
+        np.arange(images),
+        np.ones((images, 2), np.float32),
+    )
 
 
 def detection_losses(detector, logits, deltas, *, targets, positives=0.0):
@@ -46,8 +56,10 @@ def detection_losses(detector, logits, deltas, *, targets, positives=0.0):
 
 
 def random_outputs(rng, *, images=2, spread=1.0):
-    return (rng.normal(size=(images, 720, 3)).astype(np.float32) * spread,
-            rng.normal(size=(images, 720, 4)).astype(np.float32) * 0.3 * spread)
+    return (
+        rng.normal(size=(images, 720, 3)).astype(np.float32) * spread,
+        rng.normal(size=(images, 720, 4)).astype(np.float32) * 0.3 * spread,
+    )
 
 
 def test_losses_against_the_oracle(detector):
@@ -59,13 +71,25 @@ def test_losses_against_the_oracle(detector):
     assert float(detector.counts(targets)["positives"]) == positives.sum() > 3
     found = detection_losses(detector, logits, deltas, targets=targets, positives=6.0)
     classes, wanted_deltas = to_numpy(targets.classes)[0], to_numpy(targets.box_deltas)[0]
-    focal = sum(oracles.focal_loss(float(logits[0, a, k]), int(positives[a] and classes[a] == k), alpha=0.25, gamma=1.5)
-                for a in range(720) for k in range(3))
-    huber = sum(oracles.huber_loss(float(deltas[0, a, i] - wanted_deltas[a, i]), delta=0.1)
-                for a in np.flatnonzero(positives) for i in range(4))
-    overlap = sum(1 - oracles.generalized_iou(oracles.decode(deltas[0, a], detector.anchors[a]),
-                                              oracles.decode(wanted_deltas[a], detector.anchors[a]), "ciou")
-                  for a in np.flatnonzero(positives))
+    focal = sum(
+        oracles.focal_loss(float(logits[0, a, k]), int(positives[a] and classes[a] == k), alpha=0.25, gamma=1.5)
+        for a in range(720)
+        for k in range(3)
+    )
+    huber = sum(
+        oracles.huber_loss(float(deltas[0, a, i] - wanted_deltas[a, i]), delta=0.1)
+        for a in np.flatnonzero(positives)
+        for i in range(4)
+    )
+    overlap = sum(
+        1
+        - oracles.generalized_iou(
+            oracles.decode(deltas[0, a], detector.anchors[a]),
+            oracles.decode(wanted_deltas[a], detector.anchors[a]),
+            "ciou",
+        )
+        for a in np.flatnonzero(positives)
+    )
     wanted = {"cls_loss": focal / 7, "box_loss": 50 * huber / 28, "box_iou_loss": overlap / 28}
     assert {name: float(value) for name, value in found.items()} == pytest.approx(wanted, rel=1e-4)
 
@@ -76,17 +100,21 @@ def whole_pyramid_detector(losses):
     maps = [keras.layers.AveragePooling2D(2**level)(images) for level in range(3, 8)]
 
     def head(values):
-        return keras.layers.Concatenate(axis=1)([
-            keras.layers.Reshape((-1, values))(keras.layers.Conv2D(9 * values, 1)(features)) for features in maps])
+        return keras.layers.Concatenate(axis=1)(
+            [keras.layers.Reshape((-1, values))(keras.layers.Conv2D(9 * values, 1)(features)) for features in maps]
+        )
 
-    return DenseDetector(keras.Model(images, [head(7), head(4)]), DenseDetectorConfig(
-        image_size=(256, 256), anchors=AnchorConfig(), losses=losses))
+    return DenseDetector(
+        keras.Model(images, [head(7), head(4)]),
+        DenseDetectorConfig(image_size=(256, 256), anchors=AnchorConfig(), losses=losses),
+    )
 
 
 def test_the_published_losses(golden_folder):
     golden, outputs = np.load(golden_folder / "losses.npz"), np.load(golden_folder / "nms_inputs.npz")
-    objects = Objects.of_boxes(np.zeros((2, 9, 4), np.float32), np.zeros((2, 9), np.int32), np.zeros((2, 9), bool),
-                               np.zeros((2, 9), bool))
+    objects = Objects.of_boxes(
+        np.zeros((2, 9, 4), np.float32), np.zeros((2, 9), np.int32), np.zeros((2, 9), bool), np.zeros((2, 9), bool)
+    )
     for image in range(2):
         count = len(golden[f"gt_boxes{image}"])
         objects.boxes[image, :count] = golden[f"gt_boxes{image}"]
@@ -96,8 +124,13 @@ def test_the_published_losses(golden_folder):
         detector = whole_pyramid_detector(LossConfig(label_smoothing=smoothing))
         targets = detector.targets(objects)
         np.testing.assert_array_equal(to_numpy(targets.positive).sum(axis=1), golden["num_positives"])
-        losses = detection_losses(detector, tf.constant(outputs["class_logits"]), tf.constant(outputs["box_outputs"]),
-                                           targets=targets, positives=detector.counts(targets)["positives"])
+        losses = detection_losses(
+            detector,
+            tf.constant(outputs["class_logits"]),
+            tf.constant(outputs["box_outputs"]),
+            targets=targets,
+            positives=detector.counts(targets)["positives"],
+        )
         assert float(losses["cls_loss"]) == pytest.approx(float(golden[name]), rel=1e-5)
         assert float(losses["box_loss"]) / 50 == pytest.approx(float(golden["box_loss"]), rel=1e-5)
 
@@ -112,7 +145,9 @@ def targets_of_one(*, positive=True, ignored=False):
 def test_an_offset_of_exactly_zero_counts(detector):
     deltas = np.zeros((1, 720, 4), np.float32)
     deltas[0, :2] = 1.0
-    losses = detection_losses(detector, np.zeros((1, 720, 3), np.float32), deltas, targets=targets_of_one(), positives=0.0)
+    losses = detection_losses(
+        detector, np.zeros((1, 720, 3), np.float32), deltas, targets=targets_of_one(), positives=0.0
+    )
     assert float(losses["box_loss"]) == pytest.approx(50 * 0.095)  # four coordinates of anchor 0, none of anchor 1
 
 
@@ -120,8 +155,12 @@ def test_an_ignored_anchor_counts_in_no_class(detector):
     logits = np.full((1, 720, 3), -1000.0, np.float32)
     logits[0, 0] = 1000.0
     deltas = np.zeros((1, 720, 4), np.float32)
-    counted, ignored = (detection_losses(detector, logits, deltas, targets=targets_of_one(positive=False, ignored=ignored),
-                                                  positives=0.0)["cls_loss"] for ignored in (False, True))
+    counted, ignored = (
+        detection_losses(
+            detector, logits, deltas, targets=targets_of_one(positive=False, ignored=ignored), positives=0.0
+        )["cls_loss"]
+        for ignored in (False, True)
+    )
     assert float(counted) == pytest.approx(3 * 750)
     assert float(ignored) == 0.0
 
@@ -131,8 +170,16 @@ def test_two_halves_make_a_whole(detector):
     rng = np.random.default_rng(1)
     batch, (logits, deltas) = batch_of(rng), random_outputs(rng)
     targets = to_numpy(detector.targets(batch.objects))
-    halves = [detection_losses(detector, logits[i:i + 1], deltas[i:i + 1], positives=29.0,
-                                        targets=Targets(*(array[i:i + 1] for array in targets))) for i in range(2)]
+    halves = [
+        detection_losses(
+            detector,
+            logits[i : i + 1],
+            deltas[i : i + 1],
+            positives=29.0,
+            targets=Targets(*(array[i : i + 1] for array in targets)),
+        )
+        for i in range(2)
+    ]
     for name, value in detection_losses(detector, logits, deltas, targets=targets, positives=29.0).items():
         assert float(value) == pytest.approx(float(halves[0][name]) + float(halves[1][name]), rel=1e-5)
 
@@ -161,10 +208,14 @@ def test_a_perfect_answer_costs_nothing(detector):
     batch = batch_of(np.random.default_rng(3))
     targets = to_numpy(detector.targets(batch.objects))
     right = (targets.classes[..., None] == np.arange(3)) & targets.positive[..., None]
-    losses = detection_losses(detector, np.where(right, 1000.0, -1000.0).astype(np.float32), targets.box_deltas,
-                                       targets=targets, positives=0.0)
-    assert {name: float(value) for name, value in losses.items()} == pytest.approx(
-        dict.fromkeys(losses, 0.0), abs=1e-3)
+    losses = detection_losses(
+        detector,
+        np.where(right, 1000.0, -1000.0).astype(np.float32),
+        targets.box_deltas,
+        targets=targets,
+        positives=0.0,
+    )
+    assert {name: float(value) for name, value in losses.items()} == pytest.approx(dict.fromkeys(losses, 0.0), abs=1e-3)
 
 
 def test_weight_decay_acts_on_trainable_kernels_alone():
@@ -175,12 +226,15 @@ def test_weight_decay_acts_on_trainable_kernels_alone():
     batch = batch_of(np.random.default_rng(0))
     losses = losses_of_batch(detector, batch, training=False)
     assert set(losses) == {"cls_loss", "box_loss", "reg_l2_loss"}
-    assert float(losses["reg_l2_loss"]) == pytest.approx(2e-5 * sum(np.sum(kernel**2) for kernel in kernels.values()), rel=1e-5)
+    assert float(losses["reg_l2_loss"]) == pytest.approx(
+        2e-5 * sum(np.sum(kernel**2) for kernel in kernels.values()), rel=1e-5
+    )
     frozen = "efficientnet-miniature/blocks_0/conv2d/kernel"
     variables[frozen].trainable = False
     losses = losses_of_batch(detector, batch, training=False)
     assert float(losses["reg_l2_loss"]) == pytest.approx(
-        2e-5 * sum(np.sum(kernel**2) for name, kernel in kernels.items() if name != frozen), rel=1e-5)
+        2e-5 * sum(np.sum(kernel**2) for name, kernel in kernels.items() if name != frozen), rel=1e-5
+    )
 
 
 def test_training_moves_the_batch_statistics_and_evaluation_does_not():
@@ -213,8 +267,12 @@ def test_nvidias_second_normalization_goes_over_the_padding_too(detector):
 
 
 def test_detections_are_what_the_oracle_makes_of_the_outputs(detector):
-    detector = with_config(detector, suppression=dataclasses.replace(
-        detector.config.suppression, candidates=50, max_detections=10, score_threshold=1e-6))
+    detector = with_config(
+        detector,
+        suppression=dataclasses.replace(
+            detector.config.suppression, candidates=50, max_detections=10, score_threshold=1e-6
+        ),
+    )
     batch = batch_of(np.random.default_rng(4))
     logits, deltas = to_numpy(detector.outputs(batch.images, batch.sizes))
     found = to_numpy(detector.detections((logits, deltas), batch.sizes))

@@ -25,8 +25,13 @@ from program_support.errors import InputError
 
 LEVELS = (  # 4 and 6 anchors a cell
     AnchorLevel(counts=(7, 6), strides=(8, 8), offset=(3.5, 3.5), shapes=((16, 16), (12, 24), (24, 12), (20, 20))),
-    AnchorLevel(counts=(3, 2), strides=(16, 16), offset=(11, 11),
-                shapes=((32, 32), (24, 48), (48, 24), (40, 40), (28, 28), (60, 30))))
+    AnchorLevel(
+        counts=(3, 2),
+        strides=(16, 16),
+        offset=(11, 11),
+        shapes=((32, 32), (24, 48), (48, 24), (40, 40), (28, 28), (60, 30)),
+    ),
+)
 SIZES = (168, 36)
 CODER = FasterRcnnBoxCoder(weights=(10.0, 8.0, 5.0, 4.0), log_size_limit=2.0)
 PLAIN = FasterRcnnBoxCoder()
@@ -41,9 +46,12 @@ def network(logits):
     features = [fine, keras.layers.Conv2D(6, 3, strides=2, activation="relu", padding="valid")(fine)]
 
     def head(values):
-        return keras.layers.Concatenate(axis=1)([
-            keras.layers.Reshape((-1, values))(keras.layers.Conv2D(count * values, 1)(level))
-            for count, level in zip((4, 6), features, strict=True)])
+        return keras.layers.Concatenate(axis=1)(
+            [
+                keras.layers.Reshape((-1, values))(keras.layers.Conv2D(count * values, 1)(level))
+                for count, level in zip((4, 6), features, strict=True)
+            ]
+        )
 
     return keras.Model(images, [head(logits), head(4)])
 
@@ -51,8 +59,10 @@ def network(logits):
 def detector_of(*, scores="sigmoid", box_coder=PLAIN, suppression=None, **others):
     """With 3 classes and, if it reads a softmax, the background."""
     reading = SuppressionConfig(scores=scores, box_coder=box_coder, score_threshold=0.01, **(suppression or {}))
-    return DenseDetector(network(3 if scores == "sigmoid" else 4), DenseDetectorConfig(
-        image_size=(64, 56), anchors=LEVELS, suppression=reading, **others))
+    return DenseDetector(
+        network(3 if scores == "sigmoid" else 4),
+        DenseDetectorConfig(image_size=(64, 56), anchors=LEVELS, suppression=reading, **others),
+    )
 
 
 def objects_of(images=3):
@@ -62,36 +72,60 @@ def objects_of(images=3):
     boxes[..., 2:] += 6
     valid = np.ones((images, 4), bool)
     valid[-1] = False
-    return Objects.of_boxes(boxes, random.integers(0, 3, (images, 4)).astype(np.int32), valid, np.zeros((images, 4), bool))
+    return Objects.of_boxes(
+        boxes, random.integers(0, 3, (images, 4)).astype(np.int32), valid, np.zeros((images, 4), bool)
+    )
 
 
 def outputs_of(detector, images=3):
     random, (_, anchors, logits) = np.random.default_rng(1), detector.network.output_shape[0]
-    return (random.normal(size=(images, anchors, logits)).astype(np.float32),
-            random.normal(size=(images, anchors, 4)).astype(np.float32) * 0.5)
+    return (
+        random.normal(size=(images, anchors, logits)).astype(np.float32),
+        random.normal(size=(images, anchors, 4)).astype(np.float32) * 0.5,
+    )
 
 
 def anchor_boxes():
     """By their definition, anchor for anchor."""
-    return np.array([
-        (level.offset[0] + row * level.strides[0] - height / 2, level.offset[1] + column * level.strides[1] - width / 2,
-         level.offset[0] + row * level.strides[0] + height / 2, level.offset[1] + column * level.strides[1] + width / 2)
-        for level in LEVELS for row in range(level.counts[0]) for column in range(level.counts[1])
-        for height, width in level.shapes], np.float32)
+    return np.array(
+        [
+            (
+                level.offset[0] + row * level.strides[0] - height / 2,
+                level.offset[1] + column * level.strides[1] - width / 2,
+                level.offset[0] + row * level.strides[0] + height / 2,
+                level.offset[1] + column * level.strides[1] + width / 2,
+            )
+            for level in LEVELS
+            for row in range(level.counts[0])
+            for column in range(level.counts[1])
+            for height, width in level.shapes
+        ],
+        np.float32,
+    )
 
 
 def matches_of(objects, rule):
     """For each image the object of each anchor, -1 for none, and which anchors are between."""
-    return [oracles.match(boxes[valid], anchor_boxes(), positive_iou=rule.positive_iou, negative_iou=rule.negative_iou,
-                          claim=rule.claim, strictly=rule.strictly)
-            for boxes, valid in zip(objects.boxes, objects.valid, strict=True)]
+    return [
+        oracles.match(
+            boxes[valid],
+            anchor_boxes(),
+            positive_iou=rule.positive_iou,
+            negative_iou=rule.negative_iou,
+            claim=rule.claim,
+            strictly=rule.strictly,
+        )
+        for boxes, valid in zip(objects.boxes, objects.valid, strict=True)
+    ]
 
 
 def class_loss(logits, kind, name):
     """Of one anchor; `kind` is its class or -1."""
     if name == "focal":
-        return sum(oracles.focal_loss(float(logit), number == kind, alpha=0.25, gamma=1.5)
-                   for number, logit in enumerate(logits))
+        return sum(
+            oracles.focal_loss(float(logit), number == kind, alpha=0.25, gamma=1.5)
+            for number, logit in enumerate(logits)
+        )
     powers = [math.exp(logit) for logit in logits]
     return -math.log(powers[kind + 1] / sum(powers))
 
@@ -121,39 +155,69 @@ def wanted_losses(outputs, objects, config):
                 box, place = objects.boxes[image, number], anchor_boxes()[anchor]
                 offsets = np.array(oracles.encode(box, place)) * coder.weights
                 of_image["box_loss"] += sum(map(BOX_LOSSES[losses.box_loss], deltas[anchor] - offsets))
-                found = oracles.decode(np.minimum(deltas[anchor] / coder.weights, [np.inf, np.inf, *[
-                    math.inf if coder.log_size_limit is None else coder.log_size_limit] * 2]), place)
+                found = oracles.decode(
+                    np.minimum(
+                        deltas[anchor] / coder.weights,
+                        [np.inf, np.inf, *[math.inf if coder.log_size_limit is None else coder.log_size_limit] * 2],
+                    ),
+                    place,
+                )
                 of_image["box_iou_loss"] += 1 - oracles.generalized_iou(found, box, "giou")
         most = None if losses.hard_negative_ratio is None else int(losses.hard_negative_ratio * (matched >= 0).sum())
         of_image["cls_loss"] += sum(sorted(of_others, reverse=True)[:most])
         sums.append(of_image)
         positives.append((matched >= 0).sum())
-    weights = {"cls_loss": losses.class_loss_weight, "box_loss": losses.box_loss_weight,
-               "box_iou_loss": losses.iou_loss_weight}
+    weights = {
+        "cls_loss": losses.class_loss_weight,
+        "box_loss": losses.box_loss_weight,
+        "box_iou_loss": losses.iou_loss_weight,
+    }
     if losses.normalizer == "positives of each image":
-        return {name: weights[name] * np.mean([of_image[name] / max(1, count) for of_image, count in
-                                               zip(sums, positives, strict=True)]) for name in weights}
+        return {
+            name: weights[name]
+            * np.mean([of_image[name] / max(1, count) for of_image, count in zip(sums, positives, strict=True)])
+            for name in weights
+        }
     divisor = {"cls_loss": 1, "box_loss": 4, "box_iou_loss": 4}
-    return {name: weights[name] * sum(of_image[name] for of_image in sums) / (divisor[name] * (sum(positives) + 1))
-            for name in weights}
+    return {
+        name: weights[name] * sum(of_image[name] for of_image in sums) / (divisor[name] * (sum(positives) + 1))
+        for name in weights
+    }
 
 
 OPTIONS = {
     "levels": {},
     "rule": {"assigner": IouAssigner(positive_iou=0.45, negative_iou=0.3, claim="ties")},
     "coder": {"box_coder": CODER},
-    "softmax": {"losses": {"class_loss": "softmax cross entropy"}, "scores": "softmax",
-                "assigner": IouAssigner(positive_iou=0.6, negative_iou=0.3)},
+    "softmax": {
+        "losses": {"class_loss": "softmax cross entropy"},
+        "scores": "softmax",
+        "assigner": IouAssigner(positive_iou=0.6, negative_iou=0.3),
+    },
     "l1": {"losses": {"box_loss": "l1", "box_loss_weight": 3.0}},
     "smooth l1": {"losses": {"box_loss": "smooth l1", "class_loss_weight": 2.0}},
     "each image": {"losses": {"normalizer": "positives of each image"}},
     "hard negatives": {"losses": {"hard_negative_ratio": 1.5}, "assigner": IouAssigner(negative_iou=0.3)},
-    "SSD's": {"losses": {"hard_negative_ratio": 3.0, "normalizer": "positives of each image", "box_loss": "smooth l1",
-                         "class_loss": "softmax cross entropy"},
-              "scores": "softmax", "assigner": IouAssigner(strictly=True, claim="best, last")},
-    "all": {"losses": {"normalizer": "positives of each image", "box_loss": "smooth l1",
-                       "class_loss": "softmax cross entropy"}, "box_coder": CODER,
-            "scores": "softmax", "assigner": IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties")},
+    "SSD's": {
+        "losses": {
+            "hard_negative_ratio": 3.0,
+            "normalizer": "positives of each image",
+            "box_loss": "smooth l1",
+            "class_loss": "softmax cross entropy",
+        },
+        "scores": "softmax",
+        "assigner": IouAssigner(strictly=True, claim="best, last"),
+    },
+    "all": {
+        "losses": {
+            "normalizer": "positives of each image",
+            "box_loss": "smooth l1",
+            "class_loss": "softmax cross entropy",
+        },
+        "box_coder": CODER,
+        "scores": "softmax",
+        "assigner": IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties"),
+    },
 }
 
 
@@ -167,8 +231,11 @@ def test_losses_are_those_of_the_oracle(name):
     detector, objects = built(OPTIONS[name]), objects_of()
     outputs, targets = outputs_of(detector), detector.targets(objects)
     counts = detector.counts(targets)
-    assert float(counts["positives"]) == sum((matched >= 0).sum() for matched, _ in
-                                             matches_of(objects, detector.config.assigner)) > 5
+    assert (
+        float(counts["positives"])
+        == sum((matched >= 0).sum() for matched, _ in matches_of(objects, detector.config.assigner))
+        > 5
+    )
     found = losses(detector, outputs, targets, counts)
     wanted = wanted_losses(outputs, objects, detector.config)
     assert {name: float(value) for name, value in found.items()} == pytest.approx(wanted, rel=2e-4)
@@ -183,12 +250,15 @@ def test_two_parts_make_a_whole(name):
     sums, counts = {}, {}
     for part in (slice(0, 1), slice(1, 3)):
         of_part = type(targets)(*(values[part] for values in targets))
-        for total, values in ((counts, detector.counts(of_part)),
-                              (sums, detector.loss_sums(tuple(values[part] for values in outputs), of_part))):
+        for total, values in (
+            (counts, detector.counts(of_part)),
+            (sums, detector.loss_sums(tuple(values[part] for values in outputs), of_part)),
+        ):
             total.update({key: total.get(key, 0.0) + float(value) for key, value in values.items()})
     divisors = detector.normalizers({key: np.float32(value) for key, value in counts.items()})
     assert {key: value / float(divisors[key]) for key, value in sums.items()} == pytest.approx(
-        {key: float(value) for key, value in whole.items()}, rel=1e-5)
+        {key: float(value) for key, value in whole.items()}, rel=1e-5
+    )
 
 
 READINGS = {
@@ -210,8 +280,9 @@ def test_outputs_are_read_as_configured_everywhere(name):
     found = to_numpy(detector.detections(outputs, sizes))
     logits, deltas = to_numpy(outputs)
     for image in range(2):
-        wanted = oracles.read_outputs(logits[image], deltas[image], anchor_boxes(), config=detector.config.suppression,
-                                      level_sizes=SIZES)
+        wanted = oracles.read_outputs(
+            logits[image], deltas[image], anchor_boxes(), config=detector.config.suppression, level_sizes=SIZES
+        )
         count = found.valid[image].sum()
         assert count == len(wanted) > 5
         assert found.classes[image, :count].tolist() == [kind for _, kind, _ in wanted]
@@ -241,12 +312,21 @@ def test_mean_and_deviation_are_those_given():
 def test_the_published_loss_of_ssd(golden_folder):
     """And its slope, which is 0 at anchors that do not count; one of the images has no positive anchor."""
     golden = np.load(golden_folder / "families" / "ssd_loss.npz")
-    defaults, objects = (corners(boxes) for boxes in (
-        np.load(golden_folder / "families" / "ssd_default_boxes.npz")["xywh"], golden["gloc"].transpose(0, 2, 1)))
+    defaults, objects = (
+        corners(boxes)
+        for boxes in (
+            np.load(golden_folder / "families" / "ssd_default_boxes.npz")["xywh"],
+            golden["gloc"].transpose(0, 2, 1),
+        )
+    )
     detector = ssd_detector(classes=golden["plabel"].shape[1])
     coder, positive = detector.config.suppression.box_coder, golden["glabel"] > 0
-    targets = Targets(np.maximum(golden["glabel"] - 1, 0), np.where(positive[..., None], coder.encode(objects, defaults), 0),
-                      positive, np.zeros_like(positive))
+    targets = Targets(
+        np.maximum(golden["glabel"] - 1, 0),
+        np.where(positive[..., None], coder.encode(objects, defaults), 0),
+        positive,
+        np.zeros_like(positive),
+    )
     outputs = golden["plabel"].transpose(0, 2, 1), golden["ploc"].transpose(0, 2, 1)[..., YX]
 
     def loss_of(outputs, images):
@@ -270,11 +350,24 @@ def ssd_detector(*, classes):
     """Its losses alone, of outputs that are its inputs."""
     anchors = 8732
     inputs = keras.Input((anchors, classes)), keras.Input((anchors, 4))
-    return DenseDetector(keras.Model(inputs, list(inputs)), DenseDetectorConfig(
-        image_size=(300, 300), anchors=ssd300_levels(), losses=LossConfig(
-            class_loss="softmax cross entropy", normalizer="positives of each image", hard_negative_ratio=3.0,
-            box_loss="smooth l1", delta=1.0, box_loss_weight=1.0),
-        suppression=SuppressionConfig(scores="softmax", box_coder=FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0)))))
+    return DenseDetector(
+        keras.Model(inputs, list(inputs)),
+        DenseDetectorConfig(
+            image_size=(300, 300),
+            anchors=ssd300_levels(),
+            losses=LossConfig(
+                class_loss="softmax cross entropy",
+                normalizer="positives of each image",
+                hard_negative_ratio=3.0,
+                box_loss="smooth l1",
+                delta=1.0,
+                box_loss_weight=1.0,
+            ),
+            suppression=SuppressionConfig(
+                scores="softmax", box_coder=FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0))
+            ),
+        ),
+    )
 
 
 def corners(xywh):
@@ -283,10 +376,14 @@ def corners(xywh):
     return np.concatenate([centers - half, centers + half], axis=-1)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"hard_negative_ratio": 0.0}, "LossConfig.hard_negative_ratio is 0.0; expected a finite number above 0"),
-    ({"box_loss": "l2"}, "LossConfig.box_loss is l2; expected one of huber, smooth l1, l1"),
-    ({"normalizer": "images"}, "LossConfig.normalizer is images; expected one of positives of the batch")])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hard_negative_ratio": 0.0}, "LossConfig.hard_negative_ratio is 0.0; expected a finite number above 0"),
+        ({"box_loss": "l2"}, "LossConfig.box_loss is l2; expected one of huber, smooth l1, l1"),
+        ({"normalizer": "images"}, "LossConfig.normalizer is images; expected one of positives of the batch"),
+    ],
+)
 def test_unknown_losses_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         LossConfig(**options)

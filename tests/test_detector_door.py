@@ -37,19 +37,28 @@ def stored(tmp_path_factory):
     images = store_miniature(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(restore, "build_detector", build_miniature)
-        for name, model in (("of_ckpt", {"ckpt_path": f"{folder}/ckpt", "saved_model_dir": None}),
-                            ("of_both", {"ckpt_path": f"{folder}/ckpt", "saved_model_dir": f"{folder}/saved"}),
-                            ("of_saved", {"ckpt_path": None, "saved_model_dir": f"{folder}/saved"})):
+        for name, model in (
+            ("of_ckpt", {"ckpt_path": f"{folder}/ckpt", "saved_model_dir": None}),
+            ("of_both", {"ckpt_path": f"{folder}/ckpt", "saved_model_dir": f"{folder}/saved"}),
+            ("of_saved", {"ckpt_path": None, "saved_model_dir": f"{folder}/saved"}),
+        ):
             (folder / name).mkdir()
-            annotate(AnnotationConfig(inputs=Inputs(images=tuple(map(str, images))), output_dir=str(folder / name),
-                                      model=ModelConfig(ckpt_path=model["ckpt_path"], precision="float32"),
-                                      saved_model_dir=model["saved_model_dir"]))
+            annotate(
+                AnnotationConfig(
+                    inputs=Inputs(images=tuple(map(str, images))),
+                    output_dir=str(folder / name),
+                    model=ModelConfig(ckpt_path=model["ckpt_path"], precision="float32"),
+                    saved_model_dir=model["saved_model_dir"],
+                )
+            )
         yield folder, images
 
 
 def assert_found(found, folder, number, images, *, atol=0.011):
     """`found` is what detections.json in `folder` says of an image: xywh to a hundredth of a pixel."""
-    rows = [row for row in json.loads((folder / "detections.json").read_text()) if row["file_name"] == images[number].name]
+    rows = [
+        row for row in json.loads((folder / "detections.json").read_text()) if row["file_name"] == images[number].name
+    ]
     assert len(found) == len(rows) == 20
     wanted = np.array([row["bbox"] for row in rows])
     np.testing.assert_allclose(found.boxes[:, :2], wanted[:, :2], atol=atol)
@@ -67,8 +76,9 @@ def test_files_arrays_and_pillow_images_give_the_boxes_of_infer(stored, batch_si
     for number, one in enumerate(found):
         assert_found(one, folder / "of_ckpt", number, images)
         assert one.boxes.dtype == one.scores.dtype == np.float32
-        assert one.names == tuple(detector.class_names.names[detector.class_names.category_ids.index(number)]
-                                  for number in one.category_ids)
+        assert one.names == tuple(
+            detector.class_names.names[detector.class_names.category_ids.index(number)] for number in one.category_ids
+        )
         assert one.masks is None
 
 
@@ -92,8 +102,11 @@ def test_one_image_is_a_list_of_one_and_low_scores_are_left_out(stored):
 def test_a_checkpoint_that_names_no_classes_is_told_them(stored):
     folder, images = stored
     arrays = {name: np.asarray(variable) for name, variable in named_variables(miniature_detector(2).network).items()}
-    write_arrays(str(folder / "nameless" / "ckpt"), arrays, Description(
-        model_name="efficientdet-d0", hparams={"image_size": 64}, categories=[], weights="raw"))
+    write_arrays(
+        str(folder / "nameless" / "ckpt"),
+        arrays,
+        Description(model_name="efficientdet-d0", hparams={"image_size": 64}, categories=[], weights="raw"),
+    )
     (folder / "nameless" / "ckpt.json").unlink()
     with pytest.raises(efficientdet.InputError, match="does not name its classes"):
         efficientdet.load_detector(folder / "nameless", hparams={"image_size": 64})
@@ -102,11 +115,15 @@ def test_a_checkpoint_that_names_no_classes_is_told_them(stored):
     assert {*zip(found.category_ids.tolist(), found.names, strict=True)} == {(1, "cat"), (2, "dog")}
 
 
-@pytest.mark.parametrize(("image", "message"), [
-    ("nosuch.jpg", "nosuch.jpg: there is no such file"),
-    (np.zeros((4, 5, 3)), r"image 0 is float64 \[4, 5, 3\]; expected uint8 \[height, width, 3\]"),
-    (np.zeros((4, 5), np.uint8), r"image 0 is uint8 \[4, 5\]; expected"),
-    ([3], "image 0 is of type int; expected a file name, a PIL image or an array")])
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        ("nosuch.jpg", "nosuch.jpg: there is no such file"),
+        (np.zeros((4, 5, 3)), r"image 0 is float64 \[4, 5, 3\]; expected uint8 \[height, width, 3\]"),
+        (np.zeros((4, 5), np.uint8), r"image 0 is uint8 \[4, 5\]; expected"),
+        ([3], "image 0 is of type int; expected a file name, a PIL image or an array"),
+    ],
+)
 def test_what_is_no_image_is_one_line(stored, image, message):
     detector = efficientdet.load_detector(stored[0] / "ckpt", precision="float32")
     with pytest.raises(efficientdet.InputError, match=f"^{message}"):
@@ -115,7 +132,7 @@ def test_what_is_no_image_is_one_line(stored, image, message):
 
 def spoilt(folder, name):
     path = folder / name
-    path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 DAMAGE = {
@@ -126,7 +143,9 @@ DAMAGE = {
     "half the description": lambda folder: spoilt(folder, "description.json"),
     "no description": lambda folder: (folder / "description.json").unlink(),
     "another description": lambda folder: (folder / "description.json").write_text(
-        '{"model_name": "", "hparams": 5, "categories": [{"id": 1, "name": "cat"}], "weights": ""}')}
+        '{"model_name": "", "hparams": 5, "categories": [{"id": 1, "name": "cat"}], "weights": ""}'
+    ),
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -155,26 +174,36 @@ def cut_short():
     return Image.open(io.BytesIO(whole.getvalue()[:1500]))
 
 
-@pytest.mark.parametrize(("image", "message"), [
-    (cut_short(), r"image 0 cannot be decoded \(.*truncated"),
-    (Image.new("L", (0, 5)), r"image 0 is uint8 \[5, 0, 3\]; expected uint8 \[height, width, 3\]"),
-    (None, "image 0 is of type NoneType; expected a file name, a PIL image or an array"),
-    (b"\xff\xd8", "image 0 is of type bytes; expected"),
-    (5, "image 0 is of type int; expected")])
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (cut_short(), r"image 0 cannot be decoded \(.*truncated"),
+        (Image.new("L", (0, 5)), r"image 0 is uint8 \[5, 0, 3\]; expected uint8 \[height, width, 3\]"),
+        (None, "image 0 is of type NoneType; expected a file name, a PIL image or an array"),
+        (b"\xff\xd8", "image 0 is of type bytes; expected"),
+        (5, "image 0 is of type int; expected"),
+    ],
+)
 def test_what_only_looks_like_an_image_is_one_line(image, message):
-    detector = LoadedDetector(lambda images: pytest.fail("it was detected in"), ClassNames((1,), ("cat",)), batch_size=1)
+    detector = LoadedDetector(
+        lambda images: pytest.fail("it was detected in"), ClassNames((1,), ("cat",)), batch_size=1
+    )
     with pytest.raises(efficientdet.InputError, match=f"^{message}"):
         detector.predict(image)
 
 
-@pytest.mark.parametrize(("path", "settings", "message"), [
-    ("nosuch", {}, "nosuch: there is no checkpoint of that name"),
-    ("drawn", {}, "drawn: no checkpoint in this folder; it holds "),
-    ("ckpt", {"runtime": "tensorrt"}, "runtime='tensorrt': expected one of keras, onnxruntime, openvino"),
-    ("ckpt", {"int8_images": ["a.jpg"]}, "int8_images requires runtime='openvino'"),
-    ("ckpt", {"batch_size": 0}, "batch_size=0: expected at least 1"),
-    ("ckpt", {"model_name": "efficientdet-d1"}, "ckpt: is a checkpoint of efficientdet-d0, not of --model_name="),
-    ("saved", {"runtime": "onnxruntime"}, "saved: is a SavedModel, which runs as it is")])
+@pytest.mark.parametrize(
+    ("path", "settings", "message"),
+    [
+        ("nosuch", {}, "nosuch: there is no checkpoint of that name"),
+        ("drawn", {}, "drawn: no checkpoint in this folder; it holds "),
+        ("ckpt", {"runtime": "tensorrt"}, "runtime='tensorrt': expected one of keras, onnxruntime, openvino"),
+        ("ckpt", {"int8_images": ["a.jpg"]}, "int8_images requires runtime='openvino'"),
+        ("ckpt", {"batch_size": 0}, "batch_size=0: expected at least 1"),
+        ("ckpt", {"model_name": "efficientdet-d1"}, "ckpt: is a checkpoint of efficientdet-d0, not of --model_name="),
+        ("saved", {"runtime": "onnxruntime"}, "saved: is a SavedModel, which runs as it is"),
+    ],
+)
 def test_a_wrong_path_or_setting_is_one_line(stored, path, settings, message):
     with pytest.raises(efficientdet.InputError, match=message) as error:
         efficientdet.load_detector(stored[0] / path, **settings)
@@ -182,9 +211,11 @@ def test_a_wrong_path_or_setting_is_one_line(stored, path, settings, message):
 
 
 def test_importing_the_door_imports_nothing_heavy():
-    program = ("import sys, efficientdet\nfrom efficientdet import load_detector\n"
-               "assert efficientdet.__version__[0].isdigit()\nassert 'load_detector' in dir(efficientdet)\n"
-               "print(*{name.split('.')[0] for name in sys.modules})")
+    program = (
+        "import sys, efficientdet\nfrom efficientdet import load_detector\n"
+        "assert efficientdet.__version__[0].isdigit()\nassert 'load_detector' in dir(efficientdet)\n"
+        "print(*{name.split('.')[0] for name in sys.modules})"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not SLOW & {*done.stdout.split()}
@@ -199,8 +230,12 @@ def test_masks_are_of_the_pixels_of_the_image():
     """Two detections of different scores, of which the worse is left out; and none at all."""
     wanted = np.zeros((2, 6, 9), bool)
     wanted[0, 1:4, 2:7], wanted[1, :, 0] = True, True
-    rows = DetectionRows.of_image(np.float32([[1, 2, 4, 7], [0, 0, 6, 1]]), np.float32([0.9, 0.3]), np.int64([7, 7]),
-                                  masks=[run_lengths(mask) for mask in wanted])
+    rows = DetectionRows.of_image(
+        np.float32([[1, 2, 4, 7], [0, 0, 6, 1]]),
+        np.float32([0.9, 0.3]),
+        np.int64([7, 7]),
+        masks=[run_lengths(mask) for mask in wanted],
+    )
     detector = LoadedDetector(lambda images: [rows], ClassNames((7,), ("cell",)), batch_size=1)
     for min_score, count in ((0.0, 2), (0.5, 1), (1.0, 0)):
         [found] = detector.predict(np.zeros((6, 9, 3), np.uint8), min_score=min_score)

@@ -59,8 +59,13 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def found(with_jax):
     done = subprocess.run(
-        [sys.executable, "-c", _UNDER_JAX], cwd=ROOT, capture_output=True, text=True, timeout=300,
-        env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"})
+        [sys.executable, "-c", _UNDER_JAX],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"},
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -23,8 +23,9 @@ PROGRAM = Path(__file__).with_name("miniature_training.py")
 REPOSITORY = PROGRAM.parents[1]
 LAUNCHER = [sys.executable, str(REPOSITORY / "scripts" / "horovodrun.py"), "--gloo"]
 HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
-needs_horovod = pytest.mark.skipif(not HAS_HOROVOD and not os.environ.get("CI"),
-                                   reason="Horovod is not installed: bash scripts/install_horovod.sh")
+needs_horovod = pytest.mark.skipif(
+    not HAS_HOROVOD and not os.environ.get("CI"), reason="Horovod is not installed: bash scripts/install_horovod.sh"
+)
 EXACT = {"moving_average_decay": 0.9, "is_training_bn": False}
 
 
@@ -35,12 +36,23 @@ def drawn(tmp_path_factory):
 
 def command(drawn, model_dir, **settings):
     categories = list(zip(drawn.class_names.category_ids, drawn.class_names.names, strict=True))
-    arguments = {"model_dir": str(model_dir), "records": list(drawn.records("train")), "categories": categories, **settings}
+    arguments = {
+        "model_dir": str(model_dir),
+        "records": list(drawn.records("train")),
+        "categories": categories,
+        **settings,
+    }
     return [sys.executable, str(PROGRAM), json.dumps(arguments)]
 
 
 def environment(**more):
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **more}
+    return {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+        **more,
+    }
 
 
 def launched(count, program):
@@ -55,8 +67,9 @@ def run_ranks(count, drawn, model_dir, *, timeout=240, env=(), **settings):
     if count == 1:
         done = forked_programs.run(program, env=environment(**dict(env)), timeout=timeout)
     else:
-        done = subprocess.run(launched(count, program), capture_output=True, text=True, timeout=timeout,
-                              env=environment(**dict(env)))
+        done = subprocess.run(
+            launched(count, program), capture_output=True, text=True, timeout=timeout, env=environment(**dict(env))
+        )
     return done, time.monotonic() - start
 
 
@@ -68,28 +81,35 @@ def succeeded(done):
 # --- who started this process
 
 
-@pytest.mark.parametrize(("variables", "wanted"), [
-    ({}, ("", 1)),
-    ({"HOROVOD_SIZE": "1"}, ("", 1)),
-    ({"HOROVOD_SIZE": "8", "HOROVOD_RANK": "3"}, ("horovodrun", 8)),
-    ({"OMPI_COMM_WORLD_SIZE": "4"}, ("mpirun", 4)),
-    ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "16", "SLURM_PROCID": "0"}, ("", 1)),  # inside an sbatch file
-    ({"SLURM_NTASKS": "16", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "16"}, ("srun", 16)),
-])
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({}, ("", 1)),
+        ({"HOROVOD_SIZE": "1"}, ("", 1)),
+        ({"HOROVOD_SIZE": "8", "HOROVOD_RANK": "3"}, ("horovodrun", 8)),
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, ("mpirun", 4)),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "16", "SLURM_PROCID": "0"}, ("", 1)),  # inside an sbatch file
+        ({"SLURM_NTASKS": "16", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "16"}, ("srun", 16)),
+    ],
+)
 def test_launchers(variables, wanted):
     assert launched_by(variables) == wanted
 
 
 def test_alone_nothing_is_imported():
-    code = ("import sys; from efficientdet.devices.distributed import join_world; world = join_world(); "
-            "assert world.size == 1 and world.is_first; assert not any('horovod' in name for name in sys.modules)")
+    code = (
+        "import sys; from efficientdet.devices.distributed import join_world; world = join_world(); "
+        "assert world.size == 1 and world.is_first; assert not any('horovod' in name for name in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY, env=environment())
 
 
 def test_several_without_horovod_is_an_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "horovod", None)
     monkeypatch.setitem(sys.modules, "horovod.tensorflow", None)
-    with pytest.raises(InputError, match=r"srun started 2 processes, but Horovod cannot be imported.*install_horovod.sh"):
+    with pytest.raises(
+        InputError, match=r"srun started 2 processes, but Horovod cannot be imported.*install_horovod.sh"
+    ):
         join_world({"SLURM_STEP_NUM_TASKS": "2"})
 
 
@@ -125,8 +145,7 @@ def test_two_ranks_equal_one_with_twice_the_batch(drawn, tmp_path):
 @needs_horovod
 def test_ranks_with_joined_statistics_equal_one_with_twice_the_batch(drawn, tmp_path):
     """Batch norm and its running statistics included."""
-    steps = {"num_examples_per_epoch": 80, "stop_epoch": 1,
-             "hparams": {"moving_average_decay": 0.9, "num_epochs": 2}}
+    steps = {"num_examples_per_epoch": 80, "stop_epoch": 1, "hparams": {"moving_average_decay": 0.9, "num_epochs": 2}}
     succeeded(run_ranks(1, drawn, tmp_path / "one", batch_size=8, **steps)[0])
     succeeded(run_ranks(2, drawn, tmp_path / "two", batch_size=4, bn_group=2, **steps)[0])
     one, two = (read_arrays(str(tmp_path / name / "ckpt-final")) for name in ("one", "two"))
@@ -160,9 +179,13 @@ world.meet()  # Horovod ends for all where one process ends
     subprocess.run(launched(4, [sys.executable, tmp_path / "groups.py"]), check=True, env=environment(), timeout=240)
 
 
-@pytest.mark.parametrize(("variables", "message"), [
-    ({}, "--bn_group=4: expected 1 or a divisor of the number of processes, 1"),
-    ({"SLURM_STEP_NUM_TASKS": "6"}, "--bn_group=4: expected 1 or a divisor of the number of processes, 6")])
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({}, "--bn_group=4: expected 1 or a divisor of the number of processes, 1"),
+        ({"SLURM_STEP_NUM_TASKS": "6"}, "--bn_group=4: expected 1 or a divisor of the number of processes, 6"),
+    ],
+)
 def test_groups_that_do_not_divide_the_ranks_are_refused(variables, message):
     with pytest.raises(InputError, match=message):
         join_world(variables, group_size=4)
@@ -170,8 +193,12 @@ def test_groups_that_do_not_divide_the_ranks_are_refused(variables, message):
 
 @needs_horovod
 def test_ranks_end_bit_identical_evaluate_together_and_go_on_alone(drawn, tmp_path):
-    settings = {"training_mode": "traineval", "val_records": list(drawn.records("val")), "batch_size": 2,
-                "calibration_images": None}
+    settings = {
+        "training_mode": "traineval",
+        "val_records": list(drawn.records("val")),
+        "batch_size": 2,
+        "calibration_images": None,
+    }
     done, _ = run_ranks(2, drawn, tmp_path / "two", stop_epoch=2, **settings)
     succeeded(done)
     digests = [(tmp_path / "two" / f"digest-{rank}.txt").read_text() for rank in (0, 1)]
@@ -184,11 +211,18 @@ def test_ranks_end_bit_identical_evaluate_together_and_go_on_alone(drawn, tmp_pa
 
 
 @needs_horovod
-@pytest.mark.parametrize(("accident", "shown"), [
-    ("raise", "RuntimeError: an accident for the test"), ("kill", "Exit code: 137"), ("hang", "in batches_until_the_accident")])
+@pytest.mark.parametrize(
+    ("accident", "shown"),
+    [
+        ("raise", "RuntimeError: an accident for the test"),
+        ("kill", "Exit code: 137"),
+        ("hang", "in batches_until_the_accident"),
+    ],
+)
 def test_a_rank_that_fails_takes_the_job_down(drawn, tmp_path, accident, shown):
-    done, seconds = run_ranks(2, drawn, tmp_path, accident=[1, 3, accident], timeout=150,
-                              env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"})
+    done, seconds = run_ranks(
+        2, drawn, tmp_path, accident=[1, 3, accident], timeout=150, env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"}
+    )
     assert done.returncode != 0
     assert shown in done.stdout + done.stderr
     print(f"{accident}: the job ended after {seconds:.0f} s, start-up included")

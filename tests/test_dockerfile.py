@@ -79,15 +79,25 @@ def test_hadolint_finds_nothing():
     program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if program is None:
         pytest.skip("hadolint is not installed here")
-    done = subprocess.run([program, "--no-color", "--failure-threshold=info", "Dockerfile"], cwd=REPOSITORY,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [program, "--no-color", "--failure-threshold=info", "Dockerfile"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_other_bases_and_names_reach_docker():
     environment = {**os.environ, "TAG": "registry.example.com/team/effdet_tf2:1", "BASE": "ubuntu:24.04"}
-    done = subprocess.run(["bash", "scripts/docker/build.sh", "--dry_run"], cwd=REPOSITORY, capture_output=True, text=True,
-                          env=environment, check=True)
+    done = subprocess.run(
+        ["bash", "scripts/docker/build.sh", "--dry_run"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
     words = shlex.split(done.stdout)
     assert words[:2] == ["docker", "build"]
     assert words[words.index("-t") + 1] == "registry.example.com/team/effdet_tf2:1"
@@ -138,17 +148,28 @@ def test_the_packages_installed_are_those_named(tmp_path):
     assert any(rest.split()[-1] == "scripts/" and "scripts/wheel_layout.py" in rest.split() for rest in of("COPY"))
     [step] = [rest for rest in of("RUN") if rest.startswith("mkdir dataset")]
     subprocess.run(["sh", "-ec", step.split("&& bash")[0]], check=True, cwd=tmp_path)
-    done = subprocess.run([sys.executable, "-c", "from setuptools import setup; setup()", "-q", "egg_info"], cwd=tmp_path,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "from setuptools import setup; setup()", "-q", "egg_info"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
     if "No module named 'setuptools'" in done.stderr:
         pytest.skip("setuptools is not installed here")
     assert done.returncode == 0, done.stderr
     top = (tmp_path / "efficientdet_tf2.egg-info" / "top_level.txt").read_text().split()
-    done = subprocess.run([sys.executable, "-c", "from setuptools import find_packages; print(*find_packages())"], cwd=tmp_path,
-                          capture_output=True, text=True, check=True)  # a namespace's `import efficientdet` is empty
+    done = subprocess.run(
+        [sys.executable, "-c", "from setuptools import find_packages; print(*find_packages())"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )  # a namespace's `import efficientdet` is empty
     assert set(done.stdout.split()) == {"dataset", "efficientdet", "model", "object_detection", "program_support"}
     assert top == ["efficientdet"]
-    modules = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["py-modules"]
+    modules = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
+        "py-modules"
+    ]
     assert sorted(file.stem for file in tmp_path.glob("*.py")) == sorted(modules)
 
 

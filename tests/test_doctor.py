@@ -30,9 +30,12 @@ from program_support.errors import InputError
 HPARAMS = hyperparameters_of("efficientdet-d0", {"image_size": 128, "jitter_min": 0.8, "jitter_max": 1.2})
 ROOT = Path(__file__).resolve().parent.parent
 THIN = np.array([8, 48])
-SMALL = {"efficientdet-d0": {"image_size": "160x96", "fpn_cell_repeats": 1, "box_class_repeats": 1, "anchor_scale": 3.0},
-         "retinanet-resnet18": {"image_size": "331x205", "anchor_scale": 2.0}, "ssd300-resnet34": {"backbone_name": "resnet18"},
-         "mask-rcnn-resnet18": {"image_size": "331x205", "anchor_scale": 4.0}}
+SMALL = {
+    "efficientdet-d0": {"image_size": "160x96", "fpn_cell_repeats": 1, "box_class_repeats": 1, "anchor_scale": 3.0},
+    "retinanet-resnet18": {"image_size": "331x205", "anchor_scale": 2.0},
+    "ssd300-resnet34": {"backbone_name": "resnet18"},
+    "mask-rcnn-resnet18": {"image_size": "331x205", "anchor_scale": 4.0},
+}
 
 
 def found(images, about, hparams=HPARAMS):
@@ -53,7 +56,10 @@ def test_best_overlap_is_that_with_all_anchors(model):
     anchors = family_of(model).anchors(hparams).boxes
     corners = random.uniform(-5, 200, (60, 2))
     boxes = np.float32(np.concatenate([corners, corners + np.exp(random.uniform(0, 5, (60, 2)))], axis=1))
-    low, high = np.maximum(boxes[:, None, :2], anchors[None, :, :2]), np.minimum(boxes[:, None, 2:], anchors[None, :, 2:])
+    low, high = (
+        np.maximum(boxes[:, None, :2], anchors[None, :, :2]),
+        np.minimum(boxes[:, None, 2:], anchors[None, :, 2:]),
+    )
     common = np.clip(high - low, 0, None).prod(-1)
     areas = [(some[:, 2:] - some[:, :2]).prod(-1) for some in (boxes, anchors)]
     expected = (common / (areas[0][:, None] + areas[1] - common)).max(axis=1)
@@ -134,7 +140,9 @@ def test_no_shape_serves_wide_and_tall_images():
 def test_a_class_too_small_for_the_anchors():
     images = healthy(40)
     small = images.classes == 1
-    boxes = np.where(small[:, None], np.concatenate([images.boxes[:, :2], images.boxes[:, :2] + 15], axis=1), images.boxes)
+    boxes = np.where(
+        small[:, None], np.concatenate([images.boxes[:, :2], images.boxes[:, :2] + 15], axis=1), images.boxes
+    )
     images = replace(images, boxes=np.float32(boxes))
     finding = found(images, "anchors")
     assert "most often dog 100 %; anchor_scale=" in finding.line
@@ -153,7 +161,8 @@ def test_less_jitter_where_training_shows_objects_too_small():
     assert finding.settings["jitter_min"] in (0.4, 0.8)
     everything = np.arange(len(images.boxes))
     alone = InputView(images=images, hparams=hparams).after(
-        **{key: value for key, value in finding.settings.items() if key != "jitter_min"})
+        **{key: value for key, value in finding.settings.items() if key != "jitter_min"}
+    )
     shares = [view.unmatched_in_training(everything).mean() for view in (before, alone, after)]
     assert shares[2] < 0.1 < shares[1] <= shares[0]
     (fixed,) = [one.settings for one in quick_findings(images, hparams, fixed={"jitter_min"}) if one.about == "anchors"]
@@ -161,7 +170,9 @@ def test_less_jitter_where_training_shows_objects_too_small():
 
 
 def test_refused_boxes_are_named():
-    lines = [f"{number}.jpg: box [99, 0, 5, 5] (x, y, width, height) lies outside the 64x48 image" for number in range(5)]
+    lines = [
+        f"{number}.jpg: box [99, 0, 5, 5] (x, y, width, height) lies outside the 64x48 image" for number in range(5)
+    ]
     finding = found(replace(healthy(), left_out=lines), "left out")
     assert finding.level == WARNING
     assert finding.line == f"5 boxes are invalid and skipped: {'; '.join(lines[:3])}; and 2 more"
@@ -187,23 +198,32 @@ def test_same_pictures_in_both_splits_and_classes_in_one():
     lines = {finding.about: finding for finding in examination.findings}
     assert lines["copies in both splits"].line == (
         "1 pair of a training and a validation image with identical files: 0-5.jpg and 1-0.jpg; the AP will be too high; keep "
-        "each pair in one split")
+        "each pair in one split"
+    )
     assert lines["near-duplicates in both splits"].line.startswith(
-        "1 pair of a training and a validation image that look alike (possible near-duplicates): 0-7.jpg and 1-3.jpg; if")
+        "1 pair of a training and a validation image that look alike (possible near-duplicates): 0-7.jpg and 1-3.jpg; if"
+    )
     assert "only in the training images" in lines["classes in one split"].line
     assert "fox (12)" in lines["classes in one split"].line
 
 
 def test_dark_blank_and_broken_pictures(tmp_path):
     dark, blank = (jpeg(Image.new("RGB", (128, 128), color)) for color in ((3, 3, 3), (120, 120, 120)))
-    images = with_pictures(healthy(), {1: dark, 2: blank, 6: b"no image", 8: picture(np.random.default_rng(9), quality=95),
-                                       9: picture(np.random.default_rng(8), (128, 96))})
+    images = with_pictures(
+        healthy(),
+        {
+            1: dark,
+            2: blank,
+            6: b"no image",
+            8: picture(np.random.default_rng(9), quality=95),
+            9: picture(np.random.default_rng(8), (128, 96)),
+        },
+    )
     examination = examine({"training": images}, HPARAMS, images_read=100)
     lines = [(finding.level, finding.line) for finding in examination.findings]
     assert (WARNING, "1 of 12 cannot be decoded: 0-6.jpg") in lines
     assert (NOTE, "1 of 12 are nearly black: 0-1.jpg") in lines
-    assert (WARNING, "1 of 12 differ in size from their labels (another image, or EXIF rotation): 0-9.jpg"
-            ) in lines
+    assert (WARNING, "1 of 12 differ in size from their labels (another image, or EXIF rotation): 0-9.jpg") in lines
     assert (NOTE, "2 of 12 are a single color: 0-1.jpg, 0-2.jpg") in lines
     assert [number for number, _ in examination.splits[0].suspicious] == [1, 2, 6]
     page = write_page(tmp_path, examination).read_text(encoding="utf-8")
@@ -228,31 +248,44 @@ def test_page_shows_the_settings_with_shares_before_and_after(tmp_path):
     assert "--hparams=image_size=128x96" in page
     rows = {each["hparams"]: each for each in numbers(examination)["trials"]}
     assert rows[""]["padding"] == 0.25
-    assert (rows["image_size=128x96"]["padding"], rows["image_size=128x96"]["cost"]) == (0, pytest.approx(0.75, abs=0.05))
+    assert (rows["image_size=128x96"]["padding"], rows["image_size=128x96"]["cost"]) == (
+        0,
+        pytest.approx(0.75, abs=0.05),
+    )
     assert numbers(examination)["splits"]["training"]["images_read"] == 3
 
 
 def test_settings_as_flags_take_them():
-    assert as_hparams({"image_size": "512x384", "aspect_ratios": (0.5, 1.0, 2.0)}) == "image_size=512x384,aspect_ratios=0.5*1*2"
+    assert (
+        as_hparams({"image_size": "512x384", "aspect_ratios": (0.5, 1.0, 2.0)})
+        == "image_size=512x384,aspect_ratios=0.5*1*2"
+    )
 
 
 def of(folder, annotations, images):
-    return labeled_annotations(read_coco(object_annotations_file=str(folder / "annotations" / annotations)),
-                                str(folder / images))
+    return labeled_annotations(
+        read_coco(object_annotations_file=str(folder / "annotations" / annotations)), str(folder / images)
+    )
 
 
 def test_blood_cells(data_folder):
     """docs/tutorials/bccd.md and the data's own README tell what is known of them."""
     splits = [of(data_folder / "bccd", f"instances_{split}.json", "images") for split in ("train", "val", "test")]
-    findings = {finding.about: finding for finding in quick_findings(splits[0], hyperparameters_of("efficientdet-d0", {}))}
+    findings = {
+        finding.about: finding for finding in quick_findings(splits[0], hyperparameters_of("efficientdet-d0", {}))
+    }
     assert findings["padding"].line.startswith("25 % of every 512x512 input is padding; image_size=512x384")
     assert "most often Platelets " in findings["anchors"].line
     assert findings["anchors"].settings["anchor_scale"] < 4
     assert sum(len(duplicate_boxes(images)) for images in splits) == 8
     assert [images.left_out for images in splits] == [
         ["BloodImage_00343.jpg: box [181, 329, 0, 0] (x, y, width, height) has no area"],
-        ["BloodImage_00338.jpg: box [504, 337, 0, 0] (x, y, width, height) has no area"], []]
-    some = [[number for number, name in enumerate(images.names) if name.startswith("BloodImage_0003")] for images in splits]
+        ["BloodImage_00338.jpg: box [504, 337, 0, 0] (x, y, width, height) has no area"],
+        [],
+    ]
+    some = [
+        [number for number, name in enumerate(images.names) if name.startswith("BloodImage_0003")] for images in splits
+    ]
     looks = [look_at(images, chosen) for images, chosen in zip(splits, some, strict=True)]
     ((one, other, equal),) = same_pictures(splits, looks)
     names = sorted(splits[split].names[number] for split, number in (one, other))
@@ -268,8 +301,9 @@ def test_nothing_alarming_in_coco(data_folder, split):
 
 def doctor(*arguments):
     env = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}  # which conftest.py sets
-    return subprocess.run([sys.executable, "doctor.py", *arguments], cwd=ROOT, capture_output=True, text=True,
-                          check=False, env=env)
+    return subprocess.run(
+        [sys.executable, "doctor.py", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, env=env
+    )
 
 
 def test_labels_of_any_format(tmp_path):
@@ -293,27 +327,53 @@ def test_labels_of_any_format(tmp_path):
 def test_records_tell_what_their_conversion_refused(tmp_path):
     """Also of images that were dropped for it: their boxes are in no record."""
     for number in range(4):
-        Image.fromarray(np.random.default_rng(number).integers(0, 256, (48, 64, 3), np.uint8)).save(tmp_path / f"{number}.png")
+        Image.fromarray(np.random.default_rng(number).integers(0, 256, (48, 64, 3), np.uint8)).save(
+            tmp_path / f"{number}.png"
+        )
     boxes = [(0, [1, 1, 30, 30]), (1, [2, 2, 30, 30]), (2, [99, 0, 5, 5]), (3, [9, 9, 30, 30]), (3, [9, 50, 30, 30])]
-    (tmp_path / "a.json").write_text(json.dumps({
-        "images": [{"id": number, "file_name": f"{number}.png", "width": 64, "height": 48} for number in range(4)],
-        "categories": [{"id": 1, "name": "cell"}],
-        "annotations": [{"id": number, "image_id": image, "category_id": 1, "bbox": box}
-                        for number, (image, box) in enumerate(boxes, start=1)]}))
-    convert(read_coco(object_annotations_file=str(tmp_path / "a.json")), ConversionConfig(
-        image_folder=str(tmp_path), output_prefix=str(tmp_path / "train"), num_shards=2, processes=1, max_bad_fraction=0.5))
+    (tmp_path / "a.json").write_text(
+        json.dumps(
+            {
+                "images": [
+                    {"id": number, "file_name": f"{number}.png", "width": 64, "height": 48} for number in range(4)
+                ],
+                "categories": [{"id": 1, "name": "cell"}],
+                "annotations": [
+                    {"id": number, "image_id": image, "category_id": 1, "bbox": box}
+                    for number, (image, box) in enumerate(boxes, start=1)
+                ],
+            }
+        )
+    )
+    convert(
+        read_coco(object_annotations_file=str(tmp_path / "a.json")),
+        ConversionConfig(
+            image_folder=str(tmp_path),
+            output_prefix=str(tmp_path / "train"),
+            num_shards=2,
+            processes=1,
+            max_bad_fraction=0.5,
+        ),
+    )
     ended = doctor(f"--records={tmp_path}/train-*", f"--output_dir={tmp_path}/out", "--image_size=128")
     assert ended.returncode == 0, ended.stderr
-    assert "warning  2 boxes are invalid and skipped: 2.png: box [99, 0, 5, 5] (x, y, width, height) lies out" in ended.stdout
+    assert (
+        "warning  2 boxes are invalid and skipped: 2.png: box [99, 0, 5, 5] (x, y, width, height) lies out"
+        in ended.stdout
+    )
     assert "warning  1 image is invalid and skipped: 2.png: its only box was refused" in ended.stdout
     page = (tmp_path / "out" / "doctor.html").read_text(encoding="utf-8")
     assert "3.png: box [9, 50, 30, 30]" in page
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ((), "expected --records=PATTERN, or --images=FOLDER with --annotations=LABELS"),
-    (("--images=/nowhere",), "--images=/nowhere: no such folder"),
-    (("--images=tests", "--annotations=/nowhere.json"), "/nowhere.json")])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "expected --records=PATTERN, or --images=FOLDER with --annotations=LABELS"),
+        (("--images=/nowhere",), "--images=/nowhere: no such folder"),
+        (("--images=tests", "--annotations=/nowhere.json"), "/nowhere.json"),
+    ],
+)
 def test_what_names_no_data_is_one_line(tmp_path, arguments, message):
     ended = doctor(*arguments, f"--output_dir={tmp_path}")
     assert ended.returncode == 2

@@ -37,7 +37,9 @@ class Handler(BaseHTTPRequestHandler):
         server.asked.append(start)
         step = server.plan.pop(0) if server.plan else {}
         content = step.get("content", CONTENT)
-        code = step.get("code") or (416 if start >= len(content) else 206 if start and not step.get("ignores_range") else 200)
+        code = step.get("code") or (
+            416 if start >= len(content) else 206 if start and not step.get("ignores_range") else 200
+        )
         if code not in (200, 206):
             self.send_error(code)
             return
@@ -49,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
         if not step.get("endless"):
             self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
-        self.wfile.write(content[start:step.get("until", len(content))])
+        self.wfile.write(content[start : step.get("until", len(content))])
         self.wfile.flush()
         if "waits" in step:
             step["waits"].wait(30)
@@ -124,14 +126,17 @@ def test_a_transfer_that_never_gets_further_is_given_up(server, tmp_path):
     assert left_in(tmp_path) == [f"{NAME}.part"]
 
 
-@pytest.mark.parametrize(("plan", "message", "requests"), [
-    ([{"content": CONTENT[::-1]}], r"begins with [0-9a-f]{8}; expected [0-9a-f]{8}; removed", 1),
-    ([{"content": b"<html>please log in</html>"}], "removed the file", 1),
-    ([{"code": 404}], "the server responds 404 Not Found; download it from elsewhere", 1),
-    ([{"code": 503}] * 9, r"the server responds 503 Service Unavailable\); run this again", 3),
-    ([{"content": CONTENT + bytes(10**5)}], r"sends more than \d+ bytes; expected about 512000", 1),
-    ([{"content": CONTENT + bytes(10**5), "endless": True}], r"sends more than \d+ bytes", 1),
-])
+@pytest.mark.parametrize(
+    ("plan", "message", "requests"),
+    [
+        ([{"content": CONTENT[::-1]}], r"begins with [0-9a-f]{8}; expected [0-9a-f]{8}; removed", 1),
+        ([{"content": b"<html>please log in</html>"}], "removed the file", 1),
+        ([{"code": 404}], "the server responds 404 Not Found; download it from elsewhere", 1),
+        ([{"code": 503}] * 9, r"the server responds 503 Service Unavailable\); run this again", 3),
+        ([{"content": CONTENT + bytes(10**5)}], r"sends more than \d+ bytes; expected about 512000", 1),
+        ([{"content": CONTENT + bytes(10**5), "endless": True}], r"sends more than \d+ bytes", 1),
+    ],
+)
 def test_what_is_wrong_at_the_server_is_one_line(server, tmp_path, plan, message, requests):
     server.plan += plan
     with pytest.raises(InputError, match=message) as caught:
@@ -147,14 +152,21 @@ def test_a_busy_server_is_asked_again(server, tmp_path):
     assert kept(FILE, tmp_path).read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize(("url", "reason"), [
-    ("http://127.0.0.1:9", "Connection refused"), ("http://nowhere.invalid", "[Nn]ame"), ("nothing", "unknown url type"),
-    ("http://127.0.0.1:notaport", "port"),
-])
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://127.0.0.1:9", "Connection refused"),
+        ("http://nowhere.invalid", "[Nn]ame"),
+        ("nothing", "unknown url type"),
+        ("http://127.0.0.1:notaport", "port"),
+    ],
+)
 def test_no_network_is_one_line_with_address_and_place(monkeypatch, tmp_path, url, reason):
     monkeypatch.setenv("EFFICIENTDET_WEIGHTS_URL", url)
     monkeypatch.setenv("no_proxy", "*")
-    with pytest.raises(InputError, match=rf"{url}/{NAME}: cannot be downloaded \(.*{reason}.*download it to {tmp_path}/{NAME}"):
+    with pytest.raises(
+        InputError, match=rf"{url}/{NAME}: cannot be downloaded \(.*{reason}.*download it to {tmp_path}/{NAME}"
+    ):
         kept(FILE, tmp_path)
 
 
@@ -178,8 +190,12 @@ def test_a_damaged_file_in_the_cache_is_told(server, tmp_path):
 
 @contextmanager
 def small_disk(folder):
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(folder)],
-                                      capture_output=True).returncode:
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(folder)], capture_output=True
+        ).returncode
+    ):
         pytest.skip("cannot mount a file system here")
     try:
         yield
@@ -212,8 +228,9 @@ print(kept(PublishedFile({NAME!r}, {len(CONTENT)}, "", ""), Path(sys.argv[1])))
 
 
 def started(folder):
-    return subprocess.Popen([sys.executable, "-c", DOWNLOAD, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", DOWNLOAD, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def wait_for(condition):
@@ -286,11 +303,17 @@ def test_a_name_that_cannot_be_had_is_told_with_its_flag(server):
     server.plan.append({"code": 404})
     with pytest.raises(InputError, match=r"^--backbone_init=drawn: http.*the server responds 404 Not Found"):
         existing_backbone("drawn")
-    with pytest.raises(InputError, match=r"^--pretrained_ckpt=resnet5O: there is no .*; the nearest name .* is resnet50$"):
+    with pytest.raises(
+        InputError, match=r"^--pretrained_ckpt=resnet5O: there is no .*; the nearest name .* is resnet50$"
+    ):
         existing_checkpoint("resnet5O", "pretrained_ckpt")
 
 
-CHECKPOINT = {"checkpoint": b'model_checkpoint_path: "model"', "model.index": b"index", "model.data-00000-of-00001": b"weights"}
+CHECKPOINT = {
+    "checkpoint": b'model_checkpoint_path: "model"',
+    "model.index": b"index",
+    "model.data-00000-of-00001": b"weights",
+}
 
 
 def packed(files, *, links=()):
@@ -325,22 +348,29 @@ def test_an_archive_that_is_not_what_came_at_first_is_told(server, tmp_path):
     archive = PublishedFile("d9.tar.gz", None, "", "")
     server.plan += [{"content": packed(CHECKPOINT)}]
     path = kept(archive, tmp_path)
-    assert path.with_name("d9.tar.gz.sha256").read_text() == f"{hashlib.sha256(path.read_bytes()).hexdigest()}  d9.tar.gz\n"
+    assert (
+        path.with_name("d9.tar.gz.sha256").read_text()
+        == f"{hashlib.sha256(path.read_bytes()).hexdigest()}  d9.tar.gz\n"
+    )
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(InputError, match=r"d9.tar.gz: is damaged: its SHA-256 begins with"):
         ready(archive, tmp_path)
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (b"<html>please log in</html>", "cannot be extracted"),
-    (packed(CHECKPOINT)[:-30], "cannot be extracted"),
-    (packed({"../../outside.index": b""}), "cannot be extracted"),
-    (packed(CHECKPOINT, links=[("link.index", "/etc/passwd")]), "'link.index' is neither a file nor a folder"),
-    (packed({"a/model.index": b"", "b/model.index": b""}), "has checkpoints in 2 folders; expected one"),
-    (packed({"readme": b""}), "has checkpoints in 0 folders; expected one"),
-    (packed({f"{number}": b"" for number in range(1100)}), "more than 1000 files"),
-    (packed({f"{'a' * 300}.index": b""}), r"aaa\.index': File name too long"),
-], ids=["html", "cut short", "outside", "link", "two", "no checkpoint", "many files", "long name"])  # the bytes tell the time
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"<html>please log in</html>", "cannot be extracted"),
+        (packed(CHECKPOINT)[:-30], "cannot be extracted"),
+        (packed({"../../outside.index": b""}), "cannot be extracted"),
+        (packed(CHECKPOINT, links=[("link.index", "/etc/passwd")]), "'link.index' is neither a file nor a folder"),
+        (packed({"a/model.index": b"", "b/model.index": b""}), "has checkpoints in 2 folders; expected one"),
+        (packed({"readme": b""}), "has checkpoints in 0 folders; expected one"),
+        (packed({f"{number}": b"" for number in range(1100)}), "more than 1000 files"),
+        (packed({f"{'a' * 300}.index": b""}), r"aaa\.index': File name too long"),
+    ],
+    ids=["html", "cut short", "outside", "link", "two", "no checkpoint", "many files", "long name"],
+)  # the bytes tell the time
 def test_an_archive_that_is_no_checkpoints_is_one_line(server, tmp_path, content, message):
     server.plan += [{"content": content}]
     with pytest.raises(InputError, match=message) as caught:
@@ -352,10 +382,17 @@ def test_an_archive_that_is_no_checkpoints_is_one_line(server, tmp_path, content
 
 def test_the_table():
     assert published_files()["efficientdet-d7x"].url == (
-        "https://storage.googleapis.com/cloud-tpu-checkpoints/efficientdet/coco2/efficientdet-d7x.tar.gz")
+        "https://storage.googleapis.com/cloud-tpu-checkpoints/efficientdet/coco2/efficientdet-d7x.tar.gz"
+    )
     files = {file.file for file in published_files().values() if not file.is_archive}
-    assert {"resnext50_32x4d-7cdf4587.pth", "retinanet_resnet50_fpn_coco-eeacb38b.pth", "resnet34-333f7ec4.pth"} <= files
-    assert published_files()["resnext50_32x4d"].url == "https://download.pytorch.org/models/resnext50_32x4d-7cdf4587.pth"
+    assert {
+        "resnext50_32x4d-7cdf4587.pth",
+        "retinanet_resnet50_fpn_coco-eeacb38b.pth",
+        "resnet34-333f7ec4.pth",
+    } <= files
+    assert (
+        published_files()["resnext50_32x4d"].url == "https://download.pytorch.org/models/resnext50_32x4d-7cdf4587.pth"
+    )
     assert published_files()["resnext50_32x4d"].sha256_prefix == "7cdf4587"
     for file in files:
         assert published_files()[file] is published_files()[file.removesuffix(".pth")]
@@ -363,8 +400,13 @@ def test_the_table():
 
 
 def script(*words, **environment):
-    return subprocess.run(["bash", str(ROOT / "scripts" / "get_weights.sh"), *words], env={**os.environ, **environment},
-                          text=True, capture_output=True, timeout=60)
+    return subprocess.run(
+        ["bash", str(ROOT / "scripts" / "get_weights.sh"), *words],
+        env={**os.environ, **environment},
+        text=True,
+        capture_output=True,
+        timeout=60,
+    )
 
 
 def test_the_script_lists_helps_and_refuses():
@@ -375,20 +417,28 @@ def test_the_script_lists_helps_and_refuses():
         helped = script(word)
         assert (helped.returncode, helped.stderr) == (0, "")
         assert "bash scripts/get_weights.sh NAME FOLDER" in helped.stdout
-    for words, message in ((["resnet500"], "resnet500: is not a name of published weights; the nearest is resnet50; "),
-                           (["--folder"], "unexpected word '--folder'")):
+    for words, message in (
+        (["resnet500"], "resnet500: is not a name of published weights; the nearest is resnet50; "),
+        (["--folder"], "unexpected word '--folder'"),
+    ):
         refused = script(*words)
         assert refused.returncode == 2
         assert refused.stderr.startswith(f"get_weights.sh: error: {message}")
 
 
 def test_a_proxy_that_is_not_there(tmp_path):
-    done = script("resnet18", str(tmp_path), EFFICIENTDET_WEIGHTS_URL="http://a.invalid", http_proxy="http://127.0.0.1:9",
-                  no_proxy="")
+    done = script(
+        "resnet18",
+        str(tmp_path),
+        EFFICIENTDET_WEIGHTS_URL="http://a.invalid",
+        http_proxy="http://127.0.0.1:9",
+        no_proxy="",
+    )
     assert done.returncode == 2
     assert done.stderr == (
         "get_weights.sh: error: http://a.invalid/resnet18-f37072fd.pth: cannot be downloaded (Connection refused); run this "
-        f"again to resume, or download it to {tmp_path}/resnet18-f37072fd.pth\n")
+        f"again to resume, or download it to {tmp_path}/resnet18-f37072fd.pth\n"
+    )
 
 
 def test_the_script_brings_a_file(server, tmp_path, capsys):

@@ -37,20 +37,23 @@ def test_a_large_image_has_a_broader_line_with_a_rim():
 
 
 def test_the_label_has_the_color_of_the_box_and_text_on_it():
-    drawn = draw_detections(plain_image(300, 400), [[100, 100, 200, 300]], classes=[1], names=["cat", "dog"],
-                            scores=[0.87])
+    drawn = draw_detections(
+        plain_image(300, 400), [[100, 100, 200, 300]], classes=[1], names=["cat", "dog"], scores=[0.87]
+    )
     above = drawn[89:98, 102:138].reshape(-1, 3)  # within the label
     assert (above == class_color(1)).all(axis=-1).mean() > 0.3
     assert _contrasting(class_color(1)) == (0, 0, 0)
     assert above[:, 1].min() < 64
-    longer = draw_detections(plain_image(300, 400), [[100, 100, 200, 300]], classes=[1], names=["cat", "dog" * 9],
-                             scores=[0.87])
+    longer = draw_detections(
+        plain_image(300, 400), [[100, 100, 200, 300]], classes=[1], names=["cat", "dog" * 9], scores=[0.87]
+    )
     assert (longer[90, 250] != 128).any()
     assert (drawn[90, 250] == 128).all()
 
 
-@pytest.mark.parametrize("box", [(-50, -50, 40, 40), (260, 350, 400, 500), (0, 0, 300, 400), (-9, 380, 20, 900),
-                                 (299, 0, 300, 1)])
+@pytest.mark.parametrize(
+    "box", [(-50, -50, 40, 40), (260, 350, 400, 500), (0, 0, 300, 400), (-9, 380, 20, 900), (299, 0, 300, 1)]
+)
 def test_labels_stay_inside(box):
     image_size = (400, 300)
     x_min, y_min, x_max, y_max = np.clip([box[1], box[0], box[3], box[2]], 0, [400, 300, 400, 300]).tolist()
@@ -70,8 +73,18 @@ def test_labels_avoid_each_other():
     assert second == (100, 100, 159, 114)
 
 
-@pytest.mark.parametrize("boxes", [np.zeros((0, 4)), [[50, 50, 50, 80]], [[60, 60, 50, 50]], [[-20, 5, -10, 50]],
-                                   [[5, 500, 50, 600]], [[np.nan, 0, 50, 50]], [[0, 0, np.inf, 50]]])
+@pytest.mark.parametrize(
+    "boxes",
+    [
+        np.zeros((0, 4)),
+        [[50, 50, 50, 80]],
+        [[60, 60, 50, 50]],
+        [[-20, 5, -10, 50]],
+        [[5, 500, 50, 600]],
+        [[np.nan, 0, 50, 50]],
+        [[0, 0, np.inf, 50]],
+    ],
+)
 def test_what_has_nothing_to_draw(boxes):
     image = plain_image(120, 160)
     count = len(boxes)
@@ -91,8 +104,10 @@ def test_any_name_on_any_size(name, size):
     assert drawn.dtype == np.uint8
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("two\nlines\ttab ", "two lines tab"), ("Élan à vélo", "Elan a velo"),
-                                              ("", ""), ("细胞", "细胞")])
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("two\nlines\ttab ", "two lines tab"), ("Élan à vélo", "Elan a velo"), ("", ""), ("细胞", "细胞")],
+)
 def test_names_are_made_printable(name, wanted):
     assert _printable(name) == wanted
 
@@ -103,7 +118,9 @@ def test_a_long_name_is_shortened_to_what_fits():
     for name in ("giraffe " * 30 + "77%", "W" * 300 + " 77%", "il" * 200 + " 5%"):
         letters, _, score = name.rpartition(" ")
         for width in (20, 33, 100, 250, 1000):
-            fitting = [text for kept in range(1, len(letters)) if font.getlength(text := f"{letters[:kept]}. {score}") <= width]
+            fitting = [
+                text for kept in range(1, len(letters)) if font.getlength(text := f"{letters[:kept]}. {score}") <= width
+            ]
             expected = name if font.getlength(name) <= width else fitting[-1] if fitting else score
             assert _shortened(name, font=font, width=width) == (expected if font.getlength(expected) <= width else "")
 
@@ -117,8 +134,9 @@ def test_a_name_is_measured_in_few_attempts(monkeypatch):
 
 
 def test_six_thousand_pixels():
-    drawn = draw_detections(plain_image(4000, 6000), [[500, 500, 3500, 5500]], classes=[0], names=["lion"],
-                            scores=[0.9])
+    drawn = draw_detections(
+        plain_image(4000, 6000), [[500, 500, 3500, 5500]], classes=[0], names=["lion"], scores=[0.9]
+    )
     column = (drawn[2000, :1000] == class_color(0)).all(axis=-1)
     assert column.sum() == 17  # 4000 / 240
     label = (drawn[:500] == class_color(0)).all(axis=-1).any(axis=1)
@@ -142,14 +160,22 @@ def test_colors_are_stable_and_distinct():
 
 
 # Values of the CIE's formulas as published for sRGB primaries (D65), to the tenth.
-@pytest.mark.parametrize(("color", "lab"), [((255, 255, 255), (100, 0, 0)), ((0, 0, 0), (0, 0, 0)),
-                                             ((255, 0, 0), (53.2, 80.1, 67.2)), ((0, 0, 255), (32.3, 79.2, -107.9))])
+@pytest.mark.parametrize(
+    ("color", "lab"),
+    [
+        ((255, 255, 255), (100, 0, 0)),
+        ((0, 0, 0), (0, 0, 0)),
+        ((255, 0, 0), (53.2, 80.1, 67.2)),
+        ((0, 0, 255), (32.3, 79.2, -107.9)),
+    ],
+)
 def test_cielab(color, lab):
     np.testing.assert_allclose(_cielab(np.array([color]))[0], lab, atol=0.1)
 
 
 def test_text_is_readable_on_every_color():
     """Contrast as the W3C defines it (WCAG 2.1), at least 3 : 1."""
+
     def luminance(color):
         share = np.array(color) / 255
         linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
@@ -160,8 +186,10 @@ def test_text_is_readable_on_every_color():
         assert pair[1] / pair[0] > 3.0
 
 
-@pytest.mark.parametrize("image", [plain_image(9, 9).astype(np.float32), plain_image(9, 9)[..., :1],
-                                   plain_image(9, 9)[..., 0], plain_image(0, 9)])
+@pytest.mark.parametrize(
+    "image",
+    [plain_image(9, 9).astype(np.float32), plain_image(9, 9)[..., :1], plain_image(9, 9)[..., 0], plain_image(0, 9)],
+)
 def test_other_images_are_refused(image):
     with pytest.raises(ValueError, match="expected uint8"):
         draw_detections(image, [], classes=[], names=["a"])
@@ -181,8 +209,9 @@ def test_real_images(data_folder):
             image = np.asarray(opened.convert("RGB"))
         here = [a for a in annotations["annotations"] if a["image_id"] == entry["id"]]
         boxes = [[y, x, y + h, x + w] for x, y, w, h in (a["bbox"] for a in here)]
-        drawn = draw_detections(image, boxes, classes=[ids.index(a["category_id"]) for a in here],
-                                names=[str(i) for i in ids])
+        drawn = draw_detections(
+            image, boxes, classes=[ids.index(a["category_id"]) for a in here], names=[str(i) for i in ids]
+        )
         assert drawn.shape == image.shape
         assert 0.01 < (drawn != image).any(axis=-1).mean() < 0.6
 

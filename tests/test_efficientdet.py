@@ -36,9 +36,17 @@ SIZES = {  # with 90 classes: variables, their values, the trainable ones; ancho
 
 def small_config(**changes):
     """A D0 with a thin pyramid."""
-    return EfficientDetConfig(**{
-        "backbone": "efficientnet-b0", "image_size": (64, 64), "num_classes": 3, "bifpn": BifpnConfig(filters=8, cells=1),
-        "head": HeadConfig(filters=8, depth=1), "anchors": AnchorConfig(), **changes})
+    return EfficientDetConfig(
+        **{
+            "backbone": "efficientnet-b0",
+            "image_size": (64, 64),
+            "num_classes": 3,
+            "bifpn": BifpnConfig(filters=8, cells=1),
+            "head": HeadConfig(filters=8, depth=1),
+            "anchors": AnchorConfig(),
+            **changes,
+        }
+    )
 
 
 def unfilled(config, **options):
@@ -60,7 +68,9 @@ def test_the_size_of_every_model(model_name):
     network = unfilled(network_config(hyperparameters_of(model_name, {}), num_classes=90))
     anchors = SIZES[model_name][3]
     assert network.output_shape == [(None, anchors, 90), (None, anchors, 4)]
-    assert (len(network.variables), count(network.variables), count(network.trainable_variables)) == SIZES[model_name][:3]
+    assert (len(network.variables), count(network.variables), count(network.trainable_variables)) == SIZES[model_name][
+        :3
+    ]
     assert len(named_variables(network)) == len(network.variables)
 
 
@@ -80,13 +90,18 @@ def test_names_and_shapes_are_those_of_the_published_checkpoint():
     assert {name: tuple(variable.shape) for name, variable in named_variables(network).items()} == wanted
 
 
-@pytest.mark.parametrize(("image_size", "levels"), [
-    ((100, 75), (3, 7)), ((96, 160), (2, 6)), ((32, 33), (3, 5)), ((100, 75), (4, 5))])
+@pytest.mark.parametrize(
+    ("image_size", "levels"), [((100, 75), (3, 7)), ((96, 160), (2, 6)), ((32, 33), (3, 5)), ((100, 75), (4, 5))]
+)
 def test_outputs_stand_at_the_anchors_of_any_size_and_levels(image_size, levels):
     low, high = levels
     anchors = AnchorConfig(min_level=low, max_level=high, num_scales=2)
-    config = small_config(image_size=image_size, anchors=anchors, bifpn=BifpnConfig(
-        filters=8, cells=1, min_level=low, max_level=high), head=HeadConfig(filters=8, depth=0, min_level=low))
+    config = small_config(
+        image_size=image_size,
+        anchors=anchors,
+        bifpn=BifpnConfig(filters=8, cells=1, min_level=low, max_level=high),
+        head=HeadConfig(filters=8, depth=0, min_level=low),
+    )
     wanted = len(anchor_grid(anchors, image_size))
     assert unfilled(config).output_shape == [(None, wanted, 3), (None, wanted, 4)]
 
@@ -119,8 +134,10 @@ def pyramid_detector(image_size, **changes):
     images = keras.Input((*image_size, 3))
     features = [keras.layers.Conv2D(8, 3, strides=2**level, padding="same")(images) for level in range(3, 6)]
     levels, anchors = build_bifpn(features, pyramid), AnchorConfig()
-    outputs = [build_class_head(levels, head, num_anchors=anchors.per_cell, num_classes=2),
-               build_box_head(levels, head, num_anchors=anchors.per_cell)]
+    outputs = [
+        build_class_head(levels, head, num_anchors=anchors.per_cell, num_classes=2),
+        build_box_head(levels, head, num_anchors=anchors.per_cell),
+    ]
     return DenseDetector(keras.Model(images, outputs), DenseDetectorConfig(image_size=image_size, anchors=anchors))
 
 
@@ -136,7 +153,8 @@ def test_its_upsampling_is_exported(half_pixel):
     inputs = [images, np.int32([[72, 88]])]
     wanted = [np.asarray(output) for output in detector.outputs(*map(keras.ops.convert_to_tensor, inputs))]
     found = InferenceSession(onnx_model(detector).SerializeToString(), providers=["CPUExecutionProvider"]).run(
-        None, dict(zip(("images", "sizes"), inputs, strict=True)))
+        None, dict(zip(("images", "sizes"), inputs, strict=True))
+    )
     traced = tf.function(detector.outputs)(*map(tf.constant, inputs))
     for layer in detector.network.layers:
         if isinstance(layer, NearestResize):

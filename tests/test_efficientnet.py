@@ -13,9 +13,15 @@ from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
 from program_support.errors import InputError
 
 CHANNELS = {  # of levels 1 to 5, and the number of blocks
-    0: ((16, 24, 40, 112, 320), 16), 1: ((16, 24, 40, 112, 320), 23), 2: ((16, 24, 48, 120, 352), 23),
-    3: ((24, 32, 48, 136, 384), 26), 4: ((24, 32, 56, 160, 448), 32), 5: ((24, 40, 64, 176, 512), 39),
-    6: ((32, 40, 72, 200, 576), 45), 7: ((32, 48, 80, 224, 640), 55)}
+    0: ((16, 24, 40, 112, 320), 16),
+    1: ((16, 24, 40, 112, 320), 23),
+    2: ((16, 24, 48, 120, 352), 23),
+    3: ((24, 32, 48, 136, 384), 26),
+    4: ((24, 32, 56, 160, 448), 32),
+    5: ((24, 40, 64, 176, 512), 39),
+    6: ((32, 40, 72, 200, 576), 45),
+    7: ((32, 48, 80, 224, 640), 55),
+}
 
 
 def unfilled(*arguments, **options):
@@ -29,7 +35,8 @@ def test_features_of_every_backbone(number):
     channels, blocks = CHANNELS[number]
     backbone = unfilled(f"efficientnet-b{number}", (192, 128))
     assert [output.shape for output in backbone.outputs] == [
-        (None, 192 >> level, 128 >> level, filters) for level, filters in enumerate(channels, start=1)]
+        (None, 192 >> level, 128 >> level, filters) for level, filters in enumerate(channels, start=1)
+    ]
     names = {name.split("/")[1] for name in named_variables(backbone)}
     assert names == {"stem"} | {f"blocks_{block}" for block in range(blocks)}
 
@@ -81,8 +88,9 @@ def published(tmp_path_factory):
 
 def published_features(model, images):
     """What keras.applications computes with its own files: one more division by the root of the deviation."""
-    normalized = keras.Model(model.input, next(
-        layer.output for layer in model.layers if isinstance(layer, keras.layers.Normalization)))(images)
+    normalized = keras.Model(
+        model.input, next(layer.output for layer in model.layers if isinstance(layer, keras.layers.Normalization))
+    )(images)
     taps = ("block1a_project_bn", "block2b_add", "block3b_add", "block5c_add", "block7a_project_bn")
     rest = keras.Model(model.get_layer("stem_conv_pad").input, [model.get_layer(tap).output for tap in taps])
     return rest(normalized / np.sqrt(np.float32(IMAGENET_STDDEV)))

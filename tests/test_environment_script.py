@@ -46,8 +46,14 @@ def add_python(root, name="python3", *, version="3.12", unsuitable=0, lacks_venv
 
 def start(root, extra=""):
     script = f'set -euo pipefail; source "{root}/scripts/environment.sh"; use_environment {extra}; echo "ready $PYTHON"'
-    return subprocess.Popen(["bash", "-c", script, "/x/demo.sh"], cwd="/", text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, env={"PATH": str(root.parent.parent / "bin"), "HOME": os.environ["HOME"]})
+    return subprocess.Popen(
+        ["bash", "-c", script, "/x/demo.sh"],
+        cwd="/",
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={"PATH": str(root.parent.parent / "bin"), "HOME": os.environ["HOME"]},
+    )
 
 
 def call(root, extra=""):
@@ -100,10 +106,20 @@ def test_prefers_the_newest_and_passes_over_a_shim_without_python(root):
     assert f"making {root}/.venv with Python 3.11" in call(root)[1]
 
 
-@pytest.mark.parametrize(("python", "message"), [
-    (None, "no Python 3.11 to 3.13 found"),
-    ({"version": "3.9", "unsuitable": 1}, "no Python 3.11 to 3.13 found (Python 3.9); install one, for example: apt install"),
-    ({"lacks_venv": 1}, "python3 lacks its venv module; install it, for example: apt install python3-venv python3.12-venv")])
+@pytest.mark.parametrize(
+    ("python", "message"),
+    [
+        (None, "no Python 3.11 to 3.13 found"),
+        (
+            {"version": "3.9", "unsuitable": 1},
+            "no Python 3.11 to 3.13 found (Python 3.9); install one, for example: apt install",
+        ),
+        (
+            {"lacks_venv": 1},
+            "python3 lacks its venv module; install it, for example: apt install python3-venv python3.12-venv",
+        ),
+    ],
+)
 def test_what_to_install(root, python, message):
     if python:
         add_python(root, **python)
@@ -115,10 +131,17 @@ def test_what_to_install(root, python, message):
     assert not (root / ".venv").exists()
 
 
-@pytest.mark.parametrize(("pip", "message"), [
-    ("echo 'ERROR: No matching distribution found for x'; exit 1", "cannot install: No matching distribution found for x"),
-    ("echo 'Failed to establish a new connection'; echo 'ERROR: x'; exit 1", "package index cannot be reached"),
-    ("echo 'OSError: No space left on device'; exit 1", "no space left")])
+@pytest.mark.parametrize(
+    ("pip", "message"),
+    [
+        (
+            "echo 'ERROR: No matching distribution found for x'; exit 1",
+            "cannot install: No matching distribution found for x",
+        ),
+        ("echo 'Failed to establish a new connection'; echo 'ERROR: x'; exit 1", "package index cannot be reached"),
+        ("echo 'OSError: No space left on device'; exit 1", "no space left"),
+    ],
+)
 def test_failed_install_is_one_line_and_tried_again(root, pip, message):
     add_python(root, pip=pip)
     code, _, err = call(root)
@@ -171,15 +194,24 @@ def install(root, *extras):
     """install.sh of a repository whose extras are `serve` and `onnx-export`."""
     for name in ("install.sh", "usage.sh"):
         shutil.copy(ROOT / "scripts" / name, root / "scripts")
-    (root / "pyproject.toml").write_text('[project]\nname = "x"\n[project.optional-dependencies]\n# of a server\n'
-                                         'serve = ["a"]\nonnx-export = [\n    "b",\n]\n[tool.x]\nother = 1\n')
-    done = subprocess.run(["bash", root / "scripts" / "install.sh", *extras], cwd="/", text=True, capture_output=True,
-                          check=False, env={"PATH": str(root.parent.parent / "bin"), "HOME": os.environ["HOME"]})
+    (root / "pyproject.toml").write_text(
+        '[project]\nname = "x"\n[project.optional-dependencies]\n# of a server\n'
+        'serve = ["a"]\nonnx-export = [\n    "b",\n]\n[tool.x]\nother = 1\n'
+    )
+    done = subprocess.run(
+        ["bash", root / "scripts" / "install.sh", *extras],
+        cwd="/",
+        text=True,
+        capture_output=True,
+        check=False,
+        env={"PATH": str(root.parent.parent / "bin"), "HOME": os.environ["HOME"]},
+    )
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize(("extras", "asked"), [
-    ([], "."), (["serve"], ".[serve]"), (["onnx-export", "serve"], ".[onnx-export,serve]")])
+@pytest.mark.parametrize(
+    ("extras", "asked"), [([], "."), (["serve"], ".[serve]"), (["onnx-export", "serve"], ".[onnx-export,serve]")]
+)
 def test_extras_are_installed(root, extras, asked):
     add_python(root)
     assert install(root, *extras) == (0, "")
@@ -190,7 +222,9 @@ def test_extras_are_installed(root, extras, asked):
 def test_an_unknown_extra_is_one_line(root, extra):
     add_python(root)
     assert install(root, "serve", extra) == (
-        2, f"install.sh: error: found extra '{extra}'; expected names among serve, onnx-export\n")
+        2,
+        f"install.sh: error: found extra '{extra}'; expected names among serve, onnx-export\n",
+    )
     assert not (root / ".venv").exists()
 
 

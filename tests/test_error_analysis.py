@@ -66,9 +66,13 @@ def test_thresholds_to_store():
     scores = np.array([0.95] * 12 + [0.123456] * 2 + [0.1] * 30 + [0.5] * 20)
     classes = np.array([0] * 12 + [1] * 2 + [0] * 30 + [2] * 20)
     right = np.array([True] * 14 + [False] * 50)
-    comparison = SimpleNamespace(names=("many", "few", "never"), scores=scores, class_counts=np.array([12, 2, 20]),
-                                 detections=SimpleNamespace(classes=classes),
-                                 outcomes=SimpleNamespace(counted=np.ones(64, bool), right=right))
+    comparison = SimpleNamespace(
+        names=("many", "few", "never"),
+        scores=scores,
+        class_counts=np.array([12, 2, 20]),
+        detections=SimpleNamespace(classes=classes),
+        outcomes=SimpleNamespace(counted=np.ones(64, bool), right=right),
+    )
     assert thresholds_to_store(comparison) == {"overall": 0.95, "classes": {"many": 0.95}}
     comparison.class_counts = np.array([12, 10, 20])
     assert thresholds_to_store(comparison)["classes"] == {"many": 0.95, "few": 0.1234}  # rounded down
@@ -87,8 +91,10 @@ def test_reliability_by_a_loop():
     random = np.random.default_rng(0)
     scores = np.append(random.random(200) ** 2, [0.0, 1.0, 0.5]).astype(np.float32)
     right = random.random(203) < scores
-    bins = [[i for i, score in enumerate(scores) if low / 10 <= score < (low + 1) / 10 or (low == 9 and score == 1)]
-            for low in range(10)]
+    bins = [
+        [i for i, score in enumerate(scores) if low / 10 <= score < (low + 1) / 10 or (low == 9 and score == 1)]
+        for low in range(10)
+    ]
     found = reliability(scores, right)
     assert found.counts.tolist() == list(map(len, bins))
     np.testing.assert_allclose(found.scores, [np.mean([scores[i] for i in here]) for here in bins], rtol=1e-6)
@@ -98,18 +104,30 @@ def test_reliability_by_a_loop():
     assert reliability(np.zeros(0), np.zeros(0, bool)).expected_error == 0.0
 
 
-# The best threshold of cats is 0.7, of dogs 0.6: below is noise. Image 0: a cat is found twice, a dog is taken for a cat.
-# Image 1: a dog is found, and taken for a cat by a better detection, a cat is missed, a dog is seen where nothing is.
+# The best threshold of cats is 0.7, of dogs 0.6: below is noise. Image 0: a cat is found twice, a dog is taken for a
+# cat. Image 1: a dog is found, and taken for a cat by a better detection, a cat is missed, a dog is seen where nothing
+# is.
 OBJECTS = [(0, CAT, BOX), (0, DOG, OTHER), (1, DOG, BOX), (1, CAT, OTHER), (2, CAT, BOX), (2, DOG, OTHER)]
-FOUND = [(0, CAT, BOX, 0.9), (0, CAT, BOX, 0.8), (0, CAT, OTHER, 0.75), (1, CAT, BOX, 0.95), (1, DOG, BOX, 0.65),
-         (1, DOG, THIRD, 0.7), (2, CAT, BOX, 0.7), (2, DOG, OTHER, 0.6), (2, CAT, THIRD, 0.2), (2, DOG, THIRD, 0.3)]
+FOUND = [
+    (0, CAT, BOX, 0.9),
+    (0, CAT, BOX, 0.8),
+    (0, CAT, OTHER, 0.75),
+    (1, CAT, BOX, 0.95),
+    (1, DOG, BOX, 0.65),
+    (1, DOG, THIRD, 0.7),
+    (2, CAT, BOX, 0.7),
+    (2, DOG, OTHER, 0.6),
+    (2, CAT, THIRD, 0.2),
+    (2, DOG, THIRD, 0.3),
+]
 
 
 def test_confusion_by_hand():
     analysis = analysis_of(ground_truth(OBJECTS, images=(0, 1, 2)), detections(FOUND, images=(0, 1, 2)))
     assert [best.score for best in analysis.thresholds] == pytest.approx([0.7, 0.6])
     assert analysis.kept.tolist() == [True] * 8 + [False] * 2
-    # Of cats two are found and one missed, of dogs two found and one taken for a cat. Other boxes are on what is found already.
+    # Of cats two are found and one missed, of dogs two found and one taken for a cat. Other boxes are on what is found
+    # already.
     assert analysis.confusion.tolist() == [[2, 0, 1], [1, 2, 0], [2, 1, 0]]
 
 
@@ -130,8 +148,11 @@ def test_worst_images():
 
 
 def test_nothing_is_known():
-    for truth, rows in ((ground_truth(OBJECTS, images=(0, 1, 2)), detections([], images=(0, 1, 2))),
-                        (ground_truth([]), detections([(0, CAT, BOX, 0.5)])), (ground_truth([]), detections([], images=[]))):
+    for truth, rows in (
+        (ground_truth(OBJECTS, images=(0, 1, 2)), detections([], images=(0, 1, 2))),
+        (ground_truth([]), detections([(0, CAT, BOX, 0.5)])),
+        (ground_truth([]), detections([], images=[])),
+    ):
         analysis = analysis_of(truth, rows)
         json.dumps(analysis.to_json(), allow_nan=False)
         assert analysis.confusion.sum() == analysis.comparison.class_counts.sum()

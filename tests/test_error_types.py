@@ -17,10 +17,18 @@ def analysis_of(truth, rows):
     return ErrorAnalysis(comparison=CocoEvaluator(truth).compare(rows))
 
 
-# Of 3 cats by falling score: on nothing, on a dog, right, a second time, right. Of 2 dogs: near a cat, half beside its dog.
+# Of 3 cats by falling score: on nothing, on a dog, right, a second time, right. Of 2 dogs: near a cat, half beside its
+# dog.
 OBJECTS = [(0, CAT, BOX), (0, DOG, OTHER), (1, CAT, OTHER), (1, DOG, BOX), (2, CAT, BOX)]
-FOUND = [(0, CAT, (400, 300, 50, 50), 0.95), (0, CAT, OTHER, 0.90), (0, CAT, BOX, 0.85), (0, CAT, (12, 20, 100, 50), 0.80),
-         (1, CAT, OTHER, 0.75), (0, DOG, (60, 20, 100, 50), 0.70), (1, DOG, (60, 20, 100, 50), 0.50)]
+FOUND = [
+    (0, CAT, (400, 300, 50, 50), 0.95),
+    (0, CAT, OTHER, 0.90),
+    (0, CAT, BOX, 0.85),
+    (0, CAT, (12, 20, 100, 50), 0.80),
+    (1, CAT, OTHER, 0.75),
+    (0, DOG, (60, 20, 100, 50), 0.70),
+    (1, DOG, (60, 20, 100, 50), 0.50),
+]
 TYPES = ["background", "classification", "", "duplicate", "", "both", "localisation"]
 
 
@@ -83,8 +91,11 @@ def plain_types(objects, found):
     types, aims, taken, order = [""] * len(found), {}, {}, sorted(range(len(found)), key=lambda d: -found[d][3])
     for d in order:
         image, category, box, _ = found[d]
-        free = [g for g, (i, c, b) in enumerate(objects)
-                if (i, c) == (image, category) and g not in taken and iou(box, b) >= 0.5]
+        free = [
+            g
+            for g, (i, c, b) in enumerate(objects)
+            if (i, c) == (image, category) and g not in taken and iou(box, b) >= 0.5
+        ]
         if free:
             taken[max(free, key=lambda g: iou(box, objects[g][2]))] = d
     for d in order:
@@ -107,14 +118,20 @@ def plain_types(objects, found):
     for d in order:
         if d in aims:
             best.setdefault(aims[d], d)
-    return types, {d: g for g, d in best.items()}, [g for g in range(len(objects)) if g not in taken and g not in aims.values()]
+    return (
+        types,
+        {d: g for g, d in best.items()},
+        [g for g in range(len(objects)) if g not in taken and g not in aims.values()],
+    )
 
 
 def drawn(seed):
     """Objects and detections beside them, on quarters of a pixel, which float32 holds."""
     random = np.random.default_rng(seed)
-    objects = [(int(random.integers(6)), int(random.choice([CAT, DOG])), tuple((random.integers(40, 800, 4) / 4).tolist()))
-               for _ in range(24)]
+    objects = [
+        (int(random.integers(6)), int(random.choice([CAT, DOG])), tuple((random.integers(40, 800, 4) / 4).tolist()))
+        for _ in range(24)
+    ]
     found = []
     for number in range(120):
         image, category, box = objects[random.integers(24)]
@@ -134,14 +151,25 @@ def test_beside_plain_types_and_really_mended_detections(seed):
     assert analysis.errors.types.tolist() == types
     assert {d: g for d, g in enumerate(analysis.errors.fixes.tolist()) if g >= 0} == mends
     assert np.flatnonzero(analysis.errors.missed).tolist() == missed
-    results = [{"image_id": image, "category_id": category, "bbox": list(box), "score": score}
-               for image, category, box, score in found]
+    results = [
+        {"image_id": image, "category_id": category, "bbox": list(box), "score": score}
+        for image, category, box, score in found
+    ]
     before = average_precision(truth, results)
     for name in ERROR_TYPES:
-        mended = [result if types[d] != name else put_right(result, objects[mends[d]]) for d, result in enumerate(results)
-                  if types[d] != name or d in mends]
-        left = truth if name != "missed" else replace(truth, annotations=tuple(
-            annotation for g, annotation in enumerate(truth.annotations) if g not in missed))
+        mended = [
+            result if types[d] != name else put_right(result, objects[mends[d]])
+            for d, result in enumerate(results)
+            if types[d] != name or d in mends
+        ]
+        left = (
+            truth
+            if name != "missed"
+            else replace(
+                truth,
+                annotations=tuple(annotation for g, annotation in enumerate(truth.annotations) if g not in missed),
+            )
+        )
         gain = average_precision(left, mended) - before
         assert analysis.costs[name].ap == pytest.approx(max(gain, 0.0), abs=1e-12), name
     assert sum(cost.ap > 0.001 for cost in analysis.costs.values()) >= 4

@@ -35,9 +35,13 @@ def rows(drawn):
     first, second = list(truth.image_sizes)[:2]
     kept = [a for a in truth.annotations if a["image_id"] != first and not a["iscrowd"]]
     boxes = [(y, x, y + h, x + w) for x, y, w, h in (a["bbox"] for a in kept)] + [(0, 0, 4, 4)]
-    return DetectionRows(np.array([*(a["image_id"] for a in kept), second]), np.array(boxes, np.float32),
-                         np.full(len(boxes), 0.75, np.float32), np.array([*(a["category_id"] for a in kept), 1]),
-                         np.array(list(truth.image_sizes)))
+    return DetectionRows(
+        np.array([*(a["image_id"] for a in kept), second]),
+        np.array(boxes, np.float32),
+        np.full(len(boxes), 0.75, np.float32),
+        np.array([*(a["category_id"] for a in kept), 1]),
+        np.array(list(truth.image_sizes)),
+    )
 
 
 def measured(evaluator, rows):
@@ -72,12 +76,24 @@ def test_pictures_of_the_worst_images(drawn, rows, found):
 
 def test_everything_is_on_the_page(found, tmp_path):
     picture = ("image <7>", np.zeros((8, 8, 3), np.uint8))
-    write_evaluation_report(tmp_path, EvaluationReport(title="mine & theirs", facts={"records": "<val>"}, pictures=[picture],
-                                                       **found))
+    write_evaluation_report(
+        tmp_path, EvaluationReport(title="mine & theirs", facts={"records": "<val>"}, pictures=[picture], **found)
+    )
     page = (tmp_path / "report.html").read_text()
     words = " ".join(Balanced(page).text)
-    for wanted in ("mine & theirs", "image <7>", "<val>", "The error type that costs the most AP: missed.", "localisation",
-                   "pencil", "background", "expected calibration error", "5 images", "AP75", "ARmax100"):
+    for wanted in (
+        "mine & theirs",
+        "image <7>",
+        "<val>",
+        "The error type that costs the most AP: missed.",
+        "localisation",
+        "pencil",
+        "background",
+        "expected calibration error",
+        "5 images",
+        "AP75",
+        "ARmax100",
+    ):
         assert wanted in words, wanted
     assert "http" not in page
     assert "about boxes" not in words
@@ -105,11 +121,21 @@ def test_masks_are_not_what_the_page_is_about(found, rows):
 @pytest.mark.parametrize("classes", [1, 30])
 def test_many_classes_unknown_things_and_names_of_strangers(classes):
     names = [f"<script>{number}" for number in range(classes)]
-    dataset = {"images": [{"id": 1}], "categories": [{"id": number, "name": name} for number, name in enumerate(names)],
-               "annotations": [{"id": number, "image_id": 1, "category_id": number, "bbox": [50 * number, 0, 20, 20]}
-                               for number in range(classes)]}
-    rows = DetectionRows(np.ones(classes, int), np.array([(0, 50 * k, 20, 50 * k + 20) for k in range(classes)], np.float32),
-                         np.full(classes, 0.5, np.float32), (np.arange(classes) + 1) % classes, np.array([1]))
+    dataset = {
+        "images": [{"id": 1}],
+        "categories": [{"id": number, "name": name} for number, name in enumerate(names)],
+        "annotations": [
+            {"id": number, "image_id": 1, "category_id": number, "bbox": [50 * number, 0, 20, 20]}
+            for number in range(classes)
+        ],
+    }
+    rows = DetectionRows(
+        np.ones(classes, int),
+        np.array([(0, 50 * k, 20, 50 * k + 20) for k in range(classes)], np.float32),
+        np.full(classes, 0.5, np.float32),
+        (np.arange(classes) + 1) % classes,
+        np.array([1]),
+    )
     for truth in (dataset, {**dataset, "annotations": []}):
         for some in (rows, rows.chosen(np.zeros(classes, bool))):
             evaluator = CocoEvaluator(ground_truth_from_dataset(truth, source="x"))
@@ -117,8 +143,9 @@ def test_many_classes_unknown_things_and_names_of_strangers(classes):
             Balanced(page)
             assert "<script>" not in page
             assert "nan" not in page
-    page = evaluation_page(EvaluationReport(title="t", **measured(CocoEvaluator(ground_truth_from_dataset(
-        dataset, source="x")), rows)))
+    page = evaluation_page(
+        EvaluationReport(title="t", **measured(CocoEvaluator(ground_truth_from_dataset(dataset, source="x")), rows))
+    )
     assert ("the 20 classes with the most errors" in page) == (classes == 30)
     assert page.count("<svg") == classes + 2
 
@@ -137,12 +164,14 @@ def test_records_of_several_ranks(drawn):
     config = InputConfig.letterboxed(image_size=(64, 64), batch_size=2, category_ids=drawn.class_names.category_ids)
 
     def nothing(images, sizes, scales):
-        return Detections(np.zeros((2, 1, 4), np.float32), np.zeros((2, 1), np.float32), np.zeros((2, 1), int),
-                          np.zeros((2, 1), bool))
+        return Detections(
+            np.zeros((2, 1, 4), np.float32), np.zeros((2, 1), np.float32), np.zeros((2, 1), int), np.zeros((2, 1), bool)
+        )
 
     for rank in (1, 0):
-        rows = detect_all(nothing, index, config, class_names=drawn.class_names, samples=3,
-                          world=Rank(rank=rank, size=2, parts=parts))
+        rows = detect_all(
+            nothing, index, config, class_names=drawn.class_names, samples=3, world=Rank(rank=rank, size=2, parts=parts)
+        )
     numbers = record_numbers(index, samples=3, world_size=2)
     assert numbers == [0, 2, 1]
     assert [image_id for image_id, *_ in original_images(index, numbers)] == rows.evaluated_ids.tolist()

@@ -136,18 +136,43 @@ def test_images_of_export_and_of_8_bit_ranges_are_upright(photographs):
 
 def test_records_have_stored_pixels_as_their_labels(photographs, tmp_path):
     top, left, bottom, right = PATCH
-    (tmp_path / "a.json").write_text(json.dumps({
-        "images": [{"id": number, "file_name": file.name, "height": SIZE[0], "width": SIZE[1]}
-                   for number, file in zip(ORIENTATIONS, photographs, strict=True)],
-        "annotations": [{"id": number, "image_id": number, "category_id": 8, "iscrowd": 0,
-                         "bbox": [left, top, right - left, bottom - top], "area": (right - left) * (bottom - top)}
-                        for number in ORIENTATIONS],
-        "categories": NAMES.to_categories()}))
-    convert(read_coco(object_annotations_file=str(tmp_path / "a.json")), ConversionConfig(
-        image_folder=str(photographs[0].parent), output_prefix=str(tmp_path / "train"), num_shards=1, processes=1,
-        max_bad_fraction=0))
+    (tmp_path / "a.json").write_text(
+        json.dumps(
+            {
+                "images": [
+                    {"id": number, "file_name": file.name, "height": SIZE[0], "width": SIZE[1]}
+                    for number, file in zip(ORIENTATIONS, photographs, strict=True)
+                ],
+                "annotations": [
+                    {
+                        "id": number,
+                        "image_id": number,
+                        "category_id": 8,
+                        "iscrowd": 0,
+                        "bbox": [left, top, right - left, bottom - top],
+                        "area": (right - left) * (bottom - top),
+                    }
+                    for number in ORIENTATIONS
+                ],
+                "categories": NAMES.to_categories(),
+            }
+        )
+    )
+    convert(
+        read_coco(object_annotations_file=str(tmp_path / "a.json")),
+        ConversionConfig(
+            image_folder=str(photographs[0].parent),
+            output_prefix=str(tmp_path / "train"),
+            num_shards=1,
+            processes=1,
+            max_bad_fraction=0,
+        ),
+    )
     index = index_records(expand_glob(str(tmp_path / "train-*")))
-    boxes = {annotation["image_id"]: annotation["bbox"] for annotation in ground_truth_of_records(index, NAMES)["annotations"]}
+    boxes = {
+        annotation["image_id"]: annotation["bbox"]
+        for annotation in ground_truth_of_records(index, NAMES)["annotations"]
+    }
     for image in original_images(index, range(len(index))):
         assert image.pixels.shape[:2] == SIZE
         assert white(image.pixels) == [*PATCH]

@@ -33,8 +33,12 @@ def copied(outputs, size):
 
 
 def found_on_host(logits, deltas, anchors, config):
-    return stacked([detections_on_host(NetworkOutputs(*image, image[0].max(axis=-1)), anchors, config=config)
-                    for image in zip(logits, deltas, strict=True)])
+    return stacked(
+        [
+            detections_on_host(NetworkOutputs(*image, image[0].max(axis=-1)), anchors, config=config)
+            for image in zip(logits, deltas, strict=True)
+        ]
+    )
 
 
 def with_drawn_statistics(detector):
@@ -121,7 +125,9 @@ def test_detections_in_original_pixels_are_the_same():
     images, sizes = inputs(detector)
     scales = np.float32([[1.0, 1.0], [2.5, 3.0]])
     wanted = build_predict(detector, compiled=False)(images, sizes, scales)
-    logits, deltas = (np.asarray(output) for output in detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes))))
+    logits, deltas = (
+        np.asarray(output) for output in detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))
+    )
 
     def network(images, sizes, read):
         return list(map(read, map(NetworkOutputs, logits, deltas, logits.max(axis=-1)), sizes))
@@ -177,7 +183,9 @@ def test_convolutions_in_8_bits_are_near_those_in_32(small_d0, tmp_path):
 def test_images_may_lie_otherwise_in_memory(small_d0, runtime):
     images, sizes = inputs(small_d0)
     network = exported_network(small_d0, runtime=runtime)
-    for wanted, found in zip(network(images, sizes, copied), network(np.asfortranarray(images), sizes, copied), strict=True):
+    for wanted, found in zip(
+        network(images, sizes, copied), network(np.asfortranarray(images), sizes, copied), strict=True
+    ):
         for one, other in zip(wanted, found, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
@@ -194,9 +202,19 @@ def test_an_error_in_reading_is_the_callers(small_d0):
 
 
 @pytest.mark.parametrize("spread", [0.01, 3.0])  # so alike that all candidates must take part; some that stand out
-@pytest.mark.parametrize("options", [
-    {}, {"per_class": False}, {"method": "hard"}, {"method": "hard", "per_class": False}, {"iou_pixel_offset": 1.0},
-    {"score_threshold": 0.3}, {"candidates": 40}, {"max_detections": 7, "candidates": 900}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"per_class": False},
+        {"method": "hard"},
+        {"method": "hard", "per_class": False},
+        {"iou_pixel_offset": 1.0},
+        {"score_threshold": 0.3},
+        {"candidates": 40},
+        {"max_detections": 7, "candidates": 900},
+    ],
+)
 def test_the_host_finds_what_the_device_finds(options, spread):
     random = np.random.default_rng(2)
     config = SuppressionConfig(**{"candidates": 1500, "max_detections": 50, **options})
@@ -266,6 +284,7 @@ def test_boxes_whose_areas_are_infinite_are_those_of_the_graph(method):
 
 def test_names_in_a_users_file_are_shown_escaped(monkeypatch):
     """Runtimes tell of a node by its name, which may hold what a terminal would obey."""
+
     def refuse(*_):
         raise RuntimeError("node 'evil\x1b]0;title\x07\u202e' is of no type")
 
@@ -274,4 +293,5 @@ def test_names_in_a_users_file_are_shown_escaped(monkeypatch):
     with pytest.raises(InputError) as caught:
         network(np.zeros((1, 8, 8, 3), np.uint8), np.int32([[8, 8]]), copied)
     assert str(caught.value) == (
-        r"a.onnx: onnxruntime cannot open it (node 'evil\x1b]0;title\x07\u202e' is of no type); is the file complete?")
+        r"a.onnx: onnxruntime cannot open it (node 'evil\x1b]0;title\x07\u202e' is of no type); is the file complete?"
+    )

@@ -27,8 +27,9 @@ EXACT = "is_training_bn=False"  # statistics of a batch differ with its size
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 4 * STEPS_AN_EPOCH, "val": 4},
-                        with_masks=True)
+    return draw_records(
+        tmp_path_factory.mktemp("drawn"), images={"train": 4 * STEPS_AN_EPOCH, "val": 4}, with_masks=True
+    )
 
 
 @pytest.fixture(scope="module", params=available())
@@ -58,10 +59,22 @@ def call(env, script, *, ranks=1, **flags):
 
 def training(drawn, model_name, model_dir, **changes):
     """Flags of a training of so many short epochs, the same bits each time."""
-    return {"model_name": model_name, "training_file_pattern": f"{drawn.folder}/train-*.tfrecord", "model_dir": model_dir,
-            "training_mode": "train300", "batch_size": 4, "num_epochs": EPOCHS, "lr": 0.02, "checkpoint_period": EPOCHS,
-            "checkpoint_steps": 20, "precision": "float32", "use_xla": False, "deterministic": True, "loggers": "json",
-            **changes}
+    return {
+        "model_name": model_name,
+        "training_file_pattern": f"{drawn.folder}/train-*.tfrecord",
+        "model_dir": model_dir,
+        "training_mode": "train300",
+        "batch_size": 4,
+        "num_epochs": EPOCHS,
+        "lr": 0.02,
+        "checkpoint_period": EPOCHS,
+        "checkpoint_steps": 20,
+        "precision": "float32",
+        "use_xla": False,
+        "deterministic": True,
+        "loggers": "json",
+        **changes,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +100,16 @@ def test_it_learns(trained, model_name):
     assert read_description(str(trained / "ckpt-final")).model_name == model_name
 
 
-@pytest.mark.parametrize("model_name", ["standin-two-stage"], indirect=True, scope="module")  # its steps draw regions at random
+@pytest.mark.parametrize(
+    "model_name", ["standin-two-stage"], indirect=True, scope="module"
+)  # its steps draw regions at random
 def test_killed_and_resumed_it_ends_at_the_same_bits(drawn, model_name, env, trained, tmp_path):
     flags, log = training(drawn, model_name, tmp_path / "model"), tmp_path / "log"
     process = forked_programs.start(command("train.py", **flags), env=env, output=log)
     deadline = time.monotonic() + 120
-    while not (tmp_path / "model" / "ckpt-20.index").exists() and process.poll() is None and time.monotonic() < deadline:
+    while (
+        not (tmp_path / "model" / "ckpt-20.index").exists() and process.poll() is None and time.monotonic() < deadline
+    ):
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, log.read_text()[-3000:]
@@ -108,27 +125,54 @@ def test_it_is_evaluated_drawn_and_exported(drawn, env, trained, tmp_path):
     records, weights = f"{drawn.folder}/val-*.tfrecord", {"ckpt_path": trained}
     found = {}
     for runtime in ("keras", "onnxruntime"):
-        call(env, "eval.py", **weights, val_file_pattern=records, batch_size=4, runtime=runtime, use_xla=False,
-             precision="float32", output_json=tmp_path / f"{runtime}.json", testdev_dir=tmp_path / runtime)
+        call(
+            env,
+            "eval.py",
+            **weights,
+            val_file_pattern=records,
+            batch_size=4,
+            runtime=runtime,
+            use_xla=False,
+            precision="float32",
+            output_json=tmp_path / f"{runtime}.json",
+            testdev_dir=tmp_path / runtime,
+        )
         entries = json.loads((tmp_path / runtime / TESTDEV_FILE_NAME).read_text())
-        found[runtime] = np.array([[entry["image_id"], entry["category_id"], entry["score"], *entry["bbox"]]
-                                   for entry in entries])
+        found[runtime] = np.array(
+            [[entry["image_id"], entry["category_id"], entry["score"], *entry["bbox"]] for entry in entries]
+        )
     ours, theirs = (json.loads((tmp_path / f"{runtime}.json").read_text()) for runtime in found)
     for by_class in ("class_ap", "class_objects", *({"mask_numbers", "mask_class_ap"} & {*ours})):
         assert ours.pop(by_class) == pytest.approx(theirs.pop(by_class), abs=1e-6)
     thresholds = [numbers.pop("score_thresholds") for numbers in (ours, theirs)]
-    assert thresholds[0].get("overall") == pytest.approx(thresholds[1].get("overall"), abs=2e-4)  # stored with 4 decimals
+    assert thresholds[0].get("overall") == pytest.approx(
+        thresholds[1].get("overall"), abs=2e-4
+    )  # stored with 4 decimals
     assert ours == pytest.approx(theirs, abs=1e-6)
     assert ours["images"] == 4
     assert len(found["keras"]) == ours["detections"] > 4
     np.testing.assert_array_equal(found["keras"][:, :2], found["onnxruntime"][:, :2])
     np.testing.assert_allclose(found["keras"][:, 2:], found["onnxruntime"][:, 2:], rtol=1e-3, atol=0.02)
-    told = call(env, "inspector.py", mode="export", **weights, onnx_path=tmp_path / "network.onnx",
-                saved_model_dir=tmp_path / "saved", precision="float32", use_xla=False)
+    told = call(
+        env,
+        "inspector.py",
+        mode="export",
+        **weights,
+        onnx_path=tmp_path / "network.onnx",
+        saved_model_dir=tmp_path / "saved",
+        precision="float32",
+        use_xla=False,
+    )
     assert "read back: outputs agree" in told
     assert "detections agree" in told
-    call(env, "infer.py", model_dir=trained, image_path=drawn.folder / "val", output_dir=tmp_path / "drawn",
-         min_score_thresh=0.01)
+    call(
+        env,
+        "infer.py",
+        model_dir=trained,
+        image_path=drawn.folder / "val",
+        output_dir=tmp_path / "drawn",
+        min_score_thresh=0.01,
+    )
     assert len(json.loads((tmp_path / "drawn" / "detections.json").read_text())) > 0
     assert len(list((tmp_path / "drawn").glob("*.jpg"))) == 4
 
@@ -140,10 +184,27 @@ def test_other_classes_start_from_its_weights(drawn, model_name, env, trained, t
     kept = {category["id"] for category in coco["categories"]}
     coco["annotations"] = [entry for entry in coco["annotations"] if entry["category_id"] in kept]
     (tmp_path / "fewer.json").write_text(json.dumps(coco))
-    call(env, "dataset/create_coco_tfrecord.py", image_dir=drawn.folder / "train", num_shards=1,
-         object_annotations_file=tmp_path / "fewer.json", output_file_prefix=tmp_path / "fewer", include_masks=True)
-    told = call(env, "train.py", **training(drawn, model_name, tmp_path / "model", num_epochs=1,
-                                            training_file_pattern=f"{tmp_path}/fewer-*.tfrecord", pretrained_ckpt=trained))
+    call(
+        env,
+        "dataset/create_coco_tfrecord.py",
+        image_dir=drawn.folder / "train",
+        num_shards=1,
+        object_annotations_file=tmp_path / "fewer.json",
+        output_file_prefix=tmp_path / "fewer",
+        include_masks=True,
+    )
+    told = call(
+        env,
+        "train.py",
+        **training(
+            drawn,
+            model_name,
+            tmp_path / "model",
+            num_epochs=1,
+            training_file_pattern=f"{tmp_path}/fewer-*.tfrecord",
+            pretrained_ckpt=trained,
+        ),
+    )
     assert "starts from scratch" in told
     assert len(read_description(str(tmp_path / "model" / "ckpt-final")).categories) == FEWER_CLASSES
     source, fine = (read_arrays(str(folder / "ckpt-final")) for folder in (trained, tmp_path / "model"))
@@ -154,8 +215,9 @@ def test_other_classes_start_from_its_weights(drawn, model_name, env, trained, t
 def test_two_ranks_equal_one_with_twice_the_batch(drawn, model_name, env, tmp_path):
     losses = {}
     for ranks in (1, 2):
-        flags = training(drawn, model_name, tmp_path / str(ranks), batch_size=4 // ranks, num_epochs=3, hparams=EXACT,
-                         log_steps=1)
+        flags = training(
+            drawn, model_name, tmp_path / str(ranks), batch_size=4 // ranks, num_epochs=3, hparams=EXACT, log_steps=1
+        )
         call(env, "train.py", ranks=ranks, **flags)
         losses[ranks] = losses_in(tmp_path / str(ranks))
     assert len(losses[1]) == len(losses[2]) >= 3

@@ -6,12 +6,15 @@ from absl import flags
 from efficientdet.configuration.flag_definitions import hyperparameters
 
 
-@pytest.mark.parametrize(("words", "rate", "warmup_init"), [
-    ([], None, 0.0001),
-    (["--hparams=learning_rate=0.08,lr_warmup_init=0.5"], 0.08, 0.5),
-    (["--lr=2.2", "--hparams=learning_rate=0.08,lr_warmup_init=0.5"], 2.2, 0.5),
-    (["--warmup_value=0.25", "--hparams=learning_rate=0.08,lr_warmup_init=0.5"], 0.08, 0.25),
-])
+@pytest.mark.parametrize(
+    ("words", "rate", "warmup_init"),
+    [
+        ([], None, 0.0001),
+        (["--hparams=learning_rate=0.08,lr_warmup_init=0.5"], 0.08, 0.5),
+        (["--lr=2.2", "--hparams=learning_rate=0.08,lr_warmup_init=0.5"], 2.2, 0.5),
+        (["--warmup_value=0.25", "--hparams=learning_rate=0.08,lr_warmup_init=0.5"], 0.08, 0.25),
+    ],
+)
 def test_a_given_flag_wins_over_hparams_and_these_over_a_default(words, rate, warmup_init):
     values = flags.FlagValues()
     flags.DEFINE_string("model_name", "efficientdet-d0", "", flag_values=values)

@@ -32,21 +32,26 @@ def before_a_norm(*convolutions):
 
 def without_norms(monkeypatch):
     """From here on a batch norm that is computed by itself is an error."""
+
     def refuse(*_, **__):
         raise AssertionError("a batch norm was computed")
 
     monkeypatch.setattr(BatchNormalization, "call", refuse)
 
 
-@pytest.mark.parametrize("convolution", [
-    lambda: layers.Conv2D(5, 3, padding="same"),
-    lambda: layers.Conv2D(5, 3, strides=2, padding="same", use_bias=False),
-    lambda: layers.DepthwiseConv2D(5, strides=2, padding="same"),
-    lambda: layers.DepthwiseConv2D(3, padding="valid", use_bias=False),
-    lambda: layers.DepthwiseConv2D(3, depth_multiplier=2),
-    lambda: layers.Conv2D(6, 3, groups=3, padding="same"),
-    lambda: layers.SeparableConv2D(4, 3, padding="same"),
-    lambda: layers.SeparableConv2D(4, 3, dilation_rate=2, use_bias=False)])
+@pytest.mark.parametrize(
+    "convolution",
+    [
+        lambda: layers.Conv2D(5, 3, padding="same"),
+        lambda: layers.Conv2D(5, 3, strides=2, padding="same", use_bias=False),
+        lambda: layers.DepthwiseConv2D(5, strides=2, padding="same"),
+        lambda: layers.DepthwiseConv2D(3, padding="valid", use_bias=False),
+        lambda: layers.DepthwiseConv2D(3, depth_multiplier=2),
+        lambda: layers.Conv2D(6, 3, groups=3, padding="same"),
+        lambda: layers.SeparableConv2D(4, 3, padding="same"),
+        lambda: layers.SeparableConv2D(4, 3, dilation_rate=2, use_bias=False),
+    ],
+)
 def test_each_kind_of_convolution(monkeypatch, convolution):
     network = before_a_norm(convolution(), layers.Conv2D(2, 1))
     wanted = np.asarray(network(IMAGES, training=False))
@@ -57,7 +62,9 @@ def test_each_kind_of_convolution(monkeypatch, convolution):
 def test_a_convolution_shared_by_two_norms(monkeypatch):
     """As in the heads, where each level has a batch norm of its own."""
     image, shared = keras.Input(IMAGES.shape[1:]), layers.Conv2D(4, 3, padding="same")
-    network = drawn(keras.Model(image, [BatchNormalization()(shared(image)), BatchNormalization()(shared(2.0 * image))]))
+    network = drawn(
+        keras.Model(image, [BatchNormalization()(shared(image)), BatchNormalization()(shared(2.0 * image))])
+    )
     wanted = network(IMAGES, training=False)
     without_norms(monkeypatch)
     for found, output in zip(folded(network)(IMAGES), wanted, strict=True):
@@ -69,14 +76,16 @@ class Doubled(layers.Conv2D):
         return 2.0 * super().call(inputs)
 
 
-@pytest.mark.parametrize("elsewhere", ["another layer", "an output", "activation", "no convolution", "mixed_float16",
-                                       "a subclass"])
+@pytest.mark.parametrize(
+    "elsewhere", ["another layer", "an output", "activation", "no convolution", "mixed_float16", "a subclass"]
+)
 def test_what_cannot_be_folded_stays(elsewhere):
     image = keras.Input(IMAGES.shape[1:])
     policy = elsewhere if elsewhere == "mixed_float16" else None
     kind = Doubled if elsewhere == "a subclass" else layers.Conv2D
     convolved = kind(4, 3, padding="same", activation="relu" if elsewhere == "activation" else None, dtype=policy)(
-        image)
+        image
+    )
     features = layers.Activation("tanh")(convolved) if elsewhere == "no convolution" else convolved
     outputs = [BatchNormalization(dtype=policy)(features)]
     if elsewhere == "another layer":

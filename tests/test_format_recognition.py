@@ -43,17 +43,37 @@ def photos(tmp_path_factory):
 
 
 def parts_of(annotations, images, *, wanted="auto", with_masks=False, label_map=None):
-    return read_labels(recognize(str(annotations), wanted=wanted), str(annotations), ImageFolder(images), with_masks=with_masks,
-                       label_map=label_map, output_folder=str(images))
+    return read_labels(
+        recognize(str(annotations), wanted=wanted),
+        str(annotations),
+        ImageFolder(images),
+        with_masks=with_masks,
+        label_map=label_map,
+        output_folder=str(images),
+    )
 
 
 def content(data):
     """File name -> [(class, left, top, right, bottom)] in hundredths of a pixel."""
     names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True))
-    return {image.file_name: [
-        (names[one.category_id], *(round(side, 2) for side in (
-            one.box_xywh[0], one.box_xywh[1], one.box_xywh[0] + one.box_xywh[2], one.box_xywh[1] + one.box_xywh[3])))
-        for one in image.objects] for image in data.images}
+    return {
+        image.file_name: [
+            (
+                names[one.category_id],
+                *(
+                    round(side, 2)
+                    for side in (
+                        one.box_xywh[0],
+                        one.box_xywh[1],
+                        one.box_xywh[0] + one.box_xywh[2],
+                        one.box_xywh[1] + one.box_xywh[3],
+                    )
+                ),
+            )
+            for one in image.objects
+        ]
+        for image in data.images
+    }
 
 
 def drawn(pictures):
@@ -70,6 +90,7 @@ def refusal(annotations, images, **settings):
 
 
 # Recognized
+
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_format_is_recognized_by_content(name, tmp_path):
@@ -99,9 +120,13 @@ def test_a_whole_file_with_a_wrong_extension_is_read(tmp_path, photos):
 
 def test_what_is_not_recognized(tmp_path):
     write(tmp_path / "notes.md", "words")
-    with pytest.raises(InputError, match=r"no labels of a known format in this folder, which holds notes\.md, or in three"):
+    with pytest.raises(
+        InputError, match=r"no labels of a known format in this folder, which holds notes\.md, or in three"
+    ):
         recognize(str(tmp_path))
-    with pytest.raises(InputError, match=r"notes\.md: contains no labels of a known format; expected a COCO .* or --format"):
+    with pytest.raises(
+        InputError, match=r"notes\.md: contains no labels of a known format; expected a COCO .* or --format"
+    ):
         recognize(str(tmp_path / "notes.md"))
     with pytest.raises(InputError, match="no such file or folder"):
         recognize(str(tmp_path / "gone"))
@@ -120,7 +145,9 @@ def test_other_tables_beside_the_labels(tmp_path):
         recognize(str(tmp_path))
     for name in ("coco.json", "boxes.csv"):
         (tmp_path / name).unlink()
-    with pytest.raises(InputError, match=r"licenses\.csv: its first line 'image,author,.* lacks columns for class, left"):
+    with pytest.raises(
+        InputError, match=r"licenses\.csv: its first line 'image,author,.* lacks columns for class, left"
+    ):
         recognize(str(tmp_path))
 
 
@@ -136,6 +163,7 @@ def test_two_formats_are_ambiguous_until_one_is_named(tmp_path, photos):
 
 # Read
 
+
 @pytest.mark.parametrize("name", [name for name in WRITERS if name != "open_images"])
 def test_classes_boxes_and_images(name, tmp_path, photos):
     WRITERS[name](PICTURES, tmp_path)
@@ -144,7 +172,9 @@ def test_classes_boxes_and_images(name, tmp_path, photos):
     assert data.listed_boxes == 6
     assert [image.size for image in data.images] == [(picture.height, picture.width) for picture in PICTURES]
     numbered = {"coco": (3, 10, 17), "yolo": (0, 1, 2)}.get(name)
-    assert data.class_names == (ClassNames(numbered, NAMES) if numbered else ClassNames((1, 2, 3), ("bolt", "nut", "washer")))
+    assert data.class_names == (
+        ClassNames(numbered, NAMES) if numbered else ClassNames((1, 2, 3), ("bolt", "nut", "washer"))
+    )
 
 
 def test_label_map(tmp_path, photos):
@@ -152,7 +182,9 @@ def test_label_map(tmp_path, photos):
     given = ClassNames((4, 5, 6, 7), ("nut", "washer", "screw", "bolt"))
     [data] = parts_of(tmp_path, photos, label_map=given).values()
     assert (content(data), data.class_names) == (drawn(PICTURES), given)
-    with pytest.raises(InputError, match="class 'nut' of an object is not in the label map; expected one of bolt, washer"):
+    with pytest.raises(
+        InputError, match="class 'nut' of an object is not in the label map; expected one of bolt, washer"
+    ):
         parts_of(tmp_path, photos, label_map=ClassNames((1, 2), ("bolt", "washer")))
 
 
@@ -177,23 +209,30 @@ names:
 
 def in_folders(template):
     """The images, the last of them in val."""
-    return [picture._replace(name=template.format(split="val" if picture is PICTURES[-1] else "train", name=picture.name))
-            for picture in PICTURES]
+    return [
+        picture._replace(name=template.format(split="val" if picture is PICTURES[-1] else "train", name=picture.name))
+        for picture in PICTURES
+    ]
 
 
 def test_yolo_as_roboflow_lays_it_out(tmp_path):
-    pictures = [picture._replace(name=picture.name.replace("val/", "valid/"))
-                for picture in in_folders("{split}/images/{name}")]
+    pictures = [
+        picture._replace(name=picture.name.replace("val/", "valid/")) for picture in in_folders("{split}/images/{name}")
+    ]
     draw(pictures, tmp_path)
     for picture in pictures:
-        write(tmp_path / picture.name.replace("images", "labels").replace(".jpg", ".txt"),
-              "\n".join(yolo_line(picture, label) for label in picture.labels))
+        write(
+            tmp_path / picture.name.replace("images", "labels").replace(".jpg", ".txt"),
+            "\n".join(yolo_line(picture, label) for label in picture.labels),
+        )
     write(tmp_path / "data.yaml", DATA)
     write(tmp_path / "README.roboflow.txt", "words\n")
     for annotations in (tmp_path, tmp_path / "data.yaml"):
         parts = parts_of(annotations, tmp_path)
         assert {split: content(data) for split, data in parts.items()} == {
-            "train": drawn(pictures[:3]), "val": drawn(pictures[3:])}
+            "train": drawn(pictures[:3]),
+            "val": drawn(pictures[3:]),
+        }
         assert "test is '../test/images', which has no image" in parts["train"].noted[0].reason
 
 
@@ -207,7 +246,8 @@ def test_yolo_as_ultralytics_lays_it_out(tmp_path, images):
     found = parts_of(tmp_path, tmp_path / images)
     prefix = "images/" if images == "." else ""
     assert {name: boxes for data in found.values() for name, boxes in content(data).items()} == {
-        prefix + name.removeprefix("images/"): labels for name, labels in drawn(pictures).items()}
+        prefix + name.removeprefix("images/"): labels for name, labels in drawn(pictures).items()
+    }
     assert [*found] == ["train", "val"]
     (tmp_path / "nuts.yaml").write_text("names: [yes, 007, nut]\nnc: 3\n")
     by_folders = parts_of(tmp_path, tmp_path / images)
@@ -217,16 +257,22 @@ def test_yolo_as_ultralytics_lays_it_out(tmp_path, images):
 
 def test_yolo_lists_of_darknet(tmp_path, photos):
     for picture in PICTURES:
-        write(tmp_path / "obj_train_data" / picture.name.replace(".jpg", ".txt"),
-              "\n".join(yolo_line(picture, label) for label in picture.labels))
-    write(tmp_path / "obj.data", "classes = 3\ntrain = data/train.txt\nvalid = data/valid.txt\nnames = data/obj.names\n")
+        write(
+            tmp_path / "obj_train_data" / picture.name.replace(".jpg", ".txt"),
+            "\n".join(yolo_line(picture, label) for label in picture.labels),
+        )
+    write(
+        tmp_path / "obj.data", "classes = 3\ntrain = data/train.txt\nvalid = data/valid.txt\nnames = data/obj.names\n"
+    )
     write(tmp_path / "obj.names", "washer\nbolt\nnut\n")
     write(tmp_path / "train.txt", "".join(f"data/obj_train_data/{picture.name}\n" for picture in PICTURES[:2]))
     write(tmp_path / "valid.txt", "/home/me/data/c.jpg\nd.jpg\n")
     for annotations in (tmp_path, tmp_path / "obj.data"):
         found = parts_of(annotations, photos)
         assert {split: content(data) for split, data in found.items()} == {
-            "train": drawn(PICTURES[:2]), "val": drawn(PICTURES[2:])}
+            "train": drawn(PICTURES[:2]),
+            "val": drawn(PICTURES[2:]),
+        }
 
 
 def test_yolo_names_alone(tmp_path, photos):
@@ -267,7 +313,9 @@ def test_voc_splits(tmp_path):
     write(tmp_path / "ImageSets" / "Main" / "val.txt", "d\n")
     found = parts_of(tmp_path, tmp_path)
     assert {split: [*content(data)] for split, data in found.items()} == {
-        "train": ["JPEGImages/a.jpg", "JPEGImages/b.jpg", "JPEGImages/c.jpg"], "val": ["JPEGImages/d.jpg"]}
+        "train": ["JPEGImages/a.jpg", "JPEGImages/b.jpg", "JPEGImages/c.jpg"],
+        "val": ["JPEGImages/d.jpg"],
+    }
     assert [image.image_id for data in found.values() for image in data.images] == [1, 2, 3, 4]
 
 
@@ -280,7 +328,8 @@ def test_folders_called_train_and_valid_are_the_split(tmp_path):
         found = parts_of(tmp_path / other, tmp_path / other)
         assert {split: content(data) for split, data in found.items()} == {
             "train": {f"train/{name}": labels for name, labels in drawn(PICTURES[:2]).items()},
-            "val": {f"valid/{name}": labels for name, labels in drawn(PICTURES[3:]).items()}}
+            "val": {f"valid/{name}": labels for name, labels in drawn(PICTURES[3:]).items()},
+        }
         assert found["train"].class_names == found["val"].class_names
 
 
@@ -299,7 +348,9 @@ def test_open_images_by_folders(tmp_path):
         write_open_images(pictures, tmp_path / f"{name}-annotations-bbox.csv")
     found = parts_of(tmp_path, tmp_path)
     assert {split: [*content(data)] for split, data in found.items()} == {
-        "train": ["train/a.jpg", "train/b.jpg"], "val": ["validation/d.jpg"]}
+        "train": ["train/a.jpg", "train/b.jpg"],
+        "val": ["validation/d.jpg"],
+    }
     assert not list(tmp_path.glob(".*"))
     (tmp_path / "class-descriptions-boxable.csv").unlink()
     assert "has labels such as /m/" in refusal(tmp_path, tmp_path)
@@ -309,11 +360,15 @@ CVAT_IMAGE = '<annotations><image id="0" name="a.jpg" width="64" height="48">{}<
 CVAT_BOX = '<box label="{}" xtl="{}" ytl="2" xbr="3" ybr="4"/>'
 
 
-@pytest.mark.parametrize(("shape", "box"), [
-    ('<box label="nut" xtl="1" ytl="2" xbr="11" ybr="6" rotation="90"/>', (4, -1, 8, 9)),
-    ('<polygon label="nut" points="1,2;5,9.5;3,1"/>', (1, 1, 5, 9.5)),
-    ('<ellipse label="nut" cx="10" cy="20" rx="4" ry="2" rotation="90"/>', (8, 16, 12, 24)),
-    ('<mask label="nut" left="3" top="4" width="2" height="3" rle="1, 4, 1"/>', (3, 4, 5, 7))])
+@pytest.mark.parametrize(
+    ("shape", "box"),
+    [
+        ('<box label="nut" xtl="1" ytl="2" xbr="11" ybr="6" rotation="90"/>', (4, -1, 8, 9)),
+        ('<polygon label="nut" points="1,2;5,9.5;3,1"/>', (1, 1, 5, 9.5)),
+        ('<ellipse label="nut" cx="10" cy="20" rx="4" ry="2" rotation="90"/>', (8, 16, 12, 24)),
+        ('<mask label="nut" left="3" top="4" width="2" height="3" rle="1, 4, 1"/>', (3, 4, 5, 7)),
+    ],
+)
 def test_cvat_shapes(tmp_path, photos, shape, box):
     write(tmp_path / "a.xml", CVAT_IMAGE.format(shape + '<points label="nut" points="1,2"/>'))
     data = parts_of(tmp_path / "a.xml", photos, with_masks="box" not in shape)[""]
@@ -325,18 +380,22 @@ def test_cvat_shapes(tmp_path, photos, shape, box):
 
 
 def test_cvat_subsets_of_a_project(tmp_path, photos):
-    images = "".join(f'<image name="{name}.jpg" subset="{subset}" width="64" height="48">{CVAT_BOX.format("nut", 1)}</image>'
-                     for name, subset in (("a", "Train"), ("b", "Validation")))
+    images = "".join(
+        f'<image name="{name}.jpg" subset="{subset}" width="64" height="48">{CVAT_BOX.format("nut", 1)}</image>'
+        for name, subset in (("a", "Train"), ("b", "Validation"))
+    )
     write(tmp_path / "a.xml", f"<annotations>{images}</annotations>")
     found = {split: [*content(data)] for split, data in parts_of(tmp_path, photos).items()}
     assert found == {"train": ["a.jpg"], "val": ["b.jpg"]}
 
 
 def test_labelme_shapes(tmp_path, photos):
-    shapes = [{"label": "nut", "shape_type": "circle", "points": [[10, 20], [13, 24]]},
-              {"label": "bolt", "points": [[1, 2], [5, 2], [5, 9]], "group_id": 1},
-              {"label": "bolt", "points": [[20, 30], [25, 30], [25, 39]], "group_id": 1},
-              {"label": "bolt", "shape_type": "point", "points": [[1, 1]]}]
+    shapes = [
+        {"label": "nut", "shape_type": "circle", "points": [[10, 20], [13, 24]]},
+        {"label": "bolt", "points": [[1, 2], [5, 2], [5, 9]], "group_id": 1},
+        {"label": "bolt", "points": [[20, 30], [25, 30], [25, 39]], "group_id": 1},
+        {"label": "bolt", "shape_type": "point", "points": [[1, 1]]},
+    ]
     write(tmp_path / "a.json", json.dumps({"imagePath": "../elsewhere/a.jpg", "shapes": shapes}))
     data = parts_of(tmp_path, photos, with_masks=True)[""]
     assert content(data)["a.jpg"] == [("bolt", 1, 2, 25, 39), ("nut", 5, 15, 15, 25)]
@@ -345,8 +404,16 @@ def test_labelme_shapes(tmp_path, photos):
     assert "a point encloses no area" in data.noted[0].reason
 
 
-@pytest.mark.parametrize("header", ["filename,xmin,ymin,xmax,ymax,class", "Class;x_min;y_min;x_max;y_max;Image",
-                                    "image\tx1\ty1\tx2\ty2\tlabel", '"file name","xmin","ymin","xmax","ymax","label"', ""])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "filename,xmin,ymin,xmax,ymax,class",
+        "Class;x_min;y_min;x_max;y_max;Image",
+        "image\tx1\ty1\tx2\ty2\tlabel",
+        '"file name","xmin","ymin","xmax","ymax","label"',
+        "",
+    ],
+)
 def test_headers_of_csv_tables(tmp_path, photos, header):
     if header:
         separator = "\t" if "\t" in header else ";" if ";" in header else ","
@@ -416,7 +483,8 @@ def test_yolo_images_of_one_name_share_no_label_file(tmp_path):
     assert {name: len(boxes) for name, boxes in found.items()} == dict(zip(images, (1, 0, 1), strict=True))
     yolo_folder(tmp_path / "flat", images=images, labels=["labels/0001.txt"])
     assert r"0001.txt: matches several images, images/v1/0001.jpg, images/v2/0001.jpg; expected" in refusal(
-        tmp_path / "flat", tmp_path / "flat")
+        tmp_path / "flat", tmp_path / "flat"
+    )
     yolo_folder(tmp_path / "suffixes", images=["a.jpg", "a.png"], labels=["a.txt"])
     assert "a.txt: matches several images, a.jpg, a.png" in refusal(tmp_path / "suffixes", tmp_path / "suffixes")
     yolo_folder(tmp_path / "copies", images=["images/a.jpg", "backup/a.jpg"], labels=["labels/a.txt"])
@@ -424,20 +492,31 @@ def test_yolo_images_of_one_name_share_no_label_file(tmp_path):
 
 
 def test_yolo_labels_without_image_belong_to_the_split_of_their_folder(tmp_path):
-    yolo_folder(tmp_path, images=["train/images/a.jpg", "valid/images/b.jpg"], labels=[
-        "train/labels/a.txt", "valid/labels/b.txt", "valid/labels/gone.txt", "other/c.txt"])
+    yolo_folder(
+        tmp_path,
+        images=["train/images/a.jpg", "valid/images/b.jpg"],
+        labels=["train/labels/a.txt", "valid/labels/b.txt", "valid/labels/gone.txt", "other/c.txt"],
+    )
     write(tmp_path / "data.yaml", DATA)
     found = parts_of(tmp_path, tmp_path)
     assert [image.file_name for image in found["val"].images] == ["valid/images/b.jpg", "valid/labels/gone.jpg"]
-    assert [one.reason for one in found["train"].noted if one.file == "other/c.txt"] == ["a label file without an image"]
+    assert [one.reason for one in found["train"].noted if one.file == "other/c.txt"] == [
+        "a label file without an image"
+    ]
 
 
 def test_yolo_of_windows_of_float_classes_and_with_names_alone(tmp_path):
-    yolo_folder(tmp_path, images=["train/images/a.jpg", "valid/images/b.jpg"], names="data.yaml",
-                labels=["train/labels/a.txt", "valid/labels/b.txt"])
+    yolo_folder(
+        tmp_path,
+        images=["train/images/a.jpg", "valid/images/b.jpg"],
+        names="data.yaml",
+        labels=["train/labels/a.txt", "valid/labels/b.txt"],
+    )
     assert [*parts_of(tmp_path, tmp_path)] == ["train", "val"]
     for folder in ("D:\\data\\nuts", "/data/nuts"):
-        write(tmp_path / "data.yaml", f"names: [nut]\r\ntrain: {folder}/train/images\r\nval: {folder}\\valid\\images\r\n")
+        write(
+            tmp_path / "data.yaml", f"names: [nut]\r\ntrain: {folder}/train/images\r\nval: {folder}\\valid\\images\r\n"
+        )
         assert [*parts_of(tmp_path, tmp_path)] == ["train", "val"]
     write(tmp_path / "train/labels/a.txt", "0.000000 0.5 0.5 0.5 0.5\n")
     assert content(parts_of(tmp_path, tmp_path)["train"]) == {"train/images/a.jpg": [("nut", 10, 5, 30, 15)]}
@@ -486,8 +565,16 @@ def test_coco_categories_of_one_name(tmp_path, photos):
     write(path, json.dumps({**labels, "categories": [group, *members[1:], {**members[0], "supercategory": "none"}]}))
     assert len(parts_of(path, photos)[""].class_names) == 4
     alone = [{**entry, "supercategory": entry["name"]} for entry in labels["categories"][:1]]  # as COCO has "person"
-    write(path, json.dumps({**labels, "categories": alone, "annotations": [
-        {**labels["annotations"][0], "category_id": alone[0]["id"]}]}))
+    write(
+        path,
+        json.dumps(
+            {
+                **labels,
+                "categories": alone,
+                "annotations": [{**labels["annotations"][0], "category_id": alone[0]["id"]}],
+            }
+        ),
+    )
     assert len(parts_of(path, photos)[""].class_names) == 1
     labels["annotations"][0]["category_id"] = 0
     write(path, json.dumps({**labels, "categories": [{"id": 0, "name": "nut"}, *labels["categories"]]}))
@@ -498,7 +585,9 @@ def test_labels_name_images_as_other_machines_do(tmp_path, photos):
     for name in ("/data/nuts/a.jpg", "../nuts/a.jpg", "a", "A.JPG"):
         write(tmp_path / "boxes.csv", f"filename,xmin,ymin,xmax,ymax,class\n{name},1,2,30,40,nut\n")
         assert content(parts_of(tmp_path, photos)[""]) == {"a.jpg": [("nut", 1, 2, 30, 40)]}
-    write_coco([picture._replace(name=f"/data/upload/{picture.name}") for picture in PICTURES], tmp_path / "coco" / "a.json")
+    write_coco(
+        [picture._replace(name=f"/data/upload/{picture.name}") for picture in PICTURES], tmp_path / "coco" / "a.json"
+    )
     assert content(parts_of(tmp_path / "coco", photos)[""]) == drawn(PICTURES)
 
 
@@ -509,6 +598,7 @@ def test_links_that_lead_in_circles(tmp_path, photos):
 
 
 # Refused
+
 
 def test_folders_that_cannot_be_read(tmp_path, monkeypatch):
     write_yolo(PICTURES, tmp_path)
@@ -557,40 +647,95 @@ REFUSED = [
     ("cvat", "annotations.xml", BOMB + "<annotations/>", "declares entities"),
     ("cvat", "annotations.xml", "<annotations><track/></annotations>", "is 'CVAT for video 1.1'"),
     ("cvat", "annotations.xml", "<annotations><image name='a.jpg' width='6' height='4'/></annotations>", "no boxes"),
-    ("cvat", "annotations.xml", "<annotations><image name='../../x.jpg' width='6' height='4'/></annotations>", "is outside"),
-    ("cvat", "annotations.xml", "<annotations><image name='a.jpg' width='6.5' height='4'/></annotations>", "expected whole"),
+    (
+        "cvat",
+        "annotations.xml",
+        "<annotations><image name='../../x.jpg' width='6' height='4'/></annotations>",
+        "is outside",
+    ),
+    (
+        "cvat",
+        "annotations.xml",
+        "<annotations><image name='a.jpg' width='6.5' height='4'/></annotations>",
+        "expected whole",
+    ),
     ("cvat", "annotations.xml", "<annotations><image name='a.jpg'/></annotations>", "height is '', expected a finite"),
     ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("nut", "nan")), "box 0: xtl is 'nan'"),
     ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("nut", "1e300")), "expected at most 1e"),
     ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("", "1")), "box 0 has no class name"),
-    ("cvat", "annotations.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;3"/>'), "has the point '3', expected x,y"),
+    (
+        "cvat",
+        "annotations.xml",
+        CVAT_IMAGE.format('<polygon label="nut" points="1,2;3"/>'),
+        "has the point '3', expected x,y",
+    ),
     ("cvat", "annotations.xml", CVAT_IMAGE.format('<polygon label="nut"/>'), "has the point ''"),
     ("labelme", "a.json", json.dumps({"shapes": 7}), "has no list of shapes"),
     ("labelme", "a.json", json.dumps({"shapes": [7]}), "shape 0 is 7, expected an object"),
     ("labelme", "a.json", json.dumps({"shapes": [{"label": 5, "points": [[1, 2]]}]}), "has label 5, expected text"),
     ("labelme", "a.json", json.dumps({"shapes": [{"label": "", "points": [[1, 2]]}]}), "has no class name"),
-    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [[1, 2], [3, 4]]}]}), "is a polygon of 2 points"),
+    (
+        "labelme",
+        "a.json",
+        json.dumps({"shapes": [{"label": "x", "points": [[1, 2], [3, 4]]}]}),
+        "is a polygon of 2 points",
+    ),
     ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [[1, float("nan")]]}]}), "in its points nan"),
     ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [[1, 1e300]]}]}), "expected at most 1e"),
-    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [1, 2]}]}), "has the point 1, expected x and y"),
-    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "shape_type": "cube", "points": [[1, 2]]}]}), "type 'cube'"),
+    (
+        "labelme",
+        "a.json",
+        json.dumps({"shapes": [{"label": "x", "points": [1, 2]}]}),
+        "has the point 1, expected x and y",
+    ),
+    (
+        "labelme",
+        "a.json",
+        json.dumps({"shapes": [{"label": "x", "shape_type": "cube", "points": [[1, 2]]}]}),
+        "type 'cube'",
+    ),
     ("labelme", "a.json", json.dumps({"shapes": [], "imageHeight": -4, "imageWidth": 4}), "has imageHeight -4"),
     ("labelme", "a.json", json.dumps({"shapes": [], "imagePath": 7}), "has imagePath 7, expected text"),
     ("labelme", "a.json", '{"shapes": [', "is not json"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,inf,3,4,nut\n", "line 2: top is 'inf', expected a finite"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,2,3,4,\n", "line 2 has no class name"),
-    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n../a.jpg,1,2,3,4,nut\n", "line 2 names '../a.jpg', and an earlier entry 'a.jpg'"),
+    (
+        "csv",
+        "boxes.csv",
+        "a.jpg,1,2,3,4,nut\n../a.jpg,1,2,3,4,nut\n",
+        "line 2 names '../a.jpg', and an earlier entry 'a.jpg'",
+    ),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n/etc/a.jpg,1,2,3,4,nut\n", "line 2 names '/etc/a.jpg', and an earlier"),
-    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n/etc/z.jpg,1,2,3,4,nut\n", "line 2 has file name '/etc/z.jpg', which is outside"),
+    (
+        "csv",
+        "boxes.csv",
+        "a.jpg,1,2,3,4,nut\n/etc/z.jpg,1,2,3,4,nut\n",
+        "line 2 has file name '/etc/z.jpg', which is outside",
+    ),
     ("csv", "boxes.csv", "a.jpg,1,2,x,4,nut\na.jpg,1,2,3,4,nut\n", "lacks columns for file, class, left"),
-    ("csv", "boxes.csv", "filename,xmin,ymin,xmax,class\na.jpg,1,2,3,nut\n", "lacks columns for bottom; expected columns"),
+    (
+        "csv",
+        "boxes.csv",
+        "filename,xmin,ymin,xmax,class\na.jpg,1,2,3,nut\n",
+        "lacks columns for bottom; expected columns",
+    ),
     ("csv", "boxes.csv", "file,path,xmin,ymin,xmax,ymax,class\na,a,1,2,3,4,nut\n", "expected only one for file"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,2,3,4\n", "line 2 has 5 fields, expected 6"),
     ("csv", "boxes.csv", SIZED + "a,9.5,9,x,1,2,3,4\n", "expected whole numbers of pixels"),
     ("csv", "boxes.csv", SIZED + "a,9,9,x,1,2,3,4\na,8,9,x,1,2,3,4\n", "says 8x9 of 'a.jpg', an earlier line 9x9"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n" + "x" * (1 << 16), "has more than 65536 bytes"),
-    ("open_images", "boxes.csv", "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf\na,/m/1,0,NaN,0,1,0\n", "has XMax 'NaN'"),
-    ("coco", "coco.json", '{"images": [{"id": 1, "file_name": "../../z.jpg"}], "annotations": []}', "is outside the image"),
+    (
+        "open_images",
+        "boxes.csv",
+        "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf\na,/m/1,0,NaN,0,1,0\n",
+        "has XMax 'NaN'",
+    ),
+    (
+        "coco",
+        "coco.json",
+        '{"images": [{"id": 1, "file_name": "../../z.jpg"}], "annotations": []}',
+        "is outside the image",
+    ),
     ("csv", "boxes.csv", "a.jpg,0.1,0.2,0.3,0.4,nut\nb.jpg,0.1,0.2,1,1,nut\n", "its boxes are from 0 to 1, fractions"),
     ("voc", "a.xml", BOMB + "<annotation/>", "declares entities"),
 ]
@@ -613,9 +758,11 @@ def test_masks_that_are_none(tmp_path, photos):
         assert "--include_masks needs outlines" in refusal(tmp_path / name, photos, with_masks=True)
     assert "only boxes" in refusal(tmp_path / "yolo", photos, wanted="csv", with_masks=True)
     write(tmp_path / "a.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;5,9"/><mask label="nut" {}/>'))
-    for mask, message in (('left="3" top="4" width="2" height="3" rle="9"', "has run lengths"),
-                          ('left="63" top="4" width="2" height="3" rle="6"', "expected whole pixels inside the image"),
-                          ('left="3" top="4" width="2" height="3" rle="7,-1"', "has run lengths")):
+    for mask, message in (
+        ('left="3" top="4" width="2" height="3" rle="9"', "has run lengths"),
+        ('left="63" top="4" width="2" height="3" rle="6"', "expected whole pixels inside the image"),
+        ('left="3" top="4" width="2" height="3" rle="7,-1"', "has run lengths"),
+    ):
         write(tmp_path / "a.xml", CVAT_IMAGE.format(f'<mask label="nut" {mask}/>'))
         assert message in refusal(tmp_path / "a.xml", photos, with_masks=True)
     write(tmp_path / "a.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;5,9"/>'))
@@ -628,7 +775,9 @@ def mutated(text, draw):
     """Parts cut, doubled, moved, or replaced by what no field holds."""
     for _ in range(draw.choice((1, 1, 2, 5))):
         at, length = draw.randrange(len(text) + 1), int(draw.expovariate(0.1)) + 1
-        odd = draw.choice(("nan", "-1", "1e400", "9" * 400, "../x", "\0", "\n", ",", '"', "<", "[", "{", "\ud83d", "a: b", " "))
+        odd = draw.choice(
+            ("nan", "-1", "1e400", "9" * 400, "../x", "\0", "\n", ",", '"', "<", "[", "{", "\ud83d", "a: b", " ")
+        )
         text = text[:at] + draw.choice((odd, text[at : at + length] * 2, "")) + text[at + draw.choice((0, length)) :]
     return text
 

@@ -1,7 +1,8 @@
 """Thousands of damaged images, annotation files and masks: each is converted, or refused or reported with a reason.
 
-Never another exception, an end of the process or a hang: one case that takes longer than `SECONDS` ends the process with the
-stack of where it hangs. A case is a function of seed and number; the file `case` in the folder of the test names the last.
+Never another exception, an end of the process or a hang: one case that takes longer than `SECONDS` ends the process
+with the stack of where it hangs. A case is a function of seed and number; the file `case` in the folder of the test
+names the last.
 
     FUZZ_CASES=50000 FUZZ_SEED=7 python -m pytest tests/test_fuzz_conversion.py
 """
@@ -38,6 +39,7 @@ HEIGHT, WIDTH = 48, 64
 @pytest.fixture
 def run(tmp_path):
     """A function that calls another with a random generator for each of so many cases."""
+
     def of_all(one_case, count):
         with open(tmp_path / "case", "wb") as last:
             for number in range(CASES or count):
@@ -46,7 +48,10 @@ def run(tmp_path):
                 try:
                     one_case(random.Random(f"{SEED}/{number}"))
                 except Exception as error:
-                    raise AssertionError(f"seed {SEED}, case {number}: {type(error).__name__}: {error}"[:500]) from error
+                    raise AssertionError(
+                        f"seed {SEED}, case {number}: {type(error).__name__}: {error}"[:500]
+                    ) from error
+
     yield of_all
     faulthandler.cancel_dump_traceback_later()
 
@@ -87,7 +92,9 @@ def mutated(data, draw):
         elif kind == 5:
             data[at : at + length] = bytes([draw.choice((0, 255, 32, draw.randrange(256)))]) * length
         elif kind == 6:
-            data[at : at + draw.randrange(3)] = bytes((0xFF, draw.choice((0xC0, 0xC2, 0xC4, 0xD9, 0xDA, 0xDB, 0xD8, 0xE1))))
+            data[at : at + draw.randrange(3)] = bytes(
+                (0xFF, draw.choice((0xC0, 0xC2, 0xC4, 0xD9, 0xDA, 0xDB, 0xD8, 0xE1)))
+            )
         else:
             data[at : at + 2] = draw.choice((0, 1, 2, 3, 4, 5, 65535, 32768)).to_bytes(2, "big")
     return bytes(data)
@@ -96,8 +103,11 @@ def mutated(data, draw):
 def with_edited_segment(data, draw):
     """A JPEG of which one header segment has another length, or another byte near its begin."""
     data = bytearray(data)
-    starts = [at for at in range(2, len(data) - 4) if data[at] == 0xFF and 0xC0 <= data[at + 1] < 0xFF
-              and not 0xD0 <= data[at + 1] <= 0xD9]
+    starts = [
+        at
+        for at in range(2, len(data) - 4)
+        if data[at] == 0xFF and 0xC0 <= data[at + 1] < 0xFF and not 0xD0 <= data[at + 1] <= 0xD9
+    ]
     at = draw.choice(starts)
     if draw.random() < 0.5:
         length = int.from_bytes(data[at + 2 : at + 4], "big")
@@ -109,9 +119,21 @@ def with_edited_segment(data, draw):
 
 
 def originals():
-    return [encoded("JPEG"), encoded("JPEG", progressive=True), encoded("JPEG", "CMYK"), encoded("JPEG", "L", quality=30),
-            encoded("PNG"), encoded("PNG", "P"), encoded("PNG", "I;16"), encoded("GIF"), encoded("BMP"), encoded("TIFF"),
-            encoded("TIFF", compression="tiff_lzw"), encoded("WEBP"), encoded("JPEG2000")]
+    return [
+        encoded("JPEG"),
+        encoded("JPEG", progressive=True),
+        encoded("JPEG", "CMYK"),
+        encoded("JPEG", "L", quality=30),
+        encoded("PNG"),
+        encoded("PNG", "P"),
+        encoded("PNG", "I;16"),
+        encoded("GIF"),
+        encoded("BMP"),
+        encoded("TIFF"),
+        encoded("TIFF", compression="tiff_lzw"),
+        encoded("WEBP"),
+        encoded("JPEG2000"),
+    ]
 
 
 def test_images(run, monkeypatch):
@@ -132,7 +154,9 @@ def test_images(run, monkeypatch):
         except (UnusableImage, SizeDisagreement) as error:
             one_line(error)
             return
-        decoded = cv2.imdecode(np.frombuffer(checked.encoded, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+        decoded = cv2.imdecode(
+            np.frombuffer(checked.encoded, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+        )
         assert decoded.shape == (checked.height, checked.width, 3)
 
     run(one_case, 1200)
@@ -153,12 +177,61 @@ def nested(depth, draw):
 
 
 def odd_value(draw):
-    return draw.choice((
-        None, True, False, 0, -1, 1, 2, -0.0, 0.5, 1e-320, 1e300, -1e9, 1e9, 1e7, 2**31, 2**32, 2**63, 10**18, 10**400, "", " ",
-        "1", "a", "cat", "../x", "/etc/passwd", "a\0b", "a\nb", "pipe.jpg", ".", "x" * 5000, [], {}, [[]], [{}], [1, 2, 3, 4],
-        [[1] * 6], "nan", Raw("NaN"), Raw("Infinity"), Raw("-Infinity"), Raw("1e400"), Raw("-0"), Raw("-" + "1" * 4300),
-        Raw('"\\ud800"'), Raw('"\\udcff.jpg"'), Raw('"\\ud83d\\ude00"'), Raw('{"a":1,"a":2}'), Raw("1" + "0" * 400 + ".5"),
-        draw.choice((Raw("9" * 5000), Raw("[" * 100_000), Raw("[1,]"))), nested(draw.choice((3, 50, 300, 900)), draw)))
+    return draw.choice(
+        (
+            None,
+            True,
+            False,
+            0,
+            -1,
+            1,
+            2,
+            -0.0,
+            0.5,
+            1e-320,
+            1e300,
+            -1e9,
+            1e9,
+            1e7,
+            2**31,
+            2**32,
+            2**63,
+            10**18,
+            10**400,
+            "",
+            " ",
+            "1",
+            "a",
+            "cat",
+            "../x",
+            "/etc/passwd",
+            "a\0b",
+            "a\nb",
+            "pipe.jpg",
+            ".",
+            "x" * 5000,
+            [],
+            {},
+            [[]],
+            [{}],
+            [1, 2, 3, 4],
+            [[1] * 6],
+            "nan",
+            Raw("NaN"),
+            Raw("Infinity"),
+            Raw("-Infinity"),
+            Raw("1e400"),
+            Raw("-0"),
+            Raw("-" + "1" * 4300),
+            Raw('"\\ud800"'),
+            Raw('"\\udcff.jpg"'),
+            Raw('"\\ud83d\\ude00"'),
+            Raw('{"a":1,"a":2}'),
+            Raw("1" + "0" * 400 + ".5"),
+            draw.choice((Raw("9" * 5000), Raw("[" * 100_000), Raw("[1,]"))),
+            nested(draw.choice((3, 50, 300, 900)), draw),
+        )
+    )
 
 
 def places(value, path=()):
@@ -213,18 +286,55 @@ def coco():
     size = {"width": WIDTH, "height": HEIGHT}
     run_lengths = {"size": [HEIGHT, WIDTH], "counts": [100, 40, HEIGHT * WIDTH - 140]}
     return {
-        "info": {"year": 2017}, "licenses": [],
-        "categories": [{"id": 1, "name": "cat"}, {"id": 90, "name": "dög"}, {"id": 3, "name": "bird", "supercategory": "x"}],
-        "images": [{"id": 7, "file_name": "a.jpg", **size}, {"id": 8, "file_name": "b.png", **size},
-                   {"id": 9, "file_name": "a.jpg"}],
+        "info": {"year": 2017},
+        "licenses": [],
+        "categories": [
+            {"id": 1, "name": "cat"},
+            {"id": 90, "name": "dög"},
+            {"id": 3, "name": "bird", "supercategory": "x"},
+        ],
+        "images": [
+            {"id": 7, "file_name": "a.jpg", **size},
+            {"id": 8, "file_name": "b.png", **size},
+            {"id": 9, "file_name": "a.jpg"},
+        ],
         "annotations": [
-            {"id": 1, "image_id": 7, "category_id": 1, "bbox": [1, 2, 30, 40.5], "area": 700.5, "iscrowd": 0,
-             "segmentation": [[1, 2, 31, 2, 31.5, 42.5, 1, 42.5]]},
-            {"id": 2, "image_id": 7, "category_id": 90, "bbox": [0, 0, 64, 48], "iscrowd": 1, "segmentation": run_lengths},
-            {"id": 3, "image_id": 8, "category_id": 3, "bbox": [60, 40, 9, 9], "area": 10, "iscrowd": 0,
-             "segmentation": [[60, 40, 70, 40, 65, 50], [0, 0, 0, 5, 5, 5]]},
-            {"id": 4, "image_id": 9, "category_id": 3, "bbox": [6, 4, 9, 9], "area": 10,
-             "caption": "a bird\n", "segmentation": {"size": [HEIGHT, WIDTH], "counts": COMPRESSED}}],
+            {
+                "id": 1,
+                "image_id": 7,
+                "category_id": 1,
+                "bbox": [1, 2, 30, 40.5],
+                "area": 700.5,
+                "iscrowd": 0,
+                "segmentation": [[1, 2, 31, 2, 31.5, 42.5, 1, 42.5]],
+            },
+            {
+                "id": 2,
+                "image_id": 7,
+                "category_id": 90,
+                "bbox": [0, 0, 64, 48],
+                "iscrowd": 1,
+                "segmentation": run_lengths,
+            },
+            {
+                "id": 3,
+                "image_id": 8,
+                "category_id": 3,
+                "bbox": [60, 40, 9, 9],
+                "area": 10,
+                "iscrowd": 0,
+                "segmentation": [[60, 40, 70, 40, 65, 50], [0, 0, 0, 5, 5, 5]],
+            },
+            {
+                "id": 4,
+                "image_id": 9,
+                "category_id": 3,
+                "bbox": [6, 4, 9, 9],
+                "area": 10,
+                "caption": "a bird\n",
+                "segmentation": {"size": [HEIGHT, WIDTH], "counts": COMPRESSED},
+            },
+        ],
     }
 
 
@@ -244,10 +354,18 @@ def converted(data, place, *, include_masks):
     folder.mkdir(exist_ok=True)
     names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True)) if data.class_names else {}
     task = ShardTask(
-        images=data.images, source=data.source, image_folder=str(place / "images"), category_names=names,
-        include_masks=include_masks, keep_annotations=True, keep_images_of_refused_boxes=True,
-        fingerprint=data.fingerprint, partial_path=folder / "partial",
-        finished_path=folder / "finished", state_path=folder / "state.json")
+        images=data.images,
+        source=data.source,
+        image_folder=str(place / "images"),
+        category_names=names,
+        include_masks=include_masks,
+        keep_annotations=True,
+        keep_images_of_refused_boxes=True,
+        fingerprint=data.fingerprint,
+        partial_path=folder / "partial",
+        finished_path=folder / "finished",
+        state_path=folder / "state.json",
+    )
     convert_shard(task, image_done=lambda: None)
     json.loads((folder / "state.json").read_text(encoding="utf-8"))
     content, start = (folder / "finished").read_bytes(), 0
@@ -281,15 +399,76 @@ VOC = """<annotation><folder>x</folder><filename>a.jpg</filename>
 <ymax>40</ymax></bndbox></object>
 <object><name>\u732b</name><bndbox><xmin>1.5</xmin><ymin>2</ymin><xmax>30</xmax><ymax>140</ymax></bndbox></object>
 </annotation>"""
-CODECS = ("utf-8", "gb2312", "gbk", "gb18030", "shift_jis", "euc_jp", "iso-2022-jp", "big5", "euc-kr", "utf-16", "utf-16-le",
-          "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "utf-7", "windows-1252", "iso-8859-15", "koi8-r", "cp037", "hz")
-NO_CODECS = ("klingon", "zlib", "hex", "idna", "punycode", "undefined", "unicode_escape", "", " ", "x" * 3000, "\u732b", "../a",
-             "a.b")
+CODECS = (
+    "utf-8",
+    "gb2312",
+    "gbk",
+    "gb18030",
+    "shift_jis",
+    "euc_jp",
+    "iso-2022-jp",
+    "big5",
+    "euc-kr",
+    "utf-16",
+    "utf-16-le",
+    "utf-16-be",
+    "utf-32",
+    "utf-32-le",
+    "utf-32-be",
+    "utf-7",
+    "windows-1252",
+    "iso-8859-15",
+    "koi8-r",
+    "cp037",
+    "hz",
+)
+NO_CODECS = (
+    "klingon",
+    "zlib",
+    "hex",
+    "idna",
+    "punycode",
+    "undefined",
+    "unicode_escape",
+    "",
+    " ",
+    "x" * 3000,
+    "\u732b",
+    "../a",
+    "a.b",
+)
 
 
 def odd_text(draw):
-    return draw.choice(("", " ", "1", "0", "-1", "-0", "1.5", "nan", "inf", "1e400", "1e300", "9" * 5000, "1_0", "a", "../x",
-                        "/etc/passwd", "x" * 5000, "a\nb", "\u732b", "pipe.jpg", "b.png", "\U0001f600", "true", "0x10", "."))
+    return draw.choice(
+        (
+            "",
+            " ",
+            "1",
+            "0",
+            "-1",
+            "-0",
+            "1.5",
+            "nan",
+            "inf",
+            "1e400",
+            "1e300",
+            "9" * 5000,
+            "1_0",
+            "a",
+            "../x",
+            "/etc/passwd",
+            "x" * 5000,
+            "a\nb",
+            "\u732b",
+            "pipe.jpg",
+            "b.png",
+            "\U0001f600",
+            "true",
+            "0x10",
+            ".",
+        )
+    )
 
 
 def odd_tree(draw):
@@ -314,16 +493,36 @@ def voc_bytes(draw):
     true_codec = declared if draw.random() < 0.7 and declared in CODECS else draw.choice(CODECS)
     kind = draw.random()
     if kind < 0.05:
-        text = '<!DOCTYPE a [<!ENTITY b "' + "c" * 99 + '">' + "".join(
-            f'<!ENTITY b{i} "{f"&b{i - 1 if i else str()};" * 10}">' for i in range(9)) + "]>" + text.replace("cat", "&b8;")
+        text = (
+            '<!DOCTYPE a [<!ENTITY b "'
+            + "c" * 99
+            + '">'
+            + "".join(f'<!ENTITY b{i} "{f"&b{i - 1 if i else str()};" * 10}">' for i in range(9))
+            + "]>"
+            + text.replace("cat", "&b8;")
+        )
     elif kind < 0.1:
         text = '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]>' + text.replace("cat", "&b;")
     elif kind < 0.15:
         depth = draw.choice((100, 5000, 20_000))
         text = text.replace("<pose>", "<pose>" + "<a>" * depth + "</a>" * draw.choice((depth, depth - 1)))
     elif kind < 0.2:
-        text = text.replace("cat", draw.choice(("&#0;", "&#xD800;", "&#1;", "&undefined;", "&#x110000;", "a&#10;b", "\ufffe",
-                                                "<![CDATA[cat]]>", "<!-- -->cat")))
+        text = text.replace(
+            "cat",
+            draw.choice(
+                (
+                    "&#0;",
+                    "&#xD800;",
+                    "&#1;",
+                    "&undefined;",
+                    "&#x110000;",
+                    "a&#10;b",
+                    "\ufffe",
+                    "<![CDATA[cat]]>",
+                    "<!-- -->cat",
+                )
+            ),
+        )
     if draw.random() < 0.7:
         text = f"<?xml version='1.0' encoding='{declared}'?>{text}"
     data = text.encode(true_codec, "ignore")
@@ -343,8 +542,11 @@ def test_voc_files(run, place):
             label_map.write_bytes(as_json(draw.choice((names, coco())), draw))
             settings["label_map_file"] = str(label_map)
         try:
-            converted(read_voc(annotations_folder=str(place), image_folder=str(place / "images"), **settings), place,
-                      include_masks=False)
+            converted(
+                read_voc(annotations_folder=str(place), image_folder=str(place / "images"), **settings),
+                place,
+                include_masks=False,
+            )
         except InputError as error:
             one_line(error)
 
@@ -352,17 +554,52 @@ def test_voc_files(run, place):
 
 
 def odd_number(draw):
-    return draw.choice((draw.uniform(-100, 200), draw.randrange(70), 0, -1, 64, 48, 1e7, -1e7, 1e9, -1e9, 1.1e9, 1e300, 10**400,
-                        2**31, 2**32, 2**33, 0.5, float("nan"), float("inf"), -0.0, True, None, "1", [1], 1e-320))
+    return draw.choice(
+        (
+            draw.uniform(-100, 200),
+            draw.randrange(70),
+            0,
+            -1,
+            64,
+            48,
+            1e7,
+            -1e7,
+            1e9,
+            -1e9,
+            1.1e9,
+            1e300,
+            10**400,
+            2**31,
+            2**32,
+            2**33,
+            0.5,
+            float("nan"),
+            float("inf"),
+            -0.0,
+            True,
+            None,
+            "1",
+            [1],
+            1e-320,
+        )
+    )
 
 
 def segmentation(draw):
     kind = draw.random()
     if kind < 0.5:
         share = draw.choice((0, 0, 0.05, 0.5))
-        return [[odd_number(draw) if draw.random() < share else draw.uniform(-200, 300) * draw.choice((1, 1, 1, 1e3, 1e6))
-                 for _ in range(draw.choice((6, 6, 8, 20, 3, 4, 5, 0)) if draw.random() < 0.2 else 2 * draw.randint(3, 9))]
-                for _ in range(draw.choice((1, 1, 1, 2, 5, 0)))]
+        return [
+            [
+                odd_number(draw)
+                if draw.random() < share
+                else draw.uniform(-200, 300) * draw.choice((1, 1, 1, 1e3, 1e6))
+                for _ in range(
+                    draw.choice((6, 6, 8, 20, 3, 4, 5, 0)) if draw.random() < 0.2 else 2 * draw.randint(3, 9)
+                )
+            ]
+            for _ in range(draw.choice((1, 1, 1, 2, 5, 0)))
+        ]
     counts = [draw.randrange(200) for _ in range(draw.randrange(30))]
     counts.append(HEIGHT * WIDTH - sum(counts))
     if draw.random() < 0.5:
@@ -371,7 +608,9 @@ def segmentation(draw):
         return {"size": [HEIGHT, WIDTH], "counts": counts}
     text = "".join(chr(draw.randrange(48, 112)) for _ in range(draw.randrange(40)))
     if draw.random() < 0.3:
-        text = "".join(draw.choice(("o", "0", "O", "P", "\u00e9", "\ud800", " ", "~", text)) for _ in range(draw.randrange(60)))
+        text = "".join(
+            draw.choice(("o", "0", "O", "P", "\u00e9", "\ud800", " ", "~", text)) for _ in range(draw.randrange(60))
+        )
     if draw.random() < 0.3:
         text = "P2" + text[: draw.randrange(3)]
     if draw.random() < 0.6:
@@ -400,6 +639,7 @@ def test_masks(run):
 
 def test_far_polygons_are_those_of_another_painter(run):
     """Pixels whose center lies more than 2 pixels from every edge are what Pillow paints on a canvas that holds it all."""
+
     def one_case(draw):
         points = np.array([[draw.uniform(-3, 4) * WIDTH, draw.uniform(-3, 4) * HEIGHT] for _ in range(3)])
         png, _ = mask_png([points.ravel().tolist()], (HEIGHT, WIDTH))
@@ -409,7 +649,9 @@ def test_far_polygons_are_those_of_another_painter(run):
         differ = np.argwhere(np.asarray(Image.open(io.BytesIO(png))) != painted)[:, ::-1] + 0.5  # [n, 2] x, y
         starts, runs = points[:, None], np.roll(points, -1, axis=0)[:, None] - points[:, None]
         share = np.clip(((differ - starts) * runs).sum(-1) / np.maximum((runs**2).sum(-1), 1e-9), 0, 1)
-        distance = np.linalg.norm(starts + share[..., None] * runs - differ, axis=-1).min(axis=0)  # [n] from the nearest edge
+        distance = np.linalg.norm(starts + share[..., None] * runs - differ, axis=-1).min(
+            axis=0
+        )  # [n] from the nearest edge
         assert (distance <= 2).all()
 
     run(one_case, 200)

@@ -22,8 +22,11 @@ FAKE_PYTHON = """#!/bin/bash
 printf '%s\\n' "$*" >> "$SITE/python.log"
 for flag; do case $flag in --output_file_prefix=*) touch "${flag#*=}.report.json" ;; esac; done
 """
-ARCHIVES = {"annotations/annotations_trainval2017": "annotations/instances_val2017.json",
-            "zips/val2017": "val2017/a.jpg", "zips/train2017": "train2017/b.jpg"}
+ARCHIVES = {
+    "annotations/annotations_trainval2017": "annotations/instances_val2017.json",
+    "zips/val2017": "val2017/a.jpg",
+    "zips/train2017": "train2017/b.jpg",
+}
 
 
 @pytest.fixture
@@ -47,12 +50,18 @@ def call(site, *arguments, **changes):
         return hashlib.md5((site / f"{archive}.zip").read_bytes()).hexdigest()
 
     environment = {
-        **os.environ, "PATH": f"{site.parent / 'bin'}:{os.environ['PATH']}", "SITE": str(site),
-        "PYTHON": str(site.parent / "bin" / "python"), "COCO_TRAIN_MD5": md5("zips/train2017"),
+        **os.environ,
+        "PATH": f"{site.parent / 'bin'}:{os.environ['PATH']}",
+        "SITE": str(site),
+        "PYTHON": str(site.parent / "bin" / "python"),
+        "COCO_TRAIN_MD5": md5("zips/train2017"),
         "COCO_VAL_MD5": md5("zips/val2017"),
-        "COCO_ANNOTATIONS_MD5": md5("annotations/annotations_trainval2017"), **changes}
-    return subprocess.run(["bash", str(SCRIPT), *arguments], env=environment, cwd=site.parent, capture_output=True,
-                          text=True, timeout=60)
+        "COCO_ANNOTATIONS_MD5": md5("annotations/annotations_trainval2017"),
+        **changes,
+    }
+    return subprocess.run(
+        ["bash", str(SCRIPT), *arguments], env=environment, cwd=site.parent, capture_output=True, text=True, timeout=60
+    )
 
 
 def downloads(site):
@@ -125,7 +134,9 @@ def test_failed_download(site):
     assert "download failed; run this again" in done.stderr
 
 
-@pytest.mark.skipif(os.access("/workspace", os.W_OK), reason="here the default folder is the image's own, /workspace/coco")
+@pytest.mark.skipif(
+    os.access("/workspace", os.W_OK), reason="here the default folder is the image's own, /workspace/coco"
+)
 def test_without_a_folder_as_the_references_first_command(site):
     done = call(site)
     assert done.returncode == 0, done.stderr

@@ -30,7 +30,9 @@ from dataset.records.record_index import index_records
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside\n"
+HEADER = (
+    "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside\n"
+)
 # PYTHON of the script: downloads in earnest, and only notes down what it is reported to convert
 NOT_CONVERTING = """#!/bin/bash
 printf '%s\\n' "$*" >> "$LOG"
@@ -110,7 +112,9 @@ def site(monkeypatch):
     """Five images of each split with an apple, one with a zebra."""
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    files = {"v5/class-descriptions-boxable.csv": "".join(MLPERF_FILE.read_text().splitlines(keepends=True)[1:]).encode()}
+    files = {
+        "v5/class-descriptions-boxable.csv": "".join(MLPERF_FILE.read_text().splitlines(keepends=True)[1:]).encode()
+    }
     tables = {"train": "v6/oidv6-train-annotations-bbox.csv", "validation": "v5/validation-annotations-bbox.csv"}
     for split, table in tables.items():
         names = [f"{number:016x}" for number in range(5)]
@@ -126,21 +130,36 @@ def environment(tmp_path, site):
     python.parent.mkdir()
     python.write_text(NOT_CONVERTING)
     python.chmod(0o755)
-    return {**os.environ, "PYTHON": str(python), "REAL": sys.executable, "LOG": str(tmp_path / "log"),
-            "OPEN_IMAGES_TABLES_URL": site.url, "OPEN_IMAGES_IMAGES_URL": site.url}
+    return {
+        **os.environ,
+        "PYTHON": str(python),
+        "REAL": sys.executable,
+        "LOG": str(tmp_path / "log"),
+        "OPEN_IMAGES_TABLES_URL": site.url,
+        "OPEN_IMAGES_IMAGES_URL": site.url,
+    }
 
 
 def call(environment, folder, *arguments):
-    return subprocess.run(["bash", str(ROOT / "dataset" / "get_open_images.sh"), *arguments], env=environment, cwd=folder,
-                          capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        ["bash", str(ROOT / "dataset" / "get_open_images.sh"), *arguments],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def conversions(folder):
     log = folder / "log"
-    return [line for line in log.read_text().splitlines() if "create_open_images_tfrecord" in line] if log.exists() else []
+    return (
+        [line for line in log.read_text().splitlines() if "create_open_images_tfrecord" in line] if log.exists() else []
+    )
 
 
 # The script
+
 
 def test_downloads_and_converts(tmp_path, site, environment):
     done = call(environment, tmp_path, "a b", "--classes=Apple")
@@ -151,9 +170,13 @@ def test_downloads_and_converts(tmp_path, site, environment):
         assert (folder / split / f"{3:016x}.jpg").read_bytes() == site.files[f"{split}/{3:016x}.jpg"]
         assert (folder / f"{split}.images.txt").read_text().split() == [f"{number:016x}" for number in range(5)]
     validation, train = conversions(tmp_path)
-    for words in (f"--object_annotations_file={folder}/oidv6-train-annotations-bbox.csv ", f"--image_dir={folder}/train ",
-                  f"--class_descriptions_file={folder}/class-descriptions-boxable.csv ", "--classes=Apple ",
-                  f"--output_file_prefix={folder}/train"):
+    for words in (
+        f"--object_annotations_file={folder}/oidv6-train-annotations-bbox.csv ",
+        f"--image_dir={folder}/train ",
+        f"--class_descriptions_file={folder}/class-descriptions-boxable.csv ",
+        "--classes=Apple ",
+        f"--output_file_prefix={folder}/train",
+    ):
         assert words in train
     assert "--expect" not in train
     assert "--image_ids_file" not in train
@@ -169,7 +192,10 @@ def test_downloads_and_converts(tmp_path, site, environment):
 def test_a_number_of_images(tmp_path, site, environment):
     done = call(environment, tmp_path, "out", "--max_images=2", "--splits=validation")
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in (tmp_path / "out" / "validation").iterdir()) == [f"{0:016x}.jpg", f"{1:016x}.jpg"]
+    assert sorted(path.name for path in (tmp_path / "out" / "validation").iterdir()) == [
+        f"{0:016x}.jpg",
+        f"{1:016x}.jpg",
+    ]
     [line] = conversions(tmp_path)
     assert line.endswith(f"--image_ids_file={tmp_path}/out/validation.images.txt")
     assert call(environment, tmp_path, "out", "--max_images=4", "--splits=validation").returncode == 0
@@ -214,8 +240,9 @@ def test_killed_and_continued(tmp_path, site, environment, number):
     stalled = f"validation/{2:016x}.jpg"
     site.stall[stalled] = threading.Event()
     command = ["bash", str(ROOT / "dataset" / "get_open_images.sh"), "out", "--splits=validation", "--connections=2"]
-    run = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                           start_new_session=True)
+    run = subprocess.Popen(
+        command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
     images = tmp_path / "out" / "validation"
     deadline = time.monotonic() + 60
     while not (stalled in site.asked and (images / f"{4:016x}.jpg").exists()) and time.monotonic() < deadline:
@@ -235,7 +262,10 @@ def test_killed_and_continued(tmp_path, site, environment, number):
     assert done.returncode == 0, done.stderr
     assert stalled in site.asked
     assert f"validation/{0:016x}.jpg" not in site.asked
-    assert sorted(path.name for path in images.iterdir()) == [*(f"{one:016x}.jpg" for one in range(5)), "f" * 16 + ".jpg"]
+    assert sorted(path.name for path in images.iterdir()) == [
+        *(f"{one:016x}.jpg" for one in range(5)),
+        "f" * 16 + ".jpg",
+    ]
 
 
 def test_images_that_the_server_lacks(tmp_path, site, environment):
@@ -279,11 +309,13 @@ def test_offline_is_one_line(tmp_path, environment):
 
 # Downloads
 
+
 def download(site, folder, *, names=None, url=""):
     folder.mkdir(exist_ok=True)
     names = names or [f"{number:016x}.jpg" for number in range(5)]
-    return download_images(names, folder, total=len(names), site=url or f"{site.url}/train", connections=3,
-                           max_bad_fraction=0.01)
+    return download_images(
+        names, folder, total=len(names), site=url or f"{site.url}/train", connections=3, max_bad_fraction=0.01
+    )
 
 
 def test_passing_errors_are_tried_again(tmp_path, site, monkeypatch):
@@ -344,15 +376,20 @@ def test_a_full_disk_leaves_no_half_image(tmp_path, site, monkeypatch):
 
 # Records in earnest
 
+
 def test_from_the_server_to_records(tmp_path, site, environment):
-    done = call({**environment, "PYTHON": sys.executable}, tmp_path, "out", "--splits=validation", "--classes=Zebra,Apple")
+    done = call(
+        {**environment, "PYTHON": sys.executable}, tmp_path, "out", "--splits=validation", "--classes=Zebra,Apple"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     report = json.loads((tmp_path / "out" / "validation.report.json").read_text())
     assert (report["images"], report["boxes_per_class"], report["crowd_boxes"]) == (6, {"Zebra": 1, "Apple": 5}, 1)
     shards = [str(tmp_path / "out" / "validation-00000-of-00001.tfrecord")]
     annotations = ground_truth_of_records(index_records(shards), class_names_of_records(shards))["annotations"]
     assert [(one["image_id"], one["category_id"], one["iscrowd"]) for one in annotations] == [
-        *((number, 1, 0) for number in range(1, 6)), (6, 0, 1)]
+        *((number, 1, 0) for number in range(1, 6)),
+        (6, 0, 1),
+    ]
     assert annotations[0]["bbox"] == pytest.approx([4, 6, 16, 12], abs=1e-4)
     assert sorted(path.name for path in (tmp_path / "out").glob(".*")) == [".validation.conversion", ".validation.done"]
 
@@ -365,18 +402,39 @@ def test_the_layout_of_mlperf_converts_as_coco(tmp_path):
     (folder / "labels").mkdir()
     (folder / "data" / "a.jpg").write_bytes(jpeg())
     flags = {"IsOccluded": False, "IsTruncated": False, "IsGroupOf": True, "IsDepiction": False, "IsInside": False}
-    (folder / "labels" / "openimages-mlperf.json").write_text(json.dumps({
-        "info": {"year": "", "version": "", "description": "Exported from FiftyOne"}, "licenses": [],
-        "categories": [{"id": number, "name": name, "supercategory": None} for number, name in enumerate(names)],
-        "images": [{"id": 1, "file_name": "a.jpg", "height": 30, "width": 40, "license": None, "coco_url": None}],
-        "annotations": [{"id": 1, "image_id": 1, "category_id": 0, "bbox": [1, 2, 3, 4], "area": 12, "iscrowd": 1, **flags},
-                        {"id": 2, "image_id": 1, "category_id": 263, "bbox": [5, 6, 7, 8], "iscrowd": 0, **flags}]}))
+    (folder / "labels" / "openimages-mlperf.json").write_text(
+        json.dumps(
+            {
+                "info": {"year": "", "version": "", "description": "Exported from FiftyOne"},
+                "licenses": [],
+                "categories": [
+                    {"id": number, "name": name, "supercategory": None} for number, name in enumerate(names)
+                ],
+                "images": [
+                    {"id": 1, "file_name": "a.jpg", "height": 30, "width": 40, "license": None, "coco_url": None}
+                ],
+                "annotations": [
+                    {"id": 1, "image_id": 1, "category_id": 0, "bbox": [1, 2, 3, 4], "area": 12, "iscrowd": 1, **flags},
+                    {"id": 2, "image_id": 1, "category_id": 263, "bbox": [5, 6, 7, 8], "iscrowd": 0, **flags},
+                ],
+            }
+        )
+    )
     data = read_coco(object_annotations_file=str(folder / "labels" / "openimages-mlperf.json"))
-    convert(data, ConversionConfig(image_folder=str(folder / "data"), output_prefix=str(tmp_path / "r"), num_shards=1,
-                                   processes=1, max_bad_fraction=0))
+    convert(
+        data,
+        ConversionConfig(
+            image_folder=str(folder / "data"),
+            output_prefix=str(tmp_path / "r"),
+            num_shards=1,
+            processes=1,
+            max_bad_fraction=0,
+        ),
+    )
     shards = [str(tmp_path / "r-00000-of-00001.tfrecord")]
     class_names = class_names_of_records(shards)
     assert (class_names.category_ids, list(class_names.names)) == (tuple(range(264)), names)
     truth = ground_truth_of_records(index_records(shards), class_names)
-    assert [(one["category_id"], one["iscrowd"], [round(side, 4) for side in one["bbox"]]) for one in truth["annotations"]] == [
-        (0, 1, [1, 2, 3, 4]), (263, 0, [5, 6, 7, 8])]
+    assert [
+        (one["category_id"], one["iscrowd"], [round(side, 4) for side in one["bbox"]]) for one in truth["annotations"]
+    ] == [(0, 1, [1, 2, 3, 4]), (263, 0, [5, 6, 7, 8])]

@@ -12,36 +12,54 @@ from efficientdet.devices.gpu_support import cudnn_version
 from efficientdet.devices.runtime import start_runtime
 from program_support.errors import InputError
 
-V100, A100, H100 = ("Tesla V100-SXM2-32GB", (7, 0)), ("NVIDIA A100-SXM4-80GB", (8, 0)), ("NVIDIA H100 80GB HBM3", (9, 0))
+V100, A100, H100 = (
+    ("Tesla V100-SXM2-32GB", (7, 0)),
+    ("NVIDIA A100-SXM4-80GB", (8, 0)),
+    ("NVIDIA H100 80GB HBM3", (9, 0)),
+)
 T4, L40S, B200 = ("Tesla T4", (7, 5)), ("NVIDIA L40S", (8, 9)), ("NVIDIA B200", (10, 0))
 
 
 @pytest.fixture
 def machine(monkeypatch):
     """Call it with a cuDNN version and GPUs to stand on a machine that has them."""
+
     def have(cudnn, *gpus):
-        devices = [SimpleNamespace(name=f"GPU:{i}", details={"device_name": name, "compute_capability": capability})
-                   for i, (name, capability) in enumerate(gpus)]
+        devices = [
+            SimpleNamespace(name=f"GPU:{i}", details={"device_name": name, "compute_capability": capability})
+            for i, (name, capability) in enumerate(gpus)
+        ]
         major, minor, patch = map(int, cudnn.split("."))
         library = SimpleNamespace(cudnnGetVersion=lambda: major * 10_000 + minor * 100 + patch)
         monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
         monkeypatch.setattr(runtime, "accelerator_count", lambda: len(devices))
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: devices)
         monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: device.details)
-        monkeypatch.setattr(tf.sysconfig, "get_build_info", lambda: {  # of tensorflow 2.21.0 from PyPI
-            "cuda_version": "12.5.1", "cuda_compute_capabilities": ["sm_60", "sm_70", "sm_80", "sm_89", "compute_90"]})
+        monkeypatch.setattr(
+            tf.sysconfig,
+            "get_build_info",
+            lambda: {  # of tensorflow 2.21.0 from PyPI
+                "cuda_version": "12.5.1",
+                "cuda_compute_capabilities": ["sm_60", "sm_70", "sm_80", "sm_89", "compute_90"],
+            },
+        )
+
     return have
 
 
 @pytest.mark.parametrize("gpus", [(V100,), (A100, V100)])
 def test_volta_is_refused_with_a_cudnn_that_dropped_it(machine, gpus):
     machine("9.28.0", *gpus)
-    with pytest.raises(InputError, match=r"^Tesla V100-SXM2-32GB: cuDNN 9\.28\.0 .* 7\.0; .*'nvidia-cudnn-cu12<9\.11'$"):
+    with pytest.raises(
+        InputError, match=r"^Tesla V100-SXM2-32GB: cuDNN 9\.28\.0 .* 7\.0; .*'nvidia-cudnn-cu12<9\.11'$"
+    ):
         start_runtime()
 
 
-@pytest.mark.parametrize(("cudnn", "gpus"), [
-    ("9.10.2", (V100,)), ("9.10.2", (T4, A100, L40S, H100)), ("9.11.0", (T4,)), ("9.28.0", (A100, H100))])
+@pytest.mark.parametrize(
+    ("cudnn", "gpus"),
+    [("9.10.2", (V100,)), ("9.10.2", (T4, A100, L40S, H100)), ("9.11.0", (T4,)), ("9.28.0", (A100, H100))],
+)
 def test_supported_gpus_start_without_a_word(machine, capfd, cudnn, gpus):
     machine(cudnn, *gpus)
     assert start_runtime().use_xla
@@ -59,7 +77,9 @@ def test_blackwell_is_warned_of_once(machine, capfd):
 
 def test_gpus_without_compute_capability_pass(machine, capfd, monkeypatch):
     machine("9.28.0", A100)
-    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: {"device_name": "AMD Instinct MI300X"})
+    monkeypatch.setattr(
+        tf.config.experimental, "get_device_details", lambda device: {"device_name": "AMD Instinct MI300X"}
+    )
     assert start_runtime().use_xla
     assert capfd.readouterr().err == ""
 
@@ -91,7 +111,7 @@ def test_cudnn_is_known_by_its_package_where_it_is_not_loaded(monkeypatch):
 
 def test_the_locked_cudnn_is_one_that_volta_and_tensorflow_take():
     """V100s are in the published recipes; TensorFlow 2.21 asks for 9.3 or newer, jax[cuda12] 0.10 for 9.8."""
-    lock = (gpu_support.__file__.rpartition("/efficientdet/")[0] + "/requirements.lock")
+    lock = gpu_support.__file__.rpartition("/efficientdet/")[0] + "/requirements.lock"
     with open(lock, encoding="utf-8") as lines:
         [line] = [line for line in lines if line.startswith("nvidia-cudnn-cu12==")]
     assert (9, 8) <= tuple(map(int, line.strip().partition("==")[2].split(".")[:2])) < (9, 11)

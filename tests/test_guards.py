@@ -8,12 +8,23 @@ FACTS = StepFacts(step=7, learning_rate=0.08, image_ids=np.arange(100, 110))
 
 
 def report(**changes):
-    return {"cls_loss": 1.0, "loss": 1.0, "gradient_norm": 2.0, "positives": 3.0, "applied": 1.0, "finite": 1.0, **changes}
+    return {
+        "cls_loss": 1.0,
+        "loss": 1.0,
+        "gradient_norm": 2.0,
+        "positives": 3.0,
+        "applied": 1.0,
+        "finite": 1.0,
+        **changes,
+    }
 
 
 def test_not_finite_names_step_rate_scale_and_images():
-    with pytest.raises(NotFinite, match=r"step 7, learning rate 0\.08, images 100, .*107, \.\. "
-                                        r"\(cls_loss nan.*gradient norm 2, loss scale 32768\)"):
+    with pytest.raises(
+        NotFinite,
+        match=r"step 7, learning rate 0\.08, images 100, .*107, \.\. "
+        r"\(cls_loss nan.*gradient norm 2, loss scale 32768\)",
+    ):
         StepGuard(global_batch_size=4).check(report(finite=0.0, cls_loss=float("nan"), loss_scale=32768.0), FACTS)
 
 

@@ -13,8 +13,13 @@ ANCHORS = 2
 def heads_of(config, *, num_classes=3, filters=8, sizes=PYRAMID):
     """A model from a pyramid to class logits and box deltas."""
     inputs = [keras.Input((*size, filters)) for size in sizes]
-    return keras.Model(inputs, [build_class_head(inputs, config, num_anchors=ANCHORS, num_classes=num_classes),
-                                build_box_head(inputs, config, num_anchors=ANCHORS)])
+    return keras.Model(
+        inputs,
+        [
+            build_class_head(inputs, config, num_anchors=ANCHORS, num_classes=num_classes),
+            build_box_head(inputs, config, num_anchors=ANCHORS),
+        ],
+    )
 
 
 def pyramid_of(rng, *, batch=2, filters=8):
@@ -33,14 +38,17 @@ def reference(features, weights, *, net, level, depth):
     kind = net.removesuffix("_net")
 
     def separable(features, layer):
-        depthwise, pointwise, bias = (weights[f"{net}/{layer}/{role}"].value
-                                      for role in ("depthwise_kernel", "pointwise_kernel", "bias"))
+        depthwise, pointwise, bias = (
+            weights[f"{net}/{layer}/{role}"].value for role in ("depthwise_kernel", "pointwise_kernel", "bias")
+        )
         return tf.nn.separable_conv2d(features, depthwise, pointwise, [1, 1, 1, 1], "SAME") + bias
 
     for i in range(depth):
         features = separable(features, f"{kind}-{i}")
-        gamma, beta, mean, variance = (weights[f"{net}/{kind}-{i}-bn-{level}/{role}"].value
-                                       for role in ("gamma", "beta", "moving_mean", "moving_variance"))
+        gamma, beta, mean, variance = (
+            weights[f"{net}/{kind}-{i}-bn-{level}/{role}"].value
+            for role in ("gamma", "beta", "moving_mean", "moving_variance")
+        )
         features = tf.nn.silu(tf.nn.batch_normalization(features, mean, variance, beta, gamma, 1e-3))
     return separable(features, f"{kind}-predict").numpy()
 
@@ -51,16 +59,27 @@ def test_the_heads_against_tensorflows_own_operations():
     weights = randomised(network, rng)
     pyramid = pyramid_of(rng)
     for output, net, values in zip(network(pyramid), ("class_net", "box_net"), (3, 4), strict=True):
-        maps = [reference(features, weights, net=net, level=level, depth=2)
-                for level, features in zip((3, 4), pyramid, strict=True)]
-        by_hand = [[maps[level][image, row, column].reshape(ANCHORS, values)[anchor]
-                    for level, (rows, columns) in enumerate(PYRAMID) for row in range(rows) for column in range(columns)
-                    for anchor in range(ANCHORS)] for image in range(2)]
+        maps = [
+            reference(features, weights, net=net, level=level, depth=2)
+            for level, features in zip((3, 4), pyramid, strict=True)
+        ]
+        by_hand = [
+            [
+                maps[level][image, row, column].reshape(ANCHORS, values)[anchor]
+                for level, (rows, columns) in enumerate(PYRAMID)
+                for row in range(rows)
+                for column in range(columns)
+                for anchor in range(ANCHORS)
+            ]
+            for image in range(2)
+        ]
         np.testing.assert_allclose(output, by_hand, atol=1e-4)
 
 
 def test_an_untrained_head_believes_in_one_percent_and_in_its_anchors():
-    class_logits, box_deltas = heads_of(HeadConfig(filters=8, depth=1))([np.zeros((1, *s, 8), np.float32) for s in PYRAMID])
+    class_logits, box_deltas = heads_of(HeadConfig(filters=8, depth=1))(
+        [np.zeros((1, *s, 8), np.float32) for s in PYRAMID]
+    )
     assert class_logits.shape == (1, 40, 3)
     assert box_deltas.shape == (1, 40, 4)
     np.testing.assert_allclose(class_logits, np.full((1, 40, 3), -4.59512), atol=1e-4)
@@ -69,10 +88,17 @@ def test_an_untrained_head_believes_in_one_percent_and_in_its_anchors():
 
 def test_convolutions_are_shared_and_statistics_are_not():
     names = set(named_variables(heads_of(HeadConfig(filters=8, depth=2))))
-    convs = {f"class_net/class-{i}/{role}" for i in (0, 1, "predict")
-             for role in ("depthwise_kernel", "pointwise_kernel", "bias")}
-    norms = {f"class_net/class-{i}-bn-{level}/{role}" for i in (0, 1) for level in (3, 4)
-             for role in ("gamma", "beta", "moving_mean", "moving_variance")}
+    convs = {
+        f"class_net/class-{i}/{role}"
+        for i in (0, 1, "predict")
+        for role in ("depthwise_kernel", "pointwise_kernel", "bias")
+    }
+    norms = {
+        f"class_net/class-{i}-bn-{level}/{role}"
+        for i in (0, 1)
+        for level in (3, 4)
+        for role in ("gamma", "beta", "moving_mean", "moving_variance")
+    }
     wanted = convs | norms
     assert names == wanted | {name.replace("class", "box") for name in wanted}
 
@@ -81,7 +107,9 @@ def test_each_level_learns_its_own_statistics():
     network = heads_of(HeadConfig(filters=8, depth=1))
     rng = np.random.default_rng(0)
     network([features + shift for features, shift in zip(pyramid_of(rng), (0, 100), strict=True)], training=True)
-    means = {level: np.abs(named_variables(network)[f"class_net/class-0-bn-{level}/moving_mean"]).mean() for level in (3, 4)}
+    means = {
+        level: np.abs(named_variables(network)[f"class_net/class-0-bn-{level}/moving_mean"]).mean() for level in (3, 4)
+    }
     assert means[4] > 10 * means[3]
 
 
@@ -89,8 +117,10 @@ def test_each_level_learns_its_own_statistics():
 def test_the_sizes_of_d0(filters, depth, num_classes, wanted):
     inputs = [keras.Input((8, 8, filters))] * 5
     config = HeadConfig(filters=filters, depth=depth)
-    outputs = (build_class_head(inputs, config, num_anchors=9, num_classes=num_classes),
-               build_box_head(inputs, config, num_anchors=9))
+    outputs = (
+        build_class_head(inputs, config, num_anchors=9, num_classes=num_classes),
+        build_box_head(inputs, config, num_anchors=9),
+    )
     assert tuple(keras.Model(inputs[0], output).count_params() for output in outputs) == wanted
 
 

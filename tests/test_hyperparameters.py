@@ -42,7 +42,8 @@ def test_keys_of_the_reference_are_taken_or_have_a_reason():
     ours = {field.name for field in dataclasses.fields(EfficientDetHyperparameters)}
     assert set(keys.split()) - ours - set(GONE) == set()
     assert {"method", "iou_thresh", "score_thresh", "sigma", "max_nms_inputs", "max_output_size"} <= {
-        field.name for field in dataclasses.fields(NmsConfigs)}
+        field.name for field in dataclasses.fields(NmsConfigs)
+    }
     assert not ours & set(GONE)
 
 
@@ -53,16 +54,30 @@ def test_defaults_of_the_reference():
     assert (d0.jitter_min, d0.jitter_max, d0.max_instances_per_image, d0.anchor_scale) == (0.1, 2.0, 100, 4.0)
 
 
-@pytest.mark.parametrize(("name", "backbone", "size", "filters", "cells", "depth"), [
-    ("efficientdet-d0", "efficientnet-b0", 512, 64, 3, 3), ("efficientdet-d1", "efficientnet-b1", 640, 88, 4, 3),
-    ("efficientdet-d2", "efficientnet-b2", 768, 112, 5, 3), ("efficientdet-d3", "efficientnet-b3", 896, 160, 6, 4),
-    ("efficientdet-d4", "efficientnet-b4", 1024, 224, 7, 4), ("efficientdet-d5", "efficientnet-b5", 1280, 288, 7, 4),
-    ("efficientdet-d6", "efficientnet-b6", 1280, 384, 8, 5), ("efficientdet-d7", "efficientnet-b6", 1536, 384, 8, 5),
-    ("efficientdet-d7x", "efficientnet-b7", 1536, 384, 8, 5)])
+@pytest.mark.parametrize(
+    ("name", "backbone", "size", "filters", "cells", "depth"),
+    [
+        ("efficientdet-d0", "efficientnet-b0", 512, 64, 3, 3),
+        ("efficientdet-d1", "efficientnet-b1", 640, 88, 4, 3),
+        ("efficientdet-d2", "efficientnet-b2", 768, 112, 5, 3),
+        ("efficientdet-d3", "efficientnet-b3", 896, 160, 6, 4),
+        ("efficientdet-d4", "efficientnet-b4", 1024, 224, 7, 4),
+        ("efficientdet-d5", "efficientnet-b5", 1280, 288, 7, 4),
+        ("efficientdet-d6", "efficientnet-b6", 1280, 384, 8, 5),
+        ("efficientdet-d7", "efficientnet-b6", 1536, 384, 8, 5),
+        ("efficientdet-d7x", "efficientnet-b7", 1536, 384, 8, 5),
+    ],
+)
 def test_published_models(name, backbone, size, filters, cells, depth):
     found = hyperparameters_of(name, {})
-    assert (found.name, found.backbone_name, found.image_size, found.fpn_num_filters, found.fpn_cell_repeats,
-            found.box_class_repeats) == (name, backbone, size, filters, cells, depth)
+    assert (
+        found.name,
+        found.backbone_name,
+        found.image_size,
+        found.fpn_num_filters,
+        found.fpn_cell_repeats,
+        found.box_class_repeats,
+    ) == (name, backbone, size, filters, cells, depth)
 
 
 def test_two_models_in_one_process_do_not_share_values():
@@ -90,16 +105,32 @@ def test_a_model_of_no_family_is_told():
 
 def test_parses_the_reference_syntax():
     assert parse_overrides("a=1,b.c=2.5, x=1*2*3 ,s=abc,t=True,n=None,e=1e-4,size=1920x1280") == {
-        "a": 1, "b.c": 2.5, "x": (1, 2, 3), "s": "abc", "t": True, "n": None, "e": 1e-4, "size": "1920x1280"}
+        "a": 1,
+        "b.c": 2.5,
+        "x": (1, 2, 3),
+        "s": "abc",
+        "t": True,
+        "n": None,
+        "e": 1e-4,
+        "size": "1920x1280",
+    }
     assert parse_overrides("") == {}
 
 
 def test_overrides_take_effect_in_both_levels():
-    found = with_overrides(EfficientDetHyperparameters(), parse_overrides(
-        "momentum=0.93,moving_average_decay=0,nms_configs.method=hard,nms_configs.iou_thresh=0.6,aspect_ratios=1.0*2.0*0.5"))
+    found = with_overrides(
+        EfficientDetHyperparameters(),
+        parse_overrides(
+            "momentum=0.93,moving_average_decay=0,nms_configs.method=hard,nms_configs.iou_thresh=0.6,aspect_ratios=1.0*2.0*0.5"
+        ),
+    )
     assert (found.momentum, found.moving_average_decay) == (0.93, 0)
     assert isinstance(found.moving_average_decay, float)  # a whole number is fine where a fraction is meant
-    assert (found.nms_configs.method, found.nms_configs.iou_thresh, found.nms_configs.max_output_size) == ("hard", 0.6, 100)
+    assert (found.nms_configs.method, found.nms_configs.iou_thresh, found.nms_configs.max_output_size) == (
+        "hard",
+        0.6,
+        100,
+    )
     assert found.aspect_ratios == (1.0, 2.0, 0.5)
 
 
@@ -121,14 +152,28 @@ def test_yaml_file(tmp_path):
     assert (found.nms_configs.method, found.nms_configs.sigma, found.aspect_ratios) == ("hard", None, (1.0, 2.0))
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ("a: [", "is not YAML"), ("- 1\n", "holds list"), ("", "holds NoneType"), (None, "cannot be read"),
-    ("momentum: 0.9\nalpha: 1\nmomentum: 0.8\n", "gives a key twice: 'momentum'"),
-    ("nms_configs: {method: hard, method: gaussian}\n", "gives a key twice: 'method'"),
-    ("nms_configs: {method: hard}\nnms_configs.method: gaussian\n", "'nms_configs.method' more than once .'hard', 'gaussian'"),
-    ("a: !!timestamp 5", "is not YAML"), ("a: !!bool x", "is not YAML"), ("a: !!python/name:os.system", "is not YAML"),
-    ("a: &a [1]\nb: *a\n", "uses aliases"), ("a: " + "[" * 5000, "nested too deeply"), ("a: " + "1" * 5000, "is not YAML"),
-    ("a: " + " " * 2**20, "at most 1048576")])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a: [", "is not YAML"),
+        ("- 1\n", "holds list"),
+        ("", "holds NoneType"),
+        (None, "cannot be read"),
+        ("momentum: 0.9\nalpha: 1\nmomentum: 0.8\n", "gives a key twice: 'momentum'"),
+        ("nms_configs: {method: hard, method: gaussian}\n", "gives a key twice: 'method'"),
+        (
+            "nms_configs: {method: hard}\nnms_configs.method: gaussian\n",
+            "'nms_configs.method' more than once .'hard', 'gaussian'",
+        ),
+        ("a: !!timestamp 5", "is not YAML"),
+        ("a: !!bool x", "is not YAML"),
+        ("a: !!python/name:os.system", "is not YAML"),
+        ("a: &a [1]\nb: *a\n", "uses aliases"),
+        ("a: " + "[" * 5000, "nested too deeply"),
+        ("a: " + "1" * 5000, "is not YAML"),
+        ("a: " + " " * 2**20, "at most 1048576"),
+    ],
+)
 def test_bad_yaml(tmp_path, content, message):
     path = tmp_path / "mine.yaml"
     if content is not None:
@@ -146,33 +191,117 @@ def test_a_pipe_is_not_waited_for(tmp_path):
 
 
 COMMON_DEFAULTS = {  # of NVIDIA's configuration and google/automl's alike
-    "name": "efficientdet-d1", "act_type": "swish", "image_size": 640, "target_size": None, "input_rand_hflip": True,
-    "jitter_min": 0.1, "jitter_max": 2.0, "sample_image": None, "seg_num_classes": 3, "heads": ["object_detection"],
-    "skip_crowd_during_training": True, "label_map": None, "max_instances_per_image": 100, "regenerate_source_id": False,
-    "min_level": 3, "max_level": 7, "num_scales": 3, "anchor_scale": 4.0, "is_training_bn": True, "momentum": 0.9,
-    "optimizer": "sgd", "learning_rate": 0.08, "lr_warmup_init": 0.008, "lr_warmup_epoch": 1.0,
-    "clip_gradients_norm": 10.0, "num_epochs": 300, "data_format": "channels_last", "label_smoothing": 0.0, "alpha": 0.25,
-    "gamma": 1.5, "delta": 0.1, "box_loss_weight": 50.0, "iou_loss_type": None, "iou_loss_weight": 1.0,
-    "weight_decay": 4e-5, "mixed_precision": False, "box_class_repeats": 3, "fpn_cell_repeats": 3, "fpn_num_filters": 88,
-    "separable_conv": True, "apply_bn_for_resampling": True, "conv_after_downsample": False, "conv_bn_act_pattern": False,
-    "drop_remainder": True, "fpn_name": None, "fpn_weight_method": None, "fpn_config": None, "survival_prob": None,
-    "img_summary_steps": None, "lr_decay_method": "cosine", "moving_average_decay": 0.9998, "ckpt_var_scope": None,
-    "skip_mismatch": True, "backbone_config": None, "var_freeze_expr": None, "use_keras_model": True, "dataset_type": None,
-    "positives_momentum": None, "grad_checkpoint": False}
+    "name": "efficientdet-d1",
+    "act_type": "swish",
+    "image_size": 640,
+    "target_size": None,
+    "input_rand_hflip": True,
+    "jitter_min": 0.1,
+    "jitter_max": 2.0,
+    "sample_image": None,
+    "seg_num_classes": 3,
+    "heads": ["object_detection"],
+    "skip_crowd_during_training": True,
+    "label_map": None,
+    "max_instances_per_image": 100,
+    "regenerate_source_id": False,
+    "min_level": 3,
+    "max_level": 7,
+    "num_scales": 3,
+    "anchor_scale": 4.0,
+    "is_training_bn": True,
+    "momentum": 0.9,
+    "optimizer": "sgd",
+    "learning_rate": 0.08,
+    "lr_warmup_init": 0.008,
+    "lr_warmup_epoch": 1.0,
+    "clip_gradients_norm": 10.0,
+    "num_epochs": 300,
+    "data_format": "channels_last",
+    "label_smoothing": 0.0,
+    "alpha": 0.25,
+    "gamma": 1.5,
+    "delta": 0.1,
+    "box_loss_weight": 50.0,
+    "iou_loss_type": None,
+    "iou_loss_weight": 1.0,
+    "weight_decay": 4e-5,
+    "mixed_precision": False,
+    "box_class_repeats": 3,
+    "fpn_cell_repeats": 3,
+    "fpn_num_filters": 88,
+    "separable_conv": True,
+    "apply_bn_for_resampling": True,
+    "conv_after_downsample": False,
+    "conv_bn_act_pattern": False,
+    "drop_remainder": True,
+    "fpn_name": None,
+    "fpn_weight_method": None,
+    "fpn_config": None,
+    "survival_prob": None,
+    "img_summary_steps": None,
+    "lr_decay_method": "cosine",
+    "moving_average_decay": 0.9998,
+    "ckpt_var_scope": None,
+    "skip_mismatch": True,
+    "backbone_config": None,
+    "var_freeze_expr": None,
+    "use_keras_model": True,
+    "dataset_type": None,
+    "positives_momentum": None,
+    "grad_checkpoint": False,
+}
 REFERENCE_DEFAULTS = {
     "nvidia": {
-        **COMMON_DEFAULTS, "num_classes": 91, "aspect_ratios": [(1.0, 1.0), (1.4, 0.7), (0.7, 1.4)], "shuffle_buffer": 5000,
-        "mixed_precision_on_inputs": False, "loss_scale": 2**15, "backbone_name": "efficientnet-b0", "backbone_init": None,
-        "nms_configs": {"method": "gaussian", "iou_thresh": None, "score_thresh": 0.0, "sigma": None, "pyfunc": True,
-                        "max_nms_inputs": 5000, "max_output_size": 100}},
+        **COMMON_DEFAULTS,
+        "num_classes": 91,
+        "aspect_ratios": [(1.0, 1.0), (1.4, 0.7), (0.7, 1.4)],
+        "shuffle_buffer": 5000,
+        "mixed_precision_on_inputs": False,
+        "loss_scale": 2**15,
+        "backbone_name": "efficientnet-b0",
+        "backbone_init": None,
+        "nms_configs": {
+            "method": "gaussian",
+            "iou_thresh": None,
+            "score_thresh": 0.0,
+            "sigma": None,
+            "pyfunc": True,
+            "max_nms_inputs": 5000,
+            "max_output_size": 100,
+        },
+    },
     "automl": {
-        **COMMON_DEFAULTS, "num_classes": 90, "aspect_ratios": [1.0, 2.0, 0.5], "autoaugment_policy": None,
-        "grid_mask": False, "map_freq": 5, "first_lr_drop_epoch": 200.0, "second_lr_drop_epoch": 250.0, "poly_lr_power": 0.9,
-        "mean_rgb": [0.485 * 255, 0.456 * 255, 0.406 * 255], "stddev_rgb": [0.229 * 255, 0.224 * 255, 0.225 * 255],
-        "scale_range": False, "strategy": None, "loss_scale": None, "model_optimizations": {}, "tflite_max_detections": 100,
-        "backbone_name": "efficientnet-b1", "verbose": 1, "save_freq": "epoch",
-        "nms_configs": {"method": "gaussian", "iou_thresh": None, "score_thresh": 0.0, "sigma": None, "pyfunc": False,
-                        "max_nms_inputs": 0, "max_output_size": 100}}}
+        **COMMON_DEFAULTS,
+        "num_classes": 90,
+        "aspect_ratios": [1.0, 2.0, 0.5],
+        "autoaugment_policy": None,
+        "grid_mask": False,
+        "map_freq": 5,
+        "first_lr_drop_epoch": 200.0,
+        "second_lr_drop_epoch": 250.0,
+        "poly_lr_power": 0.9,
+        "mean_rgb": [0.485 * 255, 0.456 * 255, 0.406 * 255],
+        "stddev_rgb": [0.229 * 255, 0.224 * 255, 0.225 * 255],
+        "scale_range": False,
+        "strategy": None,
+        "loss_scale": None,
+        "model_optimizations": {},
+        "tflite_max_detections": 100,
+        "backbone_name": "efficientnet-b1",
+        "verbose": 1,
+        "save_freq": "epoch",
+        "nms_configs": {
+            "method": "gaussian",
+            "iou_thresh": None,
+            "score_thresh": 0.0,
+            "sigma": None,
+            "pyfunc": False,
+            "max_nms_inputs": 0,
+            "max_output_size": 100,
+        },
+    },
+}
 
 
 @pytest.mark.parametrize("reference", REFERENCE_DEFAULTS)
@@ -185,25 +314,49 @@ def test_the_references_whole_default_configuration_is_taken(tmp_path, reference
     base = hyperparameters_of("efficientdet-d1", {"fpn_cell_repeats": 3})
     found = with_overrides(base, parse_overrides(str(path)))
     assert normalized_aspect_ratios(found.aspect_ratios) == pytest.approx(
-        np.array(given["aspect_ratios"]) if reference == "nvidia" else np.array(base.aspect_ratios))
+        np.array(given["aspect_ratios"]) if reference == "nvidia" else np.array(base.aspect_ratios)
+    )
     assert suppression_config(found.nms_configs) == suppression_config(base.nms_configs)
     # lr_warmup_init: NVIDIA's train.py says another one than its configuration, and that is what stands here
-    told = {"num_classes", "aspect_ratios", "learning_rate", "lr_warmup_init", "act_type", "backbone_name", "nms_configs"}
+    told = {
+        "num_classes",
+        "aspect_ratios",
+        "learning_rate",
+        "lr_warmup_init",
+        "act_type",
+        "backbone_name",
+        "nms_configs",
+    }
     ours, theirs = found.to_dict(), base.to_dict()
     assert {key: ours[key] for key in ours if key not in told} == {key: theirs[key] for key in ours if key not in told}
     assert network_config(found, num_classes=3).bifpn == network_config(base, num_classes=3).bifpn
     assert (found.num_classes, found.learning_rate, found.backbone_name) == (
-        given["num_classes"], 0.08, given["backbone_name"])
+        given["num_classes"],
+        0.08,
+        given["backbone_name"],
+    )
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ("data_format=channels_first", "XLA chooses its own layout"), ("heads=object_detection*segmentation", "no segmentation"),
-    ("heads=segmentation", "no segmentation"), ("fpn_name=qufpn", "the pyramid is the BiFPN"),
-    ("poly_lr_power=0.5", "no schedule is a polynomial"), ("mixed_precision=True", "use --precision"),
-    ("mean_rgb=127.0", "ImageNet's mean"), ("mean_rgb=127.0*127.0*127.0", "ImageNet's mean"),
-    ("mean_rgb=123.675*116.28", "ImageNet's mean"),
-    ("grid_mask=True", "flipped, scaled and cropped"), ("strategy=tpu", "Horovod"), ("drop_remainder=False", "is full"),
-    ("label_map=voc", "travel with the records"), ("verbose=True", "progress"), ("shuffle_buffer=64", "permutation")])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("data_format=channels_first", "XLA chooses its own layout"),
+        ("heads=object_detection*segmentation", "no segmentation"),
+        ("heads=segmentation", "no segmentation"),
+        ("fpn_name=qufpn", "the pyramid is the BiFPN"),
+        ("poly_lr_power=0.5", "no schedule is a polynomial"),
+        ("mixed_precision=True", "use --precision"),
+        ("mean_rgb=127.0", "ImageNet's mean"),
+        ("mean_rgb=127.0*127.0*127.0", "ImageNet's mean"),
+        ("mean_rgb=123.675*116.28", "ImageNet's mean"),
+        ("grid_mask=True", "flipped, scaled and cropped"),
+        ("strategy=tpu", "Horovod"),
+        ("drop_remainder=False", "is full"),
+        ("label_map=voc", "travel with the records"),
+        ("verbose=True", "progress"),
+        ("shuffle_buffer=64", "permutation"),
+    ],
+)
 def test_a_gone_key_that_asks_for_something_is_refused_with_the_reason(text, reason):
     key, value = text.split("=")
     with pytest.raises(InputError, match=f"^hparam {key} has been removed: .*{reason}") as caught:
@@ -230,7 +383,9 @@ def test_a_name_is_a_label_and_no_model():
 
 def test_yaml_text_is_read_as_the_reference_reads_it(tmp_path):
     path = tmp_path / "mine.yaml"
-    path.write_text("weight_decay: 4e-5\nmomentum: '0.8'\nsurvival_prob: None\nname: mine\n")  # YAML takes 4e-5 for text
+    path.write_text(
+        "weight_decay: 4e-5\nmomentum: '0.8'\nsurvival_prob: None\nname: mine\n"
+    )  # YAML takes 4e-5 for text
     assert parse_overrides(str(path)) == {"weight_decay": 4e-5, "momentum": 0.8, "survival_prob": None, "name": "mine"}
     path.write_text("1: 2\n")
     with pytest.raises(InputError, match="hparam 1 does not exist"):
@@ -240,8 +395,9 @@ def test_yaml_text_is_read_as_the_reference_reads_it(tmp_path):
 THREE = ClassNames((1, 2, 9), ("cat", "dog", "cow"))
 
 
-@pytest.mark.parametrize(("count", "said"), [
-    (None, False), (3, False), (4, True), (9, True), (10, True), (90, True), (91, True)])
+@pytest.mark.parametrize(
+    ("count", "said"), [(None, False), (3, False), (4, True), (9, True), (10, True), (90, True), (91, True)]
+)
 def test_the_references_numbers_of_classes_are_taken_and_said(count, said):
     line = stated_classes(count, THREE)
     assert bool(line) == said
@@ -250,32 +406,67 @@ def test_the_references_numbers_of_classes_are_taken_and_said(count, said):
 
 @pytest.mark.parametrize("count", [1, 2, 5, 11, 80])
 def test_another_number_of_classes_is_refused(count):
-    with pytest.raises(InputError, match=f"num_classes is {count}; the data names 3 classes .cat, dog, cow.: leave it out"):
+    with pytest.raises(
+        InputError, match=f"num_classes is {count}; the data names 3 classes .cat, dog, cow.: leave it out"
+    ):
         stated_classes(count, THREE)
 
 
 NAN, INFINITE = float("nan"), float("inf")
 IMPOSSIBLE = {  # key -> values that no training, or no network, can be made with
-    "name": ["", " "], "backbone_name": ["resnet50", "efficientnet-b8", "efficientnet-lite0", "efficientnet-b10"],
-    "num_classes": [0, -1], "fpn_num_filters": [0, -8], "fpn_cell_repeats": [0], "fpn_weight_method": ["attn"],
-    "box_class_repeats": [-1], "min_level": [0, 6, 7, 8], "max_level": [1, 3, 2, 11], "num_scales": [0],
-    "anchor_scale": [0.0, -4.0, NAN, INFINITE], "act_type": ["gelu"], "survival_prob": [0.0, 1.5, NAN],
-    "normalizations": [0, 3], "max_instances_per_image": [0], "mask_size": [-1], "jitter_min": [0.0, -1.0, 3.0, NAN],
-    "jitter_max": [0.05, INFINITE, NAN], "mosaic_probability": [-0.1, 1.1, NAN],
-    "label_smoothing": [-0.1, 1.0, NAN], "alpha": [0.0, 1.0, -1.0, NAN],
-    "gamma": [-1.0, NAN, INFINITE], "delta": [0.0, -1.0, NAN], "box_loss_weight": [-1.0, NAN], "iou_loss_type": ["l1"],
-    "iou_loss_weight": [-1.0, NAN], "weight_decay": [-1e-5, NAN, INFINITE], "optimizer": ["rmsprop"],
-    "beta_1": [1.0, -0.1, NAN], "beta_2": [1.0, -0.1, NAN], "epsilon": [0.0, NAN], "lr_decay_method": ["polynomial"],
-    "first_lr_drop_epoch": [0.0, 251.0, NAN], "second_lr_drop_epoch": [0.0, 199.0, NAN], "lr_drop_factor": [0.0, NAN],
+    "name": ["", " "],
+    "backbone_name": ["resnet50", "efficientnet-b8", "efficientnet-lite0", "efficientnet-b10"],
+    "num_classes": [0, -1],
+    "fpn_num_filters": [0, -8],
+    "fpn_cell_repeats": [0],
+    "fpn_weight_method": ["attn"],
+    "box_class_repeats": [-1],
+    "min_level": [0, 6, 7, 8],
+    "max_level": [1, 3, 2, 11],
+    "num_scales": [0],
+    "anchor_scale": [0.0, -4.0, NAN, INFINITE],
+    "act_type": ["gelu"],
+    "survival_prob": [0.0, 1.5, NAN],
+    "normalizations": [0, 3],
+    "max_instances_per_image": [0],
+    "mask_size": [-1],
+    "jitter_min": [0.0, -1.0, 3.0, NAN],
+    "jitter_max": [0.05, INFINITE, NAN],
+    "mosaic_probability": [-0.1, 1.1, NAN],
+    "label_smoothing": [-0.1, 1.0, NAN],
+    "alpha": [0.0, 1.0, -1.0, NAN],
+    "gamma": [-1.0, NAN, INFINITE],
+    "delta": [0.0, -1.0, NAN],
+    "box_loss_weight": [-1.0, NAN],
+    "iou_loss_type": ["l1"],
+    "iou_loss_weight": [-1.0, NAN],
+    "weight_decay": [-1e-5, NAN, INFINITE],
+    "optimizer": ["rmsprop"],
+    "beta_1": [1.0, -0.1, NAN],
+    "beta_2": [1.0, -0.1, NAN],
+    "epsilon": [0.0, NAN],
+    "lr_decay_method": ["polynomial"],
+    "first_lr_drop_epoch": [0.0, 251.0, NAN],
+    "second_lr_drop_epoch": [0.0, 199.0, NAN],
+    "lr_drop_factor": [0.0, NAN],
     "flat_share": [-0.1, 1.0, NAN],
-    "momentum": [-0.1, 1.0, 2.0, NAN], "bias_rate_factor": [0.0, -1.0, NAN], "lr_warmup_least_steps": [-1],
+    "momentum": [-0.1, 1.0, 2.0, NAN],
+    "bias_rate_factor": [0.0, -1.0, NAN],
+    "lr_warmup_least_steps": [-1],
     "learning_rate_factors": ["backbone"],
-    "learning_rate": [0.0, -1.0, NAN, INFINITE], "lr_warmup_init": [-1.0, NAN],
-    "lr_warmup_epoch": [-1.0, NAN, INFINITE], "num_epochs": [0, -3], "clip_gradients_norm": [-1.0, NAN, INFINITE],
-    "moving_average_decay": [-0.1, 1.0, NAN], "loss_scale": [0.0, NAN, INFINITE],
-    "nms_configs.method": ["linear"], "nms_configs.iou_thresh": [-0.1, 1.1, NAN],
-    "nms_configs.score_thresh": [-0.1, 1.1, NAN], "nms_configs.sigma": [0.0, -1.0, NAN],
-    "nms_configs.max_nms_inputs": [-1], "nms_configs.max_output_size": [0],
+    "learning_rate": [0.0, -1.0, NAN, INFINITE],
+    "lr_warmup_init": [-1.0, NAN],
+    "lr_warmup_epoch": [-1.0, NAN, INFINITE],
+    "num_epochs": [0, -3],
+    "clip_gradients_norm": [-1.0, NAN, INFINITE],
+    "moving_average_decay": [-0.1, 1.0, NAN],
+    "loss_scale": [0.0, NAN, INFINITE],
+    "nms_configs.method": ["linear"],
+    "nms_configs.iou_thresh": [-0.1, 1.1, NAN],
+    "nms_configs.score_thresh": [-0.1, 1.1, NAN],
+    "nms_configs.sigma": [0.0, -1.0, NAN],
+    "nms_configs.max_nms_inputs": [-1],
+    "nms_configs.max_output_size": [0],
     "image_size": [31, 0, -512, "512", "0x512", "512x16", (512, 512, 3), (512, 300.5), 512.0, True, None],
     "aspect_ratios": [(), 1.0, (1.0, -2.0), (NAN,), ((1.0, 0.0),), ((1.0,),), ((1.0, INFINITE),)],
 }
@@ -295,60 +486,84 @@ def test_an_impossible_value_is_a_line_with_key_value_and_what_is_wanted(key, va
 def test_every_number_and_name_has_its_impossible_values():
     """A key that is added comes into the table, or is free: a switch, or text that is checked elsewhere."""
     free = {"model_name", "var_freeze_expr", "nms_configs"}
-    keys = {field.name: field.type for field in dataclasses.fields(EfficientDetHyperparameters) if field.name not in free}
+    keys = {
+        field.name: field.type for field in dataclasses.fields(EfficientDetHyperparameters) if field.name not in free
+    }
     keys |= {f"nms_configs.{field.name}": field.type for field in dataclasses.fields(NmsConfigs)}
     assert set(IMPOSSIBLE) == {key for key, kind in keys.items() if kind is not bool}
 
 
-@pytest.mark.parametrize("overrides", [
-    {"image_size": 32}, {"image_size": (33, 700)}, {"jitter_min": 1.0, "jitter_max": 1.0}, {"moving_average_decay": 0},
-    {"survival_prob": 1.0}, {"clip_gradients_norm": 0}, {"box_class_repeats": 0}, {"weight_decay": 0}, {"momentum": 0},
-    {"lr_warmup_epoch": 0, "lr_warmup_init": 0}, {"min_level": 2, "max_level": 8}, {"nms_configs.iou_thresh": 1},
-    {"nms_configs.score_thresh": 0}, {"box_loss_weight": 0, "iou_loss_type": "ciou"}, {"gamma": 0}])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"image_size": 32},
+        {"image_size": (33, 700)},
+        {"jitter_min": 1.0, "jitter_max": 1.0},
+        {"moving_average_decay": 0},
+        {"survival_prob": 1.0},
+        {"clip_gradients_norm": 0},
+        {"box_class_repeats": 0},
+        {"weight_decay": 0},
+        {"momentum": 0},
+        {"lr_warmup_epoch": 0, "lr_warmup_init": 0},
+        {"min_level": 2, "max_level": 8},
+        {"nms_configs.iou_thresh": 1},
+        {"nms_configs.score_thresh": 0},
+        {"box_loss_weight": 0, "iou_loss_type": "ciou"},
+        {"gamma": 0},
+    ],
+)
 def test_values_at_the_edge_are_taken(overrides):
     assert with_overrides(EfficientDetHyperparameters(), overrides) is not None
 
 
 def test_the_names_are_those_that_the_parts_know():
-    for names, key in ((bifpn.WEIGHT_METHODS, "fpn_weight_method"), (box_geometry.IOU_KINDS, "iou_loss_type"),
-                       (suppression.METHODS, "nms_configs.method"), (BACKBONES, "backbone_name"),
-                       (tuple(ACTIVATIONS), "act_type")):
+    for names, key in (
+        (bifpn.WEIGHT_METHODS, "fpn_weight_method"),
+        (box_geometry.IOU_KINDS, "iou_loss_type"),
+        (suppression.METHODS, "nms_configs.method"),
+        (BACKBONES, "backbone_name"),
+        (tuple(ACTIVATIONS), "act_type"),
+    ):
         with pytest.raises(InputError, match=f"expected one of {', '.join(names)}$"):
             with_overrides(EfficientDetHyperparameters(), {key: "no such name"})
         for name in names:
             with_overrides(EfficientDetHyperparameters(), {key: name})
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("learning_rat=1", "learning_rat does not exist; the nearest is learning_rate"),
-    ("nms_configs.methode=hard", "nearest is nms_configs.method"),
-    ("qqqqq=1", "qqqqq does not exist$"),
-    ("nms_configs.pyfunc=fast", "has been removed: there is one suppression"),
-    ("skip_mismatch=False", "has been removed"),
-    ("model_name=efficientdet-d1", "use the flag --model_name"),
-    ("nms_configs=hard", r"expected its keys, as in nms_configs\.method=gaussian$"),
-    ("momentum={[]:1}", "expected float"),
-    ("grid_masc=1", "grid_masc does not exist; the nearest is grid_mask$"),
-    ("gridmask_on=True", "gridmask_on does not exist$"),
-    ("momentum", "no.yaml|cannot be read"),
-    ("momentum=", "expected comma-separated key=value"),
-    (f"momentum={'9' * 400}", r"momentum is 9+\.\.\.9+; expected float$"),
-    ("name=" + "x" * 1000 + ",momentum=", r"--hparams: 'momentum=' in 'name=x{50,60}\.\.\.x+,momentum='; expected"),
-    ("momentum=0.9,alpha=1,momentum=0.8", "'momentum' more than once .0.9, 0.8."),
-    ("momentum=0.9,alpha", "'alpha' in"),
-    ("momentum=high", "momentum is 'high'; expected float"),
-    ("momentum=True", "momentum is True; expected float"),
-    ("num_epochs=1.5", "num_epochs is 1.5; expected int"),
-    ("num_epochs=0", "expected at least 1"),
-    ("momentum=None", "momentum is None"),
-    ("optimizer=rmsprop", "expected one of sgd, adam, adamw"),
-    ("act_type=gelu", "expected one of silu"),
-    ("moving_average_decay=1", "moving_average_decay is 1"),
-    ("image_size=0", "image_size is 0"),
-    ("image_size=abc", "image_size is 'abc'"),
-    ("aspect_ratios=1*0", "aspect_ratios"),
-    ("aspect_ratios=a*b", "aspect_ratios"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("learning_rat=1", "learning_rat does not exist; the nearest is learning_rate"),
+        ("nms_configs.methode=hard", "nearest is nms_configs.method"),
+        ("qqqqq=1", "qqqqq does not exist$"),
+        ("nms_configs.pyfunc=fast", "has been removed: there is one suppression"),
+        ("skip_mismatch=False", "has been removed"),
+        ("model_name=efficientdet-d1", "use the flag --model_name"),
+        ("nms_configs=hard", r"expected its keys, as in nms_configs\.method=gaussian$"),
+        ("momentum={[]:1}", "expected float"),
+        ("grid_masc=1", "grid_masc does not exist; the nearest is grid_mask$"),
+        ("gridmask_on=True", "gridmask_on does not exist$"),
+        ("momentum", "no.yaml|cannot be read"),
+        ("momentum=", "expected comma-separated key=value"),
+        (f"momentum={'9' * 400}", r"momentum is 9+\.\.\.9+; expected float$"),
+        ("name=" + "x" * 1000 + ",momentum=", r"--hparams: 'momentum=' in 'name=x{50,60}\.\.\.x+,momentum='; expected"),
+        ("momentum=0.9,alpha=1,momentum=0.8", "'momentum' more than once .0.9, 0.8."),
+        ("momentum=0.9,alpha", "'alpha' in"),
+        ("momentum=high", "momentum is 'high'; expected float"),
+        ("momentum=True", "momentum is True; expected float"),
+        ("num_epochs=1.5", "num_epochs is 1.5; expected int"),
+        ("num_epochs=0", "expected at least 1"),
+        ("momentum=None", "momentum is None"),
+        ("optimizer=rmsprop", "expected one of sgd, adam, adamw"),
+        ("act_type=gelu", "expected one of silu"),
+        ("moving_average_decay=1", "moving_average_decay is 1"),
+        ("image_size=0", "image_size is 0"),
+        ("image_size=abc", "image_size is 'abc'"),
+        ("aspect_ratios=1*0", "aspect_ratios"),
+        ("aspect_ratios=a*b", "aspect_ratios"),
+    ],
+)
 def test_wrong_override(text, message):
     with pytest.raises(InputError, match=message):
         with_overrides(EfficientDetHyperparameters(), parse_overrides(text))

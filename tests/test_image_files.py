@@ -89,9 +89,16 @@ def test_pixels_are_those_that_training_decodes(tmp_path):
     np.testing.assert_allclose(read_stored_image(str(tmp_path / "a.jpg")).pixels.astype(int), decoded, atol=3)
 
 
-@pytest.mark.parametrize(("mode", "value", "rgb"), [
-    ("L", 100, (100, 100, 100)), ("RGBA", (10, 20, 30, 255), (10, 20, 30)), ("1", 1, (255, 255, 255)),
-    ("LA", (50, 255), (50, 50, 50)), ("P", 0, (0, 0, 0))])
+@pytest.mark.parametrize(
+    ("mode", "value", "rgb"),
+    [
+        ("L", 100, (100, 100, 100)),
+        ("RGBA", (10, 20, 30, 255), (10, 20, 30)),
+        ("1", 1, (255, 255, 255)),
+        ("LA", (50, 255), (50, 50, 50)),
+        ("P", 0, (0, 0, 0)),
+    ],
+)
 def test_any_mode_becomes_rgb(tmp_path, mode, value, rgb):
     Image.new(mode, (5, 4), value).save(tmp_path / "a.png")
     found = read_image(str(tmp_path / "a.png"))
@@ -150,8 +157,11 @@ def test_sizes_beyond_the_limit_are_refused_from_the_header(tmp_path):
 
     header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
     (tmp_path / "bomb.png").write_bytes(
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b""))
-    with pytest.raises(InputError, match=r"bomb\.png: cannot be decoded \(Image size \(3600000000 pixels\) exceeds limit"):
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    )
+    with pytest.raises(
+        InputError, match=r"bomb\.png: cannot be decoded \(Image size \(3600000000 pixels\) exceeds limit"
+    ):
         read_image(str(tmp_path / "bomb.png"))
 
 

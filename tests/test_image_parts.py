@@ -17,9 +17,16 @@ def encoded(kind, *, size=(40, 30), mode="RGB", **settings):
     return stream.getvalue()
 
 
-@pytest.mark.parametrize(("mode", "settings", "scans"), [
-    ("RGB", {}, 1), ("RGB", {"progressive": True}, 10), ("L", {"progressive": True}, 6),  # jpeg_simple_progression of libjpeg
-    ("RGB", {"restart_marker_blocks": 1}, 1), ("RGB", {"progressive": True, "restart_marker_blocks": 1}, 10)])
+@pytest.mark.parametrize(
+    ("mode", "settings", "scans"),
+    [
+        ("RGB", {}, 1),
+        ("RGB", {"progressive": True}, 10),
+        ("L", {"progressive": True}, 6),  # jpeg_simple_progression of libjpeg
+        ("RGB", {"restart_marker_blocks": 1}, 1),
+        ("RGB", {"progressive": True, "restart_marker_blocks": 1}, 10),
+    ],
+)
 def test_scans_of_a_jpeg(mode, settings, scans):
     whole = encoded("JPEG", mode=mode, quality=95, **settings)
     with_thumbnail = whole[:2] + b"\xff\xe1" + (len(whole) + 2).to_bytes(2) + whole + whole[2:]
@@ -33,10 +40,14 @@ def test_parts_are_counted():
     head = 13 + 3 * 256
     assert gif[head] == ord(",")
     for before, part, after in [
-            (jpeg[:2], b"\xff\xe0\0\2", jpeg[2:]), (jpeg[:2], b"\xff", jpeg[2:]), (jpeg[:2], b"\xff\xd0", jpeg[2:]),
-            (png[:33], b"\0\0\0\0teXt\0\0\0\0", png[33:]),
-            (gif[:head], b"!\xfe\1a\0", gif[head:]), (gif[:head], b"\0", gif[head:]),
-            (gif[:head] + b"!\xfe", b"\1a", b"\0" + gif[head:])]:
+        (jpeg[:2], b"\xff\xe0\0\2", jpeg[2:]),
+        (jpeg[:2], b"\xff", jpeg[2:]),
+        (jpeg[:2], b"\xff\xd0", jpeg[2:]),
+        (png[:33], b"\0\0\0\0teXt\0\0\0\0", png[33:]),
+        (gif[:head], b"!\xfe\1a\0", gif[head:]),
+        (gif[:head], b"\0", gif[head:]),
+        (gif[:head] + b"!\xfe", b"\1a", b"\0" + gif[head:]),
+    ]:
         found = [Counter(image_parts(before + part * count + after)).total() for count in (0, 1000, 2000)]
         assert 1000 <= found[1] - found[0] == found[2] - found[1] <= 3000
         assert found[0] < 30

@@ -19,8 +19,11 @@ def alone(count):
 
 
 def chosen(classes, *, fraction, seed=0, groups=None):
-    return sorted(place for group in stratified_groups(classes, groups or alone(len(classes)), fraction=fraction, seed=seed)
-                  for place in group)
+    return sorted(
+        place
+        for group in stratified_groups(classes, groups or alone(len(classes)), fraction=fraction, seed=seed)
+        for place in group
+    )
 
 
 def test_every_class_has_its_share():
@@ -32,7 +35,8 @@ def test_every_class_has_its_share():
         count = Counter(label for place in found for label in classes[place] or {None})
         assert len(found) == pytest.approx(80, abs=2)
         assert {label: count[label] / total[label] for label in total} == {
-            label: pytest.approx(0.2, abs=0.04) for label in total}
+            label: pytest.approx(0.2, abs=0.04) for label in total
+        }
     assert chosen(classes, fraction=0.2, seed=1) == chosen(classes, fraction=0.2, seed=1) != found
 
 
@@ -53,8 +57,10 @@ def test_groups_stay_together():
 
 def test_alike_groups_join_chains():
     scenes = np.random.default_rng(0).integers(0, 256, (2, 16, 40), np.uint8)
-    frames = [np.asarray(Image.fromarray(scenes[0]).resize((400, 160), Image.Resampling.BICUBIC))[:, left:left + 170]
-              for left in range(14)]  # a cell has 10 pixels
+    frames = [
+        np.asarray(Image.fromarray(scenes[0]).resize((400, 160), Image.Resampling.BICUBIC))[:, left : left + 170]
+        for left in range(14)
+    ]  # a cell has 10 pixels
     film = [thumbnail(np.repeat(frame[..., None], 3, axis=2)) for frame in frames]
     assert near_duplicates([film[0], film[-1]]) == []
     assert alike_groups([None, *film, None, scenes[1, :, :17]]) == [[0], [*range(1, 15)], [15], [16]]
@@ -73,11 +79,20 @@ def data(tmp_path):
         picture = Image.fromarray(noise).resize((60 + number, 50), Image.Resampling.BICUBIC)
         picture.save(tmp_path / f"{number:02}.jpg", quality=80 + number)
     (tmp_path / "12.jpg").write_text("no image")
-    images = [AnnotatedImage(image_id=number, file_name=f"{number:02}.jpg", size=None,
-                             objects=[object_of(number % 2)] * (number % 3)) for number in range(13)]
+    images = [
+        AnnotatedImage(
+            image_id=number, file_name=f"{number:02}.jpg", size=None, objects=[object_of(number % 2)] * (number % 3)
+        )
+        for number in range(13)
+    ]
     return AnnotatedDataSet(
-        source="here", images=images, class_names=ClassNames((0, 1), ("a", "b")), fingerprint="f", listed_boxes=15,
-        skipped=[Finding(kind="box", file="x", reason="lost")])
+        source="here",
+        images=images,
+        class_names=ClassNames((0, 1), ("a", "b")),
+        fingerprint="f",
+        listed_boxes=15,
+        skipped=[Finding(kind="box", file="x", reason="lost")],
+    )
 
 
 def test_split_of_files(data, tmp_path):

@@ -28,7 +28,8 @@ THREE = ClassNames((1, 2, 3), ("one", "two", "three"))
 FOUR = ClassNames((1, 2, 3, 4), ("one", "two", "three", "four"))
 
 load_weights, load_what_fits, load_backbone = (
-    partial(load, family=FAMILY) for load in (weights.load_weights, weights.load_what_fits, weights.load_backbone))
+    partial(load, family=FAMILY) for load in (weights.load_weights, weights.load_what_fits, weights.load_backbone)
+)
 
 
 def shapes_of(file: str) -> dict[str, tuple[int, ...]]:
@@ -68,9 +69,17 @@ def network():
 
 
 def test_averages_stand_for_the_raw_values_and_the_optimizer_is_no_model():
-    arrays = {"a/kernel": 1, "a/kernel/ExponentialMovingAverage": 2, "a/kernel/Momentum": 3, "global_step": 4, "b/bias": 5,
-              "save_counter": 6, "save_counter/.ATTRIBUTES/VARIABLE_VALUE": 7,
-              "optimizer/iter/.ATTRIBUTES/VARIABLE_VALUE": 8, "a/.OPTIMIZER_SLOT/optimizer/average": 9}
+    arrays = {
+        "a/kernel": 1,
+        "a/kernel/ExponentialMovingAverage": 2,
+        "a/kernel/Momentum": 3,
+        "global_step": 4,
+        "b/bias": 5,
+        "save_counter": 6,
+        "save_counter/.ATTRIBUTES/VARIABLE_VALUE": 7,
+        "optimizer/iter/.ATTRIBUTES/VARIABLE_VALUE": 8,
+        "a/.OPTIMIZER_SLOT/optimizer/average": 9,
+    }
     assert model_arrays(arrays) == {"a/kernel": 2, "b/bias": 5}
     assert model_arrays(arrays, averaged=False) == {"a/kernel": 1, "b/bias": 5}
     assert model_arrays({"a/kernel/ExponentialMovingAverage": 2}) == {"a/kernel": 2}
@@ -80,7 +89,9 @@ def test_averages_stand_for_the_raw_values_and_the_optimizer_is_no_model():
 def test_what_does_not_fit_is_named():
     arrays = {"a": np.zeros(3), "b": np.zeros((2, 2)), "x": np.zeros(1)}
     check_against(arrays, {"a": (3,), "b": (2, 2), "x": (1,)}, source="file")
-    with pytest.raises(InputError, match=r"^file: c is missing; x is unexpected; b has shape \(2, 2\), expected \(2,\)$"):
+    with pytest.raises(
+        InputError, match=r"^file: c is missing; x is unexpected; b has shape \(2, 2\), expected \(2,\)$"
+    ):
         check_against(arrays, {"a": (3,), "b": (2,), "c": (1,)}, source="file")
     with pytest.raises(InputError, match=r"^file: n0 is missing.*n4 is missing; and 5 more$"):
         check_against({}, {f"n{i}": () for i in range(10)}, source="file")
@@ -91,10 +102,15 @@ def test_nvidias_numbers_become_our_names_one_to_one():
     published, numbered = shapes_of("automl_d0_tensors.json"), shapes_of("nvidia_d0_tensors.json")
     published = {name: shape for name, shape in published.items() if name != "global_step" and "Momentum" not in name}
     arrays = {name: np.zeros(shape, np.int8) for name, shape in numbered.items()}
-    slots = {f"{name.removesuffix('/.ATTRIBUTES/VARIABLE_VALUE')}/.OPTIMIZER_SLOT/optimizer/average/.ATTRIBUTES/VARIABLE_VALUE":
-             array for name, array in arrays.items()}
-    others = {"_CHECKPOINTABLE_OBJECT_GRAPH": b"", "save_counter/.ATTRIBUTES/VARIABLE_VALUE": 1,
-              "optimizer/awg_optimizer/momentum/.ATTRIBUTES/VARIABLE_VALUE": 0.9}
+    slots = {
+        f"{name.removesuffix('/.ATTRIBUTES/VARIABLE_VALUE')}/.OPTIMIZER_SLOT/optimizer/average/.ATTRIBUTES/VARIABLE_VALUE": array
+        for name, array in arrays.items()
+    }
+    others = {
+        "_CHECKPOINTABLE_OBJECT_GRAPH": b"",
+        "save_counter/.ATTRIBUTES/VARIABLE_VALUE": 1,
+        "optimizer/awg_optimizer/momentum/.ATTRIBUTES/VARIABLE_VALUE": 0.9,
+    }
     translated = from_nvidia({**arrays, **slots, **others}, in_layer_order(published))
     assert {name: array.shape for name, array in translated.items()} == published
     assert is_object_based({**arrays, **others})
@@ -116,10 +132,24 @@ def test_nvidias_saved_model_is_the_backbone_of_its_detector():
 
 def in_layer_order(names):
     """Names as the network has them: blocks by number, and in a block expansion, depthwise, squeeze and projection."""
-    roles = ["conv2d/", "tpu_batch_normalization/", "depthwise_conv2d/", "tpu_batch_normalization_1/", "se/conv2d/",
-             "se/conv2d_1/", "conv2d_1/", "tpu_batch_normalization_2/"]
-    first = ["depthwise_conv2d/", "tpu_batch_normalization/", "se/conv2d/", "se/conv2d_1/", "conv2d/",
-             "tpu_batch_normalization_1/"]
+    roles = [
+        "conv2d/",
+        "tpu_batch_normalization/",
+        "depthwise_conv2d/",
+        "tpu_batch_normalization_1/",
+        "se/conv2d/",
+        "se/conv2d_1/",
+        "conv2d_1/",
+        "tpu_batch_normalization_2/",
+    ]
+    first = [
+        "depthwise_conv2d/",
+        "tpu_batch_normalization/",
+        "se/conv2d/",
+        "se/conv2d_1/",
+        "conv2d/",
+        "tpu_batch_normalization_1/",
+    ]
 
     def place(name):
         match = re.match(r"efficientnet-b0/(?:blocks_(\d+)|stem)/(.*)", name)
@@ -145,19 +175,32 @@ def test_a_checkpoint_of_the_same_classes_is_loaded_whole(network, tmp_path, ave
     right, wrong = arrays_like(network), arrays_like(network, seed=1)
     first, second = (right, wrong) if averaged else (wrong, right)
     prefix = str(tmp_path / "ckpt")
-    write_arrays(prefix, {**second, "global_step": np.int64(7), **{f"{name}/Momentum": array for name, array in wrong.items()},
-                          **{f"{name}/ExponentialMovingAverage": array for name, array in first.items()}},
-                 Description(model_name="miniature", hparams={}, categories=THREE.to_categories(), weights="raw and averaged"))
+    write_arrays(
+        prefix,
+        {
+            **second,
+            "global_step": np.int64(7),
+            **{f"{name}/Momentum": array for name, array in wrong.items()},
+            **{f"{name}/ExponentialMovingAverage": array for name, array in first.items()},
+        },
+        Description(model_name="miniature", hparams={}, categories=THREE.to_categories(), weights="raw and averaged"),
+    )
     load_weights(network, read_source(prefix), class_names=THREE, averaged=averaged)
     assert_holds(network, right)
 
 
 @pytest.mark.parametrize("load", [load_weights, load_what_fits])
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda arrays: arrays.pop("box_net/box-0/bias"), "box_net/box-0/bias is missing"),
-    (lambda arrays: arrays.update(extra=np.zeros(2)), "extra is unexpected"),
-    (lambda arrays: arrays.update({"box_net/box-0/bias": np.zeros(25)}), r"box-0/bias has shape \(25,\), expected \(24,\)"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda arrays: arrays.pop("box_net/box-0/bias"), "box_net/box-0/bias is missing"),
+        (lambda arrays: arrays.update(extra=np.zeros(2)), "extra is unexpected"),
+        (
+            lambda arrays: arrays.update({"box_net/box-0/bias": np.zeros(25)}),
+            r"box-0/bias has shape \(25,\), expected \(24,\)",
+        ),
+    ],
+)
 def test_a_tensor_that_does_not_fit_is_an_error_and_changes_nothing(network, load, change, message):
     arrays, before = arrays_like(network), values_of(network)
     change(arrays)
@@ -230,7 +273,9 @@ def test_the_backbone_alone(network):
     arrays, before = arrays_like(network, num_classes=50), values_of(network)
     lines = load_backbone(network, Source("some/ckpt", arrays, None))
     assert lines == ["20 backbone weights from some/ckpt"]
-    assert_holds(network, {name: arrays[name] if name.startswith(MINIATURE_BACKBONE) else before[name] for name in before})
+    assert_holds(
+        network, {name: arrays[name] if name.startswith(MINIATURE_BACKBONE) else before[name] for name in before}
+    )
     del arrays[f"{MINIATURE_BACKBONE}/blocks_0/conv2d/kernel"]
     with pytest.raises(InputError, match="blocks_0/conv2d/kernel is missing"):
         load_backbone(network, Source("some/ckpt", arrays, None))
@@ -261,8 +306,10 @@ def test_files_of_torch_are_sources(file):
 
 def test_a_file_of_torch_with_nothing_of_this_network_is_told_in_one_line(network):
     source = read_source(str(TESTDATA / "torch_training.pth"))
-    message = (r"torch_training.pth: has the arrays conv.weight, conv.bias, .*, none of which is a weight of this network of "
-               r"the family efficientdet; expected .*")
+    message = (
+        r"torch_training.pth: has the arrays conv.weight, conv.bias, .*, none of which is a weight of this network of "
+        r"the family efficientdet; expected .*"
+    )
     for load in (partial(load_weights, class_names=THREE), partial(load_what_fits, class_names=THREE), load_backbone):
         with pytest.raises(InputError, match=message) as caught:
             load(network, source)
@@ -286,8 +333,16 @@ def test_a_file_of_torch_is_told_by_its_content(tmp_path):
 
 
 def restored(folder, **options):
-    return restore_detector(ModelConfig(ckpt_path=str(folder), model_name="efficientdet-d0", model_name_given=True,
-                                        overrides={"image_size": 256}, class_names=SEVEN, **options))
+    return restore_detector(
+        ModelConfig(
+            ckpt_path=str(folder),
+            model_name="efficientdet-d0",
+            model_name_given=True,
+            overrides={"image_size": 256},
+            class_names=SEVEN,
+            **options,
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -343,13 +398,24 @@ def test_nvidias_conventions_come_with_its_checkpoint(nvidia):
     assert not any(layer.fusion_relu for layer in fusion)
 
 
-@pytest.mark.parametrize(("folder", "tensorflows"), [
-    ("nvidia-efficientdet-d0-7cls", lambda features, size: tf.image.resize(features, size, method="nearest")),
-    ("efficientdet-d0-7cls", lambda features, size: tf.raw_ops.ResizeNearestNeighbor(images=features, size=size))])
+@pytest.mark.parametrize(
+    ("folder", "tensorflows"),
+    [
+        ("nvidia-efficientdet-d0-7cls", lambda features, size: tf.image.resize(features, size, method="nearest")),
+        ("efficientdet-d0-7cls", lambda features, size: tf.raw_ops.ResizeNearestNeighbor(images=features, size=size)),
+    ],
+)
 def test_at_a_size_with_odd_levels_each_upsamples_as_its_origin_does(golden_folder, monkeypatch, folder, tensorflows):
     """320 pixels: 40, 20, 10, 5 and 3 cells. TensorFlow's own functions in the place of our layer, of the same weights."""
-    found = restore_detector(ModelConfig(ckpt_path=str(golden_folder / folder), model_name="efficientdet-d0",
-                                         model_name_given=True, overrides={"image_size": 320}, class_names=SEVEN))
+    found = restore_detector(
+        ModelConfig(
+            ckpt_path=str(golden_folder / folder),
+            model_name="efficientdet-d0",
+            model_name_given=True,
+            overrides={"image_size": 320},
+            class_names=SEVEN,
+        )
+    )
     network = found.detector.network
     pixels = np.random.default_rng(0).normal(size=(1, 320, 320, 3)).astype(np.float32)
     ours = network(pixels, training=False)

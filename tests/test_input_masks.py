@@ -45,16 +45,34 @@ def objects(*, difficult=(), masks=True):
     found = []
     for number, polygon in enumerate(POLYGONS):
         x, y = np.array(polygon[::2]), np.array(polygon[1::2])
-        found.append(RecordObject(
-            box_xywh=(x.min() - 0.5, y.min() - 0.25, np.ptp(x) + 1.5, np.ptp(y) + 1.25), category_id=NAMES.category_ids[number],
-            category_name="?", area=1.0, is_difficult=number in difficult,
-            mask_png=png(filled(polygon)) if masks else None))
+        found.append(
+            RecordObject(
+                box_xywh=(x.min() - 0.5, y.min() - 0.25, np.ptp(x) + 1.5, np.ptp(y) + 1.25),
+                category_id=NAMES.category_ids[number],
+                category_name="?",
+                area=1.0,
+                is_difficult=number in difficult,
+                mask_png=png(filled(polygon)) if masks else None,
+            )
+        )
     return found
 
 
 def records_of(folder, found, *, count=1):
-    return written(folder, [Record(encoded=image_of(i, HEIGHT, WIDTH), height=HEIGHT, width=WIDTH, file_name=f"{i}.jpg",
-                                   image_id=100 + i, objects=found) for i in range(count)])
+    return written(
+        folder,
+        [
+            Record(
+                encoded=image_of(i, HEIGHT, WIDTH),
+                height=HEIGHT,
+                width=WIDTH,
+                file_name=f"{i}.jpg",
+                image_id=100 + i,
+                objects=found,
+            )
+            for i in range(count)
+        ],
+    )
 
 
 def brute_force(polygon, box, *, offset, window, size, flip):
@@ -70,12 +88,21 @@ def brute_force(polygon, box, *, offset, window, size, flip):
     return cells
 
 
-@pytest.mark.parametrize("augmentation", [
-    ScaleJitterCrop((64, 64), 0.3, 3.0), ResizeAndFlip(FitWithin(40, 64, 64)), OverlapCrop((64, 64), tries=5)])
+@pytest.mark.parametrize(
+    "augmentation",
+    [ScaleJitterCrop((64, 64), 0.3, 3.0), ResizeAndFlip(FitWithin(40, 64, 64)), OverlapCrop((64, 64), tries=5)],
+)
 def test_masks_of_crops_equal_brute_force(tmp_path, augmentation):
     index = records_of(tmp_path, objects(), count=3)
-    inputs = InputConfig(resize=Letterbox((64, 64)), augmentation=augmentation, batch_size=1, category_ids=NAMES.category_ids,
-                         max_instances_per_image=4, mask_size=SIDE, seed=3)
+    inputs = InputConfig(
+        resize=Letterbox((64, 64)),
+        augmentation=augmentation,
+        batch_size=1,
+        category_ids=NAMES.category_ids,
+        max_instances_per_image=4,
+        mask_size=SIDE,
+        seed=3,
+    )
     seen, flips = 0, []
     corners = np.float32([(y, x, y + h, x + w) for x, y, w, h in (found.box_xywh for found in objects())])
     fractions = corners / np.float32([HEIGHT, WIDTH] * 2)
@@ -117,25 +144,48 @@ def test_of_what_a_crop_shows_no_pixel_is_no_object(tmp_path, flip):
     masks[0, 20:36, 30:54] = False
     masks[1, 20, 53] = masks[2, 36, 30] = masks[2, 35, 29] = True
     masks[3, 20:36, 30:54] = True
-    found = [RecordObject(box_xywh=(0.0, 0.0, WIDTH, HEIGHT), category_id=NAMES.category_ids[number % 3], category_name="?",
-                          area=1.0, is_crowd=number == 2, mask_png=png(mask)) for number, mask in enumerate(masks)]
+    found = [
+        RecordObject(
+            box_xywh=(0.0, 0.0, WIDTH, HEIGHT),
+            category_id=NAMES.category_ids[number % 3],
+            category_name="?",
+            area=1.0,
+            is_crowd=number == 2,
+            mask_png=png(mask),
+        )
+        for number, mask in enumerate(masks)
+    ]
     index = records_of(tmp_path, found)
     for side, kept in ((0, [0, 1, 2, 3]), (5, [1, 3]), (24, [1, 3])):
-        inputs = InputConfig(resize=Letterbox(crop.size), augmentation=crop, batch_size=1, mask_size=side,
-                             category_ids=NAMES.category_ids, max_instances_per_image=4)
+        inputs = InputConfig(
+            resize=Letterbox(crop.size),
+            augmentation=crop,
+            batch_size=1,
+            mask_size=side,
+            category_ids=NAMES.category_ids,
+            max_instances_per_image=4,
+        )
         (batch,) = batches(training_dataset(index, inputs), 1)
         assert batch.objects.valid[0].tolist() == [True] * len(kept) + [False] * (4 - len(kept))
         assert batch.objects.classes[0, : len(kept)].tolist() == [number % 3 for number in kept]
-        assert batch.objects.masks[0].sum(axis=(1, 2)).tolist() == {0: [0] * 4, 5: [0, 25, 0, 0], 24: [1, 576, 0, 0]}[side]
-        assert not batch.objects.boxes[0, len(kept):].any()
+        assert (
+            batch.objects.masks[0].sum(axis=(1, 2)).tolist() == {0: [0] * 4, 5: [0, 25, 0, 0], 24: [1, 576, 0, 0]}[side]
+        )
+        assert not batch.objects.boxes[0, len(kept) :].any()
 
 
 def test_masks_of_evaluation_are_those_of_the_whole_image(tmp_path):
     inputs = config(image_size=(64, 64), mask_size=SIDE, batch_size=1)
     for batch, _ in evaluation_dataset(records_of(tmp_path, objects()), inputs):
         for slot, polygon in enumerate(POLYGONS):
-            wanted = brute_force(polygon, batch.objects.boxes[0, slot].numpy().astype(np.float64), offset=(0, 0),
-                                 window=(HEIGHT, WIDTH), size=(48, 64), flip=False)
+            wanted = brute_force(
+                polygon,
+                batch.objects.boxes[0, slot].numpy().astype(np.float64),
+                offset=(0, 0),
+                window=(HEIGHT, WIDTH),
+                size=(48, 64),
+                flip=False,
+            )
             np.testing.assert_array_equal(batch.objects.masks[0, slot], wanted)
 
 
@@ -155,7 +205,9 @@ def test_without_masks_wanted_none_is_decoded(tmp_path):
     index = records_of(tmp_path, [RecordObject(**{**vars(entry), "mask_png": b"no PNG"}) for entry in broken])
     (batch,) = batches(training_dataset(index, config(batch_size=1)), 1)
     assert batch.objects.masks.shape == (1, 6, 0, 0)
-    with pytest.raises(InputError, match=r"0\.jpg: image/object/mask holds no PNG; expected a mask of the image, 60 x 80"):
+    with pytest.raises(
+        InputError, match=r"0\.jpg: image/object/mask holds no PNG; expected a mask of the image, 60 x 80"
+    ):
         next(iter(evaluation_dataset(index, config(batch_size=1, mask_size=SIDE))))
 
 
@@ -168,7 +220,9 @@ def test_masks_of_another_size_are_refused(tmp_path):
 
 def test_records_without_masks_are_told(tmp_path):
     index = records_of(tmp_path, objects(masks=False))
-    with pytest.raises(InputError, match=r"0\.jpg: image/object/mask holds no PNG; .* convert again with --include_masks"):
+    with pytest.raises(
+        InputError, match=r"0\.jpg: image/object/mask holds no PNG; .* convert again with --include_masks"
+    ):
         next(iter(training_dataset(index, config(batch_size=1, mask_size=SIDE, jitter_min=1.0, jitter_max=1.0))))
 
 
@@ -190,7 +244,9 @@ def test_ground_truth_of_records_has_masks_and_the_mark_of_difficult_objects(tmp
     for annotation, polygon in zip(with_masks, POLYGONS, strict=True):
         np.testing.assert_array_equal(decoded(annotation["segmentation"]), filled(polygon))
     without = records_of(tmp_path, objects(masks=False))
-    assert [a["segmentation"] for a in ground_truth_of_records(without, NAMES, with_masks=True)["annotations"]] == [None] * 3
+    assert [a["segmentation"] for a in ground_truth_of_records(without, NAMES, with_masks=True)["annotations"]] == [
+        None
+    ] * 3
 
 
 def test_perfect_masks_are_measured_as_such(tmp_path):
@@ -202,10 +258,17 @@ def test_perfect_masks_are_measured_as_such(tmp_path):
     def predict(images, sizes, scales):
         found = tf.nest.map_structure(np.asarray, next(told)[0].objects)
         scores = np.where(found.valid, 0.9, 0.0).astype(np.float32)
-        return Detections(found.boxes * np.tile(np.asarray(scales), 2)[:, None], scores, found.classes, found.valid,
-                          found.masks.astype(np.float32))
+        return Detections(
+            found.boxes * np.tile(np.asarray(scales), 2)[:, None],
+            scores,
+            found.classes,
+            found.valid,
+            found.masks.astype(np.float32),
+        )
 
-    measures = read_evaluator(index, NAMES, json_file=None).evaluate(detect_all(predict, index, inputs, class_names=NAMES))
+    measures = read_evaluator(index, NAMES, json_file=None).evaluate(
+        detect_all(predict, index, inputs, class_names=NAMES)
+    )
     assert measures.numbers["AP"] > 0.95
     assert measures.mask_numbers["AP"] > 0.95
     assert measures.mask_numbers["AP75"] == pytest.approx(1.0)

@@ -27,8 +27,14 @@ MODEL = ModelConfig(ckpt_path=None, model_name="efficientdet-d0", model_name_giv
 MISTAKES = [
     (("--mode=serve",), "flag --mode=serve: value should be one of <dry|export|benchmark|video|infer>"),
     (("--tensorrt=INT8",), "--tensorrt=INT8: has been removed: TensorFlow no longer contains TensorRT; export.py"),
-    (("--tflite_path=a.tflite",), "--tflite_path=a.tflite: has been removed: export.py --formats=litert,litert-int8 writes"),
-    (("--output_image_dir=out",), "--output_image_dir=out: has been removed: infer.py --image_path=FILE --output_dir=FOLDER"),
+    (
+        ("--tflite_path=a.tflite",),
+        "--tflite_path=a.tflite: has been removed: export.py --formats=litert,litert-int8 writes",
+    ),
+    (
+        ("--output_image_dir=out",),
+        "--output_image_dir=out: has been removed: infer.py --image_path=FILE --output_dir=FOLDER",
+    ),
     (("--debug",), "has been removed: it never did anything here; infer.py --debug"),
     (("--bm_runs=0",), "--bm_runs=0: expected at least 1"),
     (("--nms_method=soft",), "--nms_method=soft"),
@@ -44,7 +50,10 @@ MISTAKES = [
     (("--mode=export", "--formats=onnx"), "--output_dir is missing"),
     (("--mode=export", "--runtime=openvino"), "--runtime=openvino cannot be combined with --mode=export"),
     (("--mode=video", "--output_video=a.mp4"), "--input_video is missing"),
-    (("--mode=video", "--input_video=nosuch.mp4", "--output_video=a.mp4"), "--input_video=nosuch.mp4: there is no such"),
+    (
+        ("--mode=video", "--input_video=nosuch.mp4", "--output_video=a.mp4"),
+        "--input_video=nosuch.mp4: there is no such",
+    ),
     (("--mode=video", "--input_video=there.mp4"), "--output_video is missing"),
     (("--mode=video", "--input_video=there.mp4", "--output_video=a.avi"), "expected a file name that ends in .mp4"),
 ]
@@ -73,16 +82,18 @@ def miniature(monkeypatch):
     """What every mode opens."""
     names = ClassNames((1, 7, 9), ("a", "b", "c"))
     hparams = EfficientDetHyperparameters(image_size=64)
-    description = Description(model_name="efficientdet-d0", hparams=hparams.to_dict(),
-                              categories=names.to_categories(), weights="raw")
+    description = Description(
+        model_name="efficientdet-d0", hparams=hparams.to_dict(), categories=names.to_categories(), weights="raw"
+    )
     restored = Restored(detector=miniature_detector(), hparams=hparams, class_names=names, description=description)
     monkeypatch.setattr(inspection, "open_model", lambda _: (restored, Runtime(precision="float32", use_xla=False)))
     return restored
 
 
 def test_summary_of_d0_with_random_weights():
-    restored, runtime = open_model(ModelConfig(
-        ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={"num_classes": 90}))
+    restored, runtime = open_model(
+        ModelConfig(ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={"num_classes": 90})
+    )
     shown = summary(restored)
     assert shown["trainable parameters"] == "3,880,067"  # reference/efficientdet.md 3.5
     parts = dict(part.rsplit("/ ", 1) for part in re.split(r", (?=\D)", shown["parameters by prefix"]))
@@ -128,8 +139,9 @@ def test_export_is_read_back_compared_and_timed(miniature, tmp_path, capsys, mon
 
 
 def found(boxes, scores, category_ids):
-    return DetectionRows.of_image(np.array(boxes, np.float32).reshape(-1, 4), np.array(scores, np.float32),
-                                  np.array(category_ids))
+    return DetectionRows.of_image(
+        np.array(boxes, np.float32).reshape(-1, 4), np.array(scores, np.float32), np.array(category_ids)
+    )
 
 
 def test_detections_agree_in_any_order():
@@ -145,7 +157,9 @@ def test_noise_below_the_threshold_of_its_class_is_not_compared():
     others = found([[0, 0, 9, 9], [5, 5, 8, 8], [60, 60, 70, 70]], [0.5, 0.29, 0.2], [1, 2, 1])
     thresholds = ScoreThresholds(overall=0.4, by_category={2: 0.3}, source="")
     assert compare_detections(ours, others, pixels=0.5).share == pytest.approx(4 / 6)
-    assert compare_detections(ours, others, pixels=0.5, thresholds=thresholds) == pytest.approx(Agreement(2, 1.0, 0.02, 0.0))
+    assert compare_detections(ours, others, pixels=0.5, thresholds=thresholds) == pytest.approx(
+        Agreement(2, 1.0, 0.02, 0.0)
+    )
     lost = found([[0, 0, 9, 9]], [0.5], [1])
     assert compare_detections(ours, lost, pixels=0.5, thresholds=thresholds).share == pytest.approx(2 / 3)
     moved = found([[0, 1, 9, 10]], [0.5], [1])  # IoU 0.8

@@ -12,11 +12,32 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-TOOLS = ("awk", "bash", "cat", "dirname", "env", "flock", "grep", "gzip", "ln", "mkdir", "mv", "nproc", "rm", "setsid",
-         "sha256sum", "sleep", "tail", "tar", "timeout", "touch", "tr")
+TOOLS = (
+    "awk",
+    "bash",
+    "cat",
+    "dirname",
+    "env",
+    "flock",
+    "grep",
+    "gzip",
+    "ln",
+    "mkdir",
+    "mv",
+    "nproc",
+    "rm",
+    "setsid",
+    "sha256sum",
+    "sleep",
+    "tail",
+    "tar",
+    "timeout",
+    "touch",
+    "tr",
+)
 
-# The Python in .venv. It writes down what it is asked for. $TENSORFLOW is the version it has; $TOOLS, $BUILD, $INSTALL and
-# $CHECK are run while pip fetches the build tools, builds the wheel and installs it, and while horovodrun runs.
+# The Python in .venv. It writes down what it is asked for. $TENSORFLOW is the version it has; $TOOLS, $BUILD, $INSTALL
+# and $CHECK are run while pip fetches the build tools, builds the wheel and installs it, and while horovodrun runs.
 PYTHON = """#!/bin/bash
 packages="${0%/bin/python}/lib/python3.12/site-packages" asked="$*"
 record() { echo "$1" >>"$HOME/calls"; }
@@ -95,10 +116,21 @@ class Machine:
         return root
 
     def start(self, root, **settings):
-        environment = {"PATH": str(self.folder / "bin"), "HOME": str(self.home), "TENSORFLOW": "2.21.0",
-                       "HOROVOD_CUDA_HOME": str(self.folder / "no CUDA"), **settings}
-        return subprocess.Popen(["bash", str(root / "scripts" / "install_horovod.sh")], cwd="/", text=True, env=environment,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        environment = {
+            "PATH": str(self.folder / "bin"),
+            "HOME": str(self.home),
+            "TENSORFLOW": "2.21.0",
+            "HOROVOD_CUDA_HOME": str(self.folder / "no CUDA"),
+            **settings,
+        }
+        return subprocess.Popen(
+            ["bash", str(root / "scripts" / "install_horovod.sh")],
+            cwd="/",
+            text=True,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def call(self, root, **settings):
         process = self.start(root, **settings)
@@ -160,7 +192,8 @@ def test_source_is_mended_or_refused(machine):
     root = machine.checkout()
     machine.last_line(root)
     assert (machine.home / "source").read_text() == (
-        "  global_ranks_.resize(size_);\nfrom shutil import which as find_executable\n")
+        "  global_ranks_.resize(size_);\nfrom shutil import which as find_executable\n"
+    )
     message = machine.failure(root, TENSORFLOW="2.21.1", CONTROLLER="ranks.reserve(size)")
     assert "gloo_controller.cc has no 'global_ranks_.reserve(size_)'" in message
     assert len(machine.cached()) == 1
@@ -182,10 +215,15 @@ def test_libraries_that_are_there_are_built_in(machine):
     machine.add("mpirun", "echo mpirun 4.1")
     cuda = machine.add_cuda()
     assert machine.last_line(root, HOROVOD_CUDA_HOME=cuda, HOROVOD_NCCL_HOME=str(header.parent.parent)).startswith(
-        "horovod 0.28.1 (gloo, mpi, nccl): two processes agree; built in")
+        "horovod 0.28.1 (gloo, mpi, nccl): two processes agree; built in"
+    )
     settings = (machine.home / "settings").read_text()
-    for setting in ("HOROVOD_WITH_GLOO=\"1\"", "HOROVOD_WITH_MPI=\"1\"", "HOROVOD_GPU_OPERATIONS=\"NCCL\"",
-                    f"HOROVOD_NCCL_INCLUDE=\"{header.parent}\""):
+    for setting in (
+        'HOROVOD_WITH_GLOO="1"',
+        'HOROVOD_WITH_MPI="1"',
+        'HOROVOD_GPU_OPERATIONS="NCCL"',
+        f'HOROVOD_NCCL_INCLUDE="{header.parent}"',
+    ):
         assert setting in settings
     header.write_text("#define NCCL_MAJOR 3\n")
     assert "built in" in machine.last_line(root, HOROVOD_CUDA_HOME=cuda, HOROVOD_NCCL_HOME=str(header.parent.parent))
@@ -202,14 +240,18 @@ def test_nccl_of_pip_comes_before_the_one_of_cuda(machine):
     (ours / "lib").mkdir()
     (ours / "include" / "nccl.h").write_text("#define NCCL_MAJOR 2\n#define NCCL_MINOR 32\n")
     (ours / "lib" / "libnccl.so.2").touch()
-    look = ('home=$HOROVOD_NCCL_HOME; grep MINOR "$home/include/nccl.h" >"$HOME/header"; '
-            'readlink -f "$home/lib/libnccl.so" >"$HOME/lib"')
+    look = (
+        'home=$HOROVOD_NCCL_HOME; grep MINOR "$home/include/nccl.h" >"$HOME/header"; '
+        'readlink -f "$home/lib/libnccl.so" >"$HOME/lib"'
+    )
     (machine.folder / "bin" / "readlink").symlink_to(shutil.which("readlink"))
-    assert machine.last_line(root, HOROVOD_CUDA_HOME=cuda, BUILD=look).startswith("horovod 0.28.1 (gloo, nccl): two processes")
+    assert machine.last_line(root, HOROVOD_CUDA_HOME=cuda, BUILD=look).startswith(
+        "horovod 0.28.1 (gloo, nccl): two processes"
+    )
     assert (machine.home / "header").read_text() == "#define NCCL_MINOR 32\n"
     assert (machine.home / "lib").read_text().strip() == str((ours / "lib" / "libnccl.so.2").resolve())
     settings = (machine.home / "settings").read_text()
-    assert "HOROVOD_NCCL_LINK=\"SHARED\"" in settings
+    assert 'HOROVOD_NCCL_LINK="SHARED"' in settings
     assert "HOROVOD_NCCL_INCLUDE" not in settings
     assert "nvidia/nccl/lib" in settings  # the loader's path
 
@@ -224,18 +266,29 @@ def test_without_nccl_header_it_says_so_and_builds_without(machine):
 
 def test_settings_of_a_job_around_it_reach_neither_build_nor_check(machine):
     root = machine.checkout()
-    machine.last_line(root, HOROVOD_RANK="3", HOROVOD_WITHOUT_GLOO="1", HOROVOD_WITH_PYTORCH="1",
-                      CHECK='test -z "$HOROVOD_RANK$HOROVOD_WITHOUT_GLOO"')
+    machine.last_line(
+        root,
+        HOROVOD_RANK="3",
+        HOROVOD_WITHOUT_GLOO="1",
+        HOROVOD_WITH_PYTORCH="1",
+        CHECK='test -z "$HOROVOD_RANK$HOROVOD_WITHOUT_GLOO"',
+    )
     settings = (machine.home / "settings").read_text()
     assert "HOROVOD_RANK" not in settings
     assert "WITHOUT_GLOO" not in settings
-    assert "HOROVOD_WITHOUT_MPI=\"1\"" in settings
-    assert re.search(r'CPLUS_INCLUDE_PATH="\S+/include:\S+/external/highwayhash:\S+/external/farmhash_archive/src"', settings)
+    assert 'HOROVOD_WITHOUT_MPI="1"' in settings
+    assert re.search(
+        r'CPLUS_INCLUDE_PATH="\S+/include:\S+/external/highwayhash:\S+/external/farmhash_archive/src"', settings
+    )
 
 
-@pytest.mark.parametrize(("absent", "message"), [
-    ("c++", "no C++17 compiler found; install one, for example: apt install g++ make"),
-    ("make", "make not found; install it, for example: apt install make")])
+@pytest.mark.parametrize(
+    ("absent", "message"),
+    [
+        ("c++", "no C++17 compiler found; install one, for example: apt install g++ make"),
+        ("make", "make not found; install it, for example: apt install make"),
+    ],
+)
 def test_what_to_install(machine, absent, message):
     machine.remove(absent)
     assert message in machine.failure(machine.checkout())
@@ -251,14 +304,28 @@ def test_compiler_without_its_library_is_none(machine):
     assert "no C++17 compiler" in machine.failure(machine.checkout("c"), TENSORFLOW="2.21.1")
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"TOOLS": "echo 'Failed to establish a new connection'; echo 'ERROR: No matching distribution found for wheel'; exit 1"},
-     "cannot build Horovod: the package index cannot be reached (network or proxy?); No matching distribution found for wheel"),
-    ({"BUILD": "echo '  /x/a.cc:3:1: fatal error: b.h: No such file'; echo 'ERROR: Failed building wheel for horovod'; exit 1"},
-     "cannot build Horovod: /x/a.cc:3:1: fatal error: b.h: No such file (log: "),
-    ({"BUILD": "echo '  CMake Error at f.cmake:3 (x):'; echo '    Could NOT find MPI'; exit 1"},
-     "cannot build Horovod: CMake Error at f.cmake:3 (x): Could NOT find MPI"),
-    ({"BUILD": "echo 'c++: fatal error: Killed signal terminated program cc1plus'; exit 1"}, "for lack of memory?")])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {
+                "TOOLS": "echo 'Failed to establish a new connection'; echo 'ERROR: No matching distribution found for wheel'; exit 1"
+            },
+            "cannot build Horovod: the package index cannot be reached (network or proxy?); No matching distribution found for wheel",
+        ),
+        (
+            {
+                "BUILD": "echo '  /x/a.cc:3:1: fatal error: b.h: No such file'; echo 'ERROR: Failed building wheel for horovod'; exit 1"
+            },
+            "cannot build Horovod: /x/a.cc:3:1: fatal error: b.h: No such file (log: ",
+        ),
+        (
+            {"BUILD": "echo '  CMake Error at f.cmake:3 (x):'; echo '    Could NOT find MPI'; exit 1"},
+            "cannot build Horovod: CMake Error at f.cmake:3 (x): Could NOT find MPI",
+        ),
+        ({"BUILD": "echo 'c++: fatal error: Killed signal terminated program cc1plus'; exit 1"}, "for lack of memory?"),
+    ],
+)
 def test_failed_build_is_one_line_leaves_nothing_and_is_tried_again(machine, settings, message):
     root = machine.checkout()
     assert message in machine.failure(root, **settings)
@@ -276,7 +343,9 @@ def test_failed_installation_is_one_line_and_tried_again(machine):
 def test_processes_that_disagree_are_one_line(machine):
     root = machine.checkout()
     failing = "echo starts; echo '[1]<stderr>:Error: 1 processes got [1.0, 10.0]'; echo; exit 1"
-    assert "two processes under horovodrun fail: [1]<stderr>:Error: 1 processes got" in machine.failure(root, CHECK=failing)
+    assert "two processes under horovodrun fail: [1]<stderr>:Error: 1 processes got" in machine.failure(
+        root, CHECK=failing
+    )
 
 
 def test_processes_that_hang_are_ended(machine):

@@ -17,7 +17,12 @@ from efficientdet.training.interruption import INTERRUPTED_EXIT_CODE
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = {"deterministic": True, "checkpoint_steps": 2, "batch_size": 4, "calibration_images": None}  # 3 epochs of 4 steps
+SETTINGS = {
+    "deterministic": True,
+    "checkpoint_steps": 2,
+    "batch_size": 4,
+    "calibration_images": None,
+}  # 3 epochs of 4 steps
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +48,9 @@ def start(drawn, folder, *, ranks=1, **settings):
     if ranks == 1:
         return forked_programs.start(program, env=environment(), output=folder / "output.txt")
     with open(folder / "output.txt", "a") as log:
-        return subprocess.Popen(launched(ranks, program), stdout=log, stderr=log, env=environment(), start_new_session=True)
+        return subprocess.Popen(
+            launched(ranks, program), stdout=log, stderr=log, env=environment(), start_new_session=True
+        )
 
 
 def wait_for(condition, process, *, seconds=180):
@@ -63,7 +70,9 @@ def kill_session(process):
 
 
 def steps_saved(folder):
-    return {int(file.name.split("-")[1].split(".")[0]) for file in folder.glob("ckpt-*.index") if "final" not in file.name}
+    return {
+        int(file.name.split("-")[1].split(".")[0]) for file in folder.glob("ckpt-*.index") if "final" not in file.name
+    }
 
 
 def kill_and_restart(drawn, folder, *, kills, ranks=1, **settings):
@@ -101,13 +110,17 @@ def test_killed_at_random_moments_ends_with_the_same_bits(drawn, unbroken, tmp_p
 def test_two_ranks_killed_end_with_the_same_bits(drawn, tmp_path):
     settings = {**SETTINGS, "batch_size": 2}
     succeeded(run_ranks(2, drawn, tmp_path / "whole", **settings)[0])
-    done, _ = run_ranks(2, drawn, tmp_path / "killed", accident=[1, 3, "kill"], **settings)  # in the middle of an epoch,
+    done, _ = run_ranks(
+        2, drawn, tmp_path / "killed", accident=[1, 3, "kill"], **settings
+    )  # in the middle of an epoch,
     assert done.returncode != 0  # where each rank has statistics of its own
     assert steps_saved(tmp_path / "killed") == {2}
     kill_and_restart(drawn, tmp_path / "killed", kills=1, ranks=2, **settings)
     assert "ckpt-2 after step 2" in (tmp_path / "killed" / "output.txt").read_text()
     same_bits(tmp_path / "killed", tmp_path / "whole")
-    digests = {(tmp_path / folder / f"digest-{rank}.txt").read_text() for folder in ("whole", "killed") for rank in (0, 1)}
+    digests = {
+        (tmp_path / folder / f"digest-{rank}.txt").read_text() for folder in ("whole", "killed") for rank in (0, 1)
+    }
     assert len(digests) == 1
 
 
@@ -138,8 +151,13 @@ time.sleep(60)
 def test_the_launcher_waits_for_ranks_that_save(tmp_path):
     """Horovod alone kills after five seconds."""
     with open(tmp_path / "output.txt", "w") as log:
-        process = subprocess.Popen([*LAUNCHER, "-np", "2", sys.executable, "-c", SLOW_TO_END], stdout=log, stderr=log,
-                                   env=environment(), start_new_session=True)
+        process = subprocess.Popen(
+            [*LAUNCHER, "-np", "2", sys.executable, "-c", SLOW_TO_END],
+            stdout=log,
+            stderr=log,
+            env=environment(),
+            start_new_session=True,
+        )
     assert wait_for(lambda: (tmp_path / "output.txt").read_text().count("up") == 2, process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == INTERRUPTED_EXIT_CODE
@@ -170,8 +188,16 @@ def test_two_ranks_asked_to_stop_agree_and_save(drawn, tmp_path):
 
 @needs_horovod
 def test_writing_for_longer_than_a_step_may_take_kills_nobody(drawn, tmp_path):
-    done, _ = run_ranks(2, drawn, tmp_path, batch_size=4, checkpoint_steps=1, stop_epoch=1, slow_writing=14,
-                        env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"})
+    done, _ = run_ranks(
+        2,
+        drawn,
+        tmp_path,
+        batch_size=4,
+        checkpoint_steps=1,
+        stop_epoch=1,
+        slow_writing=14,
+        env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"},
+    )
     succeeded(done)
     assert steps_saved(tmp_path) == {1, 2}
 

@@ -22,21 +22,41 @@ STEPS, BATCH = 10, 4
 
 
 def call(backend, *programs):
-    environment = {**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1",
-                   "PYTHONPATH": os.pathsep.join(map(str, (TESTS.parent, TESTS))),
-                   "XLA_FLAGS": "--xla_backend_optimization_level=0"}  # nothing is timed here
-    done = subprocess.run([sys.executable, str(TESTS / "miniature_programs.py"), json.dumps(programs)], env=environment,
-                          capture_output=True, text=True, timeout=600)
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": backend,
+        "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "PYTHONPATH": os.pathsep.join(map(str, (TESTS.parent, TESTS))),
+        "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    }  # nothing is timed here
+    done = subprocess.run(
+        [sys.executable, str(TESTS / "miniature_programs.py"), json.dumps(programs)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
 def start(folder, drawn):
     """A checkpoint from which both begin: the backends draw other random weights from the same seed."""
-    arrays = {name: np.asarray(variable)
-              for name, variable in named_variables(miniature_detector(len(drawn.class_names)).network).items()}
+    arrays = {
+        name: np.asarray(variable)
+        for name, variable in named_variables(miniature_detector(len(drawn.class_names)).network).items()
+    }
     hparams = hyperparameters_of("efficientdet-d0", {"image_size": 64})
-    write_arrays(str(folder / "start"), arrays, Description(
-        model_name="efficientdet-d0", hparams=hparams.to_dict(), categories=drawn.class_names.to_categories(), weights="raw"))
+    write_arrays(
+        str(folder / "start"),
+        arrays,
+        Description(
+            model_name="efficientdet-d0",
+            hparams=hparams.to_dict(),
+            categories=drawn.class_names.to_categories(),
+            weights="raw",
+        ),
+    )
     return f"{folder}/start"
 
 
@@ -49,16 +69,43 @@ def both(tmp_path_factory, with_jax):
     validation, common = f"--val_file_pattern={folder}/drawn/val-*.tfrecord", ("--precision=float32", "--use_xla=false")
     for backend in ("jax", "tensorflow"):
         model_dir = folder / backend
-        call(backend, [
-            "train", f"--training_file_pattern={folder}/drawn/train-*.tfrecord", validation, f"--model_dir={model_dir}",
-            f"--pretrained_ckpt={checkpoint}", f"--batch_size={BATCH}", f"--eval_batch_size={BATCH}",
-            f"--num_examples_per_epoch={BATCH}",  # an epoch is a step, as curves have a point for each epoch
-            f"--num_epochs={STEPS}", f"--checkpoint_period={STEPS}", "--lr=0.01", "--loggers=json", "--hparams=image_size=64",
-            "--calibration_images=0", *common], [
-            "eval", f"--ckpt={folder}/jax/ckpt-final", validation, f"--batch_size={BATCH}",
-            f"--output_json={model_dir}/numbers.json", *common], [
-            "infer", f"--model_dir={folder}/jax/ckpt-final", f"--image_path={folder}/drawn/val", "--batch_size=2",
-            f"--output_dir={model_dir}/out", "--min_score_thresh=0.01", *common])
+        call(
+            backend,
+            [
+                "train",
+                f"--training_file_pattern={folder}/drawn/train-*.tfrecord",
+                validation,
+                f"--model_dir={model_dir}",
+                f"--pretrained_ckpt={checkpoint}",
+                f"--batch_size={BATCH}",
+                f"--eval_batch_size={BATCH}",
+                f"--num_examples_per_epoch={BATCH}",  # an epoch is a step, as curves have a point for each epoch
+                f"--num_epochs={STEPS}",
+                f"--checkpoint_period={STEPS}",
+                "--lr=0.01",
+                "--loggers=json",
+                "--hparams=image_size=64",
+                "--calibration_images=0",
+                *common,
+            ],
+            [
+                "eval",
+                f"--ckpt={folder}/jax/ckpt-final",
+                validation,
+                f"--batch_size={BATCH}",
+                f"--output_json={model_dir}/numbers.json",
+                *common,
+            ],
+            [
+                "infer",
+                f"--model_dir={folder}/jax/ckpt-final",
+                f"--image_path={folder}/drawn/val",
+                "--batch_size=2",
+                f"--output_dir={model_dir}/out",
+                "--min_score_thresh=0.01",
+                *common,
+            ],
+        )
     return folder / "jax", folder / "tensorflow"
 
 
@@ -98,8 +145,10 @@ def test_infer_finds_the_same_in_the_same_checkpoint(both):
     jax, tensorflow = (json.loads((folder / "out" / "detections.json").read_text()) for folder in both)
     assert len(jax) == len(tensorflow) > 0
     for file in {found["file_name"] for found in jax}:
-        ours, others = (np.array([[*found["bbox"], found["score"]] for found in detections if found["file_name"] == file])
-                        for detections in (jax, tensorflow))
+        ours, others = (
+            np.array([[*found["bbox"], found["score"]] for found in detections if found["file_name"] == file])
+            for detections in (jax, tensorflow)
+        )
         np.testing.assert_allclose(ours[0], others[0], rtol=1e-3, atol=0.02)  # the best; bbox to 0.01 pixels
         np.testing.assert_allclose(ours[:, 4], others[:, 4], atol=2e-3)
         assert (both[0] / "out" / file).is_file()

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from efficientdet.run_log.event_file import EventFile
-from efficientdet.run_log.journal import TRAINING_UNITS, Interval, Journal, Speed, average_speed, read_curves, read_intervals
+from efficientdet.run_log.journal import (
+    TRAINING_UNITS,
+    Interval,
+    Journal,
+    Speed,
+    average_speed,
+    read_curves,
+    read_intervals,
+)
 from program_support.errors import InputError
 
 
@@ -41,18 +49,34 @@ def test_the_lines_of_a_run(tmp_path, capsys):
         journal.log((3, 7), {"loss": 1.5})
         journal.interval(Interval(10, 30, 160, 4.0, 1.5))
     lines = parsed(tmp_path / "time_log.txt")
-    metadata = lines[:len(TRAINING_UNITS)]
+    metadata = lines[: len(TRAINING_UNITS)]
     assert {line["metric"]: line["metadata"] for line in metadata} == {
-        "avg_fps_training": {"unit": "images/s"}, "avg_fps_training_per_GPU": {"unit": "images/s"},
-        "avg_latency_training": {"unit": "s"}, "latency_training_p50": {"unit": "s"}, "latency_training_p95": {"unit": "s"},
-        "input_wait": {"unit": "%"}, "training_loss": {"unit": None}, "e2e_training_time": {"unit": "s"},
-        "validation_accuracy_mAP": {"unit": "%"}, "target_mAP": {"unit": "%"}, "time_to_target": {"unit": "min"}}
+        "avg_fps_training": {"unit": "images/s"},
+        "avg_fps_training_per_GPU": {"unit": "images/s"},
+        "avg_latency_training": {"unit": "s"},
+        "latency_training_p50": {"unit": "s"},
+        "latency_training_p95": {"unit": "s"},
+        "input_wait": {"unit": "%"},
+        "training_loss": {"unit": None},
+        "e2e_training_time": {"unit": "s"},
+        "validation_accuracy_mAP": {"unit": "%"},
+        "target_mAP": {"unit": "%"},
+        "time_to_target": {"unit": "min"},
+    }
     assert all(line["type"] == "METADATA" for line in metadata)
-    log, interval = lines[len(TRAINING_UNITS):]
+    log, interval = lines[len(TRAINING_UNITS) :]
     assert (log["type"], log["step"], log["data"]) == ("LOG", [3, 7], {"loss": 1.5})
-    assert (interval["step"], interval["data"]) == ("PARAMETER", {"Latency": "4.00 seconds", "fps": 40.0,
-                                                                  "steps": [10, 30], "images": 160, "seconds": 4.0,
-                                                                  "input_seconds": 1.5})
+    assert (interval["step"], interval["data"]) == (
+        "PARAMETER",
+        {
+            "Latency": "4.00 seconds",
+            "fps": 40.0,
+            "steps": [10, 30],
+            "images": 160,
+            "seconds": 4.0,
+            "input_seconds": 1.5,
+        },
+    )
     for line in lines:
         assert set(line) - {"step", "data", "metric", "metadata"} == {"timestamp", "elapsedtime", "datetime", "type"}
         assert before <= float(line["timestamp"]) <= datetime.now().timestamp()
@@ -89,8 +113,18 @@ def test_a_resumed_run_appends_even_after_half_a_line(tmp_path):
 
 def test_numbers_of_every_kind(tmp_path):
     with Journal(tmp_path, units={}) as journal:
-        journal.log(np.int64(5), {"a": np.float32(0.5), "b": np.arange(2), "c": math.nan, "d": -math.inf, "e": None,
-                                  "f": (1, np.bool_(True)), "g": "größe"})
+        journal.log(
+            np.int64(5),
+            {
+                "a": np.float32(0.5),
+                "b": np.arange(2),
+                "c": math.nan,
+                "d": -math.inf,
+                "e": None,
+                "f": (1, np.bool_(True)),
+                "g": "größe",
+            },
+        )
     line = parsed(tmp_path / "time_log.txt")[0]
     assert line["step"] == 5
     assert line["data"] == {"a": 0.5, "b": [0, 1], "c": "nan", "d": "-inf", "e": None, "f": [1, True], "g": "größe"}
@@ -99,8 +133,8 @@ def test_numbers_of_every_kind(tmp_path):
 def test_average_speed_by_hand():
     steady = [Interval(step, step + 1, 8, 2.0) for step in range(1, 9)]
     intervals = [Interval(0, 1, 8, 100.0), *steady, Interval(9, 11, 16, 8.0)]
-    # The first of ten is left out: (8 * 8 + 16) images in 24 seconds, 10 steps; of eight times 2 s a step and once 4 s, 0.95 of
-    # the way from the first to the last is 0.6 of the way from the eighth to the ninth.
+    # The first of ten is left out: (8 * 8 + 16) images in 24 seconds, 10 steps; of eight times 2 s a step and once 4 s,
+    # 0.95 of the way from the first to the last is 0.6 of the way from the eighth to the ninth.
     assert average_speed(intervals) == Speed(pytest.approx(80 / 24), pytest.approx(2.4), 2.0, pytest.approx(3.2))
 
 
@@ -132,8 +166,10 @@ def test_average_speed_of_random_intervals():
     for count in generator.integers(1, 60, 20):
         steps, seconds = generator.integers(1, 9, count), generator.random(count) + 0.1
         ends = np.cumsum(steps)
-        intervals = [Interval(int(end - n), int(end), int(4 * n), float(s))
-                     for end, n, s in zip(ends, steps, seconds, strict=True)]
+        intervals = [
+            Interval(int(end - n), int(end), int(4 * n), float(s))
+            for end, n, s in zip(ends, steps, seconds, strict=True)
+        ]
         start = count // 10
         rate = steps[start:].sum() / seconds[start:].sum()
         assert average_speed(intervals)[:2] == (pytest.approx(4 * rate), pytest.approx(1 / rate))
@@ -144,11 +180,25 @@ def test_finish_and_validation(tmp_path, capsys):
         for step in range(20):
             journal.interval(Interval(step, step + 1, 16, 2.0 if step >= 2 else 50.0))
         journal.validation(10, step=20, average_precision=0.51236)
-        averages = journal.finish(training_loss=0.7, seconds=140.0, devices=4, input_wait=0.25,
-                                  goal={"target_mAP": 34.0, "time_to_target": 2.25})
-    wanted = {"avg_fps_training": 8.0, "avg_fps_training_per_GPU": 2.0, "avg_latency_training": 2.0,
-              "latency_training_p50": 2.0, "latency_training_p95": 2.0, "input_wait": 25.0,
-              "training_loss": 0.7, "e2e_training_time": 140.0, "target_mAP": 34.0, "time_to_target": 2.25}
+        averages = journal.finish(
+            training_loss=0.7,
+            seconds=140.0,
+            devices=4,
+            input_wait=0.25,
+            goal={"target_mAP": 34.0, "time_to_target": 2.25},
+        )
+    wanted = {
+        "avg_fps_training": 8.0,
+        "avg_fps_training_per_GPU": 2.0,
+        "avg_latency_training": 2.0,
+        "latency_training_p50": 2.0,
+        "latency_training_p95": 2.0,
+        "input_wait": 25.0,
+        "training_loss": 0.7,
+        "e2e_training_time": 140.0,
+        "target_mAP": 34.0,
+        "time_to_target": 2.25,
+    }
     assert averages == wanted
     validation, curve, last = parsed(tmp_path / "time_log.txt")[-3:]
     assert (curve["step"], curve["data"]) == (20, {"validation/AP": 0.51236})
@@ -162,8 +212,10 @@ def test_finish_and_validation(tmp_path, capsys):
 
 def test_finish_without_a_step_has_no_speed(tmp_path):
     with Journal(tmp_path) as journal:
-        assert journal.finish(training_loss=0.7, seconds=1.0, devices=1) == {"training_loss": 0.7,
-                                                                            "e2e_training_time": 1.0}
+        assert journal.finish(training_loss=0.7, seconds=1.0, devices=1) == {
+            "training_loss": 0.7,
+            "e2e_training_time": 1.0,
+        }
 
 
 def test_a_run_without_a_step_has_no_loss_and_days_are_written_in_full(tmp_path, capsys):

@@ -49,8 +49,12 @@ def pods(document):
     """Each pod template as a pod."""
     for kind, replica in document["spec"]["mpiReplicaSpecs"].items():
         template = copy.deepcopy(replica["template"])
-        yield {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": kind.lower(), **template.get("metadata", {})},
-               "spec": template["spec"]}
+        yield {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": kind.lower(), **template.get("metadata", {})},
+            "spec": template["spec"],
+        }
 
 
 def check_pod(pod):
@@ -66,7 +70,9 @@ def test_jobs_are_what_the_operator_takes(check_job, gpus, gpu_memory):
         check_pod(pod)
 
 
-@pytest.mark.parametrize(("key", "value"), [("slotsPerWorker", "one"), ("slotPerWorker", 1), ("runPolicy", {"backoff": 1})])
+@pytest.mark.parametrize(
+    ("key", "value"), [("slotsPerWorker", "one"), ("slotPerWorker", 1), ("runPolicy", {"backoff": 1})]
+)
 def test_a_wrong_job_is_told(check_job, key, value):
     document = job()
     document["spec"][key] = value
@@ -107,7 +113,10 @@ def test_pods_keep_to_the_restricted_standard():
         assert {key: context.get(key) for key in RESTRICTED} == RESTRICTED
         assert context["runAsUser"] == context["fsGroup"] == 1000  # the image's user may write to the volume
         for container in pod["spec"]["containers"]:
-            assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            }
 
 
 @pytest.mark.parametrize("name", ["null", "true", "on", "e3", "n", "yes"])
@@ -116,12 +125,16 @@ def test_names_that_yaml_would_read_as_something_else(name):
     assert (document["metadata"]["name"], document["metadata"]["namespace"]) == (name, name)
     assert document["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": name}
     assert document["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["volumes"][0]["persistentVolumeClaim"] == {
-        "claimName": name}
+        "claimName": name
+    }
 
 
 def test_numbers_for_names_stay_text():
     assert job(queue="123", namespace="1e3", claim="0x1f")["metadata"] == {
-        "name": "efficientdet-d0-8gpu40gb", "namespace": "1e3", "labels": {"kueue.x-k8s.io/queue-name": "123"}}
+        "name": "efficientdet-d0-8gpu40gb",
+        "namespace": "1e3",
+        "labels": {"kueue.x-k8s.io/queue-name": "123"},
+    }
 
 
 def test_the_longest_name_leaves_room_for_the_names_of_hosts():
@@ -137,8 +150,9 @@ def launcher_arguments(**options):
     return container["args"]
 
 
-@pytest.mark.parametrize(("gpus", "gpu_memory", "batch_size"),
-                         [(8, 40, 80), (8, 80, 200), (4, 24, 40), (256, 80, 8), (4096, 80, 1)])
+@pytest.mark.parametrize(
+    ("gpus", "gpu_memory", "batch_size"), [(8, 40, 80), (8, 80, 200), (4, 24, 40), (256, 80, 8), (4096, 80, 1)]
+)
 def test_batch_and_rate(gpus, gpu_memory, batch_size):
     arguments = launcher_arguments(gpus=gpus, gpu_memory=gpu_memory)
     assert f"--batch_size={batch_size}" in arguments
@@ -149,10 +163,12 @@ def test_batch_and_rate(gpus, gpu_memory, batch_size):
 
 def test_flags_of_the_training_exist():
     root = K8S.parents[1]
-    train = "".join((root / "efficientdet" / file).read_text()
-                    for file in ("operations/train_model.py", "configuration/flag_definitions.py"))
+    train = "".join(
+        (root / "efficientdet" / file).read_text()
+        for file in ("operations/train_model.py", "configuration/flag_definitions.py")
+    )
     arguments = launcher_arguments()
-    given = arguments[arguments.index("train.py") + 1:]
+    given = arguments[arguments.index("train.py") + 1 :]
     assert len(given) > 10
     for flag in given:
         assert f'"{flag.removeprefix("--").split("=")[0]}"' in train, flag
@@ -163,20 +179,26 @@ def test_kueue():
     assert job()["metadata"]["labels"] == {}
 
 
-@pytest.mark.parametrize(("flags", "message"), [
-    (["--gpus=0", "--gpu_memory=40"], "--gpus=0: expected at least 1"),
-    (["--gpus=8", "--gpu_memory=41"], "--gpu_memory=41: expected one of 24, 32, 40, 80, 141"),
-    (["--gpus=8", "--gpu_memory=40", "--queue=Team A"], "--queue=Team A: expected small letters"),
-    (["--gpus=8", "--gpu_memory=40", "--image=a b"], "--image=a b: expected the name of an image"),
-    (["--gpu=8", "--gpu_memory=40"], "--gpus"),
-    (["--gpus=8", "--gpu_memory=40", "--epochs=-1"], "--epochs=-1: expected at least 1"),
-    (["--gpus=8", "--gpu_memory=40", "--epochs=0"], "--epochs=0: expected at least 1"),
-    (["--gpus=8", "--gpu_memory=40", "--name=123"], "--name=123: expected small letters, digits and hyphens, a letter first"),
-    (["--gpus=8", "--gpu_memory=40", "--name="], "--name=: expected small letters"),
-    (["--gpus=8", "--gpu_memory=40", "--queue="], "--queue=: expected small letters"),
-    (["--gpus=8", "--gpu_memory=40", "--image=-v"], "--image=-v: expected the name of an image"),
-    (["--gpus=8", "--gpu_memory=40", "--image="], "--image=: expected the name of an image"),
-])
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--gpus=0", "--gpu_memory=40"], "--gpus=0: expected at least 1"),
+        (["--gpus=8", "--gpu_memory=41"], "--gpu_memory=41: expected one of 24, 32, 40, 80, 141"),
+        (["--gpus=8", "--gpu_memory=40", "--queue=Team A"], "--queue=Team A: expected small letters"),
+        (["--gpus=8", "--gpu_memory=40", "--image=a b"], "--image=a b: expected the name of an image"),
+        (["--gpu=8", "--gpu_memory=40"], "--gpus"),
+        (["--gpus=8", "--gpu_memory=40", "--epochs=-1"], "--epochs=-1: expected at least 1"),
+        (["--gpus=8", "--gpu_memory=40", "--epochs=0"], "--epochs=0: expected at least 1"),
+        (
+            ["--gpus=8", "--gpu_memory=40", "--name=123"],
+            "--name=123: expected small letters, digits and hyphens, a letter first",
+        ),
+        (["--gpus=8", "--gpu_memory=40", "--name="], "--name=: expected small letters"),
+        (["--gpus=8", "--gpu_memory=40", "--queue="], "--queue=: expected small letters"),
+        (["--gpus=8", "--gpu_memory=40", "--image=-v"], "--image=-v: expected the name of an image"),
+        (["--gpus=8", "--gpu_memory=40", "--image="], "--image=: expected the name of an image"),
+    ],
+)
 def test_mistakes(flags, message):
     done = subprocess.run([sys.executable, str(K8S / "render.py"), *flags], capture_output=True, text=True)
     assert done.returncode == 2
@@ -186,6 +208,10 @@ def test_mistakes(flags, message):
 
 
 def test_the_command_of_the_readme():
-    done = subprocess.run([sys.executable, str(K8S / "render.py"), "--gpus=8", "--gpu_memory=40", "--queue=NAME".lower()],
-                          capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, str(K8S / "render.py"), "--gpus=8", "--gpu_memory=40", "--queue=NAME".lower()],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert yaml.safe_load(done.stdout)["metadata"]["name"] == "efficientdet-d0-8gpu40gb"

@@ -30,7 +30,9 @@ def drawn(tmp_path_factory):
 def test_boxes_of_records_are_those_of_the_annotations(drawn):
     index = index_records(drawn.records("train"))
     images = labeled_records(index, drawn.class_names)
-    annotated = labeled_annotations(read_coco(object_annotations_file=drawn.annotations("train")), str(drawn.folder / "train"))
+    annotated = labeled_annotations(
+        read_coco(object_annotations_file=drawn.annotations("train")), str(drawn.folder / "train")
+    )
     assert sorted(images.names) == sorted(annotated.names)
     assert len(images.boxes) == len(annotated.boxes) > 9
     for number, name in enumerate(images.names):
@@ -66,18 +68,22 @@ def test_records_of_other_programs(tmp_path):
 
 
 def test_negative_and_large_integers():
-    values = [-1, 0, 127, 128, 2**40, -2**63]
-    example = tf.train.Example(features=tf.train.Features(feature={"k": tf.train.Feature(
-        int64_list=tf.train.Int64List(value=values))})).SerializeToString()
+    values = [-1, 0, 127, 128, 2**40, -(2**63)]
+    example = tf.train.Example(
+        features=tf.train.Features(feature={"k": tf.train.Feature(int64_list=tf.train.Int64List(value=values))})
+    ).SerializeToString()
     assert record_fields(example, 0, len(example), {b"k"})[b"k"].tolist() == values
 
 
-@pytest.mark.parametrize(("payload", "message"), [
-    (tiny_records.altered(1, {"object/bbox/xmin": [0.1, 0.2]}), "at byte 0 holds lists of unequal lengths"),
-    (tiny_records.example(1, category_id=9), "unknown category ids [9]"),
-    (tiny_records.example(1)[:-3], "ends in the middle of a field"),
-    (b"\xff" * 30, "has a number of more than 64 bits"),
-])
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (tiny_records.altered(1, {"object/bbox/xmin": [0.1, 0.2]}), "at byte 0 holds lists of unequal lengths"),
+        (tiny_records.example(1, category_id=9), "unknown category ids [9]"),
+        (tiny_records.example(1)[:-3], "ends in the middle of a field"),
+        (b"\xff" * 30, "has a number of more than 64 bits"),
+    ],
+)
 def test_broken_records_are_refused(tmp_path, payload, message):
     with pytest.raises(InputError, match="r: ") as error:
         labeled_records(written(tmp_path, payload), ONE)
@@ -86,8 +92,15 @@ def test_broken_records_are_refused(tmp_path, payload, message):
 
 def config(drawn, **settings):
     hparams = hyperparameters_of("efficientdet-d0", settings.pop("hparams", {}))
-    return TrainingConfig(hparams=hparams, records=drawn.records("train"), val_records=(), val_json_file=None,
-                          class_names=drawn.class_names, model_dir="unused", **settings)
+    return TrainingConfig(
+        hparams=hparams,
+        records=drawn.records("train"),
+        val_records=(),
+        val_json_file=None,
+        class_names=drawn.class_names,
+        model_dir="unused",
+        **settings,
+    )
 
 
 FITTING = {"image_size": 256, "anchor_scale": 2.8, "jitter_min": 0.9, "jitter_max": 1.1}

@@ -1,9 +1,9 @@
 """The language of the project: standard terms, American spelling, short lines in pages.
 
-Every rule of words is a pattern over the names, strings, docstrings and comments of Python files, and over the lines of pages,
-scripts and settings. Code in Markdown is skipped. Ruff checks the form of docstrings. Rules and exceptions are in
-language_rules.py. Its ALLOWED has the findings that are left and may only shrink. `python tests/test_language.py` prints all
-findings, and ALLOWED as it should be.
+Every rule of words is a pattern over the names, strings, docstrings and comments of Python files, and over the lines of
+pages, scripts and settings. Code in Markdown is skipped. Ruff checks the form of docstrings. Rules and exceptions are
+in language_rules.py. Its ALLOWED has the findings that are left and may only shrink. `python tests/test_language.py`
+prints all findings, and ALLOWED as it should be.
 """
 
 import ast
@@ -24,9 +24,35 @@ from language_rules import ALLOWED, EXCEPTIONS, RULES
 
 ROOT = Path(__file__).resolve().parent.parent
 
-FOLDERS = (".ci", ".github", "benchmarks", "dataset", "docs", "efficientdet", "model", "object_detection", "program_support",
-           "scripts", "testdata")
-LINES = {".css", ".conf", ".html", ".ipynb", ".js", ".md", ".sh", ".sub", ".toml", ".yaml", ".yml", ".cff", "Dockerfile", "run"}
+FOLDERS = (
+    ".ci",
+    ".github",
+    "benchmarks",
+    "dataset",
+    "docs",
+    "efficientdet",
+    "model",
+    "object_detection",
+    "program_support",
+    "scripts",
+    "testdata",
+)
+LINES = {
+    ".css",
+    ".conf",
+    ".html",
+    ".ipynb",
+    ".js",
+    ".md",
+    ".sh",
+    ".sub",
+    ".toml",
+    ".yaml",
+    ".yml",
+    ".cff",
+    "Dockerfile",
+    "run",
+}
 WIDEST_LINE = 120  # characters of Markdown
 MOST_EXCEPTIONS = 20
 
@@ -73,7 +99,9 @@ def _docstrings(root: Path) -> Iterator[Finding]:
     files = list(map(str, _files(root, {".py"})))
     if not files:  # ruff would check the working directory
         return
-    done = subprocess.run([sys.executable, "-m", "ruff", "check", *options, *files], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", *options, *files], capture_output=True, text=True, check=True
+    )
     for found in json.loads(done.stdout):
         path = Path(found["filename"]).resolve().relative_to(root.resolve()).as_posix()
         yield Finding(found["code"], path, found["location"]["row"], found["message"])
@@ -159,15 +187,21 @@ def test_no_rule_is_broken_more_often_than_allowed():
     shown = [f"{finding.path}:{finding.line}: {finding.rule}: {finding.text}"
              + (f" (write: {RULES[finding.rule][1]})" if finding.rule in RULES else "")
              for finding in found if (finding.rule, finding.folder) in more]  # fmt: skip
-    assert not shown, "\n".join(["more findings of a rule in a folder than ALLOWED of tests/language_rules.py has:", *shown])
+    assert not shown, "\n".join(
+        ["more findings of a rule in a folder than ALLOWED of tests/language_rules.py has:", *shown]
+    )
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("place", ["model/a.py: string", "model/a.py: comment", "docs/a.md", "docs/a.html", "scripts/a.sh"])
+@pytest.mark.parametrize(
+    "place", ["model/a.py: string", "model/a.py: comment", "docs/a.md", "docs/a.html", "scripts/a.sh"]
+)
 def test_a_planted_violation_is_found(tmp_path, rule, place):
     name, _, kind = place.partition(": ")
     violation = RULES[rule][2]
-    text = {"string": f'x = f"{{1}} {violation} {{2}}"\n', "comment": f"x = 1  # {violation}\n"}.get(kind, f"# {violation}\n")
+    text = {"string": f'x = f"{{1}} {violation} {{2}}"\n', "comment": f"x = 1  # {violation}\n"}.get(
+        kind, f"# {violation}\n"
+    )
     _write(tmp_path / name, text)
     found = list(findings(tmp_path))
     assert rule in {finding.rule for finding in found}

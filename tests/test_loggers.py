@@ -74,8 +74,11 @@ def test_wandb_draws_over_our_steps(tmp_path, monkeypatch, wandb):
     [logger] = open_loggers(["wandb"], tmp_path, settings={}, project="retina")
     assert init.call_args.kwargs["project"] == "retina"
     logger.scalars(20, {"train/loss": 2.0})
-    assert run.mock_calls == [call.define_metric("step"), call.define_metric("*", step_metric="step"),
-                              call.log({"step": 20, "train/loss": 2.0})]
+    assert run.mock_calls == [
+        call.define_metric("step"),
+        call.define_metric("*", step_metric="step"),
+        call.log({"step": 20, "train/loss": 2.0}),
+    ]
 
 
 def test_wandb_refuses(tmp_path, monkeypatch, wandb):

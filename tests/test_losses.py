@@ -41,8 +41,10 @@ def test_focal_loss_against_the_oracle(alpha, gamma, label_smoothing):
     rng = np.random.default_rng(0)
     logits, targets = rng.normal(size=(3, 50)).astype(np.float32) * 4, rng.integers(0, 2, (3, 50))
     options = {"alpha": alpha, "gamma": gamma, "label_smoothing": label_smoothing}
-    wanted = [oracles.focal_loss(float(logit), int(target), **options)
-              for logit, target in zip(logits.ravel(), targets.ravel(), strict=True)]
+    wanted = [
+        oracles.focal_loss(float(logit), int(target), **options)
+        for logit, target in zip(logits.ravel(), targets.ravel(), strict=True)
+    ]
     np.testing.assert_allclose(np.ravel(focal(logits, targets, **options)), wanted, rtol=1e-4, atol=1e-6)
 
 
@@ -109,8 +111,10 @@ def test_focal_loss_of_classes_has_the_bits_of_focal_loss(gamma):
     classes = tf.constant(rng.integers(-1, 5, (2, 9)), tf.int32)
     options = {"alpha": 0.25, "gamma": gamma, "label_smoothing": 0.1}
     found = []
-    for loss in (lambda: focal_loss_of_classes(logits, classes, **options),
-                 lambda: focal_loss(logits, classes[..., None] == tf.range(5), **options)):
+    for loss in (
+        lambda: focal_loss_of_classes(logits, classes, **options),
+        lambda: focal_loss(logits, classes[..., None] == tf.range(5), **options),
+    ):
         with tf.GradientTape() as tape:
             tape.watch(logits)
             losses = 3.0 * loss()
@@ -123,8 +127,10 @@ def test_the_published_losses_of_retinanet(golden_folder):
     """Sums by the number of positives of each image; the one without has divisor 1. Anchors between count in no class."""
     golden = np.load(golden_folder / "families" / "retinanet_losses.npz")
     for image in range(4):
-        logits, deltas, boxes = (golden[name][image] if name in golden else golden[f"{name}{image}"]
-                                 for name in ("cls_logits", "bbox_regression", "boxes"))
+        logits, deltas, boxes = (
+            golden[name][image] if name in golden else golden[f"{name}{image}"]
+            for name in ("cls_logits", "bbox_regression", "boxes")
+        )
         matched, ignored = oracles.match(boxes, golden["anchors"], positive_iou=0.5, negative_iou=0.4, claim="ties")
         positive = np.flatnonzero(matched >= 0)
         assert len(positive) == golden["num_foreground"][image]
@@ -140,8 +146,10 @@ def test_the_published_losses_of_retinanet(golden_folder):
 
 def cross_entropy(logits, classes):
     """In float64, one entry at a time."""
-    losses = [np.logaddexp.reduce(np.float64(row)) - np.float64(row)[number]
-              for row, number in zip(logits.reshape(-1, logits.shape[-1]), np.ravel(classes), strict=True)]
+    losses = [
+        np.logaddexp.reduce(np.float64(row)) - np.float64(row)[number]
+        for row, number in zip(logits.reshape(-1, logits.shape[-1]), np.ravel(classes), strict=True)
+    ]
     return np.reshape(losses, np.shape(classes))
 
 
@@ -182,8 +190,11 @@ def test_softmax_cross_entropy_is_finite_in_value_and_gradient():
 
 
 def test_16_bits_are_judged_in_32():
-    for loss in (softmax_cross_entropy(tf.constant([[300.0, 0]], tf.float16), tf.constant([1])),
-                 l1_loss(tf.constant([300.0], tf.float16)), smooth_l1_loss(tf.constant([300.5], tf.float16), beta=1.0)):
+    for loss in (
+        softmax_cross_entropy(tf.constant([[300.0, 0]], tf.float16), tf.constant([1])),
+        l1_loss(tf.constant([300.0], tf.float16)),
+        smooth_l1_loss(tf.constant([300.5], tf.float16), beta=1.0),
+    ):
         assert loss.dtype == tf.float32
         assert float(loss[0]) == 300.0
 
@@ -226,7 +237,9 @@ def test_the_published_losses_of_proposals(golden_folder):
     """Smooth L1 of beta 1/9 over positives, binary cross entropy (a focal loss of gamma 0, twice) over all, of all samples."""
     golden = np.load(golden_folder / "families" / "maskrcnn_rpn_losses.npz")
     labels, logits = golden["labels"], golden["objectness"][..., None]
-    losses = 2 * focal_loss_of_classes(tf.constant(logits), tf.constant(np.where(labels == 1, 0, -1)), alpha=0.5, gamma=0.0)
+    losses = 2 * focal_loss_of_classes(
+        tf.constant(logits), tf.constant(np.where(labels == 1, 0, -1)), alpha=0.5, gamma=0.0
+    )
     assert np.float64(losses)[labels >= 0].mean() == pytest.approx(float(golden["all_objectness_loss"]), rel=1e-5)
 
 

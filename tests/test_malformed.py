@@ -31,8 +31,9 @@ IMAGES, ANNOTATIONS = promised("Unusual and damaged images"), promised("Unusual 
 
 
 def settings(folder: Path, prefix: Path) -> ConversionConfig:
-    return ConversionConfig(image_folder=str(folder), output_prefix=str(prefix), num_shards=2, processes=1,
-                            max_bad_fraction=1.0)
+    return ConversionConfig(
+        image_folder=str(folder), output_prefix=str(prefix), num_shards=2, processes=1, max_bad_fraction=1.0
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +43,15 @@ def converted_images(data_folder, tmp_path_factory):
     content = {
         "categories": [{"id": 3, "name": "thing"}],
         "images": [{"id": number, "file_name": name} for number, name in enumerate(IMAGES)],
-        "annotations": [{"id": number + 1, "image_id": number, "category_id": 3, "bbox": [0, 0, 1, 1]}
-                        for number in range(len(IMAGES))],
+        "annotations": [
+            {"id": number + 1, "image_id": number, "category_id": 3, "bbox": [0, 0, 1, 1]}
+            for number in range(len(IMAGES))
+        ],
     }
     (folder / "all.json").write_text(json.dumps(content))
-    report = convert(read_coco(object_annotations_file=str(folder / "all.json")),
-                     settings(data_folder / "malformed", folder / "all"))
+    report = convert(
+        read_coco(object_annotations_file=str(folder / "all.json")), settings(data_folder / "malformed", folder / "all")
+    )
     records = {}
     for path in sorted(folder.glob("all-*")):
         for serialized in tf.data.TFRecordDataset(str(path)):
@@ -61,8 +65,11 @@ def converted_images(data_folder, tmp_path_factory):
 
 def test_every_file_has_a_row(data_folder):
     folder = data_folder / "malformed"
-    images = {path.name for path in folder.iterdir()
-              if path.is_file() and path.suffix not in (".md", ".json") and not path.name.startswith("LICENSE")}
+    images = {
+        path.name
+        for path in folder.iterdir()
+        if path.is_file() and path.suffix not in (".md", ".json") and not path.name.startswith("LICENSE")
+    }
     assert set(IMAGES) == images
     assert set(ANNOTATIONS) == {path.name for path in (folder / "annotations").iterdir()} - {"MANIFEST.json"}
 
@@ -76,8 +83,11 @@ def test_image(name, converted_images, data_folder):
     assert (name in records) == (outcome != "skipped")
     if name in records:
         example, encoded, pixels = records[name]
-        assert pixels.shape == (example["image/height"].int64_list.value[0], example["image/width"].int64_list.value[0],
-                                3)
+        assert pixels.shape == (
+            example["image/height"].int64_list.value[0],
+            example["image/width"].int64_list.value[0],
+            3,
+        )
         assert (encoded == (data_folder / "malformed" / name).read_bytes()) == (outcome == "kept")
 
 
@@ -103,8 +113,9 @@ def test_exif_rotation_is_ignored(converted_images):
 def test_refused_annotations(name, data_folder, tmp_path):
     path = data_folder / "malformed" / "annotations" / name
     with pytest.raises(InputError, match=rf"{re.escape(name)}|bccd/images") as caught:
-        convert(read_coco(object_annotations_file=str(path)),
-                settings(data_folder / "bccd" / "images", tmp_path / "train"))
+        convert(
+            read_coco(object_annotations_file=str(path)), settings(data_folder / "bccd" / "images", tmp_path / "train")
+        )
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("train*"))
 
@@ -112,8 +123,9 @@ def test_refused_annotations(name, data_folder, tmp_path):
 @pytest.mark.parametrize("name", [name for name, outcome in ANNOTATIONS.items() if outcome != "refused"])
 def test_accepted_annotations(name, data_folder, tmp_path):
     path = data_folder / "malformed" / "annotations" / name
-    report = convert(read_coco(object_annotations_file=str(path)),
-                     settings(data_folder / "bccd" / "images", tmp_path / "train"))
+    report = convert(
+        read_coco(object_annotations_file=str(path)), settings(data_folder / "bccd" / "images", tmp_path / "train")
+    )
     outcome = next((word for word in ("skipped", "fixed", "noted") if getattr(report, word)), "kept")
     assert outcome == ANNOTATIONS[name]
     assert report.boxes == 37 - report.skipped_count("box")
@@ -121,19 +133,24 @@ def test_accepted_annotations(name, data_folder, tmp_path):
     assert len(list(tmp_path.glob("train-*"))) == 2
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    ("dangling_category.json", ["annotation 3944", "category 77"]),
-    ("dup_image_id.json", ["image id 7"]),
-    ("file_traversal.json", ["image 7", "../../etc/passwd"]),
-    ("size_wrong.json", ["image 7", "640x480", "480x640"]),
-    ("bbox_nan.json", ["annotation 3944", "nan"]),
-    ("image_id_string.json", ["'7'"]),
-    ("no_annotations_key.json", ["--image_info_file"]),
-])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("dangling_category.json", ["annotation 3944", "category 77"]),
+        ("dup_image_id.json", ["image id 7"]),
+        ("file_traversal.json", ["image 7", "../../etc/passwd"]),
+        ("size_wrong.json", ["image 7", "640x480", "480x640"]),
+        ("bbox_nan.json", ["annotation 3944", "nan"]),
+        ("image_id_string.json", ["'7'"]),
+        ("no_annotations_key.json", ["--image_info_file"]),
+    ],
+)
 def test_refusals_name_id_and_value(name, words, data_folder, tmp_path):
     with pytest.raises(InputError) as caught:
-        convert(read_coco(object_annotations_file=str(data_folder / "malformed" / "annotations" / name)),
-                settings(data_folder / "bccd" / "images", tmp_path / "train"))
+        convert(
+            read_coco(object_annotations_file=str(data_folder / "malformed" / "annotations" / name)),
+            settings(data_folder / "bccd" / "images", tmp_path / "train"),
+        )
     for word in [name, *words]:
         assert word in str(caught.value)
 
@@ -146,13 +163,17 @@ def test_images_without_annotations_are_legal_as_image_info(name, data_folder, t
 
 
 def test_size_disagreement_comes_before_damage(data_folder, tmp_path):
-    content = {"categories": [{"id": 1, "name": "x"}],
-               "images": [{"id": 5, "file_name": "height_doubled.jpg", "width": 640, "height": 480}],
-               "annotations": [{"id": 1, "image_id": 5, "category_id": 1, "bbox": [0, 0, 9, 9]}]}
+    content = {
+        "categories": [{"id": 1, "name": "x"}],
+        "images": [{"id": 5, "file_name": "height_doubled.jpg", "width": 640, "height": 480}],
+        "annotations": [{"id": 1, "image_id": 5, "category_id": 1, "bbox": [0, 0, 9, 9]}],
+    }
     (tmp_path / "a.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"height_doubled.jpg \(image 5 of .*640x960.*640x480"):
-        convert(read_coco(object_annotations_file=str(tmp_path / "a.json")),
-                settings(data_folder / "malformed", tmp_path / "train"))
+        convert(
+            read_coco(object_annotations_file=str(tmp_path / "a.json")),
+            settings(data_folder / "malformed", tmp_path / "train"),
+        )
 
 
 def test_what_is_no_file_is_skipped(tmp_path):
@@ -162,11 +183,18 @@ def test_what_is_no_file_is_skipped(tmp_path):
         (tmp_path / "images" / name).symlink_to(target)
     Image.new("RGB", (16, 16)).save(tmp_path / "images" / "good.jpg")
     names = ["good.jpg", "folder.jpg", "pipe.jpg", "endless.jpg", "loop.jpg", "dangling.jpg"]
-    (tmp_path / "a.json").write_text(json.dumps({
-        "categories": [{"id": 1, "name": "x"}], "images": [{"id": i, "file_name": name} for i, name in enumerate(names)],
-        "annotations": [{"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 9, 9]}]}))
-    report = convert(read_coco(object_annotations_file=str(tmp_path / "a.json")),
-                     settings(tmp_path / "images", tmp_path / "train"))
+    (tmp_path / "a.json").write_text(
+        json.dumps(
+            {
+                "categories": [{"id": 1, "name": "x"}],
+                "images": [{"id": i, "file_name": name} for i, name in enumerate(names)],
+                "annotations": [{"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 9, 9]}],
+            }
+        )
+    )
+    report = convert(
+        read_coco(object_annotations_file=str(tmp_path / "a.json")), settings(tmp_path / "images", tmp_path / "train")
+    )
     assert report.images == 1
     reasons = {finding.file: finding.reason for finding in report.skipped}
     assert list(reasons) == ["pipe.jpg", "loop.jpg", "folder.jpg", "endless.jpg", "dangling.jpg"]  # two shards
@@ -174,21 +202,47 @@ def test_what_is_no_file_is_skipped(tmp_path):
         assert reason in reasons[f"{name}.jpg"]
 
 
-@pytest.mark.parametrize("segmentation", [
-    [[0, 0, 1e10, 0, 9, 9]], [[0, 0, float("nan"), 0, 9, 9]], {"size": [16, 16], "counts": [-1, 257]},
-    {"size": [16, 16], "counts": [2**32 + 256]}, {"size": [16, 16], "counts": "O"}, {"size": [16, 16], "counts": [7]}])
+@pytest.mark.parametrize(
+    "segmentation",
+    [
+        [[0, 0, 1e10, 0, 9, 9]],
+        [[0, 0, float("nan"), 0, 9, 9]],
+        {"size": [16, 16], "counts": [-1, 257]},
+        {"size": [16, 16], "counts": [2**32 + 256]},
+        {"size": [16, 16], "counts": "O"},
+        {"size": [16, 16], "counts": [7]},
+    ],
+)
 def test_masks_that_would_end_the_process_cost_their_box(segmentation, tmp_path):
     Image.new("RGB", (16, 16)).save(tmp_path / "a.jpg")
     annotation = {"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9]}
-    (tmp_path / "a.json").write_text(json.dumps({
-        "categories": [{"id": 1, "name": "x"}], "images": [{"id": 1, "file_name": "a.jpg", "width": 16, "height": 16}],
-        "annotations": [{"id": 1, **annotation, "segmentation": segmentation},
-                        {"id": 2, **annotation, "segmentation": [[0, 0, 1e8, 0, 1e8, 1e8, 0, 1e8]]}]}))
+    (tmp_path / "a.json").write_text(
+        json.dumps(
+            {
+                "categories": [{"id": 1, "name": "x"}],
+                "images": [{"id": 1, "file_name": "a.jpg", "width": 16, "height": 16}],
+                "annotations": [
+                    {"id": 1, **annotation, "segmentation": segmentation},
+                    {"id": 2, **annotation, "segmentation": [[0, 0, 1e8, 0, 1e8, 1e8, 0, 1e8]]},
+                ],
+            }
+        )
+    )
     data = read_coco(object_annotations_file=str(tmp_path / "a.json"), with_segmentation=True)
-    report = convert(data, ConversionConfig(image_folder=str(tmp_path), output_prefix=str(tmp_path / "train"), num_shards=1,
-                                            processes=1, max_bad_fraction=1.0, include_masks=True))
+    report = convert(
+        data,
+        ConversionConfig(
+            image_folder=str(tmp_path),
+            output_prefix=str(tmp_path / "train"),
+            num_shards=1,
+            processes=1,
+            max_bad_fraction=1.0,
+            include_masks=True,
+        ),
+    )
     assert [finding.annotation_id for finding in report.skipped] == [1]
     assert "segmentation" in report.skipped[0].reason
     assert [(finding.annotation_id, finding.reason) for finding in report.fixed] == [
-        (2, "1 polygons of its segmentation clipped near the image")]
+        (2, "1 polygons of its segmentation clipped near the image")
+    ]
     assert report.boxes == 1

@@ -14,10 +14,14 @@ def by_loop(mask, box, size):
     pasted, cells = np.zeros(size, bool), mask.shape[0]
     for y, x in itertools.product(range(size[0]), range(size[1])):
         if box[0] <= y + 0.5 < box[2] and box[1] <= x + 0.5 < box[3]:
-            places = [np.clip((place + 0.5 - low) / (high - low) * cells - 0.5, 0, cells - 1)
-                      for place, low, high in ((y, box[0], box[2]), (x, box[1], box[3]))]
-            value = sum(mask[i, j] * max(0, 1 - abs(places[0] - i)) * max(0, 1 - abs(places[1] - j))
-                        for i, j in itertools.product(range(cells), range(cells)))
+            places = [
+                np.clip((place + 0.5 - low) / (high - low) * cells - 0.5, 0, cells - 1)
+                for place, low, high in ((y, box[0], box[2]), (x, box[1], box[3]))
+            ]
+            value = sum(
+                mask[i, j] * max(0, 1 - abs(places[0] - i)) * max(0, 1 - abs(places[1] - j))
+                for i, j in itertools.product(range(cells), range(cells))
+            )
             pasted[y, x] = value > 0.5
     return pasted
 
@@ -50,11 +54,17 @@ def by_torchvision(mask, box, size):
     """Its rule in words (shared/golden/families/README.md), on OpenCV's resize: probabilities [h, w] float32."""
     cells, (y0, x0, y1, x1) = len(mask), np.float32(box)
     grown = (cells + 2) / cells
-    ends = [(high + low) * 0.5 + sign * ((high - low) * 0.5 * grown) for low, high in ((y0, y1), (x0, x1)) for sign in (-1, 1)]
+    ends = [
+        (high + low) * 0.5 + sign * ((high - low) * 0.5 * grown)
+        for low, high in ((y0, y1), (x0, x1))
+        for sign in (-1, 1)
+    ]
     top, bottom, left, right = (int(end) for end in ends)
     resized = cv2.resize(np.pad(mask, 1), (right - left + 1, bottom - top + 1), interpolation=cv2.INTER_LINEAR)
     pasted = np.zeros(size, np.float32)
-    for y, x in itertools.product(range(max(top, 0), min(bottom + 1, size[0])), range(max(left, 0), min(right + 1, size[1]))):
+    for y, x in itertools.product(
+        range(max(top, 0), min(bottom + 1, size[0])), range(max(left, 0), min(right + 1, size[1]))
+    ):
         pasted[y, x] = resized[y - top, x - left]
     return pasted
 
@@ -63,7 +73,9 @@ def by_torchvision(mask, box, size):
 def test_in_whole_pixels_against_a_loop(cells):
     random, size = np.random.default_rng(cells), (23, 31)
     low = random.uniform(-6, 18, (20, 2))
-    boxes = np.concatenate([low, low + random.uniform(0.1, 25, (20, 2))], axis=1).astype(np.float32)  # some over the border
+    boxes = np.concatenate([low, low + random.uniform(0.1, 25, (20, 2))], axis=1).astype(
+        np.float32
+    )  # some over the border
     masks = random.random((20, cells, cells)).astype(np.float32)
     found = list(pasted_masks(masks, boxes, size=size, in_whole_pixels=True))
     for mask, box, pasted in zip(masks, boxes, found, strict=True):

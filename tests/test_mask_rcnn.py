@@ -49,7 +49,8 @@ def test_torchvisions_coco_weights_bring_their_conventions(golden_folder):
     names = golden_folder / "families" / "names" / "torchvision_maskrcnn_resnet50_fpn.checkpoint_aliases.json"
     aliases = json.loads(names.read_text())
     published = {old: newer[new] for old, new in aliases.items()} | {
-        name: array for name, array in newer.items() if name not in aliases.values()}
+        name: array for name, array in newer.items() if name not in aliases.values()
+    }
     family, loaded = family_of(MODEL), []
     for arrays in (newer, published):
         source = Source("maskrcnn_resnet50_fpn_coco.pth", arrays, None)
@@ -63,7 +64,10 @@ def test_torchvisions_coco_weights_bring_their_conventions(golden_folder):
         np.testing.assert_array_equal(array, loaded[1][name])
     rows = [0, *COCO_2017.category_ids]
     for module, values in (
-            ("box_predictor.cls_score", 1), ("box_predictor.bbox_pred", 4), ("mask_predictor.mask_fcn_logits", 1)):
+        ("box_predictor.cls_score", 1),
+        ("box_predictor.bbox_pred", 4),
+        ("mask_predictor.mask_fcn_logits", 1),
+    ):
         wanted = newer[f"roi_heads.{module}.bias"].reshape(91, values)[rows]
         wanted = wanted[:, YX] if values == 4 else wanted
         np.testing.assert_array_equal(loaded[0][f"roi_heads/{module.replace('.', '/')}/bias"], wanted.ravel())
@@ -89,8 +93,9 @@ def test_the_second_stage(golden_folder, published):
     proposals = golden["proposals"][None][..., YX]
     logits, deltas = map(np.asarray, published.heads.classes_and_deltas(levels, proposals))
     np.testing.assert_allclose(logits, golden["class_logits"], atol=1e-4)
-    np.testing.assert_allclose(deltas.reshape(-1, CLASSES + 1, 4)[..., YX].reshape(deltas.shape), golden["box_regression"],
-                               atol=1e-4)
+    np.testing.assert_allclose(
+        deltas.reshape(-1, CLASSES + 1, 4)[..., YX].reshape(deltas.shape), golden["box_regression"], atol=1e-4
+    )
     boxes, scores = golden["boxes"][None][..., YX], golden["scores"][None]
     masks = np.asarray(published.heads.masks(levels, boxes, scores))
     np.testing.assert_allclose(masks[:2].transpose(0, 3, 1, 2), golden["mask_logits_first2"], atol=1e-4)
@@ -104,8 +109,9 @@ def test_the_whole(golden_folder, published):
     images = golden["network_input"].transpose(0, 2, 3, 1)
     boxes, scores, classes, masks = (np.asarray(values)[0] for values in published.network([images, np.int32([SIZE])]))
     found = 0
-    for box, score, label, mask in zip(golden["boxes"][:, YX], golden["scores"], golden["labels"], golden["mask_probabilities"],
-                                       strict=True):
+    for box, score, label, mask in zip(
+        golden["boxes"][:, YX], golden["scores"], golden["labels"], golden["mask_probabilities"], strict=True
+    ):
         same = (np.abs(boxes - box).max(axis=1) < 2e-2) & (classes == label - 1)
         if same.any():
             [place] = np.flatnonzero(same)
@@ -178,8 +184,11 @@ def objects_of(golden, images, *, size):
     valid, masks = np.zeros((images, slots), bool), np.zeros((images, slots, *size), np.uint8)
     for image in range(images):
         count = len(golden[f"gt_labels{image}"])
-        boxes[image, :count], classes[image, :count] = golden[f"gt_boxes{image}"][:, YX], golden[f"gt_labels{image}"] - 1
-        masks[image, :count] = np.unpackbits(golden[f"gt_masks_bits{image}"], axis=-1)[..., :size[1]]
+        boxes[image, :count], classes[image, :count] = (
+            golden[f"gt_boxes{image}"][:, YX],
+            golden[f"gt_labels{image}"] - 1,
+        )
+        masks[image, :count] = np.unpackbits(golden[f"gt_masks_bits{image}"], axis=-1)[..., : size[1]]
         valid[image, :count] = True
     return Objects.of_boxes(boxes, classes, valid, np.zeros_like(valid))._replace(masks=masks)
 
@@ -195,9 +204,16 @@ def test_the_published_losses(golden_folder):
     # Of the stored masks, which are those of the whole image and not cut to the boxes
     matched, _, _ = assign_regions(targets.regions, targets.valid, objects)
     whole = np.broadcast_to(np.float32([0, 0, *SIZE]), objects.boxes.shape)
-    targets = targets._replace(masks=mask_targets(objects.masks, whole, targets.regions, matched, golden["image_sizes"]))
+    targets = targets._replace(
+        masks=mask_targets(objects.masks, whole, targets.regions, matched, golden["image_sizes"])
+    )
     found = losses(detector, outputs, targets, detector.counts(targets))
     assert np.asarray(targets.valid).sum(axis=1).tolist() == (golden["num_proposals"] + 4).tolist()
-    for ours, theirs in {"objectness_loss": "objectness", "anchor_box_loss": "rpn_box_reg", "cls_loss": "classifier",
-                         "box_loss": "box_reg", "mask_loss": "mask"}.items():
+    for ours, theirs in {
+        "objectness_loss": "objectness",
+        "anchor_box_loss": "rpn_box_reg",
+        "cls_loss": "classifier",
+        "box_loss": "box_reg",
+        "mask_loss": "mask",
+    }.items():
         assert float(found[ours]) == pytest.approx(float(golden[f"loss_{theirs}"]), rel=1e-3), ours

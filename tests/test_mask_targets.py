@@ -10,7 +10,9 @@ YX = [1, 0, 3, 2]
 
 
 def targets_of(*arrays, compiled=False, **options):
-    return np.asarray(tf.function(mask_targets, jit_compile=compiled, autograph=False)(*map(tf.constant, arrays), **options))
+    return np.asarray(
+        tf.function(mask_targets, jit_compile=compiled, autograph=False)(*map(tf.constant, arrays), **options)
+    )
 
 
 def regions_of(golden, image):
@@ -27,9 +29,10 @@ def test_the_published_targets(golden_folder):
         regions, matched = regions_of(golden, image)
         masks = np.unpackbits(golden[f"gt_masks_bits{image}"], axis=-1)[..., :width]
         frames = np.tile(np.float32([0, 0, height, width]), (len(masks), 1))
-        found = targets_of(masks[None], frames[None], regions[None], matched[None], np.int32([[height, width]]),
-                           most_samples=10)[0]
-        np.testing.assert_allclose(found, golden["mask_targets"][first:first + len(found)], atol=1e-4)
+        found = targets_of(
+            masks[None], frames[None], regions[None], matched[None], np.int32([[height, width]]), most_samples=10
+        )[0]
+        np.testing.assert_allclose(found, golden["mask_targets"][first : first + len(found)], atol=1e-4)
         first += len(found)
     assert first == len(golden["mask_targets"])
 
@@ -47,11 +50,16 @@ def test_masks_within_boxes_are_their_bitmaps():
     rng, size = np.random.default_rng(0), (40, 48)
     masks = (rng.uniform(size=(2, 2, 8, 8)) < 0.5).astype(np.uint8)
     boxes = np.float32([[[3, 5, 11, 13], [32, 40, 40, 48]], [[0, 0, 8, 8], [8, 8, 32, 40]]])
-    regions = np.float32([[[2.5, 4, 12, 12.25], [0, 0, 40, 48], [31, 38.5, 40, 48]],
-                          [[0, 0, 7.5, 10], [0, 0, 1, 1], [9, 8, 30, 44]]])
+    regions = np.float32(
+        [[[2.5, 4, 12, 12.25], [0, 0, 40, 48], [31, 38.5, 40, 48]], [[0, 0, 7.5, 10], [0, 0, 1, 1], [9, 8, 30, 44]]]
+    )
     matched = np.int32([[0, 0, 1], [0, 0, 1]])
-    bitmaps = np.stack([[bitmap_of(mask, box, size) for mask, box in zip(*pair, strict=True)]
-                        for pair in zip(masks, boxes, strict=True)])
+    bitmaps = np.stack(
+        [
+            [bitmap_of(mask, box, size) for mask, box in zip(*pair, strict=True)]
+            for pair in zip(masks, boxes, strict=True)
+        ]
+    )
     sizes, whole = np.int32([size, size]), np.broadcast_to(np.float32([0, 0, *size]), (2, 2, 4))
     found = targets_of(masks, boxes, regions, matched, sizes, size=5, most_samples=10)
     wanted = targets_of(bitmaps, whole, regions, matched, sizes, size=5, most_samples=10)

@@ -26,6 +26,7 @@ GB = 1e9
 @pytest.fixture
 def machine(monkeypatch):
     """Makes this one a machine with so much memory."""
+
     def pretend(*, host=0.0, accelerator=None, peak=None):
         monkeypatch.setattr(memory, "accelerator_count", lambda: 0 if accelerator is None else 1)
         monkeypatch.setattr(memory, "total_device_memory", lambda: accelerator)
@@ -36,9 +37,16 @@ def machine(monkeypatch):
 
 
 def config(model="efficientdet-d0", image_size=512, **changes):
-    return TrainingConfig(hparams=hyperparameters_of(model, {"image_size": image_size}), records=("r",), val_records=(),
-                          val_json_file=None, class_names=ClassNames((1,), ("a",)), model_dir="m", training_mode="train300",
-                          **changes)
+    return TrainingConfig(
+        hparams=hyperparameters_of(model, {"image_size": image_size}),
+        records=("r",),
+        val_records=(),
+        val_json_file=None,
+        class_names=ClassNames((1,), ("a",)),
+        model_dir="m",
+        training_mode="train300",
+        **changes,
+    )
 
 
 def batch_sizes(runtime=FLOAT32, world=None, **changes):
@@ -46,8 +54,10 @@ def batch_sizes(runtime=FLOAT32, world=None, **changes):
     return found.batch_size, found.eval_batch_size
 
 
-@pytest.mark.parametrize(("model", "classes", "side"), [
-    ("efficientdet-d0", 90, 128), ("retinanet-resnet18", 264, 128), ("ssd300-resnet34", 80, 300)])
+@pytest.mark.parametrize(
+    ("model", "classes", "side"),
+    [("efficientdet-d0", 90, 128), ("retinanet-resnet18", 264, 128), ("ssd300-resnet34", 80, 300)],
+)
 def test_numbers_per_pixel_are_those_of_the_network(model, classes, side):
     hparams = hyperparameters_of(model, {"image_size": side})
     with unfilled_weights():
@@ -58,14 +68,20 @@ def test_numbers_per_pixel_are_those_of_the_network(model, classes, side):
 def test_numbers_of_regions_are_those_of_the_second_stage():
     """A network for 40 proposals and 10 detections draws as many regions and masks."""
     side, regions = 128, {"proposals": 40, "regions_an_image": 40, "positive_regions": 0.25}
-    hparams = hyperparameters_of("mask-rcnn-resnet18", {"image_size": side, "nms_configs.max_output_size": 10, **regions})
+    hparams = hyperparameters_of(
+        "mask-rcnn-resnet18", {"image_size": side, "nms_configs.max_output_size": 10, **regions}
+    )
     with unfilled_weights():
         detector = build_detector(hparams, num_classes=90)
-    of_heads = sum(math.prod(output.shape[1:]) * (10 if "mask" in node.operation.name else 40)
-                   for node in chain.from_iterable(detector.network._nodes_by_depth.values()) for output in node.outputs
-                   if node.operation.name.startswith("roi_heads."))
+    of_heads = sum(
+        math.prod(output.shape[1:]) * (10 if "mask" in node.operation.name else 40)
+        for node in chain.from_iterable(detector.network._nodes_by_depth.values())
+        for output in node.outputs
+        if node.operation.name.startswith("roi_heads.")
+    )
     assert family_of("mask-rcnn-resnet18").numbers_per_pixel(hparams) == pytest.approx(
-        (counted(detector.first_stage) + of_heads) / side**2, rel=0.01)
+        (counted(detector.first_stage) + of_heads) / side**2, rel=0.01
+    )
 
 
 def counted(network):
@@ -101,9 +117,13 @@ def test_what_is_given_stands(machine):
 
 def test_line(machine):
     machine(host=16 * GB)
-    assert with_batch_sizes(config(), FLOAT32, World())[1] == \
-        "--batch_size=8 --eval_batch_size=16, chosen automatically: 16 GB for this process on a CPU, float32"
-    assert with_batch_sizes(config(batch_size=2), FLOAT32, World())[1].startswith("--eval_batch_size=16, chosen automatically")
+    assert (
+        with_batch_sizes(config(), FLOAT32, World())[1]
+        == "--batch_size=8 --eval_batch_size=16, chosen automatically: 16 GB for this process on a CPU, float32"
+    )
+    assert with_batch_sizes(config(batch_size=2), FLOAT32, World())[1].startswith(
+        "--eval_batch_size=16, chosen automatically"
+    )
 
 
 def test_an_accelerator_that_tells_nothing_gets_the_references_batch(machine):
@@ -143,9 +163,14 @@ def config_in(folder, **changes):
     return TrainingConfig(**{**vars(config(precision="float32", **changes)), "model_dir": str(folder)})
 
 
-@pytest.mark.parametrize("error", [
-    MemoryError("Unable to allocate 3.8 GiB for an array"), tf.errors.ResourceExhaustedError(None, None, "OOM when allocating"),
-    RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 21474836480 bytes.")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 3.8 GiB for an array"),
+        tf.errors.ResourceExhaustedError(None, None, "OOM when allocating"),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 21474836480 bytes."),
+    ],
+)
 def test_every_kind_of_out_of_memory_is_one_line(error, machine, monkeypatch, tmp_path):
     def fail(*_, **__):
         raise error
@@ -156,13 +181,23 @@ def test_every_kind_of_out_of_memory_is_one_line(error, machine, monkeypatch, tm
     with pytest.raises(InputError, match=r"^out of memory at --batch_size=12 .* --batch_size=9 should fit") as told:
         train_loop.train(config_in(tmp_path, batch_size=12))
     assert told.value.__cause__ is error
-    with pytest.raises(InputError, match=r"^out of memory at --batch_size=12: try --batch_size=6$"), \
-            report_out_of_memory(batch_size=12):
+    with (
+        pytest.raises(InputError, match=r"^out of memory at --batch_size=12: try --batch_size=6$"),
+        report_out_of_memory(batch_size=12),
+    ):
         raise error
 
 
-@pytest.mark.parametrize("error", [ValueError("RESOURCE_EXHAUSTED"), RuntimeError("shapes"), OSError(12, "x"),
-                                   tf.errors.InternalError(None, None, "x"), InputError("a")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("RESOURCE_EXHAUSTED"),
+        RuntimeError("shapes"),
+        OSError(12, "x"),
+        tf.errors.InternalError(None, None, "x"),
+        InputError("a"),
+    ],
+)
 def test_no_other_error_is_taken_for_it(error):
     assert not is_out_of_memory(error)
     with pytest.raises(type(error)), report_out_of_memory(batch_size=2):
@@ -177,7 +212,9 @@ def test_jax_says_resource_exhausted():
 
 
 def advice(runtime, *, batch_size, **changes):
-    return str(memory.out_of_memory(config(batch_size=batch_size, eval_batch_size=1, **changes), runtime, local_ranks=1))
+    return str(
+        memory.out_of_memory(config(batch_size=batch_size, eval_batch_size=1, **changes), runtime, local_ranks=1)
+    )
 
 
 def test_advice_by_hand(machine):
@@ -204,15 +241,22 @@ def test_advice_for_a_large_model(machine):
     assert "not even one image fits" in advice(FLOAT32, batch_size=3, **large)
 
 
-@pytest.mark.parametrize(("membership", "files", "wanted"), [
-    ("0::/a/b\n", {"a/memory.max": "2000", "a/b/memory.max": "max"}, [2000]),
-    ("0::/a/b\n", {"a/memory.max": "2000", "a/b/memory.max": "1000"}, [1000, 2000]),
-    ("0::/\n", {"memory.max": "3000"}, [3000]),  # inside a container
-    ("9:name=systemd:/\n4:memory:/docker/f00\n0::/\n", {"memory/memory.limit_in_bytes": "4000"}, [4000]),  # version 1, inside
-    ("4:cpu,memory:/a\n", {"memory/a/memory.limit_in_bytes": "9223372036854771712"}, [9223372036854771712]),
-    ("3:cpuset:/a\n", {"memory/a/memory.limit_in_bytes": "5"}, []),
-    ("", {}, []),
-])
+@pytest.mark.parametrize(
+    ("membership", "files", "wanted"),
+    [
+        ("0::/a/b\n", {"a/memory.max": "2000", "a/b/memory.max": "max"}, [2000]),
+        ("0::/a/b\n", {"a/memory.max": "2000", "a/b/memory.max": "1000"}, [1000, 2000]),
+        ("0::/\n", {"memory.max": "3000"}, [3000]),  # inside a container
+        (
+            "9:name=systemd:/\n4:memory:/docker/f00\n0::/\n",
+            {"memory/memory.limit_in_bytes": "4000"},
+            [4000],
+        ),  # version 1, inside
+        ("4:cpu,memory:/a\n", {"memory/a/memory.limit_in_bytes": "9223372036854771712"}, [9223372036854771712]),
+        ("3:cpuset:/a\n", {"memory/a/memory.limit_in_bytes": "5"}, []),
+        ("", {}, []),
+    ],
+)
 def test_limits_of_containers(tmp_path, membership, files, wanted):
     (tmp_path / "cgroup").write_text(membership)
     for name, content in files.items():

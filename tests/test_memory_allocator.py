@@ -26,7 +26,9 @@ OF_ONE_BLOCK = (64 << 20) // os.sysconf("SC_PAGESIZE")
 
 def pages(**environment):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    done = subprocess.run([sys.executable, "-c", PAGES], env=clean | environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PAGES], env=clean | environment, capture_output=True, text=True, check=True
+    )
     return int(done.stdout)
 
 

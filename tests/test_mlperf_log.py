@@ -11,17 +11,28 @@ from efficientdet.run_log.journal import Journal
 from efficientdet.run_log.mlperf_log import MlperfLog, Submission, check_submission
 from program_support.errors import InputError
 
-HYPERPARAMETERS = {"seed": 1, "global_batch_size": 64, "gradient_accumulation_steps": 1, "train_samples": 100,
-                   "eval_samples": 10, "opt_name": "sgd", "opt_base_learning_rate": 0.08, "opt_weight_decay": 4e-5,
-                   "opt_learning_rate_warmup_epochs": 1.0, "opt_learning_rate_warmup_factor": 0.1,
-                   "opt_learning_rate_warmup_steps": 10}
+HYPERPARAMETERS = {
+    "seed": 1,
+    "global_batch_size": 64,
+    "gradient_accumulation_steps": 1,
+    "train_samples": 100,
+    "eval_samples": 10,
+    "opt_name": "sgd",
+    "opt_base_learning_rate": 0.08,
+    "opt_weight_decay": 4e-5,
+    "opt_learning_rate_warmup_epochs": 1.0,
+    "opt_learning_rate_warmup_factor": 0.1,
+    "opt_learning_rate_warmup_steps": 10,
+}
 
 
 ANYTHING = Submission(platform="x", benchmark="x")
 
 
 def a_training(path):
-    write_training(path, Submission(platform="1 x cpu", benchmark="efficientdet"), HYPERPARAMETERS, accuracies=(0.1, 0.2))
+    write_training(
+        path, Submission(platform="1 x cpu", benchmark="efficientdet"), HYPERPARAMETERS, accuracies=(0.1, 0.2)
+    )
 
 
 def write_training(path, submission, values, *, tensors=(), accuracies):
@@ -54,7 +65,9 @@ def test_events_in_order(lines):
     assert keys.index("init_stop") < keys.index("run_start") < keys.index("epoch_start") < keys.index("eval_accuracy")
     assert keys[-1] == "run_stop"
     assert events[-1]["metadata"]["status"] == "success"
-    accuracies = [(event["metadata"]["epoch_num"], event["value"]) for event in events if event["key"] == "eval_accuracy"]
+    accuracies = [
+        (event["metadata"]["epoch_num"], event["value"]) for event in events if event["key"] == "eval_accuracy"
+    ]
     assert accuracies == [(1, 0.1), (2, 0.2)]
     values = {event["key"]: event["value"] for event in events}
     assert {key: values[key] for key in HYPERPARAMETERS} == HYPERPARAMETERS
@@ -81,9 +94,24 @@ def test_a_second_training_of_the_process_writes_its_lines_once(lines, capfd):
 
 
 RULES = Path(__file__).with_name("mlperf_efficientdet.yaml")
-REQUIRED = ("submission_benchmark", "submission_org", "submission_platform", "submission_division", "submission_status",
-            "cache_clear", "init_start", "init_stop", "run_start", "run_stop", "epoch_start", "epoch_stop", "eval_start",
-            "eval_stop", "eval_accuracy", *HYPERPARAMETERS)
+REQUIRED = (
+    "submission_benchmark",
+    "submission_org",
+    "submission_platform",
+    "submission_division",
+    "submission_status",
+    "cache_clear",
+    "init_start",
+    "init_stop",
+    "run_start",
+    "run_stop",
+    "epoch_start",
+    "epoch_stop",
+    "eval_start",
+    "eval_stop",
+    "eval_accuracy",
+    *HYPERPARAMETERS,
+)
 
 
 def complies(path):
@@ -104,9 +132,17 @@ def test_the_checker_misses_each_line(lines, key):
     assert not complies(lines)
 
 
-@pytest.mark.parametrize(("found", "other"), [
-    ('"efficientdet"', '"ssd"'), ('"sgd"', '"adam"'), ('"success"', '"perhaps"'), ('"epoch_num": 2', '"epoch": 2'),
-    ('"run_start"', '"eval_stop"'), ('"value": 0.2', '"value": 20.0')])
+@pytest.mark.parametrize(
+    ("found", "other"),
+    [
+        ('"efficientdet"', '"ssd"'),
+        ('"sgd"', '"adam"'),
+        ('"success"', '"perhaps"'),
+        ('"epoch_num": 2', '"epoch": 2'),
+        ('"run_start"', '"eval_stop"'),
+        ('"value": 0.2', '"value": 20.0'),
+    ],
+)
 def test_the_checker_sees_what_is_wrong(lines, found, other):
     assert found in lines.read_text()
     lines.write_text(lines.read_text().replace(found, other))
@@ -120,31 +156,63 @@ def test_the_checker_sees_an_epoch_outside_the_run(lines):
 
 def test_the_name_of_the_benchmark_is_the_callers(tmp_path):
     pytest.importorskip("mlperf_logging")
-    log = MlperfLog(str(tmp_path / "log"), Submission(platform="1 x cpu", benchmark="retinanet", organization="we",
-                                                      division="closed", status="onprem", cache_cleared=True))
+    log = MlperfLog(
+        str(tmp_path / "log"),
+        Submission(
+            platform="1 x cpu",
+            benchmark="retinanet",
+            organization="we",
+            division="closed",
+            status="onprem",
+            cache_cleared=True,
+        ),
+    )
     log.initialization_started()
     log.run_finished(success=True)
     events = [json.loads(line.split(":::MLLOG ")[1]) for line in (tmp_path / "log").read_text().splitlines()]
     found = {event["key"].removeprefix("submission_"): event["value"] for event in events}
-    wanted = {"benchmark": "retinanet", "platform": "1 x cpu", "org": "we", "division": "closed", "status": "onprem",
-              "cache_clear": True}
+    wanted = {
+        "benchmark": "retinanet",
+        "platform": "1 x cpu",
+        "org": "we",
+        "division": "closed",
+        "status": "onprem",
+        "cache_clear": True,
+    }
     assert {key: found[key] for key in wanted} == wanted
 
 
 # What the program logs of a RetinaNet and of an SSD300, with the recipes' numbers.
-RETINANET = {**HYPERPARAMETERS, "global_batch_size": 256, "train_samples": 1_170_301, "eval_samples": 24_781,
-             "opt_name": "adam", "opt_base_learning_rate": 1e-4, "opt_weight_decay": 0.0,
-             "opt_learning_rate_warmup_factor": 1e-3}
-SSD = {**HYPERPARAMETERS, "global_batch_size": 512, "train_samples": 117_266, "eval_samples": 5_000,
-       "opt_base_learning_rate": 0.0475, "opt_weight_decay": 1.6e-4, "opt_learning_rate_warmup_factor": 0.0,
-       **SSD_FAMILY.mlperf_values(
-           hyperparameters_of("ssd300-resnet34", {"first_lr_drop_epoch": 44, "second_lr_drop_epoch": 55}),
-                    batch_norm_images=128)}
+RETINANET = {
+    **HYPERPARAMETERS,
+    "global_batch_size": 256,
+    "train_samples": 1_170_301,
+    "eval_samples": 24_781,
+    "opt_name": "adam",
+    "opt_base_learning_rate": 1e-4,
+    "opt_weight_decay": 0.0,
+    "opt_learning_rate_warmup_factor": 1e-3,
+}
+SSD = {
+    **HYPERPARAMETERS,
+    "global_batch_size": 512,
+    "train_samples": 117_266,
+    "eval_samples": 5_000,
+    "opt_base_learning_rate": 0.0475,
+    "opt_weight_decay": 1.6e-4,
+    "opt_learning_rate_warmup_factor": 0.0,
+    **SSD_FAMILY.mlperf_values(
+        hyperparameters_of("ssd300-resnet34", {"first_lr_drop_epoch": 44, "second_lr_drop_epoch": 55}),
+        batch_norm_images=128,
+    ),
+}
 
 
 def names_of_retinanet(golden_folder):
     """Ours, of torch's."""
-    shapes = json.loads((golden_folder / "families" / "names" / "mlcommons_retinanet_resnext50_32x4d_fpn.json").read_text())
+    shapes = json.loads(
+        (golden_folder / "families" / "names" / "mlcommons_retinanet_resnext50_32x4d_fpn.json").read_text()
+    )
     norms = {name.removesuffix(".running_var") for name in shapes if name.endswith(".running_var")}
     for name in shapes:
         layer, role = name.rsplit(".", 1)
@@ -157,7 +225,9 @@ def test_a_retinanet_passes_the_rules(tmp_path, golden_folder, ruleset, division
     pytest.importorskip("mlperf_logging")
     tensors = RETINANET_FAMILY.mlperf_tensors(names_of_retinanet(golden_folder))
     assert len(tensors) == len(set(tensors)) == 89
-    submission = Submission(platform="8 x A100", benchmark=RETINANET_FAMILY.mlperf_benchmark(ruleset), division=division)
+    submission = Submission(
+        platform="8 x A100", benchmark=RETINANET_FAMILY.mlperf_benchmark(ruleset), division=division
+    )
     write_training(tmp_path / "log", submission, RETINANET, tensors=tensors, accuracies=(0.2, 0.345))
     assert verdict(tmp_path / "log", ruleset) == 0
 
@@ -176,8 +246,16 @@ def passes(path, ruleset):
     return compliance.main(str(path), f"training_{ruleset}/common.yaml", checker)[0]
 
 
-@pytest.mark.parametrize("lost", ["model_bn_span", "max_samples", "opt_learning_rate_decay_boundary_epochs",
-                                  "opt_learning_rate_warmup_steps", "opt_base_learning_rate"])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "model_bn_span",
+        "max_samples",
+        "opt_learning_rate_decay_boundary_epochs",
+        "opt_learning_rate_warmup_steps",
+        "opt_base_learning_rate",
+    ],
+)
 def test_the_rules_miss_what_an_ssd_does_not_log(tmp_path, lost):
     pytest.importorskip("mlperf_logging")
     values = {key: value for key, value in SSD.items() if key != lost}
@@ -198,7 +276,12 @@ def test_the_rules_want_every_tensor_and_the_target(tmp_path, golden_folder):
 
 def test_the_benchmark_of_a_ruleset():
     assert [RETINANET_FAMILY.mlperf_benchmark(rules) for rules in (None, "2.0.0", "4.1.0", "5.0.0", "10.0.0")] == [
-        "ssd", "ssd", "ssd", "retinanet", "retinanet"]
+        "ssd",
+        "ssd",
+        "ssd",
+        "retinanet",
+        "retinanet",
+    ]
     assert [SSD_FAMILY.mlperf_benchmark(rules) for rules in (None, "0.7.0", "1.1.0")] == ["ssd", "ssd", "ssd"]
     assert family_of("mask-rcnn-resnet50").mlperf_benchmark(None) == "maskrcnn"
     with pytest.raises(InputError, match=r"--mlperf_ruleset=1\.1\.0: has no RetinaNet benchmark"):
@@ -207,11 +290,16 @@ def test_the_benchmark_of_a_ruleset():
         SSD_FAMILY.mlperf_benchmark("2.0.0")
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    ({"division": "shut"}, "--mlperf_division=shut: expected one of open, closed"),
-    ({"status": "done"}, "--mlperf_status=done: expected one of research"),
-    ({"ruleset": "2.1"}, "--mlperf_ruleset=2.1: expected a version such as 2.1.0"),
-    ({"organization": " "}, "--mlperf_organization is empty"), ({"platform": ""}, "--mlperf_platform is empty")])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"division": "shut"}, "--mlperf_division=shut: expected one of open, closed"),
+        ({"status": "done"}, "--mlperf_status=done: expected one of research"),
+        ({"ruleset": "2.1"}, "--mlperf_ruleset=2.1: expected a version such as 2.1.0"),
+        ({"organization": " "}, "--mlperf_organization is empty"),
+        ({"platform": ""}, "--mlperf_platform is empty"),
+    ],
+)
 def test_a_head_that_no_rules_take(values, message):
     sound = {"division": "open", "status": "research", "ruleset": None, "organization": "we", "platform": None}
     check_submission(**sound)

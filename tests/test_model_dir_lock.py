@@ -15,9 +15,11 @@ from program_support import file_lock
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
-HOLD = ("import sys, time; from efficientdet.devices.distributed import World\n"
-        "from efficientdet.training.model_dir_lock import sole_training\n"
-        "with sole_training(sys.argv[1], World()):\n    print('held', flush=True); time.sleep(60)\n")
+HOLD = (
+    "import sys, time; from efficientdet.devices.distributed import World\n"
+    "from efficientdet.training.model_dir_lock import sole_training\n"
+    "with sole_training(sys.argv[1], World()):\n    print('held', flush=True); time.sleep(60)\n"
+)
 
 
 class SecondRank(World):

@@ -33,22 +33,38 @@ def written(folder, *, broken=None):
             pixels = np.full((96, 80, 3), color_of(number), np.uint8)
             encoded = cv2.imencode(".png", pixels[..., ::-1])[1].tobytes()
             thing = RecordObject(box_xywh=(20, 24, 40, 48), category_id=number + 1, category_name="?", area=40 * 48)
-            record = Record(encoded=encoded, height=96, width=80, file_name=f"{number}.png", image_id=number,
-                            image_format="png", objects=[thing])
+            record = Record(
+                encoded=encoded,
+                height=96,
+                width=80,
+                file_name=f"{number}.png",
+                image_id=number,
+                image_format="png",
+                objects=[thing],
+            )
             writer.write(encode_record(replace(record, encoded=b"no image") if number == broken else record))
     return index_records([path])
 
 
 def config(**changes):
-    settings = {"image_size": (SIDE, SIDE), "batch_size": 4, "category_ids": tuple(range(1, COUNT + 1)), "seed": 3,
-                "max_instances_per_image": 8, "jitter_min": 0.5, "jitter_max": 1.5,
-                "composition": Mosaic((SIDE, SIDE), probability=1.0)}
+    settings = {
+        "image_size": (SIDE, SIDE),
+        "batch_size": 4,
+        "category_ids": tuple(range(1, COUNT + 1)),
+        "seed": 3,
+        "max_instances_per_image": 8,
+        "jitter_min": 0.5,
+        "jitter_max": 1.5,
+        "composition": Mosaic((SIDE, SIDE), probability=1.0),
+    }
     return InputConfig.letterboxed(**{**settings, **changes})
 
 
 def batches(index, count, inputs, **place):
-    return [tf.nest.map_structure(lambda values: values.numpy(), batch)
-            for batch in itertools.islice(training_dataset(index, inputs, **place), count)]
+    return [
+        tf.nest.map_structure(lambda values: values.numpy(), batch)
+        for batch in itertools.islice(training_dataset(index, inputs, **place), count)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +76,15 @@ def test_each_object_lies_on_the_pixels_of_its_own_image(index):
     seen = Counter()
     for batch in batches(index, 10, config()):
         for image, boxes, classes, valid in zip(
-                batch.images, batch.objects.boxes, batch.objects.classes, batch.objects.valid, strict=True):
+            batch.images, batch.objects.boxes, batch.objects.classes, batch.objects.valid, strict=True
+        ):
             assert 1 <= valid.sum() <= 4
             for box, number in zip(boxes[valid], classes[valid], strict=True):
                 assert (box >= 0).all()
                 assert (box <= SIDE).all()
                 assert (box[2:] > box[:2]).all()
                 top, left, bottom, right = np.rint(box).astype(int)
-                inside = image[top:max(bottom, top + 1), left:max(right, left + 1)].reshape(-1, 3).astype(int)
+                inside = image[top : max(bottom, top + 1), left : max(right, left + 1)].reshape(-1, 3).astype(int)
                 assert (np.abs(inside - color_of(number)).max(axis=-1) <= 2).mean() > 0.85
                 seen[number] += 1
     assert set(seen) == set(range(COUNT))
@@ -95,9 +112,13 @@ def test_the_sequence_is_the_same_from_any_step_and_on_any_number_of_ranks(index
 
 
 def test_half_of_the_images_are_mosaics_and_the_others_are_what_they_were(index):
-    plain, half = (batches(index, 30, config(composition=composition))
-                   for composition in (None, Mosaic((SIDE, SIDE), probability=0.5)))
-    same = np.concatenate([(one.images == two.images).all(axis=(1, 2, 3)) for one, two in zip(plain, half, strict=True)])
+    plain, half = (
+        batches(index, 30, config(composition=composition))
+        for composition in (None, Mosaic((SIDE, SIDE), probability=0.5))
+    )
+    same = np.concatenate(
+        [(one.images == two.images).all(axis=(1, 2, 3)) for one, two in zip(plain, half, strict=True)]
+    )
     assert 40 <= same.sum() <= 80  # of 120: 60 +- 3.6 standard deviations
     for one, two in zip(plain, half, strict=True):
         np.testing.assert_array_equal(one.image_ids, two.image_ids)

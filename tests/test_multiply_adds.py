@@ -23,7 +23,9 @@ def test_by_hand():
 def test_groups_and_transposed_convolutions_by_hand():
     images = keras.Input((8, 8, 4))
     grouped = GroupedConv2D(6, 3, groups=2, padding="same")(images)  # 8 x 8 x (3 x 3 x 2 x 6) = 6,912
-    larger = layers.Conv2DTranspose(5, 2, strides=2)(grouped)  # each of 8 x 8 places to 2 x 2: 8 x 8 x (2 x 2 x 6 x 5) = 7,680
+    larger = layers.Conv2DTranspose(5, 2, strides=2)(
+        grouped
+    )  # each of 8 x 8 places to 2 x 2: 8 x 8 x (2 x 2 x 6 x 5) = 7,680
     assert multiply_adds(keras.Model(images, larger)) == 6912 + 7680
 
 

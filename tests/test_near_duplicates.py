@@ -10,8 +10,16 @@ from dataset.conversion.near_duplicates import near_duplicates, thumbnail
 from dataset.files.image_files import read_stored_image
 from dataset.synthetic_images.scenes import draw_image
 
-SHIFTED_BOARDS = [("12100123", "12100175"), ("13000129", "13000130"), ("50600035", "50600066"), ("77000071", "77000076"),
-                  ("92000002", "92000006"), ("92000042", "92000046"), ("92000062", "92000066"), ("92000102", "92000106")]
+SHIFTED_BOARDS = [
+    ("12100123", "12100175"),
+    ("13000129", "13000130"),
+    ("50600035", "50600066"),
+    ("77000071", "77000076"),
+    ("92000002", "92000006"),
+    ("92000042", "92000046"),
+    ("92000062", "92000066"),
+    ("92000102", "92000106"),
+]
 
 
 def copy_of(image, *, size=(110, 90), brightness=1.0):
@@ -30,11 +38,13 @@ def test_pairs_are_those_of_a_loop(monkeypatch):
     monkeypatch.setattr("dataset.conversion.near_duplicates._PAIRS_AT_ONCE", 70)  # several blocks
     random = np.random.default_rng(0)
     thumbnails = [random.integers(0, 256, (16, 17), np.uint8) for _ in range(12)]
-    thumbnails += [np.uint8(np.clip(one + random.normal(0, 6 * number, one.shape), 0, 255))
-                   for number, one in enumerate(thumbnails)]
+    thumbnails += [
+        np.uint8(np.clip(one + random.normal(0, 6 * number, one.shape), 0, 255))
+        for number, one in enumerate(thumbnails)
+    ]
     expected = []
     for i, one in enumerate(thumbnails):
-        for j, other in enumerate(thumbnails[i + 1:], start=i + 1):
+        for j, other in enumerate(thumbnails[i + 1 :], start=i + 1):
             brighter = [[cells[y, x + 1] > cells[y, x] for y in range(16) for x in range(16)] for cells in (one, other)]
             different = sum(a != b for a, b in zip(*brighter, strict=True))
             if different <= 32 and np.corrcoef(one.ravel(), other.ravel())[0, 1] >= 0.9:
@@ -88,8 +98,14 @@ def test_images_of_one_color_are_not_alike():
     assert near_duplicates(blank + noise) == []
 
 
-@pytest.mark.parametrize(("folder", "expected"), [
-    ("deeppcb/images", SHIFTED_BOARDS), ("bccd/images", [("BloodImage_00037", "BloodImage_00038")]), ("coco_sample", [])])
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [
+        ("deeppcb/images", SHIFTED_BOARDS),
+        ("bccd/images", [("BloodImage_00037", "BloodImage_00038")]),
+        ("coco_sample", []),
+    ],
+)
 def test_real_images(data_folder, folder, expected):
     """The pairs of DeepPCB and BCCD show the same scene, shifted by a few pixels."""
     paths = sorted((data_folder / folder).rglob("*.jpg"))

@@ -20,26 +20,50 @@ SIZES = np.int32([[64, 64], [40, 64], [64, 10]])
 def plugin_schema():
     """What TensorRT's README says of inputs, outputs and parameters; the checker then demands it."""
     kind, kinds = OpSchema.FormalParameter, OpSchema.AttrType
-    attributes = {"plugin_version": kinds.STRING, "score_threshold": kinds.FLOAT, "iou_threshold": kinds.FLOAT,
-                  "max_output_boxes": kinds.INT, "background_class": kinds.INT, "score_activation": kinds.INT,
-                  "class_agnostic": kinds.INT, "box_coding": kinds.INT}
+    attributes = {
+        "plugin_version": kinds.STRING,
+        "score_threshold": kinds.FLOAT,
+        "iou_threshold": kinds.FLOAT,
+        "max_output_boxes": kinds.INT,
+        "background_class": kinds.INT,
+        "score_activation": kinds.INT,
+        "class_agnostic": kinds.INT,
+        "box_coding": kinds.INT,
+    }
     schema = OpSchema(
-        "EfficientNMS_TRT", "TRT", 1, inputs=[kind("boxes", "tensor(float)"), kind("scores", "tensor(float)")],
-        outputs=[kind("num_detections", "tensor(int32)"), kind("detection_boxes", "tensor(float)"),
-                 kind("detection_scores", "tensor(float)"), kind("detection_classes", "tensor(int32)")],
-        attributes=[OpSchema.Attribute(name, type_, "", required=True) for name, type_ in attributes.items()])
+        "EfficientNMS_TRT",
+        "TRT",
+        1,
+        inputs=[kind("boxes", "tensor(float)"), kind("scores", "tensor(float)")],
+        outputs=[
+            kind("num_detections", "tensor(int32)"),
+            kind("detection_boxes", "tensor(float)"),
+            kind("detection_scores", "tensor(float)"),
+            kind("detection_classes", "tensor(int32)"),
+        ],
+        attributes=[OpSchema.Attribute(name, type_, "", required=True) for name, type_ in attributes.items()],
+    )
     onnx.defs.register_schema(schema)
     yield
     onnx.defs.deregister_schema("EfficientNMS_TRT", 1, "TRT")
 
 
-@pytest.mark.parametrize(("options", "wanted"), [
-    ({"iou_threshold": 0.4}, {"score_activation": 1, "class_agnostic": 0, "iou_threshold": 0.4}),
-    ({"per_class": False, "clip": True, "box_coder": FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=1.0)},
-     {"score_activation": 1, "class_agnostic": 1}),
-    ({"scores": "softmax", "method": "hard"}, {"score_activation": 0}),
-    ({"scores": "softmax", "method": "none"}, {"score_activation": 0, "iou_threshold": 1.0}),
-])
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"iou_threshold": 0.4}, {"score_activation": 1, "class_agnostic": 0, "iou_threshold": 0.4}),
+        (
+            {
+                "per_class": False,
+                "clip": True,
+                "box_coder": FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=1.0),
+            },
+            {"score_activation": 1, "class_agnostic": 1},
+        ),
+        ({"scores": "softmax", "method": "hard"}, {"score_activation": 0}),
+        ({"scores": "softmax", "method": "none"}, {"score_activation": 0, "iou_threshold": 1.0}),
+    ],
+)
 def test_the_plugin_gets_what_keras_computes(plugin_schema, options, wanted):
     config = SuppressionConfig(**{"candidates": 60, "max_detections": 8, "score_threshold": 0.05, **options})
     detector = miniature_detector(suppression=config)
@@ -50,7 +74,9 @@ def test_the_plugin_gets_what_keras_computes(plugin_schema, options, wanted):
     expected = {"plugin_version": b"1", "max_output_boxes": 8, "background_class": -1, "box_coding": 0, **wanted}
     assert {name: given[name] for name in expected} == pytest.approx(expected)
     assert [output.name for output in model.graph.output] == list(node.output)
-    session = onnxruntime.InferenceSession(without_plugin(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        without_plugin(model).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     boxes, scores = session.run(None, {"images": IMAGES, "sizes": SIZES})
     logits, deltas = map(np.asarray, detector.outputs(IMAGES, SIZES))
     decoded = np.asarray(config.box_coder.decode(deltas, detector.anchors))

@@ -27,11 +27,17 @@ def through_onnx(network, values):
     for tensor, name in zip(add_network(graph, network, ["x"]), outputs, strict=True):
         graph.call_output(graph.keras(tensor), name)
     nodes = graph.nodes([*outputs])
-    model = helper.make_model(helper.make_graph(
-        nodes, "test", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", *values.shape[1:]])],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
-        graph.initializers(nodes)),
-        opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    model = helper.make_model(
+        helper.make_graph(
+            nodes,
+            "test",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", *values.shape[1:]])],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
+            graph.initializers(nodes),
+        ),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=10,
+    )
     onnx.checker.check_model(model)
     return model, onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": values})
 
@@ -51,36 +57,62 @@ def of_images(make):
     return keras.Model(image, make(image))
 
 
-@pytest.mark.parametrize("make", [
-    layers.Conv2D(5, 3),
-    layers.Conv2D(5, 3, padding="same", activation="relu"),
-    layers.Conv2D(5, (3, 2), strides=2, padding="same", use_bias=False),
-    layers.Conv2D(5, 4, strides=(2, 3)),
-    layers.Conv2D(4, 3, dilation_rate=2, padding="same"),
-    layers.Conv2D(4, 3, groups=2),
-    layers.DepthwiseConv2D(3, padding="same", activation="tanh"),
-    layers.DepthwiseConv2D(3, strides=2, depth_multiplier=2),
-    layers.DepthwiseConv2D(3, dilation_rate=2),
-    layers.SeparableConv2D(5, 3, strides=2, padding="same", activation="silu"),
-    layers.SeparableConv2D(5, 3, depth_multiplier=2),
-    layers.Dense(7, activation="relu6"),
-    layers.MaxPooling2D(3, strides=2, padding="same"),
-    layers.MaxPooling2D(2),
-    layers.AveragePooling2D(3, strides=2, padding="same"),
-    layers.AveragePooling2D((2, 3)),
-    layers.GlobalAveragePooling2D(),
-    layers.GlobalAveragePooling2D(keepdims=True),
-    layers.ZeroPadding2D(((1, 2), (0, 3))),
-    layers.UpSampling2D((2, 3)),
-    layers.BatchNormalization(epsilon=0.01),
-    layers.BatchNormalization(scale=False, center=False),
-    layers.ReLU(), layers.ReLU(max_value=0.5), layers.ReLU(negative_slope=0.1),
-    layers.Softmax(), layers.Softmax(axis=1),
-    layers.Reshape((33, -1)), layers.Reshape((-1, 3, 11, 6)), layers.Reshape((11, 9, 6)), layers.Flatten(),
-    layers.Permute((2, 1, 3)), layers.Permute((3, 1, 2)),
-    layers.Dropout(0.5), layers.Identity(),
-    *(layers.Activation(name) for name in (
-        "linear", "sigmoid", "relu", "relu6", "tanh", "elu", "softplus", "exponential", "softmax", "silu", "hard_silu"))])
+@pytest.mark.parametrize(
+    "make",
+    [
+        layers.Conv2D(5, 3),
+        layers.Conv2D(5, 3, padding="same", activation="relu"),
+        layers.Conv2D(5, (3, 2), strides=2, padding="same", use_bias=False),
+        layers.Conv2D(5, 4, strides=(2, 3)),
+        layers.Conv2D(4, 3, dilation_rate=2, padding="same"),
+        layers.Conv2D(4, 3, groups=2),
+        layers.DepthwiseConv2D(3, padding="same", activation="tanh"),
+        layers.DepthwiseConv2D(3, strides=2, depth_multiplier=2),
+        layers.DepthwiseConv2D(3, dilation_rate=2),
+        layers.SeparableConv2D(5, 3, strides=2, padding="same", activation="silu"),
+        layers.SeparableConv2D(5, 3, depth_multiplier=2),
+        layers.Dense(7, activation="relu6"),
+        layers.MaxPooling2D(3, strides=2, padding="same"),
+        layers.MaxPooling2D(2),
+        layers.AveragePooling2D(3, strides=2, padding="same"),
+        layers.AveragePooling2D((2, 3)),
+        layers.GlobalAveragePooling2D(),
+        layers.GlobalAveragePooling2D(keepdims=True),
+        layers.ZeroPadding2D(((1, 2), (0, 3))),
+        layers.UpSampling2D((2, 3)),
+        layers.BatchNormalization(epsilon=0.01),
+        layers.BatchNormalization(scale=False, center=False),
+        layers.ReLU(),
+        layers.ReLU(max_value=0.5),
+        layers.ReLU(negative_slope=0.1),
+        layers.Softmax(),
+        layers.Softmax(axis=1),
+        layers.Reshape((33, -1)),
+        layers.Reshape((-1, 3, 11, 6)),
+        layers.Reshape((11, 9, 6)),
+        layers.Flatten(),
+        layers.Permute((2, 1, 3)),
+        layers.Permute((3, 1, 2)),
+        layers.Dropout(0.5),
+        layers.Identity(),
+        *(
+            layers.Activation(name)
+            for name in (
+                "linear",
+                "sigmoid",
+                "relu",
+                "relu6",
+                "tanh",
+                "elu",
+                "softplus",
+                "exponential",
+                "softmax",
+                "silu",
+                "hard_silu",
+            )
+        ),
+    ],
+)
 def test_each_layer(make):
     """Of a tensor as Keras has it, and of one with channels second."""
     assert_the_same(of_images(make))
@@ -88,17 +120,29 @@ def test_each_layer(make):
     assert_the_same(of_images(lambda image: make(layers.Conv2D(6, 1, name="before")(image))))
 
 
-@pytest.mark.parametrize("make", [
-    lambda image, convolved: layers.Add()([image, convolved, image]),
-    lambda image, convolved: layers.Multiply()([convolved, image]),
-    lambda image, convolved: layers.Multiply()([convolved, layers.GlobalAveragePooling2D()(convolved)]),
-    lambda image, convolved: layers.Concatenate()([image, convolved]),
-    lambda image, convolved: layers.Concatenate(axis=1)([convolved, image]),
-    lambda image, convolved: layers.Concatenate(axis=-2)([convolved, convolved]),
-    lambda image, convolved: layers.Concatenate(axis=1)([layers.Reshape((-1, 3))(image), layers.Reshape((-1, 3))(convolved)]),
-    lambda image, convolved: layers.Conv2D(2, 1)(layers.Reshape((1, 1, 6))(layers.GlobalAveragePooling2D()(convolved))),
-    lambda image, convolved: layers.Conv2D(2, 1)(layers.Reshape((1, 3, 2))(layers.GlobalAveragePooling2D()(convolved))),
-    lambda image, convolved: layers.Dense(3)(layers.BatchNormalization()(layers.Dense(4)(layers.Flatten()(convolved))))])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda image, convolved: layers.Add()([image, convolved, image]),
+        lambda image, convolved: layers.Multiply()([convolved, image]),
+        lambda image, convolved: layers.Multiply()([convolved, layers.GlobalAveragePooling2D()(convolved)]),
+        lambda image, convolved: layers.Concatenate()([image, convolved]),
+        lambda image, convolved: layers.Concatenate(axis=1)([convolved, image]),
+        lambda image, convolved: layers.Concatenate(axis=-2)([convolved, convolved]),
+        lambda image, convolved: layers.Concatenate(axis=1)(
+            [layers.Reshape((-1, 3))(image), layers.Reshape((-1, 3))(convolved)]
+        ),
+        lambda image, convolved: layers.Conv2D(2, 1)(
+            layers.Reshape((1, 1, 6))(layers.GlobalAveragePooling2D()(convolved))
+        ),
+        lambda image, convolved: layers.Conv2D(2, 1)(
+            layers.Reshape((1, 3, 2))(layers.GlobalAveragePooling2D()(convolved))
+        ),
+        lambda image, convolved: layers.Dense(3)(
+            layers.BatchNormalization()(layers.Dense(4)(layers.Flatten()(convolved)))
+        ),
+    ],
+)
 def test_several_inputs_and_ranks(make):
     assert_the_same(of_images(lambda image: make(image, layers.Conv2D(6, 3, padding="same")(image))))
 
@@ -112,8 +156,10 @@ def levels(image):
 @pytest.mark.parametrize("anchors", [(4, 4), (4, 6)])
 def test_heads_of_two_levels_with_anchors_of_their_own(anchors):
     def heads(image):
-        rows = [layers.Reshape((-1, 3))(layers.Conv2D(3 * count, 3)(features))
-                for features, count in zip(levels(image), anchors, strict=True)]
+        rows = [
+            layers.Reshape((-1, 3))(layers.Conv2D(3 * count, 3)(features))
+            for features, count in zip(levels(image), anchors, strict=True)
+        ]
         return layers.Softmax()(layers.Concatenate(axis=1)(rows))
 
     assert_the_same(of_images(heads))
@@ -142,14 +188,21 @@ class Changed(layers.Conv2D):
         return 2 * super().call(inputs)
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (layers.GaussianNoise(1.0, name="noise"), "layer noise of type GaussianNoise has no translation to ONNX; define"),
-    (Changed(2, 3, name="twice"), "layer twice of type Changed has no translation"),
-    (lambda image: image + 1.0, "of type Add has no translation"),
-    (layers.Activation("gelu"), "activation gelu has no translation to ONNX; expected one of linear, silu"),
-    (layers.UpSampling2D(2, interpolation="bilinear", name="up"), "layer up of type UpSampling2D .* with bilinear"),
-    (layers.ReLU(threshold=1.0, name="late"), "layer late of type ReLU"),
-    (layers.BatchNormalization(axis=1, name="rows"), "layer rows of type BatchNormalization .* over axis 1")])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            layers.GaussianNoise(1.0, name="noise"),
+            "layer noise of type GaussianNoise has no translation to ONNX; define",
+        ),
+        (Changed(2, 3, name="twice"), "layer twice of type Changed has no translation"),
+        (lambda image: image + 1.0, "of type Add has no translation"),
+        (layers.Activation("gelu"), "activation gelu has no translation to ONNX; expected one of linear, silu"),
+        (layers.UpSampling2D(2, interpolation="bilinear", name="up"), "layer up of type UpSampling2D .* with bilinear"),
+        (layers.ReLU(threshold=1.0, name="late"), "layer late of type ReLU"),
+        (layers.BatchNormalization(axis=1, name="rows"), "layer rows of type BatchNormalization .* over axis 1"),
+    ],
+)
 def test_what_has_no_translation_is_named(make, message):
     with pytest.raises(InputError, match=message):
         add_network(OnnxGraph(), of_images(make), ["x"])
@@ -170,7 +223,9 @@ def test_a_network_with_outputs_and_layers_of_its_own(runtime):
         assert other.std() > 0.01
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
     scales = np.float32([[1, 1], [2, 2], [0.5, 2]])
-    by_keras, ours = (build_predict(detector, compiled=False, runtime=one)(images, sizes, scales) for one in ("keras", runtime))
+    by_keras, ours = (
+        build_predict(detector, compiled=False, runtime=one)(images, sizes, scales) for one in ("keras", runtime)
+    )
     assert ours.masks is by_keras.masks is None
     for one, other in zip(ours[:-1], by_keras[:-1], strict=True):
         np.testing.assert_allclose(one, np.asarray(other), rtol=1e-3, atol=1e-3)
@@ -182,9 +237,12 @@ def test_the_normalization_is_the_detectors_own(masks_padding):
     detector = OtherFamily(masks_padding=masks_padding)
     image, size = np.random.default_rng(3).integers(0, 256, (1, 16, 24, 3), np.uint8), np.int32([[11, 20]])
     image[:, 11:] = image[:, :, 20:] = 0
-    detector.network = keras.Model(detector.network.input, {"pixels": layers.Identity(name="pixels")(detector.network.input)})
+    detector.network = keras.Model(
+        detector.network.input, {"pixels": layers.Identity(name="pixels")(detector.network.input)}
+    )
     [[found]] = ExportedNetwork(onnx_model(detector).SerializeToString(), runtime="onnxruntime")(
-        image, size, lambda outputs, size: tuple(outputs))
+        image, size, lambda outputs, size: tuple(outputs)
+    )
     np.testing.assert_allclose(found, detector.normalize(image, size)[0], rtol=1e-5, atol=1e-6)
 
 

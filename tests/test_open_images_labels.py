@@ -21,10 +21,18 @@ from program_support.errors import InputError
 
 HEADER = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside"
 CLASSES = "/m/01,Zebra\n/m/02,Apple\n/m/03,Bat\n"
-HIERARCHY = {"LabelName": "/m/top", "Subcategory": [
-    {"LabelName": "/m/01", "Subcategory": [{"LabelName": "/m/02", "Subcategory": [{"LabelName": "/m/04"}],
-                                            "Part": [{"LabelName": "/m/05"}]}]},
-    {"LabelName": "/m/03", "Subcategory": [{"LabelName": "/m/02"}]}]}
+HIERARCHY = {
+    "LabelName": "/m/top",
+    "Subcategory": [
+        {
+            "LabelName": "/m/01",
+            "Subcategory": [
+                {"LabelName": "/m/02", "Subcategory": [{"LabelName": "/m/04"}], "Part": [{"LabelName": "/m/05"}]}
+            ],
+        },
+        {"LabelName": "/m/03", "Subcategory": [{"LabelName": "/m/02"}]},
+    ],
+}
 
 
 def row(image="a", label="/m/01", sides="0.1,0.5,0.2,0.6", *, confidence="1", group="0"):
@@ -39,21 +47,32 @@ def samples(data_folder):
 @pytest.fixture
 def read(tmp_path):
     """Reads rows and class descriptions that are given as text."""
+
     def read(*rows, header=HEADER, classes_text=CLASSES, **settings):
         (tmp_path / "boxes.csv").write_text("\n".join([header, *rows]) + "\n")
         (tmp_path / "classes.csv").write_text(classes_text)
         folder = tmp_path / f"index{random.random()}"
         folder.mkdir()
-        return read_open_images(object_annotations_file=str(tmp_path / "boxes.csv"),
-                                class_descriptions_file=str(tmp_path / "classes.csv"), index_folder=folder, **settings)
+        return read_open_images(
+            object_annotations_file=str(tmp_path / "boxes.csv"),
+            class_descriptions_file=str(tmp_path / "classes.csv"),
+            index_folder=folder,
+            **settings,
+        )
+
     return read
 
 
 def content(data):
     """File name -> (class, box, crowd) of each object."""
     names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True))
-    return {image.file_name: [(names[one.category_id], *(round(value, 6) for value in one.box_xywh), one.is_crowd)
-                              for one in image.objects] for image in data.images}
+    return {
+        image.file_name: [
+            (names[one.category_id], *(round(value, 6) for value in one.box_xywh), one.is_crowd)
+            for one in image.objects
+        ]
+        for image in data.images
+    }
 
 
 def reasons(data):
@@ -62,10 +81,15 @@ def reasons(data):
 
 # What is read
 
+
 def test_rows_in_any_order_become_images_in_the_order_of_their_names(read):
-    data = read(row("b", "/m/02"), row("a", sides="0.7,0.8,0,1", group="1"), row("b", "/m/01"), row("a", "/m/03", group="-1"))
-    assert content(data) == {"a.jpg": [("Zebra", 0.7, 0, 0.1, 1, True), ("Bat", 0.1, 0.2, 0.4, 0.4, False)],
-                             "b.jpg": [("Apple", 0.1, 0.2, 0.4, 0.4, False), ("Zebra", 0.1, 0.2, 0.4, 0.4, False)]}
+    data = read(
+        row("b", "/m/02"), row("a", sides="0.7,0.8,0,1", group="1"), row("b", "/m/01"), row("a", "/m/03", group="-1")
+    )
+    assert content(data) == {
+        "a.jpg": [("Zebra", 0.7, 0, 0.1, 1, True), ("Bat", 0.1, 0.2, 0.4, 0.4, False)],
+        "b.jpg": [("Apple", 0.1, 0.2, 0.4, 0.4, False), ("Zebra", 0.1, 0.2, 0.4, 0.4, False)],
+    }
     assert [image.image_id for image in data.images] == [1, 2]
     assert data.class_names.names == ("Apple", "Bat", "Zebra")
     assert data.class_names.category_ids == (0, 1, 2)
@@ -81,7 +105,8 @@ def test_only_images_with_a_box_of_the_wanted_classes(read, tmp_path):
     rows = [row("a", "/m/01"), row("b", "/m/02"), row("b", "/m/03"), row("c", "/m/03")]
     assert content(read(*rows, classes="Bat,Apple")) == {
         "b.jpg": [("Apple", 0.1, 0.2, 0.4, 0.4, False), ("Bat", 0.1, 0.2, 0.4, 0.4, False)],
-        "c.jpg": [("Bat", 0.1, 0.2, 0.4, 0.4, False)]}
+        "c.jpg": [("Bat", 0.1, 0.2, 0.4, 0.4, False)],
+    }
     (tmp_path / "ids").write_text("validation/c\na\n\n")
     data = read(*rows, classes="Bat", image_ids_file=str(tmp_path / "ids"))
     assert [*content(data)] == ["c.jpg"]
@@ -105,30 +130,54 @@ def test_repeated_rows_are_one_box(read):
 def test_confidence(read):
     data = read(row("a"), row("b", confidence="0.7"), row("c", confidence="0"))
     assert [*content(data)] == ["a.jpg", "b.jpg"]
-    assert reasons(data) == ["1 boxes have a Confidence between 0 and 1: converted like all other boxes",
-                             "1 rows have Confidence 0 (object absent): ignored"]
+    assert reasons(data) == [
+        "1 boxes have a Confidence between 0 and 1: converted like all other boxes",
+        "1 rows have Confidence 0 (object absent): ignored",
+    ]
 
 
 def test_the_fingerprint_changes_with_whatever_is_read(read, tmp_path):
     (tmp_path / "ids").write_text("a\n")
-    prints = [read(*rows, **settings).fingerprint for rows, settings in (
-        ([row()], {}), ([row(), row(group="1")], {}), ([row()], {"classes": "Zebra"}), ([row()], {"classes": "Zebra,Apple"}),
-        ([row()], {"image_ids_file": str(tmp_path / "ids")}))]
+    prints = [
+        read(*rows, **settings).fingerprint
+        for rows, settings in (
+            ([row()], {}),
+            ([row(), row(group="1")], {}),
+            ([row()], {"classes": "Zebra"}),
+            ([row()], {"classes": "Zebra,Apple"}),
+            ([row()], {"image_ids_file": str(tmp_path / "ids")}),
+        )
+    ]
     assert len({*prints}) == len(prints)
     assert read(row()).fingerprint == prints[0]
 
 
 def test_many_rows_are_those_of_a_naive_reading(read):
     rng = random.Random(5)
-    rows = [row(f"{rng.randrange(40):x}", rng.choice(["/m/01", "/m/02", "/m/03"]),
-                ",".join(f"{rng.random():.3f}" for _ in range(4)), group=rng.choice("01")) for _ in range(500)]
+    rows = [
+        row(
+            f"{rng.randrange(40):x}",
+            rng.choice(["/m/01", "/m/02", "/m/03"]),
+            ",".join(f"{rng.random():.3f}" for _ in range(4)),
+            group=rng.choice("01"),
+        )
+        for _ in range(500)
+    ]
     wanted = defaultdict(list)
     for line in rows:
         image, _, label, _, left, right, top, bottom, _, _, group, *_ = line.split(",")
         if label != "/m/02":
             left, right, top, bottom = map(float, (left, right, top, bottom))
-            wanted[f"{image}.jpg"].append(({"/m/01": "Zebra", "/m/03": "Bat"}[label], left, top, round(right - left, 6),
-                                           round(bottom - top, 6), group == "1"))
+            wanted[f"{image}.jpg"].append(
+                (
+                    {"/m/01": "Zebra", "/m/03": "Bat"}[label],
+                    left,
+                    top,
+                    round(right - left, 6),
+                    round(bottom - top, 6),
+                    group == "1",
+                )
+            )
     data = read(*rows, classes="Zebra,Bat")
     assert content(data) == dict(sorted(wanted.items()))
     part = pickle.loads(pickle.dumps(data.images[3::7]))
@@ -137,6 +186,7 @@ def test_many_rows_are_those_of_a_naive_reading(read):
 
 
 # Classes
+
 
 def test_mlperf_list():
     labels = {name: label for label, name in csv.reader(MLPERF_FILE.read_text().splitlines()[1:])}
@@ -157,8 +207,12 @@ def test_mlperf_list_is_childless_and_in_the_class_descriptions(samples):
     found = dict(csv.reader((samples / "class-descriptions-boxable.csv").read_text().splitlines()))
     assert labels.keys() - found.keys() == set()
     assert {found[label]: name for label, name in labels.items() if found[label] != name} == {
-        "Sunflower": "Common sunflower", "Egg": "Egg (Food)", "Horn": "French horn", "Lavender": "Lavender (Plant)",
-        "Lifejacket": "Personal flotation device"}  # this copy is of early V4
+        "Sunflower": "Common sunflower",
+        "Egg": "Egg (Food)",
+        "Horn": "French horn",
+        "Lavender": "Lavender (Plant)",
+        "Lifejacket": "Personal flotation device",
+    }  # this copy is of early V4
 
 
 @pytest.mark.parametrize("name", ["class-descriptions-boxable.csv", "oidv6-class-descriptions.csv"])
@@ -173,9 +227,13 @@ def test_mlperf_by_either_layout_of_the_class_descriptions(name, samples):
     assert len(selected_classes("", class_descriptions_file=str(samples / name)).class_names) == 601
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (("/m/0898b,Zebra\n", ""), "lacks /m/0898b (Zebra), which --classes=mlperf requires"),
-    (("/m/0898b,Zebra\n", "/m/0898b,Horse\n"), "calls /m/0898b 'Horse', which in MLPerf's list is another label")])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("/m/0898b,Zebra\n", ""), "lacks /m/0898b (Zebra), which --classes=mlperf requires"),
+        (("/m/0898b,Zebra\n", "/m/0898b,Horse\n"), "calls /m/0898b 'Horse', which in MLPerf's list is another label"),
+    ],
+)
 def test_mlperf_by_class_descriptions_of_something_else(tmp_path, change, message):
     (tmp_path / "classes.csv").write_text(MLPERF_FILE.read_text().replace(*change))
     with pytest.raises(InputError, match=r"classes\.csv: ") as caught:
@@ -189,7 +247,9 @@ def test_descendants_only_where_they_are_asked_for(read, tmp_path):
     rows = [row(label, label=f"/m/0{label}") for label in "12345"]
 
     def found(classes, **settings):
-        data = read(*rows, classes=classes, classes_text=classes_text, hierarchy_file=str(tmp_path / "tree.json"), **settings)
+        data = read(
+            *rows, classes=classes, classes_text=classes_text, hierarchy_file=str(tmp_path / "tree.json"), **settings
+        )
         return {name[0]: [one[0] for one in objects] for name, objects in content(data).items()}
 
     assert found("Zebra") == {"1": ["Zebra"]}
@@ -201,8 +261,17 @@ def test_descendants_only_where_they_are_asked_for(read, tmp_path):
         read(row(), with_descendants=True)
 
 
-@pytest.mark.parametrize("text", ["[]", '{"LabelName": 1}', '{"LabelName": "/m/01", "Subcategory": {}}',
-                                  '{"LabelName": "/m/01", "Part": ["/m/02"]}', "{", "[" * 100000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        '{"LabelName": 1}',
+        '{"LabelName": "/m/01", "Subcategory": {}}',
+        '{"LabelName": "/m/01", "Part": ["/m/02"]}',
+        "{",
+        "[" * 100000,
+    ],
+)
 def test_a_broken_hierarchy(read, tmp_path, text):
     (tmp_path / "tree.json").write_text(text)
     with pytest.raises(InputError, match=r"tree\.json"):
@@ -211,25 +280,36 @@ def test_a_broken_hierarchy(read, tmp_path, text):
 
 # What is refused
 
-@pytest.mark.parametrize(("line", "message"), [
-    (row(label="/m/09"), "line 2 has LabelName '/m/09', which the class descriptions lack"),
-    (row(label="Zebra"), "line 2 has LabelName 'Zebra'"),
-    (row(sides='"0,1",0.5,0.2,0.6'), "line 2 has XMin '0,1', expected a fraction of the image's side such as 0.25, with"),
-    (row(sides="0.1,512,0.2,0.6"), "line 2 has XMax '512', expected a fraction of the image's side, 0 to 1, not pixels"),
-    (row(sides="0.1,0.5,nan,0.6"), "line 2 has YMin 'nan'"),
-    (row(sides="0.1,0.5,0.2,inf"), "line 2 has YMax 'inf'"),
-    (row(sides="0.1,0.5,0.2,"), "line 2 has YMax ''"),
-    (row(group=""), "line 2 has IsGroupOf '', expected 1, 0 or -1"),
-    (row(group="2"), "line 2 has IsGroupOf '2'"),
-    (row(confidence="much"), "line 2 has Confidence 'much', expected a number from 0 to 1"),
-    (row(confidence="nan"), "line 2 has Confidence 'nan'"),
-    (row(image="../a"), "line 2 has ImageID '../a', expected letters"),
-    (row(image=""), "line 2 has ImageID ''"),
-    ("a,xclick", "line 2 has 2 fields, the header 13"),
-    (row() + ",0.5", "line 2 has 14 fields, the header 13"),
-    (row(image='"a'), "line 2 is not a CSV row"),
-    (row(image="a" * 70000), "line 2 has more than 65536 bytes"),
-    ("", "contains no boxes of the selected classes")])
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (row(label="/m/09"), "line 2 has LabelName '/m/09', which the class descriptions lack"),
+        (row(label="Zebra"), "line 2 has LabelName 'Zebra'"),
+        (
+            row(sides='"0,1",0.5,0.2,0.6'),
+            "line 2 has XMin '0,1', expected a fraction of the image's side such as 0.25, with",
+        ),
+        (
+            row(sides="0.1,512,0.2,0.6"),
+            "line 2 has XMax '512', expected a fraction of the image's side, 0 to 1, not pixels",
+        ),
+        (row(sides="0.1,0.5,nan,0.6"), "line 2 has YMin 'nan'"),
+        (row(sides="0.1,0.5,0.2,inf"), "line 2 has YMax 'inf'"),
+        (row(sides="0.1,0.5,0.2,"), "line 2 has YMax ''"),
+        (row(group=""), "line 2 has IsGroupOf '', expected 1, 0 or -1"),
+        (row(group="2"), "line 2 has IsGroupOf '2'"),
+        (row(confidence="much"), "line 2 has Confidence 'much', expected a number from 0 to 1"),
+        (row(confidence="nan"), "line 2 has Confidence 'nan'"),
+        (row(image="../a"), "line 2 has ImageID '../a', expected letters"),
+        (row(image=""), "line 2 has ImageID ''"),
+        ("a,xclick", "line 2 has 2 fields, the header 13"),
+        (row() + ",0.5", "line 2 has 14 fields, the header 13"),
+        (row(image='"a'), "line 2 is not a CSV row"),
+        (row(image="a" * 70000), "line 2 has more than 65536 bytes"),
+        ("", "contains no boxes of the selected classes"),
+    ],
+)
 def test_a_wrong_row_is_named(read, line, message):
     with pytest.raises(InputError) as caught:
         read(line)
@@ -238,20 +318,24 @@ def test_a_wrong_row_is_named(read, line, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"header": HEADER.replace("YMax", "YMaximum")}, "its first line lacks the column YMax"),
-    ({"header": HEADER.replace("IsInside", "XMin")}, "the column XMin or repeats"),
-    ({"classes": "Zebr"}, "classes.csv has no class 'Zebr'; the nearest is Zebra"),
-    ({"classes": "Horse"}, "has no class 'Horse' (nor is there such a file); it has Zebra, Apple, Bat"),
-    ({"classes": "Bat,Bat"}, "--classes: names 'Bat' twice"),
-    ({"classes": ","}, "class names: 0 ids"),
-    ({"classes": "x" * 5000}, "has no class"),
-    ({"classes_text": "LabelName,DisplayName\n"}, "classes.csv: contains no classes"),
-    ({"classes_text": "Zebra,/m/01\n"}, "classes.csv: line 1 is 'Zebra,/m/01', expected a label and its name"),
-    ({"classes_text": CLASSES + "/m/01,Horse\n"}, "line 4 names /m/01 'Horse', and an earlier one 'Zebra'"),
-    ({"classes_text": CLASSES + "/m/09,Zebra\n"}, "'Zebra' is the name of /m/01, /m/09"),
-    ({"image_ids_file": "/nowhere"}, "/nowhere: cannot be read"),
-    ({"expect": "mlperf-train"}, "1 images have a box of the 3 classes; expected 1170301 by --expect=mlperf-train")])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"header": HEADER.replace("YMax", "YMaximum")}, "its first line lacks the column YMax"),
+        ({"header": HEADER.replace("IsInside", "XMin")}, "the column XMin or repeats"),
+        ({"classes": "Zebr"}, "classes.csv has no class 'Zebr'; the nearest is Zebra"),
+        ({"classes": "Horse"}, "has no class 'Horse' (nor is there such a file); it has Zebra, Apple, Bat"),
+        ({"classes": "Bat,Bat"}, "--classes: names 'Bat' twice"),
+        ({"classes": ","}, "class names: 0 ids"),
+        ({"classes": "x" * 5000}, "has no class"),
+        ({"classes_text": "LabelName,DisplayName\n"}, "classes.csv: contains no classes"),
+        ({"classes_text": "Zebra,/m/01\n"}, "classes.csv: line 1 is 'Zebra,/m/01', expected a label and its name"),
+        ({"classes_text": CLASSES + "/m/01,Horse\n"}, "line 4 names /m/01 'Horse', and an earlier one 'Zebra'"),
+        ({"classes_text": CLASSES + "/m/09,Zebra\n"}, "'Zebra' is the name of /m/01, /m/09"),
+        ({"image_ids_file": "/nowhere"}, "/nowhere: cannot be read"),
+        ({"expect": "mlperf-train"}, "1 images have a box of the 3 classes; expected 1170301 by --expect=mlperf-train"),
+    ],
+)
 def test_wrong_settings(read, settings, message):
     with pytest.raises(InputError) as caught:
         read(row(), **settings)
@@ -264,29 +348,42 @@ def test_the_expected_number_passes(read, monkeypatch):
     assert len(read(row("a"), row("b"), row("b", "/m/02"), expect="mlperf-train").images) == 2
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfeI\0m\0", b"ImageID\xff,", b"\0\0\0", b"", b"\n\n", b"\xef\xbb\xbf",
-                                     random.Random(3).randbytes(3000)])
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfeI\0m\0", b"ImageID\xff,", b"\0\0\0", b"", b"\n\n", b"\xef\xbb\xbf", random.Random(3).randbytes(3000)],
+)
 def test_no_csv_at_all(tmp_path, content):
     (tmp_path / "boxes.csv").write_bytes(content)
     (tmp_path / "classes.csv").write_text(CLASSES)
     with pytest.raises(InputError, match=r"boxes\.csv: "):
-        read_open_images(object_annotations_file=str(tmp_path / "boxes.csv"), index_folder=tmp_path,
-                         class_descriptions_file=str(tmp_path / "classes.csv"))
+        read_open_images(
+            object_annotations_file=str(tmp_path / "boxes.csv"),
+            index_folder=tmp_path,
+            class_descriptions_file=str(tmp_path / "classes.csv"),
+        )
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path):
     (tmp_path / "boxes.csv").write_bytes(b"\xef\xbb\xbf" + "\r\n".join([HEADER, row(), ""]).encode())
     (tmp_path / "classes.csv").write_bytes(b"\xef\xbb\xbfLabelName,DisplayName\r\n/m/01,Zebra\r\n")
-    data = read_open_images(object_annotations_file=str(tmp_path / "boxes.csv"), index_folder=tmp_path,
-                            class_descriptions_file=str(tmp_path / "classes.csv"))
+    data = read_open_images(
+        object_annotations_file=str(tmp_path / "boxes.csv"),
+        index_folder=tmp_path,
+        class_descriptions_file=str(tmp_path / "classes.csv"),
+    )
     assert [*content(data)] == ["a.jpg"]
 
 
 def test_the_broken_export_is_refused(tmp_path, samples):
     export = samples.parent / "formats_voc100" / "gts" / "openimages_format" / "all_bounding_boxes.csv"
-    with pytest.raises(InputError, match=r"boxes\.csv: line 2 has LabelName 'person', which the class descriptions lack"):
-        read_open_images(object_annotations_file=str(export), index_folder=tmp_path,
-                         class_descriptions_file=str(samples / "class-descriptions-boxable.csv"))
+    with pytest.raises(
+        InputError, match=r"boxes\.csv: line 2 has LabelName 'person', which the class descriptions lack"
+    ):
+        read_open_images(
+            object_annotations_file=str(export),
+            index_folder=tmp_path,
+            class_descriptions_file=str(samples / "class-descriptions-boxable.csv"),
+        )
 
 
 def test_a_full_disk_is_one_line(tmp_path, read):
@@ -308,9 +405,16 @@ def test_a_signal_ends_the_reading(read, monkeypatch):
 
 # Records
 
+
 def records_of(data, folder, **changes):
-    settings = {"image_folder": str(folder), "output_prefix": str(folder.parent / "out" / "r"), "num_shards": 2, "processes": 1,
-                "max_bad_fraction": 0.01, "keep_annotations": True} | changes
+    settings = {
+        "image_folder": str(folder),
+        "output_prefix": str(folder.parent / "out" / "r"),
+        "num_shards": 2,
+        "processes": 1,
+        "max_bad_fraction": 0.01,
+        "keep_annotations": True,
+    } | changes
     convert(data, ConversionConfig(**settings))
     return json.loads(Path(f"{settings['output_prefix']}.instances.json").read_text())
 
@@ -319,32 +423,48 @@ def test_boxes_of_the_oracle(tmp_path, samples):
     (tmp_path / "images").mkdir()
     for name, width, height in [*csv.reader((samples / "validation_image_sizes.csv").read_text().splitlines())][1:]:
         Image.new("RGB", (int(width), int(height))).save(tmp_path / "images" / f"{name}.jpg")
-    data = read_open_images(object_annotations_file=str(samples / "validation-annotations-bbox.csv"), index_folder=tmp_path,
-                            class_descriptions_file=str(samples / "class-descriptions-boxable.csv"))
+    data = read_open_images(
+        object_annotations_file=str(samples / "validation-annotations-bbox.csv"),
+        index_folder=tmp_path,
+        class_descriptions_file=str(samples / "class-descriptions-boxable.csv"),
+    )
     written = records_of(data, tmp_path / "images")
     names = {entry["id"]: entry["name"] for entry in written["categories"]}
     files = {entry["id"]: entry["file_name"] for entry in written["images"]}
-    found = [{"image": files[entry["image_id"]].removesuffix(".jpg"), "name": names[entry["category_id"]],
-              "bbox": entry["bbox"], "is_group_of": entry["iscrowd"]} for entry in written["annotations"]]
+    found = [
+        {
+            "image": files[entry["image_id"]].removesuffix(".jpg"),
+            "name": names[entry["category_id"]],
+            "bbox": entry["bbox"],
+            "is_group_of": entry["iscrowd"],
+        }
+        for entry in written["annotations"]
+    ]
     expected = json.loads((samples / "expected_validation_boxes.json").read_text())
     assert found == [{key: entry[key] for key in ("image", "name", "bbox", "is_group_of")} for entry in expected]
 
 
 def test_both_layouts_of_the_boxes_and_the_toy(tmp_path, samples):
     classes = {"class_descriptions_file": str(samples / "class-descriptions-boxable.csv")}
-    for number, (name, boxes) in enumerate({"train-annotations-bbox.csv": 8, "oidv6-train-annotations-bbox.csv": 3,
-                                            "test-annotations-bbox.csv": 9}.items()):
+    for number, (name, boxes) in enumerate(
+        {"train-annotations-bbox.csv": 8, "oidv6-train-annotations-bbox.csv": 3, "test-annotations-bbox.csv": 9}.items()
+    ):
         (tmp_path / str(number)).mkdir()
-        data = read_open_images(object_annotations_file=str(samples / name), index_folder=tmp_path / str(number), **classes)
+        data = read_open_images(
+            object_annotations_file=str(samples / name), index_folder=tmp_path / str(number), **classes
+        )
         assert sum(map(len, content(data).values())) == boxes
     toy = samples / "datumaro_toy"
     for split, name, box in (
-            ("train", "oidv6-train-annotations-bbox.csv", ("b.jpg", "Generic label #0", 0.2, 0.3, 0.8, 0.2, False)),
-            ("test", "test-annotations-bbox.csv", ("c.jpg", "Generic label #3", 0.7, 0, 0.1, 0.5, True))):
+        ("train", "oidv6-train-annotations-bbox.csv", ("b.jpg", "Generic label #0", 0.2, 0.3, 0.8, 0.2, False)),
+        ("test", "test-annotations-bbox.csv", ("c.jpg", "Generic label #3", 0.7, 0, 0.1, 0.5, True)),
+    ):
         (tmp_path / split).mkdir()
         data = read_open_images(
-            object_annotations_file=str(toy / "annotations" / name), index_folder=tmp_path / split,
-            class_descriptions_file=str(toy / "annotations" / "oidv6-class-descriptions.csv"))
+            object_annotations_file=str(toy / "annotations" / name),
+            index_folder=tmp_path / split,
+            class_descriptions_file=str(toy / "annotations" / "oidv6-class-descriptions.csv"),
+        )
         assert [(file, *one) for file, [one] in content(data).items()] == [box]
         [entry] = records_of(data, toy / "images" / split, output_prefix=str(tmp_path / split / "r"))["annotations"]
         assert entry["iscrowd"] == box[-1]
@@ -357,11 +477,20 @@ def test_boxes_without_area_and_images_without_file_are_skipped(read, tmp_path):
     (tmp_path / "images").mkdir()
     for name in "ab":
         Image.new("RGB", (50, 40)).save(tmp_path / "images" / f"{name}.jpg")
-    rows = [row("a"), row("b", sides="0.5,0.5,0,1"), row("b", sides="0.5,0.2,0,1"), row("b", sides="0.9,1.2,0,1"), row("c")]
+    rows = [
+        row("a"),
+        row("b", sides="0.5,0.5,0,1"),
+        row("b", sides="0.5,0.2,0,1"),
+        row("b", sides="0.9,1.2,0,1"),
+        row("c"),
+    ]
     with pytest.raises(InputError, match=r"1 of 3 images would be skipped.*c\.jpg.*no such file"):
         records_of(read(*rows), tmp_path / "images")
     written = records_of(read(*rows), tmp_path / "images", max_bad_fraction=0.6)
-    assert [entry["bbox"] for entry in written["annotations"]] == [pytest.approx([5, 8, 20, 16]), pytest.approx([45, 0, 5, 40])]
+    assert [entry["bbox"] for entry in written["annotations"]] == [
+        pytest.approx([5, 8, 20, 16]),
+        pytest.approx([45, 0, 5, 40]),
+    ]
     report = json.loads((tmp_path / "out" / "r.report.json").read_text())
     assert (report["images_skipped"], report["boxes_skipped"], len(report["fixed"])) == (1, 3, 1)
 

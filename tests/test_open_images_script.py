@@ -24,8 +24,14 @@ from dataset.records.record_index import index_records
 from program_support.errors import InputError
 
 SCRIPT = Path(__file__).resolve().parent.parent / "dataset" / "create_open_images_tfrecord.py"
-COMMAND = [sys.executable, str(SCRIPT), "--image_dir=images", "--object_annotations_file=boxes.csv",
-           "--class_descriptions_file=classes.csv", "--output_file_prefix=out/train"]
+COMMAND = [
+    sys.executable,
+    str(SCRIPT),
+    "--image_dir=images",
+    "--object_annotations_file=boxes.csv",
+    "--class_descriptions_file=classes.csv",
+    "--output_file_prefix=out/train",
+]
 
 
 @pytest.fixture
@@ -45,6 +51,7 @@ def call(place, *arguments):
 
 def test_the_index_travels_to_other_processes(place, monkeypatch):
     """As tasks do, of which each process makes its own; without their start, which takes long."""
+
     def pickled(tasks, **_):
         for task in tasks:
             content = pickle.dumps(task)
@@ -53,28 +60,51 @@ def test_the_index_travels_to_other_processes(place, monkeypatch):
 
     monkeypatch.setattr(shards, "convert_shards", pickled)
     (place / "index").mkdir()
-    data = read_open_images(object_annotations_file=str(place / "boxes.csv"), index_folder=place / "index",
-                            class_descriptions_file=str(place / "classes.csv"))
-    shards.convert(data, ConversionConfig(image_folder=str(place / "images"), output_prefix=str(place / "out" / "train"),
-                                          num_shards=3, processes=2, max_bad_fraction=0))
-    found = [ground_truth_of_records(index_records([str(path)]), data.class_names)["images"]
-             for path in sorted((place / "out").glob("*.tfrecord"))]
+    data = read_open_images(
+        object_annotations_file=str(place / "boxes.csv"),
+        index_folder=place / "index",
+        class_descriptions_file=str(place / "classes.csv"),
+    )
+    shards.convert(
+        data,
+        ConversionConfig(
+            image_folder=str(place / "images"),
+            output_prefix=str(place / "out" / "train"),
+            num_shards=3,
+            processes=2,
+            max_bad_fraction=0,
+        ),
+    )
+    found = [
+        ground_truth_of_records(index_records([str(path)]), data.class_names)["images"]
+        for path in sorted((place / "out").glob("*.tfrecord"))
+    ]
     assert [[image["file_name"] for image in images] for images in found] == [
-        ["0.jpg", "3.jpg"], ["1.jpg", "4.jpg"], ["2.jpg", "5.jpg"]]
+        ["0.jpg", "3.jpg"],
+        ["1.jpg", "4.jpg"],
+        ["2.jpg", "5.jpg"],
+    ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["--object_annotations_file="], "--object_annotations_file is required"),
-    (["--class_descriptions_file="], "--class_descriptions_file is required"),
-    (["--object_annotations_file=coco.json"], "coco.json: is a COCO json, expected a csv of Open Images boxes"),
-    (["--object_annotations_file=images"], "images: cannot be read (it is a folder)"),
-    (["--object_annotations_file=classes.csv"], "classes.csv: is not a CSV of Open Images boxes: its first line lacks"),
-    (["--class_descriptions_file=boxes.csv"], "boxes.csv: line 1 is 'ImageID,"),
-    (["--object_annotations_file=/dev/zero"], "/dev/zero: cannot be read (it is a device)"),
-    (["--image_dir=nowhere"], "nowhere: no such folder"),
-    (["--expect=coco"], "expect"),
-    (["--output_file_prefix=boxes.csv/train"], "cannot write to the folder of boxes.csv/train"),
-    (["--classes=Zebraa"], "no class 'Zebraa'; the nearest is Zebra")])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--object_annotations_file="], "--object_annotations_file is required"),
+        (["--class_descriptions_file="], "--class_descriptions_file is required"),
+        (["--object_annotations_file=coco.json"], "coco.json: is a COCO json, expected a csv of Open Images boxes"),
+        (["--object_annotations_file=images"], "images: cannot be read (it is a folder)"),
+        (
+            ["--object_annotations_file=classes.csv"],
+            "classes.csv: is not a CSV of Open Images boxes: its first line lacks",
+        ),
+        (["--class_descriptions_file=boxes.csv"], "boxes.csv: line 1 is 'ImageID,"),
+        (["--object_annotations_file=/dev/zero"], "/dev/zero: cannot be read (it is a device)"),
+        (["--image_dir=nowhere"], "nowhere: no such folder"),
+        (["--expect=coco"], "expect"),
+        (["--output_file_prefix=boxes.csv/train"], "cannot write to the folder of boxes.csv/train"),
+        (["--classes=Zebraa"], "no class 'Zebraa'; the nearest is Zebra"),
+    ],
+)
 def test_mistakes_end_in_one_line(place, arguments, message):
     done = call(place, *arguments)
     assert done.returncode == 2
@@ -117,5 +147,7 @@ def test_the_other_converters_point_here(place):
     path = str(place / "boxes.csv")
     with pytest.raises(InputError) as caught, recognized(path, wanted=FileKind.COCO):
         read_coco(object_annotations_file=path)
-    assert str(caught.value) == (f"{path}: is a csv of Open Images boxes, expected a COCO json (instances_*.json): use "
-                                 f"dataset/create_open_images_tfrecord.py --object_annotations_file={path}")
+    assert str(caught.value) == (
+        f"{path}: is a csv of Open Images boxes, expected a COCO json (instances_*.json): use "
+        f"dataset/create_open_images_tfrecord.py --object_annotations_file={path}"
+    )

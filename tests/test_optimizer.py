@@ -18,8 +18,9 @@ def take(optimizer, variables, gradients, *, rate=1.0):
     """One step, results assigned; returns whether it was applied."""
     state = {name: variable.value for name, variable in optimizer.variables.items()}
     weights = optimizer.packing.pack([variable.value for variable in variables])
-    move, state, applied = optimizer.updated(state, [keras.ops.convert_to_tensor(np.float32(g)) for g in gradients],
-                                             np.float32(rate), weights=weights)
+    move, state, applied = optimizer.updated(
+        state, [keras.ops.convert_to_tensor(np.float32(g)) for g in gradients], np.float32(rate), weights=weights
+    )
     for variable, part in zip(variables, optimizer.packing.unpack(move), strict=True):
         variable.assign_add(part)
     for name, variable in optimizer.variables.items():
@@ -29,7 +30,9 @@ def take(optimizer, variables, gradients, *, rate=1.0):
 
 def updates(gradients, limit):
     """What is subtracted from weights at rate 1 without momentum."""
-    optimizer, variables = built([np.zeros_like(g, np.float32) for g in gradients], clip_gradients_norm=limit, momentum=0.0)
+    optimizer, variables = built(
+        [np.zeros_like(g, np.float32) for g in gradients], clip_gradients_norm=limit, momentum=0.0
+    )
     assert take(optimizer, variables, gradients)
     return [-np.asarray(variable) for variable in variables]
 
@@ -68,10 +71,15 @@ def test_weights_at_learning_rates_of_their_own(name):
     """Each weight moves as in a training in which all have its learning rate."""
     gradients = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     moved = {}
-    for run, factors, rate in (("all", [1.0, 0.25, 2.0], 0.1), ("first", None, 0.1), ("second", None, 0.025),
-                               ("third", None, 0.2)):
-        optimizer = build_optimizer(hyperparameters_of("efficientdet-d0", {"optimizer": name, "weight_decay": 0.01}),
-                                    precision="float32")
+    for run, factors, rate in (
+        ("all", [1.0, 0.25, 2.0], 0.1),
+        ("first", None, 0.1),
+        ("second", None, 0.025),
+        ("third", None, 0.2),
+    ):
+        optimizer = build_optimizer(
+            hyperparameters_of("efficientdet-d0", {"optimizer": name, "weight_decay": 0.01}), precision="float32"
+        )
         variables = [keras.Variable(np.float32([1.0])) for _ in range(3)]
         optimizer.build(variables, factors)
         for gradient in gradients:
@@ -85,15 +93,19 @@ def test_rate_factors_by_the_names_of_weights():
     features = keras.layers.Conv2D(2, 3, name="backbone.stem.conv")(images)
     network = keras.Model(images, keras.layers.Conv2D(1, 1, name="head.classes")(features))
     for changes, wanted in (
-            ({}, [1, 1, 1, 1]), ({"bias_rate_factor": 2.0}, [1, 2, 1, 2]),
-            ({"learning_rate_factors": "^backbone:0.1"}, [0.1, 0.1, 1, 1]),
-            ({"learning_rate_factors": " ^backbone/:0.1 ; kernel:3 ", "bias_rate_factor": 2.0}, [0.3, 0.2, 3, 2])):
+        ({}, [1, 1, 1, 1]),
+        ({"bias_rate_factor": 2.0}, [1, 2, 1, 2]),
+        ({"learning_rate_factors": "^backbone:0.1"}, [0.1, 0.1, 1, 1]),
+        ({"learning_rate_factors": " ^backbone/:0.1 ; kernel:3 ", "bias_rate_factor": 2.0}, [0.3, 0.2, 3, 2]),
+    ):
         assert weights_rate_factors(hyperparameters_of("efficientdet-d0", changes), network) == pytest.approx(wanted)
     with pytest.raises(InputError, match=r"'\^trunk' matches no trainable weight"):
         weights_rate_factors(hyperparameters_of("efficientdet-d0", {"learning_rate_factors": "^trunk:0.1"}), network)
 
 
-@pytest.mark.parametrize("table", ["backbone", "backbone:", ":0.1", "backbone:0", "backbone:-1", "backbone:inf", "(:0.1"])
+@pytest.mark.parametrize(
+    "table", ["backbone", "backbone:", ":0.1", "backbone:0", "backbone:-1", "backbone:inf", "(:0.1"]
+)
 def test_tables_of_rate_factors_of_another_form_are_refused(table):
     with pytest.raises(InputError, match=r"learning_rate_factors is .* items PATTERN:FACTOR"):
         hyperparameters_of("efficientdet-d0", {"learning_rate_factors": table})
@@ -117,8 +129,10 @@ def test_adam_moves_as_keras_does(name):
     start = [random.normal(size=shape).astype(np.float32) for shape in ((3,), (2, 4), (1,))]
     optimizer, weights = built(start, optimizer=name, clip_gradients_norm=0, weight_decay=0.1, epsilon=1e-12)
     theirs = [keras.Variable(value) for value in start]
-    keras_optimizer = {"adam": keras.optimizers.Adam(0.0, epsilon=1e-12),
-                       "adamw": keras.optimizers.AdamW(0.0, weight_decay=0.1, epsilon=1e-12)}[name]
+    keras_optimizer = {
+        "adam": keras.optimizers.Adam(0.0, epsilon=1e-12),
+        "adamw": keras.optimizers.AdamW(0.0, weight_decay=0.1, epsilon=1e-12),
+    }[name]
     for rate in np.linspace(0.1, 0.01, 10):
         gradients = [random.normal(size=value.shape).astype(np.float32) for value in start]
         take(optimizer, weights, gradients, rate=rate)
@@ -148,7 +162,9 @@ def test_loss_scale_is_taken_off_before_clipping():
 def test_overflow_is_skipped_and_halves_the_scale(bad, name):
     optimizer, variables = built([[1.0], [-0.0]], precision="mixed_float16", optimizer=name)
     assert not take(optimizer, variables, [[1.0], [bad]])
-    assert [np.asarray(variable).tobytes() for variable in variables] == [np.float32([v]).tobytes() for v in (1.0, -0.0)]
+    assert [np.asarray(variable).tobytes() for variable in variables] == [
+        np.float32([v]).tobytes() for v in (1.0, -0.0)
+    ]
     assert all(not np.asarray(variable.value).any() for variable in optimizer.slot_variables.values())
     assert (int(optimizer.iterations), float(optimizer.dynamic_scale)) == (0, 2.0**14)
 

@@ -24,17 +24,26 @@ def voc_line(folder):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "content", "what", "of_folder"), [
-    ("0001.txt", "0 0.5 0.5 0.25 0.125\n", "is a file of YOLO labels", True),
-    ("data.yaml", YOLO_DATA, "is a YOLO data.yaml", False),
-    ("annotations.xml", CVAT, "is a CVAT xml", False),
-    ("0001.json", LABELME, "is a labelme json", True),
-    ("boxes.csv", OPEN_IMAGES_CSV, "is a csv table", False)])
+@pytest.mark.parametrize(
+    ("name", "content", "what", "of_folder"),
+    [
+        ("0001.txt", "0 0.5 0.5 0.25 0.125\n", "is a file of YOLO labels", True),
+        ("data.yaml", YOLO_DATA, "is a YOLO data.yaml", False),
+        ("annotations.xml", CVAT, "is a CVAT xml", False),
+        ("0001.json", LABELME, "is a labelme json", True),
+        ("boxes.csv", OPEN_IMAGES_CSV, "is a csv table", False),
+    ],
+)
 def test_formats_of_labelling_tools(tmp_path, name, content, what, of_folder):
-    advice = f"use dataset/create_tfrecord.py --images=FOLDER --annotations={tmp_path if of_folder else tmp_path / name}"
+    advice = (
+        f"use dataset/create_tfrecord.py --images=FOLDER --annotations={tmp_path if of_folder else tmp_path / name}"
+    )
     (tmp_path / name).write_text(content)
-    for line, wanted in ((coco_line(tmp_path / name), "expected a COCO json"), (coco_line(tmp_path), "expected a COCO json"),
-                         (voc_line(tmp_path), "expected a folder of Pascal VOC XML files")):
+    for line, wanted in (
+        (coco_line(tmp_path / name), "expected a COCO json"),
+        (coco_line(tmp_path), "expected a COCO json"),
+        (voc_line(tmp_path), "expected a folder of Pascal VOC XML files"),
+    ):
         assert line.startswith(f"{tmp_path / name}: {what}, {wanted}")
         assert line.endswith(advice)
 
@@ -50,7 +59,8 @@ def test_each_converter_points_to_the_other(tmp_path):
 def test_a_folder_in_place_of_its_file_and_a_file_in_place_of_its_folder(tmp_path):
     (tmp_path / "a.json").write_text(COCO)
     assert coco_line(tmp_path) == (
-        f"{tmp_path}: is a folder, expected a file of it: --object_annotations_file={tmp_path / 'a.json'}")
+        f"{tmp_path}: is a folder, expected a file of it: --object_annotations_file={tmp_path / 'a.json'}"
+    )
     (tmp_path / "a.xml").write_text(VOC)
     assert f"--annotations_dir={tmp_path}" in voc_line(tmp_path / "a.xml")
 

@@ -50,8 +50,14 @@ def draw(augmentation, source, seed, boxes):
 
 @lru_cache
 def program(augmentation):
-    return tf.function(augmentation.draw, input_signature=[
-        tf.TensorSpec([2], tf.int32), tf.TensorSpec([2], tf.int64), tf.TensorSpec([None, 4], tf.float32)])
+    return tf.function(
+        augmentation.draw,
+        input_signature=[
+            tf.TensorSpec([2], tf.int32),
+            tf.TensorSpec([2], tf.int64),
+            tf.TensorSpec([None, 4], tf.float32),
+        ],
+    )
 
 
 def some_boxes(random, source, count):
@@ -63,7 +69,11 @@ def some_boxes(random, source, count):
 @pytest.mark.parametrize("tries", [1, 50])
 def test_crops_are_those_of_the_words(tries):
     """Boxes and pixels too: a part of the image, its objects cut to it, those left whose centers are in it."""
-    augmentation, random, cut = OverlapCrop((60, 80), tries=tries, flip_probability=0.0), np.random.default_rng(tries), 0
+    augmentation, random, cut = (
+        OverlapCrop((60, 80), tries=tries, flip_probability=0.0),
+        np.random.default_rng(tries),
+        0,
+    )
     for number in range(40 if tries == 1 else 12):
         source = random.integers(50, 200, 2)
         boxes = some_boxes(random, source, random.integers(1, 5))
@@ -98,7 +108,9 @@ def test_pixels_are_pillows():
 def test_boxes_are_mirrored_with_the_pixels():
     augmentation = OverlapCrop((100, 100), flip_probability=1.0)
     crop, fractions = draw(augmentation, (100, 100), [1, 1], [[10, 20, 30, 90]])
-    plain, _ = augmentation.boxes(fractions, crop._replace(flip=tf.constant(False)), source_size=tf.constant([100, 100]))
+    plain, _ = augmentation.boxes(
+        fractions, crop._replace(flip=tf.constant(False)), source_size=tf.constant([100, 100])
+    )
     mirrored, _ = augmentation.boxes(fractions, crop, source_size=tf.constant([100, 100]))
     np.testing.assert_allclose(mirrored[0], [plain[0, 0], 100 - plain[0, 3], plain[0, 2], 100 - plain[0, 1]], atol=1e-4)
 
@@ -111,16 +123,19 @@ def test_the_same_seed_draws_the_same():
     assert len({first, other_seed, other_position}) > 1
 
 
-@pytest.mark.parametrize(("source", "boxes"), [
-    ((60, 80), np.zeros((0, 4))),  # nothing to learn
-    ((60, 80), [[10, 10, 10, 50]]),  # nor here
-    ((1, 1), [[0, 0, 1, 1]]),
-    ((1, 500), [[0, 0, 1, 500]]),
-    ((400, 300), [[0, 0, 2, 2], [398, 298, 400, 300]]),  # no part overlaps both that much
-    ((400, 300), [[0, 0, 0.5, 0.5]]),
-    ((60, 80), [[-10, -10, 70, 90]]),  # beyond the image, as a careless converter has it
-    ((100, 100), [[row, column, row + 1, column + 1] for row in range(0, 100, 10) for column in range(0, 100, 10)]),
-])
+@pytest.mark.parametrize(
+    ("source", "boxes"),
+    [
+        ((60, 80), np.zeros((0, 4))),  # nothing to learn
+        ((60, 80), [[10, 10, 10, 50]]),  # nor here
+        ((1, 1), [[0, 0, 1, 1]]),
+        ((1, 500), [[0, 0, 1, 500]]),
+        ((400, 300), [[0, 0, 2, 2], [398, 298, 400, 300]]),  # no part overlaps both that much
+        ((400, 300), [[0, 0, 0.5, 0.5]]),
+        ((60, 80), [[-10, -10, 70, 90]]),  # beyond the image, as a careless converter has it
+        ((100, 100), [[row, column, row + 1, column + 1] for row in range(0, 100, 10) for column in range(0, 100, 10)]),
+    ],
+)
 def test_every_image_gets_a_crop_with_an_object(source, boxes):
     augmentation = OverlapCrop((16, 16))
     data = tf.constant(encoded(np.full((*source, 3), 9, np.uint8)))
@@ -138,8 +153,10 @@ def test_every_image_gets_a_crop_with_an_object(source, boxes):
 def test_options_are_as_frequent_as_they_should_be():
     """An object that fills the image lets all of them pass: crops with IoU above 0.9 need sides of 0.9 or more, and so on."""
     augmentation, source = OverlapCrop((8, 8)), (1000, 1000)
-    whole = [draw(augmentation, source, [4, number], [[0, 0, 1000, 1000]])[0].window.numpy().tolist() == [1000, 1000]
-             for number in range(150)]
+    whole = [
+        draw(augmentation, source, [4, number], [[0, 0, 1000, 1000]])[0].window.numpy().tolist() == [1000, 1000]
+        for number in range(150)
+    ]
     by_words = [drawn_by_words(source, [4, number], [[0, 0, 1000, 1000]]) == (0, 0, *source) for number in range(150)]
     assert whole == by_words
     assert 30 < sum(whole) < 75  # of options as drawn 1 in 7; but most tries at the others fail

@@ -21,14 +21,38 @@ ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = SETTINGS["project"]
 PACKAGES = ("dataset", "efficientdet", "model", "object_detection", "program_support")
-PROGRAMS = ("train.py", "eval.py", "infer.py", "inspector.py", "export.py", "quickstart.py", "serve.py", "doctor.py",
-            "dataset/create_tfrecord.py", "dataset/create_coco_tfrecord.py", "dataset/create_pascal_tfrecord.py",
-            "dataset/create_open_images_tfrecord.py", "dataset/download_open_images.py",
-            "dataset.synthetic")  # the last as `python -m` takes it
+PROGRAMS = (
+    "train.py",
+    "eval.py",
+    "infer.py",
+    "inspector.py",
+    "export.py",
+    "quickstart.py",
+    "serve.py",
+    "doctor.py",
+    "dataset/create_tfrecord.py",
+    "dataset/create_coco_tfrecord.py",
+    "dataset/create_pascal_tfrecord.py",
+    "dataset/create_open_images_tfrecord.py",
+    "dataset/download_open_images.py",
+    "dataset.synthetic",
+)  # the last as `python -m` takes it
 PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "docs").rglob("*.md")])
 # In the pages, of programs that are not ours
-OTHERS_FLAGS = {"auto-orient", "detect", "gloo", "gres", "logdir", "np",  # detect, peer_python: of benchmarks/peers
-                "nproc_per_node", "ntasks-per-node", "outdir", "peer_python", "requeue", "ruleset"}
+OTHERS_FLAGS = {
+    "auto-orient",
+    "detect",
+    "gloo",
+    "gres",
+    "logdir",
+    "np",  # detect, peer_python: of benchmarks/peers
+    "nproc_per_node",
+    "ntasks-per-node",
+    "outdir",
+    "peer_python",
+    "requeue",
+    "ruleset",
+}
 
 
 def text(page):
@@ -40,6 +64,7 @@ def test_readme_is_short():
 
 
 # Links
+
 
 def anchors(page):
     """Of the headings, as GitHub writes them."""
@@ -72,6 +97,7 @@ def test_broken_links_are_seen(tmp_path):
 
 # Flags
 
+
 @cache
 def help_of(program):
     """Flag -> what --help says of it; the words of a help that is wrapped, in one line."""
@@ -83,8 +109,12 @@ def help_of(program):
 
 def known_flags():
     found = {name for program in PROGRAMS for name in help_of(program)} | {"help"}
-    others = [*(ROOT / "scripts").rglob("*.sh"), *(ROOT / "scripts").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py"),
-              ROOT / "tests" / "endurance.py"]
+    others = [
+        *(ROOT / "scripts").rglob("*.sh"),
+        *(ROOT / "scripts").rglob("*.py"),
+        *(ROOT / "benchmarks").glob("*.py"),
+        ROOT / "tests" / "endurance.py",
+    ]
     return found | {name for file in others for name in re.findall(r"--([a-z][a-z_0-9]*)\b", text(file))}
 
 
@@ -103,7 +133,9 @@ def test_an_invented_flag_is_seen():
 
 def rows(part):
     """Of the tables in a part of a page: the cells of each row."""
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in part.splitlines() if line.startswith("| ")]
+    return [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in part.splitlines() if line.startswith("| ")
+    ]
 
 
 def missing_former_flags(migration, program):
@@ -119,13 +151,19 @@ def missing_former_flags(migration, program):
 
 @pytest.mark.parametrize("program", ["train.py", "eval.py", "infer.py", "inspector.py"])
 def test_every_former_flag_stands_in_the_migration_table(program):
-    _, _, automl = text(ROOT / "docs" / "reference" / "differences.md").partition("\n## Moving from google/automl's programs")
+    _, _, automl = text(ROOT / "docs" / "reference" / "differences.md").partition(
+        "\n## Moving from google/automl's programs"
+    )
     part = re.split(r"^##", automl.split(f"### `{program}`")[1], flags=re.MULTILINE)[0]
     assert missing_former_flags(rows(part), program) == []
 
 
 def test_a_former_flag_that_is_left_out_or_told_wrongly_is_seen():
-    table = [["`--ckpt`", "`--ckpt_path`"], ["`--model_dir`", "`--checkpoint`"], ["`--only_this_epoch`", "gone", "why?"]]
+    table = [
+        ["`--ckpt`", "`--ckpt_path`"],
+        ["`--model_dir`", "`--checkpoint`"],
+        ["`--only_this_epoch`", "gone", "why?"],
+    ]
     assert missing_former_flags(table, "eval.py") == ["gcp_project", "model_dir", "only_this_epoch", "tpu", "tpu_zone"]
 
 
@@ -134,7 +172,9 @@ def gone_hyperparameters():
     for file in (ROOT / "efficientdet").rglob("*.py"):
         if '"poly_lr_power": ' in text(file):
             module = importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
-            return next(table for table in vars(module).values() if isinstance(table, dict) and "poly_lr_power" in table)
+            return next(
+                table for table in vars(module).values() if isinstance(table, dict) and "poly_lr_power" in table
+            )
     raise AssertionError("there is no table of hyperparameters that are gone")
 
 
@@ -147,6 +187,7 @@ def test_every_hyperparameter_that_is_gone_stands_in_the_page():
 
 
 # Messages
+
 
 @cache
 def said():
@@ -163,7 +204,9 @@ def said():
 
 def unsaid(lines):
     """Words in the first column of tables that no program has; `..` stands for what varies."""
-    quotes = [quote for line in lines if line.startswith("| ") for quote in re.findall(r"`([^`]+)`", line.split(" | ")[0])]
+    quotes = [
+        quote for line in lines if line.startswith("| ") for quote in re.findall(r"`([^`]+)`", line.split(" | ")[0])
+    ]
     pieces = [piece.strip() for quote in quotes for piece in quote.split("..")]
     return [piece for piece in pieces if not any(piece in words for words in said())]
 
@@ -179,6 +222,7 @@ def test_a_message_that_nobody_says_is_seen():
 
 
 # Package
+
 
 def test_license_is_the_apache_license_in_full():
     license = text(ROOT / "LICENSE")
@@ -212,10 +256,17 @@ def test_every_folder_with_code_is_a_package():
 def test_package_data_names_every_file_that_is_no_python():
     """Else the wheel would lack it: the classes of MLPerf, which a program reads."""
     named = SETTINGS["tool"]["setuptools"]["package-data"]
-    found = {name: {str(file.relative_to(ROOT / name)) for file in (ROOT / name).rglob("*") if file.is_file()
-                    and file.suffix not in (".py", ".pyc") and file.name not in named["*"]} for name in PACKAGES}
+    found = {
+        name: {
+            str(file.relative_to(ROOT / name))
+            for file in (ROOT / name).rglob("*")
+            if file.is_file() and file.suffix not in (".py", ".pyc") and file.name not in named["*"]
+        }
+        for name in PACKAGES
+    }
     assert {name: files for name, files in found.items() if files} == {
-        name: {*files} for name, files in named.items() if name != "*"}
+        name: {*files} for name, files in named.items() if name != "*"
+    }
 
 
 def test_git_ignores_what_the_pages_write_and_nothing_else():
@@ -224,12 +275,18 @@ def test_git_ignores_what_the_pages_write_and_nothing_else():
 
     if git("rev-parse", "--show-toplevel").stdout.strip() != str(ROOT):
         pytest.skip("these files are not in a git repository of their own")
-    written = {"runs/first/ckpt-1.index", "records/train-00000-of-00001.tfrecord", "exported/detector.onnx", "annotated/a.jpg"}
+    written = {
+        "runs/first/ckpt-1.index",
+        "records/train-00000-of-00001.tfrecord",
+        "exported/detector.onnx",
+        "annotated/a.jpg",
+    }
     assert {*git("check-ignore", *written).stdout.split()} == written
     assert git("ls-files", "--cached", "--ignored", "--exclude-standard").stdout == ""
 
 
 # Commands
+
 
 def test_commands_run_the_programs():
     for command, target in PROJECT["scripts"].items():
@@ -245,14 +302,22 @@ def test_the_readme_names_every_command():
 
 def run_command(function, *words, folder, path=""):
     """A command of an editable install."""
-    code = ("import sys; sys.argv = ['/bin/efficientdet-x', *sys.argv[1:]]; "
-            f"from efficientdet.commands import {function}; {function}()")
+    code = (
+        "import sys; sys.argv = ['/bin/efficientdet-x', *sys.argv[1:]]; "
+        f"from efficientdet.commands import {function}; {function}()"
+    )
     return run_python("-P", "-c", code, *words, folder=folder, path=path)
 
 
 def run_python(*words, folder, path=""):
-    return subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)]))})
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)]))},
+    )
 
 
 def test_a_command_of_an_editable_install_is_its_program(tmp_path):
@@ -266,8 +331,10 @@ def test_a_command_of_an_editable_install_is_its_program(tmp_path):
 def test_a_namesake_before_an_editable_install_is_named(tmp_path, name):
     namesake = tmp_path / f"{name}.py"
     namesake.write_text("raise RuntimeError")
-    message = (f"the module {name} is {namesake}, not this project's; rename it, unset PYTHONPATH, or install this project "
-               "as a wheel: pip install . without -e\n")
+    message = (
+        f"the module {name} is {namesake}, not this project's; rename it, unset PYTHONPATH, or install this project "
+        "as a wheel: pip install . without -e\n"
+    )
     done = run_command("train", "--help", folder=tmp_path, path=str(tmp_path))
     assert (done.returncode, done.stderr) == (2, f"efficientdet-x: error: {message}")
     if name == "model":
@@ -280,8 +347,9 @@ def test_a_checkout_has_the_names_of_a_wheel():
     names = ["model", "model.weight_arrays", "dataset.files.image_files", "program_support.errors", "quickstart"]
     modules = [importlib.import_module(name) for name in names]
     specs = [module.__spec__ for module in modules]
-    assert [importlib.import_module(f"efficientdet.{name}".replace(".quickstart", ".programs.quickstart"))
-            for name in names] == modules
+    assert [
+        importlib.import_module(f"efficientdet.{name}".replace(".quickstart", ".programs.quickstart")) for name in names
+    ] == modules
     assert [module.__spec__ for module in modules] == specs
     assert [module.__name__ for module in modules] == names
     with pytest.raises(ModuleNotFoundError, match=r"efficientdet\.model\.nowhere"):
@@ -289,16 +357,26 @@ def test_a_checkout_has_the_names_of_a_wheel():
 
 
 def test_a_checkout_runs_modules_by_the_names_of_a_wheel(tmp_path):
-    done = run_python("-m", "efficientdet.dataset.synthetic", "--train_images=1", "--val_images=1", "--image_size=64x64",
-                      f"--output_dir={tmp_path}", folder=tmp_path)
+    done = run_python(
+        "-m",
+        "efficientdet.dataset.synthetic",
+        "--train_images=1",
+        "--val_images=1",
+        "--image_size=64x64",
+        f"--output_dir={tmp_path}",
+        folder=tmp_path,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert len(list(tmp_path.glob("train/*.jpg"))) == 1
 
 
 # Lock
 
+
 def pins():
-    lines = [line.split(";")[0].strip() for line in text(ROOT / "requirements.lock").splitlines() if not line.startswith("#")]
+    lines = [
+        line.split(";")[0].strip() for line in text(ROOT / "requirements.lock").splitlines() if not line.startswith("#")
+    ]
     return dict(line.split("==") for line in filter(None, lines))
 
 
@@ -319,7 +397,9 @@ def test_ci_runs_with_the_versions_of_the_lock():
     if not (stamp.exists() and lock in stamp.read_text()):
         pytest.skip("this environment was not made by scripts/environment.sh with this lock")
     found = {normalized(one.name): one.version for one in metadata.distributions()}
-    assert {name: (version, pins()[name]) for name, version in found.items() if pins().get(name, version) != version} == {}
+    assert {
+        name: (version, pins()[name]) for name, version in found.items() if pins().get(name, version) != version
+    } == {}
 
 
 def install(folder, *, lock):
@@ -335,8 +415,12 @@ def install(folder, *, lock):
     python.chmod(0o755)
 
     def call():
-        subprocess.run(["bash", "-euc", "source scripts/environment.sh; use_environment test"], cwd=folder, check=True,
-                       capture_output=True)
+        subprocess.run(
+            ["bash", "-euc", "source scripts/environment.sh; use_environment test"],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+        )
         return (folder / "asked").read_text().splitlines()
 
     return call

@@ -23,8 +23,13 @@ COUNT = 13
 
 
 def config(**changes):
-    defaults = {"image_size": (32, 32), "batch_size": 4, "category_ids": NAMES.category_ids,
-                "max_instances_per_image": 6, "seed": 3}
+    defaults = {
+        "image_size": (32, 32),
+        "batch_size": 4,
+        "category_ids": NAMES.category_ids,
+        "max_instances_per_image": 6,
+        "seed": 3,
+    }
     return InputConfig.letterboxed(**{**defaults, **changes})
 
 
@@ -37,13 +42,24 @@ def image_of(number, height=24, width=30):
 
 
 def box(x, y, w, h, category_id=5, *, crowd=False, area=None):
-    return RecordObject(box_xywh=(x, y, w, h), category_id=category_id, category_name="?",
-                        area=w * h if area is None else area, is_crowd=crowd)
+    return RecordObject(
+        box_xywh=(x, y, w, h),
+        category_id=category_id,
+        category_name="?",
+        area=w * h if area is None else area,
+        is_crowd=crowd,
+    )
 
 
 def record(number, objects, *, height=24, width=30):
-    return Record(encoded=image_of(number, height, width), height=height, width=width, file_name=f"{number}.jpg",
-                  image_id=100 + number, objects=objects)
+    return Record(
+        encoded=image_of(number, height, width),
+        height=height,
+        width=width,
+        file_name=f"{number}.jpg",
+        image_id=100 + number,
+        objects=objects,
+    )
 
 
 def written(folder, records, *, shards=1):
@@ -98,15 +114,20 @@ def test_every_epoch_holds_every_record_once_in_another_order(index):
 def test_the_order_is_the_published_function(index):
     """Worked out apart: shard by shard, position p is image p mod n of the permutation of epoch p div n."""
     stored = [100 + i for shard in range(3) for i in range(shard, COUNT, 3)]
-    expected = [stored[i] for epoch in range(2)
-                for i in np.random.Generator(np.random.Philox(key=[3, epoch])).permutation(COUNT)]
+    expected = [
+        stored[i]
+        for epoch in range(2)
+        for i in np.random.Generator(np.random.Philox(key=[3, epoch])).permutation(COUNT)
+    ]
     ids = np.concatenate([b.image_ids for b in batches(training_dataset(index, config()), 6)])
     assert ids.tolist() == expected[:24]
 
 
 def test_bits_do_not_depend_on_threads(index):
-    assert_same(batches(training_dataset(index, config(num_threads=1)), 8),
-                batches(training_dataset(index, config(num_threads=4)), 8))
+    assert_same(
+        batches(training_dataset(index, config(num_threads=1)), 8),
+        batches(training_dataset(index, config(num_threads=4)), 8),
+    )
 
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
@@ -143,10 +164,12 @@ def test_without_augmentation_the_whole_image_is_seen(index):
             count = (image_id - 100) % 4
             assert batch.objects.valid[i].tolist() == [True] * count + [False] * (6 - count)
             assert batch.objects.classes[i].tolist() == [*range(count)] + [0] * (6 - count)
-            expected = [[(3 + j) * 25 / 24, (2 + j) * 32 / 30, (13 + j) * 25 / 24, (10 + j) * 32 / 30]
-                        for j in range(count)]
-            np.testing.assert_allclose(batch.objects.boxes[i, :count].reshape(-1, 4),
-                                       np.reshape(expected, [-1, 4]), rtol=1e-5)
+            expected = [
+                [(3 + j) * 25 / 24, (2 + j) * 32 / 30, (13 + j) * 25 / 24, (10 + j) * 32 / 30] for j in range(count)
+            ]
+            np.testing.assert_allclose(
+                batch.objects.boxes[i, :count].reshape(-1, 4), np.reshape(expected, [-1, 4]), rtol=1e-5
+            )
             assert (batch.objects.boxes[i, count:] == 0).all()
             whole = tf.image.resize(tf.io.decode_jpeg(image_of(image_id - 100)), (25, 32)).numpy()
             assert np.abs(batch.images[i, :25] - whole).max() < 0.9  # OpenCV interpolates in integers
@@ -196,8 +219,12 @@ def test_crowds_may_be_learnt(tmp_path):
 def test_crops_of_ssd_look_at_what_is_learnt(tmp_path, train_on_crowds):
     """Every crop shows an object to learn; colors change with the position, and the same again from any start."""
     crowds = written(tmp_path, [record(0, [box(1, 1, 8, 8), box(20, 14, 9, 9, 9, crowd=True)], height=24, width=30)])
-    ssd = replace(config(), resize=Stretch((32, 32), antialias=True), augmentation=OverlapCrop(
-        (32, 32), colors=ColorJitter()), train_on_crowds=train_on_crowds)
+    ssd = replace(
+        config(),
+        resize=Stretch((32, 32), antialias=True),
+        augmentation=OverlapCrop((32, 32), colors=ColorJitter()),
+        train_on_crowds=train_on_crowds,
+    )
     first, second = batches(training_dataset(crowds, ssd), 2)
     learnt = first.objects.valid & ~first.objects.crowd
     assert learnt.any(axis=1).all()
@@ -247,10 +274,15 @@ def test_fake_data_is_one_batch_for_ever(index):
 def test_another_input_is_another_rule_and_another_augmentation(index):
     """What Mask R-CNN trains on; the same rule without a flip is what evaluation sees, but for the order."""
     rule = FitWithin(24, 32, multiple=16)
-    flipped = InputConfig(resize=rule, augmentation=ResizeAndFlip(rule, 1.0), batch_size=4, category_ids=NAMES.category_ids)
+    flipped = InputConfig(
+        resize=rule, augmentation=ResizeAndFlip(rule, 1.0), batch_size=4, category_ids=NAMES.category_ids
+    )
     plain = replace(flipped, augmentation=None)
-    seen = {int(image_id): image for batch, _ in evaluation_dataset(index, plain)
-            for image_id, image in zip(batch.image_ids, batch.images.numpy(), strict=True)}
+    seen = {
+        int(image_id): image
+        for batch, _ in evaluation_dataset(index, plain)
+        for image_id, image in zip(batch.image_ids, batch.images.numpy(), strict=True)
+    }
     mirrored, straight = (batches(training_dataset(index, inputs), 3) for inputs in (flipped, plain))
     for one, other in zip(mirrored, straight, strict=True):
         np.testing.assert_array_equal(one.sizes, [[24, 30]] * 4)

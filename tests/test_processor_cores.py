@@ -5,9 +5,17 @@ import pytest
 from program_support.processor_cores import available_cores
 
 
-@pytest.mark.parametrize(("limit", "wanted"), [
-    ("max 100000", None), ("nonsense", None), (None, None), ("100000 100000", 1), ("20000 100000", 1),
-    ("100000000 100000", None)])
+@pytest.mark.parametrize(
+    ("limit", "wanted"),
+    [
+        ("max 100000", None),
+        ("nonsense", None),
+        (None, None),
+        ("100000 100000", 1),
+        ("20000 100000", 1),
+        ("100000000 100000", None),
+    ],
+)
 def test_a_containers_limit_counts_where_it_is_below_the_cores(tmp_path, limit, wanted):
     if limit is not None:
         (tmp_path / "cpu.max").write_text(limit)

@@ -85,7 +85,9 @@ def test_a_slow_start_counts_for_nothing_where_patience_is_asked_for(clock):
             progress.advance(done - told, images=done - told)
             told = done
     assert stream.getvalue().splitlines() == [
-        "convert: image 41/1000 4.0 images/s ETA 4:00", "convert: image 45/1000 4.0 images/s ETA 3:59"]
+        "convert: image 41/1000 4.0 images/s ETA 4:00",
+        "convert: image 45/1000 4.0 images/s ETA 3:59",
+    ]
 
 
 def test_a_first_step_that_is_compiled_is_no_part_of_the_time_left(clock):
@@ -100,7 +102,9 @@ def test_a_first_step_that_is_compiled_is_no_part_of_the_time_left(clock):
         progress.end_at(100)
         assert progress.line() == "train: epoch 1/1 step 41/100 16.0 images/s ETA 0:15"
     assert stream.getvalue().splitlines() == [
-        "train: epoch 1/2 step 1/100", "train: epoch 1/2 step 41/100 16.0 images/s ETA 0:40"]
+        "train: epoch 1/2 step 1/100",
+        "train: epoch 1/2 step 41/100 16.0 images/s ETA 0:40",
+    ]
 
 
 def test_what_is_soon_done_says_nothing_where_patience_is_asked_for(clock):

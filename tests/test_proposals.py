@@ -33,10 +33,13 @@ def test_suppression_against_the_loop(nms, compiled):
     boxes[1, 0] = 0.0  # nothing overlaps what is empty
     alive = rng.uniform(size=(2, 3, 60)) < 0.9
     alive[1, 1] = False
-    kept = tf.function(nms, jit_compile=compiled, autograph=False)(tf.constant(boxes), tf.constant(alive), iou_threshold=0.4)
+    kept = tf.function(nms, jit_compile=compiled, autograph=False)(
+        tf.constant(boxes), tf.constant(alive), iou_threshold=0.4
+    )
     for image, group in np.ndindex(2, 3):
-        np.testing.assert_array_equal(np.asarray(kept)[image, group],
-                                      suppressed_by_hand(boxes[image, group], alive[image, group], 0.4))
+        np.testing.assert_array_equal(
+            np.asarray(kept)[image, group], suppressed_by_hand(boxes[image, group], alive[image, group], 0.4)
+        )
 
 
 @WAYS
@@ -46,15 +49,30 @@ def test_an_overlap_of_exactly_the_threshold_stays(nms):
     assert np.asarray(nms(boxes, tf.fill([1, 1, 2], True), iou_threshold=0.49)).sum() == 1
 
 
-@pytest.mark.parametrize(("candidates", "kept", "name", "nms"), [
-    (1000, 1000, "test_1000_1000", greedy_nms), (1000, 1000, "test_1000_1000", tensorflow_cpu.greedy_nms),
-    (2000, 2000, "train_2000_2000", tensorflow_cpu.greedy_nms), (100, 50, "small_100_50", greedy_nms)])
+@pytest.mark.parametrize(
+    ("candidates", "kept", "name", "nms"),
+    [
+        (1000, 1000, "test_1000_1000", greedy_nms),
+        (1000, 1000, "test_1000_1000", tensorflow_cpu.greedy_nms),
+        (2000, 2000, "train_2000_2000", tensorflow_cpu.greedy_nms),
+        (100, 50, "small_100_50", greedy_nms),
+    ],
+)
 def test_the_published_proposals(golden_folder, nms, candidates, kept, name):
     golden = np.load(golden_folder / "families" / "maskrcnn_rpn_proposals.npz")
     config = ProposalConfig(candidates_per_level=candidates, kept=kept)
-    boxes, scores, valid = map(np.asarray, tf.function(region_proposals, autograph=False)(
-        golden["objectness"], golden["deltas"][..., YX], golden["anchors"][:, YX], golden["anchors_per_level"].tolist(),
-        golden["image_sizes"], config, nms=nms))
+    boxes, scores, valid = map(
+        np.asarray,
+        tf.function(region_proposals, autograph=False)(
+            golden["objectness"],
+            golden["deltas"][..., YX],
+            golden["anchors"][:, YX],
+            golden["anchors_per_level"].tolist(),
+            golden["image_sizes"],
+            config,
+            nms=nms,
+        ),
+    )
     assert valid.all()
     for image in range(2):
         wanted_boxes, wanted_scores = golden[f"{name}_boxes{image}"], golden[f"{name}_scores{image}"]
@@ -70,9 +88,17 @@ def proposals_of_two_levels(*, kept, **config):
     """Two boxes that overlap on one level, one on the other at the same place, and one outside of the image."""
     anchors = np.float32([[0, 0, 10, 10], [0, 0, 10, 11], [0, 50, 10, 60], [0, 0, 10, 10]])
     logits = np.float32([[1, 3, 9, 2]])
-    return [np.asarray(found)[0] for found in region_proposals(
-        tf.constant(logits), tf.zeros((1, 4, 4)), tf.constant(anchors), (3, 1), tf.constant([[40, 40]]),
-        ProposalConfig(kept=kept, **config))]
+    return [
+        np.asarray(found)[0]
+        for found in region_proposals(
+            tf.constant(logits),
+            tf.zeros((1, 4, 4)),
+            tf.constant(anchors),
+            (3, 1),
+            tf.constant([[40, 40]]),
+            ProposalConfig(kept=kept, **config),
+        )
+    ]
 
 
 def test_by_hand():

@@ -14,16 +14,20 @@ from object_detection.coco.results import TESTDEV_FILE_NAME
 
 pytestmark = pytest.mark.slow
 
-SMALLEST = {"ssd300-resnet34": "image_size=257,backbone_name=resnet18",
-            "retinanet-resnet18": "image_size=64,trainable_backbone_stages=5,is_training_bn=True",
-            "mask-rcnn-resnet18": "image_size=64,anchor_scale=4,trainable_backbone_stages=5,is_training_bn=True,mask_size=28,"
-                                  "candidates_per_level=50,proposals=30,training_proposals=30,regions_an_image=32"}
+SMALLEST = {
+    "ssd300-resnet34": "image_size=257,backbone_name=resnet18",
+    "retinanet-resnet18": "image_size=64,trainable_backbone_stages=5,is_training_bn=True",
+    "mask-rcnn-resnet18": "image_size=64,anchor_scale=4,trainable_backbone_stages=5,is_training_bn=True,mask_size=28,"
+    "candidates_per_level=50,proposals=30,training_proposals=30,regions_an_image=32",
+}
 STEPS = 2
 
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 2 * STEPS, "val": 2}, side=96, with_masks=True)
+    return draw_records(
+        tmp_path_factory.mktemp("drawn"), images={"train": 2 * STEPS, "val": 2}, side=96, with_masks=True
+    )
 
 
 @pytest.fixture(scope="module", params=SMALLEST)
@@ -38,10 +42,22 @@ def env():
 
 def training(drawn, model_name, model_dir):
     """Flags of a training of a few steps, the same bits each time."""
-    return {"model_name": model_name, "training_file_pattern": f"{drawn.folder}/train-*.tfrecord", "model_dir": model_dir,
-            "training_mode": "train300", "batch_size": 2, "num_epochs": 1, "lr": 0.001, "warmup_epochs": 0,
-            "calibration_images": 0, "precision": "float32", "use_xla": False, "deterministic": True,
-            "loggers": "json", "hparams": SMALLEST[model_name]}
+    return {
+        "model_name": model_name,
+        "training_file_pattern": f"{drawn.folder}/train-*.tfrecord",
+        "model_dir": model_dir,
+        "training_mode": "train300",
+        "batch_size": 2,
+        "num_epochs": 1,
+        "lr": 0.001,
+        "warmup_epochs": 0,
+        "calibration_images": 0,
+        "precision": "float32",
+        "use_xla": False,
+        "deterministic": True,
+        "loggers": "json",
+        "hparams": SMALLEST[model_name],
+    }
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +72,19 @@ def test_a_trained_detector_is_evaluated_and_exported(drawn, env, trained, tmp_p
     assert read_arrays(str(trained / "ckpt-final"))["global_step"] == STEPS
     found = {}
     for runtime in ("keras", "onnxruntime"):
-        call(env, "eval.py", ckpt_path=trained, val_file_pattern=f"{drawn.folder}/val-*.tfrecord", batch_size=2,
-             runtime=runtime, use_xla=False, precision="float32", output_json=tmp_path / f"{runtime}.json",
-             testdev_dir=tmp_path / runtime, hparams="nms_configs.score_thresh=0.001")
+        call(
+            env,
+            "eval.py",
+            ckpt_path=trained,
+            val_file_pattern=f"{drawn.folder}/val-*.tfrecord",
+            batch_size=2,
+            runtime=runtime,
+            use_xla=False,
+            precision="float32",
+            output_json=tmp_path / f"{runtime}.json",
+            testdev_dir=tmp_path / runtime,
+            hparams="nms_configs.score_thresh=0.001",
+        )
         entries = json.loads((tmp_path / runtime / TESTDEV_FILE_NAME).read_text())
         found[runtime] = np.array([[entry["image_id"], entry["score"]] for entry in entries])
     ours, theirs = (json.loads((tmp_path / f"{runtime}.json").read_text()) for runtime in found)
@@ -67,7 +93,15 @@ def test_a_trained_detector_is_evaluated_and_exported(drawn, env, trained, tmp_p
     assert len(found["keras"]) > 10
     # After so few steps many boxes score alike: which one is first, rounding decides
     np.testing.assert_allclose(found["keras"], found["onnxruntime"], atol=1e-4)
-    told = call(env, "inspector.py", mode="export", ckpt_path=trained, onnx_path=tmp_path / "network.onnx",
-                saved_model_dir=tmp_path / "saved", precision="float32", use_xla=False)
+    told = call(
+        env,
+        "inspector.py",
+        mode="export",
+        ckpt_path=trained,
+        onnx_path=tmp_path / "network.onnx",
+        saved_model_dir=tmp_path / "saved",
+        precision="float32",
+        use_xla=False,
+    )
     assert "read back: outputs agree" in told
     assert "detections agree" in told

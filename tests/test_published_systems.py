@@ -12,25 +12,46 @@ from dataset.class_names import ClassNames
 from efficientdet.families.registry import model_names
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-# mlperf-detectors.md 2.3: nodes, processes, images of each, effective rate, warm-up epochs, decay, epochs of the rate's drops
+# mlperf-detectors.md 2.3: nodes, processes, images of each, effective rate, warm-up epochs, decay, epochs of the rate's
+# drops
 SSD = {
-    "C4140": (1, 4, 128, 0.0475, 5.25, 1.6e-4, (44, 55)), "2xC4140": (2, 8, 128, 0.1875, 5.25, 1.6e-4, (44, 55)),
-    "4xC4140": (4, 16, 56, 0.09, 5, 1.3e-4, (44, 55)), "DSS8440": (1, 8, 128, 0.1875, 5, 1.6e-4, (44, 55)),
-    "DGX1": (1, 8, 56, 0.04, 5.25, 1.6e-4, (44, 55)), "DGXA100": (1, 8, 114, 0.09, 5, 1.3e-4, (44, 55)),
-    "8xDGXA100": (8, 64, 24, 0.14, 11, 1.7e-4, (44, 55)), "64xDGXA100": (64, 512, 4, 0.2925, 26, 4e-5, (60, 75))}
+    "C4140": (1, 4, 128, 0.0475, 5.25, 1.6e-4, (44, 55)),
+    "2xC4140": (2, 8, 128, 0.1875, 5.25, 1.6e-4, (44, 55)),
+    "4xC4140": (4, 16, 56, 0.09, 5, 1.3e-4, (44, 55)),
+    "DSS8440": (1, 8, 128, 0.1875, 5, 1.6e-4, (44, 55)),
+    "DGX1": (1, 8, 56, 0.04, 5.25, 1.6e-4, (44, 55)),
+    "DGXA100": (1, 8, 114, 0.09, 5, 1.3e-4, (44, 55)),
+    "8xDGXA100": (8, 64, 24, 0.14, 11, 1.7e-4, (44, 55)),
+    "64xDGXA100": (64, 512, 4, 0.2925, 26, 4e-5, (60, 75)),
+}
 # 1.3: nodes, processes, images per step, rate, warm-up epochs
 RETINANET = {
-    "R760xaxL40S": (1, 4, 64, 6e-5, 0), "DSS8440xA30": (1, 8, 128, 1e-4, 1), "SYS-421GUxH100": (1, 4, 128, 7.5e-5, 0),
-    "DGXA100": (1, 8, 256, 8.5e-5, 0), "DGXH100": (1, 8, 256, 8.5e-5, 0), "DGXH200": (1, 8, 256, 8.5e-5, 0),
-    "DGXB200": (1, 8, 256, 8.5e-5, 0), "8xH100_320": (1, 8, 320, 8.5e-5, 0), "2xDGXA100": (2, 16, 256, 1e-4, 1),
-    "8xDGXA100": (8, 64, 256, 1e-4, 1), "8xDGXA100_512": (8, 64, 512, 1e-4, 1), "32xDGXA100": (32, 256, 8192, 1e-4, 1),
-    "160xDGXA100": (160, 1280, 1280, 1e-4, 1), "256xDGXA100": (256, 2048, 2048, 1.35e-4, 1)}
+    "R760xaxL40S": (1, 4, 64, 6e-5, 0),
+    "DSS8440xA30": (1, 8, 128, 1e-4, 1),
+    "SYS-421GUxH100": (1, 4, 128, 7.5e-5, 0),
+    "DGXA100": (1, 8, 256, 8.5e-5, 0),
+    "DGXH100": (1, 8, 256, 8.5e-5, 0),
+    "DGXH200": (1, 8, 256, 8.5e-5, 0),
+    "DGXB200": (1, 8, 256, 8.5e-5, 0),
+    "8xH100_320": (1, 8, 320, 8.5e-5, 0),
+    "2xDGXA100": (2, 16, 256, 1e-4, 1),
+    "8xDGXA100": (8, 64, 256, 1e-4, 1),
+    "8xDGXA100_512": (8, 64, 512, 1e-4, 1),
+    "32xDGXA100": (32, 256, 8192, 1e-4, 1),
+    "160xDGXA100": (160, 1280, 1280, 1e-4, 1),
+    "256xDGXA100": (256, 2048, 2048, 1.35e-4, 1),
+}
 # 3.3: nodes, processes, images per step, iterations of warm-up, those after which the rate drops; 0.02 for 16 images
 MASK_RCNN = {
-    "1GPU_2": (1, 1, 2, 500, (480_000, 640_000)), "1GPU_4": (1, 1, 4, 500, (240_000, 360_000)),
-    "8GPU_32": (1, 8, 32, 500, (33_000, 44_000)), "2xA30": (1, 2, 8, 500, (144_000, 192_000)),
-    "DGX1": (1, 8, 48, 625, (24_000, 32_000)), "DGXA100_64": (1, 8, 64, 800, (18_000, 24_000)),
-    "DGXA100": (1, 8, 96, 625, (12_000, 16_000)), "8xDGXA100": (8, 64, 128, 625, (9_000, 12_000))}
+    "1GPU_2": (1, 1, 2, 500, (480_000, 640_000)),
+    "1GPU_4": (1, 1, 4, 500, (240_000, 360_000)),
+    "8GPU_32": (1, 8, 32, 500, (33_000, 44_000)),
+    "2xA30": (1, 2, 8, 500, (144_000, 192_000)),
+    "DGX1": (1, 8, 48, 625, (24_000, 32_000)),
+    "DGXA100_64": (1, 8, 64, 800, (18_000, 24_000)),
+    "DGXA100": (1, 8, 96, 625, (12_000, 16_000)),
+    "8xDGXA100": (8, 64, 128, 625, (9_000, 12_000)),
+}
 TABLES = {"ssd": SSD, "retinanet": RETINANET, "mask_rcnn": MASK_RCNN}
 SYSTEMS = [(family, system) for family, table in TABLES.items() for system in table]
 ONE_NODE = {family: next(system for system in table if table[system][0] == 1) for family, table in TABLES.items()}
@@ -38,8 +59,13 @@ MODELS = {"ssd": "ssd300-resnet34", "retinanet": "retinanet-resnext50", "mask_rc
 
 
 def run(script, *words, env=None):
-    return subprocess.run(["bash", str(SCRIPTS / script), *words], capture_output=True, text=True, timeout=60,
-                          env={"PATH": "/usr/bin:/bin", **(env or {})})
+    return subprocess.run(
+        ["bash", str(SCRIPTS / script), *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PATH": "/usr/bin:/bin", **(env or {})},
+    )
 
 
 def dry_run(script, *words, env=None):
@@ -78,7 +104,11 @@ def test_numbers_of_retinanet(system):
     nodes, processes, images, rate, warmup = RETINANET[system]
     flags = flags_of(dry_run("retinanet/run.sub", env={"SYSTEM": system}))
     assert (int(flags["nodes"]), int(flags["ntasks"])) == (nodes, processes)
-    assert (processes * int(flags["batch_size"]), float(flags["lr"]), float(flags["warmup_epochs"])) == (images, rate, warmup)
+    assert (processes * int(flags["batch_size"]), float(flags["lr"]), float(flags["warmup_epochs"])) == (
+        images,
+        rate,
+        warmup,
+    )
     assert (flags["target_ap"], flags["eval_period"], "hparams" in flags) == ("0.34", "1", False)
 
 
@@ -99,13 +129,25 @@ def test_numbers_of_mask_rcnn(system):
 
 def test_ssds_rate_follows_the_batch():
     """2.5e-3 times a whole number, at least once, as the published program rounds it."""
-    for words, rate in ((["BS=56"], 0.02), (["BS=1"], 0.0025), (["LR=0.03"], 0.03), (["LR_PER_32=2.5e-3", "BS=32"], 0.01)):
+    for words, rate in (
+        (["BS=56"], 0.02),
+        (["BS=1"], 0.0025),
+        (["LR=0.03"], 0.03),
+        (["LR_PER_32=2.5e-3", "BS=32"], 0.01),
+    ):
         assert float(flags_of(dry_run("ssd/run.sub", "SYSTEM=C4140", *words))["lr"]) == rate
 
 
-@pytest.mark.parametrize(("words", "warns"), [
-    ([], False), (["LR=1e-4"], True), (["LR=1e-4", "BS=14"], True), (["LR=1e-4", "BS=32"], False),
-    (["LR=6e-5", "BS=14"], False)])
+@pytest.mark.parametrize(
+    ("words", "warns"),
+    [
+        ([], False),
+        (["LR=1e-4"], True),
+        (["LR=1e-4", "BS=14"], True),
+        (["LR=1e-4", "BS=32"], False),
+        (["LR=6e-5", "BS=14"], False),
+    ],
+)
 def test_the_pair_that_does_not_converge_is_told(words, warns):
     done = run("retinanet/run.sh", "SYSTEM=R760xaxL40S", *words, "--dry_run")
     assert done.returncode == 0
@@ -113,17 +155,20 @@ def test_the_pair_that_does_not_converge_is_told(words, warns):
     assert done.stderr.count("\n") == warns
 
 
-@pytest.mark.parametrize(("env", "words", "message"), [
-    ({}, [], "SYSTEM is missing; expected one of 2xC4140 4xC4140"),
-    ({"SYSTEM": "c4140"}, [], "SYSTEM=c4140; expected one of 2xC4140"),
-    ({"SYSTEM": "../../D0/x"}, [], "SYSTEM=../../D0/x; expected a name of letters"),
-    ({"SYSTEM": "2xC4140", "SLURM_JOB_NUM_NODES": "1"}, [], "has 2 nodes and the job 1; expected sbatch -N 2"),
-    ({"SYSTEM": "2xC4140", "SLURM_NTASKS": "4"}, [], "has 8 processes and the job 4; expected sbatch -n 8"),
-    ({"SYSTEM": "C4140"}, ["NGPU=8"], "1 nodes of 4 GPUs, but NGPU=8"),
-    ({"SYSTEM": "C4140"}, ["NETWORK=ib0,X=1"], "NETWORK=ib0,X=1; expected a name of letters"),
-    ({"SYSTEM": "C4140"}, ["EVAL_EPOCHS=40,x"], "EVAL_EPOCHS=40,x; expected whole numbers"),
-    ({"SYSTEM": "C4140"}, ["DROPS=40"], "DROPS=40; expected two numbers such as 40,50"),
-])
+@pytest.mark.parametrize(
+    ("env", "words", "message"),
+    [
+        ({}, [], "SYSTEM is missing; expected one of 2xC4140 4xC4140"),
+        ({"SYSTEM": "c4140"}, [], "SYSTEM=c4140; expected one of 2xC4140"),
+        ({"SYSTEM": "../../D0/x"}, [], "SYSTEM=../../D0/x; expected a name of letters"),
+        ({"SYSTEM": "2xC4140", "SLURM_JOB_NUM_NODES": "1"}, [], "has 2 nodes and the job 1; expected sbatch -N 2"),
+        ({"SYSTEM": "2xC4140", "SLURM_NTASKS": "4"}, [], "has 8 processes and the job 4; expected sbatch -n 8"),
+        ({"SYSTEM": "C4140"}, ["NGPU=8"], "1 nodes of 4 GPUs, but NGPU=8"),
+        ({"SYSTEM": "C4140"}, ["NETWORK=ib0,X=1"], "NETWORK=ib0,X=1; expected a name of letters"),
+        ({"SYSTEM": "C4140"}, ["EVAL_EPOCHS=40,x"], "EVAL_EPOCHS=40,x; expected whole numbers"),
+        ({"SYSTEM": "C4140"}, ["DROPS=40"], "DROPS=40; expected two numbers such as 40,50"),
+    ],
+)
 def test_refused(env, words, message):
     done = run("ssd/run.sub", *words, "--dry_run", env=env)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -132,24 +177,44 @@ def test_refused(env, words, message):
 
 def test_what_dells_page_says_is_taken(tmp_path):
     """SYSTEM=2xC4140 sbatch -N 2 -n 8, with Singularity's sandbox."""
-    words = dry_run("ssd/run.sub", "CONTAINER=singularity", "IMAGE_TAG=/images/sandbox", "NETWORK=ib0", f"datadir={tmp_path}",
-                    env={"SYSTEM": "2xC4140", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "8"})
+    words = dry_run(
+        "ssd/run.sub",
+        "CONTAINER=singularity",
+        "IMAGE_TAG=/images/sandbox",
+        "NETWORK=ib0",
+        f"datadir={tmp_path}",
+        env={"SYSTEM": "2xC4140", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "8"},
+    )
     assert words[0] == "srun"
     assert {"--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=10"} < set(words)
     assert "--export=ALL,NCCL_SOCKET_IFNAME=ib0,HOROVOD_GLOO_IFACE=ib0" in words
     at = words.index("singularity")
-    assert words[at:at + 5] == ["singularity", "exec", "--nv", "--bind",
-                                f"/checkpoints:/workspace/checkpoints,{tmp_path}:/workspace/coco"]
+    assert words[at : at + 5] == [
+        "singularity",
+        "exec",
+        "--nv",
+        "--bind",
+        f"/checkpoints:/workspace/checkpoints,{tmp_path}:/workspace/coco",
+    ]
     assert words[at + 5] == "/images/sandbox"
     assert flags_of(words)["model_dir"] == "/workspace/checkpoints/2xC4140"
 
 
 def test_the_names_of_dells_document_are_taken(tmp_path):
     """DATADIR= LOGDIR= PRETRAINED_DIR= SYSTEM= sbatch ..., as SSD300's document has it."""
-    theirs = {"DATADIR": "/data", "LOGDIR": "/logs", "PRETRAINED_DIR": f"{tmp_path}", "SYSTEM": "C4140", "CONT": "mine:1"}
+    theirs = {
+        "DATADIR": "/data",
+        "LOGDIR": "/logs",
+        "PRETRAINED_DIR": f"{tmp_path}",
+        "SYSTEM": "C4140",
+        "CONT": "mine:1",
+    }
     words = dry_run("ssd/run.sub", env=theirs)
-    assert {"--container-image=mine:1", "EFFICIENTDET_WEIGHTS=/workspace/weights",
-            f"--container-mounts=/logs:/workspace/checkpoints,/data:/workspace/coco,{tmp_path}:/workspace/weights"} < set(words)
+    assert {
+        "--container-image=mine:1",
+        "EFFICIENTDET_WEIGHTS=/workspace/weights",
+        f"--container-mounts=/logs:/workspace/checkpoints,/data:/workspace/coco,{tmp_path}:/workspace/weights",
+    } < set(words)
     words = dry_run("ssd/run.sh", env=theirs)
     assert f"EFFICIENTDET_WEIGHTS={tmp_path}" in words
     assert (flags_of(words)["val_file_pattern"], flags_of(words)["model_dir"]) == ("/data/val-*", "/logs/C4140")
@@ -159,8 +224,13 @@ def test_the_names_of_dells_document_are_taken(tmp_path):
 def test_a_folder_of_the_host_that_is_missing(tmp_path, name):
     (tmp_path / "srun").write_text("#!/bin/bash\necho ran\n")
     (tmp_path / "srun").chmod(0o755)
-    env = {"DATADIR": f"{tmp_path}", "LOGDIR": f"{tmp_path}", "SYSTEM": "C4140", "SLURM_JOB_ID": "1",
-           "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    env = {
+        "DATADIR": f"{tmp_path}",
+        "LOGDIR": f"{tmp_path}",
+        "SYSTEM": "C4140",
+        "SLURM_JOB_ID": "1",
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+    }
     assert run("ssd/run.sub", env=env).stdout == "ran\n"
     done = run("ssd/run.sub", env={**env, name: "/nowhere"})
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -177,10 +247,19 @@ def test_mlperfs_log_is_written_where_its_package_is(tmp_path, family):
         program = tmp_path / f"python{code}"
         program.write_text(f"#!/bin/bash\nexit {code}\n")
         program.chmod(0o755)
-        for words, wanted in (([], f"{tmp_path}/model/mlperf.log" if there else None), (["MLPERF_LOG="], ""),
-                              (["MLPERF_LOG=x.log"], "x.log")):
-            done = run(f"{family}/run.sh", f"SYSTEM={ONE_NODE[family]}", f"PYTHON={program}",
-                       f"MODEL_DIR={tmp_path}/model", *words, "--dry_run")
+        for words, wanted in (
+            ([], f"{tmp_path}/model/mlperf.log" if there else None),
+            (["MLPERF_LOG="], ""),
+            (["MLPERF_LOG=x.log"], "x.log"),
+        ):
+            done = run(
+                f"{family}/run.sh",
+                f"SYSTEM={ONE_NODE[family]}",
+                f"PYTHON={program}",
+                f"MODEL_DIR={tmp_path}/model",
+                *words,
+                "--dry_run",
+            )
             assert done.returncode == 0
             assert flags_of(shlex.split(done.stdout)).get("mlperf_log", "" if wanted == "" else None) == wanted
             assert ("no MLPerf log: mlperf-logging is not installed; " in done.stderr) == (wanted is None)
@@ -197,8 +276,25 @@ def test_a_system_of_several_nodes_is_for_sbatch():
         assert words[words.index("-np") + 1] == "8"
 
 
-@pytest.mark.parametrize("key", ["SYSTEM", "NODES", "GPUS", "CORES", "NETWORK", "LR_PER_32", "DECAY", "DROPS", "BN_GROUP",
-                                 "TARGET_AP", "EVAL_EPOCHS", "EVAL_PERIOD", "EVAL_FROM", "CHECKPOINT_PERIOD"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "SYSTEM",
+        "NODES",
+        "GPUS",
+        "CORES",
+        "NETWORK",
+        "LR_PER_32",
+        "DECAY",
+        "DROPS",
+        "BN_GROUP",
+        "TARGET_AP",
+        "EVAL_EPOCHS",
+        "EVAL_PERIOD",
+        "EVAL_FROM",
+        "CHECKPOINT_PERIOD",
+    ],
+)
 def test_no_setting_is_run_as_a_command(tmp_path, key):
     value = f"PATH[$(touch {tmp_path}/ran)]"
     for env, words in (({key: value}, []), ({}, [f"{key}={value}"])):
@@ -235,9 +331,20 @@ def verdicts(tmp_path_factory):
     folder, cases = records_never_opened(tmp_path_factory.mktemp("systems")), {}
     for family, system in SYSTEMS:
         if MODELS[family] in model_names():
-            words = dry_run(f"{family}/run.sub", f"SYSTEM={system}", "CONTAINER=none", f"DATA={folder}", "TRAIN=train-*",
-                            "VAL=val-*", "VAL_JSON=", f"MODEL_DIR={folder}/{system}")
-            cases[family, system] = ["train", *words[next(i for i, word in enumerate(words) if word.endswith("train.py")) + 1:]]
+            words = dry_run(
+                f"{family}/run.sub",
+                f"SYSTEM={system}",
+                "CONTAINER=none",
+                f"DATA={folder}",
+                "TRAIN=train-*",
+                "VAL=val-*",
+                "VAL_JSON=",
+                f"MODEL_DIR={folder}/{system}",
+            )
+            cases[family, system] = [
+                "train",
+                *words[next(i for i, word in enumerate(words) if word.endswith("train.py")) + 1 :],
+            ]
     return dict(zip(cases, outcomes(cases.values(), cwd=folder), strict=True))
 
 

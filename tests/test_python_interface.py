@@ -32,9 +32,15 @@ CPU = {"precision": "float32", "use_xla": False}
 
 
 def state_of_process():
-    return (random.getstate(), np.random.get_state()[1].tolist(), [signal.getsignal(number) for number in
-            (signal.SIGINT, signal.SIGTERM)], tf.config.functions_run_eagerly(), os.environ.get("CUDA_VISIBLE_DEVICES"),
-            tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False), set(flags.FLAGS))
+    return (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        tf.config.functions_run_eagerly(),
+        os.environ.get("CUDA_VISIBLE_DEVICES"),
+        tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False),
+        set(flags.FLAGS),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +56,28 @@ def worked(tmp_path_factory):
         results = {
             "convert": efficientdet.convert(folder / "drawn", folder / "records"),
             "examine": efficientdet.examine(folder / "records", image_size=64, output_dir=folder / "check"),
-            "train": efficientdet.train(folder / "records", model_dir=folder / "model", hparams={**HPARAMS, "num_epochs": 2},
-                                        batch_size=np.int64(4), checkpoint_period=1, **CPU),
+            "train": efficientdet.train(
+                folder / "records",
+                model_dir=folder / "model",
+                hparams={**HPARAMS, "num_epochs": 2},
+                batch_size=np.int64(4),
+                checkpoint_period=1,
+                **CPU,
+            ),
             "evaluate": efficientdet.evaluate(folder / "model", folder / "records", report=folder / "report", **CPU),
-            "export": efficientdet.export(folder / "model", folder / "exported", formats=["onnx"], runs=1,
-                                          val_file_pattern=folder / "records")}
+            "export": efficientdet.export(
+                folder / "model", folder / "exported", formats=["onnx"], runs=1, val_file_pattern=folder / "records"
+            ),
+        }
         yield folder, results, before, state_of_process()
 
 
 def test_records_are_those_that_the_labels_say(worked):
     folder, results, *_ = worked
-    labels = {split: json.loads((folder / f"drawn/annotations/instances_{split}.json").read_text())
-              for split in ("train", "val")}
+    labels = {
+        split: json.loads((folder / f"drawn/annotations/instances_{split}.json").read_text())
+        for split in ("train", "val")
+    }
     assert results["convert"].images == {"train": 12, "val": 4}
     assert results["convert"].boxes == {split: len(content["annotations"]) for split, content in labels.items()}
     assert results["convert"].class_names == tuple(entry["name"] for entry in labels["train"]["categories"])
@@ -112,12 +128,19 @@ def test_results_read_well(worked):
 
 def test_a_second_training_in_the_process_resumes(worked, capsys):
     folder, *_ = worked
-    resumed = efficientdet.train(str(folder / "records" / "train-*"), model_dir=folder / "model", hparams=HPARAMS, num_epochs=3,
-                                 batch_size=4, **CPU)
+    resumed = efficientdet.train(
+        str(folder / "records" / "train-*"),
+        model_dir=folder / "model",
+        hparams=HPARAMS,
+        num_epochs=3,
+        batch_size=4,
+        **CPU,
+    )
     assert "after step 6" in capsys.readouterr().out  # 12 images are 3 steps of 4, twice
     assert resumed.numbers == {}  # a glob names no validation records
     [found] = efficientdet.load_detector(folder / "model", precision="float32").predict(
-        folder / "drawn" / "val" / "000013.jpg", min_score=0)
+        folder / "drawn" / "val" / "000013.jpg", min_score=0
+    )
     assert len(found) > 0
 
 
@@ -134,47 +157,75 @@ def test_ctrl_c_in_a_training_saves_and_is_a_keyboard_interrupt(worked):
     thread = threading.Thread(target=interrupt, daemon=True)
     thread.start()
     with pytest.raises(KeyboardInterrupt, match="the same call continues"):
-        efficientdet.train(folder / "records", model_dir=folder / "stopped", hparams=HPARAMS, num_epochs=100, batch_size=4,
-                           **CPU)
+        efficientdet.train(
+            folder / "records", model_dir=folder / "stopped", hparams=HPARAMS, num_epochs=100, batch_size=4, **CPU
+        )
     thread.join()
     assert [*(folder / "stopped").glob("ckpt-*.index")]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_listener_that_would_end_the_process_raises_in_a_users():
-    program = ("import os, signal, time\nfrom program_support.signals import Listener, in_a_users_process\n"
-               "for number in (signal.SIGINT, signal.SIGTERM):\n"
-               "    with in_a_users_process():\n"
-               "        listener = Listener(lambda number: listener.end(number, 'told')).start()\n"
-               "    try:\n        os.kill(os.getpid(), number)\n        time.sleep(60)\n"
-               "    except BaseException as error:\n        print(repr(error))\n"
-               "    listener.stop()\n")
+    program = (
+        "import os, signal, time\nfrom program_support.signals import Listener, in_a_users_process\n"
+        "for number in (signal.SIGINT, signal.SIGTERM):\n"
+        "    with in_a_users_process():\n"
+        "        listener = Listener(lambda number: listener.end(number, 'told')).start()\n"
+        "    try:\n        os.kill(os.getpid(), number)\n        time.sleep(60)\n"
+        "    except BaseException as error:\n        print(repr(error))\n"
+        "    listener.stop()\n"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "KeyboardInterrupt()\nSystemExit(143)\n", "told\ntold\n")
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda: efficientdet.train("x", model_dir="m", epochs=3), r"train\(\) has no argument 'epochs'; use num_epochs"),
-    (lambda: efficientdet.train("x", model_dir="m", checkpoint_perio=3),
-     r"train\(\) has no argument 'checkpoint_perio'; the nearest is checkpoint_period"),
-    (lambda: efficientdet.evaluate("x", "y", device="0"), r"evaluate\(\) has no argument 'device'; set CUDA_VISIBLE_DEVICES=0"),
-    (lambda: efficientdet.convert("x", val_fractio=0.2), r"convert\(\) has no argument 'val_fractio'; the nearest is val_")])
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: efficientdet.train("x", model_dir="m", epochs=3),
+            r"train\(\) has no argument 'epochs'; use num_epochs",
+        ),
+        (
+            lambda: efficientdet.train("x", model_dir="m", checkpoint_perio=3),
+            r"train\(\) has no argument 'checkpoint_perio'; the nearest is checkpoint_period",
+        ),
+        (
+            lambda: efficientdet.evaluate("x", "y", device="0"),
+            r"evaluate\(\) has no argument 'device'; set CUDA_VISIBLE_DEVICES=0",
+        ),
+        (
+            lambda: efficientdet.convert("x", val_fractio=0.2),
+            r"convert\(\) has no argument 'val_fractio'; the nearest is val_",
+        ),
+    ],
+)
 def test_an_unknown_argument_is_a_type_error_with_the_nearest_name(call, message):
     with pytest.raises(TypeError, match=f"^{message}"):
         call()
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda: efficientdet.train("nowhere", model_dir="m"), "nowhere: no file matches; the folder . "),
-    (lambda: efficientdet.train("x", model_dir="m", batch_size=0), "batch_size=0: expected at least 1"),
-    (lambda: efficientdet.train("x", model_dir="m", batch_size="many"), "batch_size=many: invalid literal"),
-    (lambda: efficientdet.train("x", model_dir="m", precision="float8"), "precision=float8: value should be one of"),
-    (lambda: efficientdet.train("x", model_dir="m", hparams={"image_sise": 3}), ".*image_sise"),
-    (lambda: efficientdet.train("x", model_dir="m", strategy="tpu"), ".*strategy=tpu: has been removed: a process trains on"),
-    (lambda: efficientdet.evaluate("nowhere", "x"), "x: no file matches"),
-    (lambda: efficientdet.export("nowhere", "out", formats=["onx"]), "formats=onx: expected some of"),
-    (lambda: efficientdet.convert("nowhere"), "images=nowhere: no such folder"),
-    (lambda: efficientdet.examine("nowhere"), "nowhere: no file matches")])
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: efficientdet.train("nowhere", model_dir="m"), "nowhere: no file matches; the folder . "),
+        (lambda: efficientdet.train("x", model_dir="m", batch_size=0), "batch_size=0: expected at least 1"),
+        (lambda: efficientdet.train("x", model_dir="m", batch_size="many"), "batch_size=many: invalid literal"),
+        (
+            lambda: efficientdet.train("x", model_dir="m", precision="float8"),
+            "precision=float8: value should be one of",
+        ),
+        (lambda: efficientdet.train("x", model_dir="m", hparams={"image_sise": 3}), ".*image_sise"),
+        (
+            lambda: efficientdet.train("x", model_dir="m", strategy="tpu"),
+            ".*strategy=tpu: has been removed: a process trains on",
+        ),
+        (lambda: efficientdet.evaluate("nowhere", "x"), "x: no file matches"),
+        (lambda: efficientdet.export("nowhere", "out", formats=["onx"]), "formats=onx: expected some of"),
+        (lambda: efficientdet.convert("nowhere"), "images=nowhere: no such folder"),
+        (lambda: efficientdet.examine("nowhere"), "nowhere: no file matches"),
+    ],
+)
 def test_a_refused_value_is_one_line_without_dashes(call, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
@@ -187,8 +238,13 @@ def test_a_refused_value_is_one_line_without_dashes(call, message, tmp_path, mon
 def found_objects(**fields):
     boxes = np.array([[2, 4, 12, 30], [10.5, 3.25, 20.25, 9]], np.float32)
     return efficientdet.ImageDetections(
-        boxes=boxes, scores=np.array([0.9, 0.5], np.float32), category_ids=np.array([7, 3]), names=("cat", "dog"),
-        class_names=ClassNames((3, 5, 7), ("dog", "cow", "cat")), **fields)
+        boxes=boxes,
+        scores=np.array([0.9, 0.5], np.float32),
+        category_ids=np.array([7, 3]),
+        names=("cat", "dog"),
+        class_names=ClassNames((3, 5, 7), ("dog", "cow", "cat")),
+        **fields,
+    )
 
 
 def noise():
@@ -210,8 +266,10 @@ def test_detections_are_drawn_saved_and_shown(tmp_path):
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(found._repr_png_()))), drawn)
     assert found_objects()._repr_png_() is None
     assert repr(found).splitlines()[:2] == ["ImageDetections: 2 objects", "  cat 0.90 at 2.0 4.0 12.0 30.0"]
-    for call, message in ((lambda: found.save("drawn.gif"), "drawn.gif: expected a name that ends with .jpg"),
-                          (lambda: found_objects().draw(), "the detections hold no image")):
+    for call, message in (
+        (lambda: found.save("drawn.gif"), "drawn.gif: expected a name that ends with .jpg"),
+        (lambda: found_objects().draw(), "the detections hold no image"),
+    ):
         with pytest.raises(efficientdet.InputError, match=message):
             call()
 
@@ -227,8 +285,10 @@ def test_detections_as_coco_has_them():
     masks = np.zeros((2, 40, 50), bool)
     masks[0, 5:9, 3:6] = True
     plain, masked = found_objects().to_coco(image_id=4), found_objects(masks=masks).to_coco()
-    assert plain == [{"image_id": 4, "category_id": 7, "bbox": [2.0, 4.0, 10.0, 26.0], "score": 0.9},
-                     {"image_id": 4, "category_id": 3, "bbox": [10.5, 3.25, 9.75, 5.75], "score": 0.5}]
+    assert plain == [
+        {"image_id": 4, "category_id": 7, "bbox": [2.0, 4.0, 10.0, 26.0], "score": 0.9},
+        {"image_id": 4, "category_id": 3, "bbox": [10.5, 3.25, 9.75, 5.75], "score": 0.5},
+    ]
     np.testing.assert_array_equal(decoded(masked[0]["segmentation"]), masks[0])
     assert json.dumps(masked)
 
@@ -248,8 +308,14 @@ def test_detections_as_supervision_has_them(monkeypatch):
 @pytest.mark.slow
 def test_the_notebook_of_the_quick_start(tmp_path):
     """Its cells run one after the other in a process of their own; what it stores are such outputs."""
-    done = subprocess.run([sys.executable, ROOT / "tests" / "notebook_run.py", NOTEBOOK], cwd=tmp_path, capture_output=True,
-                          text=True, timeout=600, env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"})
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "notebook_run.py", NOTEBOOK],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"},
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
     outputs = json.loads(done.stdout)

@@ -41,13 +41,17 @@ def test_the_side_is_the_largest_that_leaves_time():
 
 def test_epochs_are_short_enough_to_look_at_the_clock():
     pace = Pace(seconds=0.5, side=256, batch_size=4, accelerated=False)
-    length, why = choices.training_length(205, pace, side=256, target_steps=2500, seconds=1500)  # 3000 steps, 52 an epoch
+    length, why = choices.training_length(
+        205, pace, side=256, target_steps=2500, seconds=1500
+    )  # 3000 steps, 52 an epoch
     assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (116, 208, 15)
     assert "at most 6032 steps of 4 images, limited by the time" in why
     length, why = choices.training_length(205, pace, side=256, target_steps=250, seconds=1500)
     assert length.num_epochs == 20  # 1000 steps
     assert "further steps would gain little" in why
-    length, _ = choices.training_length(118287, pace, side=128, target_steps=2500, seconds=150)  # 1200 steps, 60 an epoch
+    length, _ = choices.training_length(
+        118287, pace, side=128, target_steps=2500, seconds=150
+    )  # 1200 steps, 60 an epoch
     assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (40, 240, 20)
     assert length.warmup_epochs == 1.0
     length, _ = choices.training_length(4, pace, side=256, target_steps=2500, seconds=1e6)
@@ -86,14 +90,16 @@ def programs(tmp_path, monkeypatch):
             draw_records(settings["output_dir"], images={"train": 5, "val": 2})
         elif module == "doctor":
             settings["output_dir"].mkdir()
-            (settings["output_dir"] / "doctor.json").write_text(json.dumps({"suggested": {"settings": {
-                "image_size": "96x64", "anchor_scale": 2.0}}}))
+            (settings["output_dir"] / "doctor.json").write_text(
+                json.dumps({"suggested": {"settings": {"image_size": "96x64", "anchor_scale": 2.0}}})
+            )
         elif settings.get("benchmark"):
             settings["model_dir"].mkdir()
             (settings["model_dir"] / "time_log.txt").write_text(
                 f'other\nDLLL {{"step": "PARAMETER", "timestamp": "{time.time()}", "data": {{}}}}\n'
                 'DLLL {"data": {"latency_training_p50": 0.5}}\n'
-                'DLLL {"data": {"peak_device_memory_bytes": null, "load_average": 1e3}}\n')
+                'DLLL {"data": {"peak_device_memory_bytes": null, "load_average": 1e3}}\n'
+            )
         elif module == "eval":
             settings["output_json"].write_text('{"AP": 0.5, "AP50": 0.75}')
 
@@ -102,9 +108,19 @@ def programs(tmp_path, monkeypatch):
 
 
 def config(folder, **changes):
-    return QuickstartConfig(**{
-        "images": "photos", "annotations": None, "output_dir": str(folder), "model_name": "efficientdet-d0", "minutes": 30.0,
-        "weights": steps.NO_WEIGHTS, "formats": ("onnx",), "hparams": "", **changes})
+    return QuickstartConfig(
+        **{
+            "images": "photos",
+            "annotations": None,
+            "output_dir": str(folder),
+            "model_name": "efficientdet-d0",
+            "minutes": 30.0,
+            "weights": steps.NO_WEIGHTS,
+            "formats": ("onnx",),
+            "hparams": "",
+            **changes,
+        }
+    )
 
 
 def test_the_way(programs, tmp_path, capsys):
@@ -152,8 +168,9 @@ def test_a_zip_is_unpacked_once(programs, tmp_path, monkeypatch):
     for _ in range(2):
         quickstart(config(tmp_path / "out", images=str(tmp_path / "cells.zip")))
     assert calls[0][1]["images"] == str(tmp_path / "out" / "images")
-    assert [str(path.relative_to(tmp_path / "out" / "images")) for path in (tmp_path / "out" / "images").rglob("*")] == [
-        "cells", "cells/one.jpg"]
+    assert [
+        str(path.relative_to(tmp_path / "out" / "images")) for path in (tmp_path / "out" / "images").rglob("*")
+    ] == ["cells", "cells/one.jpg"]
     damaged = tmp_path / "damaged.zip"
     damaged.write_bytes((tmp_path / "cells.zip").read_bytes().replace(b"image", b"other"))
     with pytest.raises(InputError, match=r"damaged.zip: cannot be unpacked into .*Bad CRC"):
@@ -194,7 +211,8 @@ def test_a_signal_is_handed_on(tmp_path):
     (tmp_path / "listening.py").write_text(
         "import pathlib, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path('saved').touch(), sys.exit(143)))\n"
-        "pathlib.Path('ready').touch()\ntime.sleep(60)\n")
+        "pathlib.Path('ready').touch()\ntime.sleep(60)\n"
+    )
     starter = start_program_in(tmp_path)
     starter.send_signal(signal.SIGTERM)
     assert starter.wait(timeout=30) == 143
@@ -206,7 +224,8 @@ def test_a_program_ends_with_a_quick_start_that_is_killed(tmp_path):
     (tmp_path / "listening.py").write_text(
         "import os, pathlib, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path('saved').touch(), sys.exit(143)))\n"
-        "pathlib.Path('unfinished').write_text(str(os.getpid()))\nos.replace('unfinished', 'ready')\ntime.sleep(60)\n")
+        "pathlib.Path('unfinished').write_text(str(os.getpid()))\nos.replace('unfinished', 'ready')\ntime.sleep(60)\n"
+    )
     starter = start_program_in(tmp_path)
     program = int((tmp_path / "ready").read_text())
     starter.kill()
@@ -223,7 +242,8 @@ def start_program_in(folder):
     """A process that runs listening.py as a quick start does; returns when that is ready."""
     starting = "from efficientdet.quickstart.programs import run_program; run_program('listening', {}, advice='')"
     starter = subprocess.Popen(
-        [sys.executable, "-c", starting], cwd=folder, env={"PYTHONPATH": f"{folder}:{ROOT}", "PATH": ""})
+        [sys.executable, "-c", starting], cwd=folder, env={"PYTHONPATH": f"{folder}:{ROOT}", "PATH": ""}
+    )
     while not (folder / "ready").exists():
         assert starter.poll() is None
         time.sleep(0.01)
@@ -238,20 +258,28 @@ def is_running(process):
         return False
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ([], "--images=: no such folder; expected the folder with the images"),
-    (["/nowhere"], "--images=/nowhere: no such folder"),
-    (["--model_name=ssd300-resnet34", "tests"], "unexpected argument"),
-    (["tests", "--model_name=ssd300-resnet34"], "expected one of efficientdet-d0, efficientdet-d1"),
-    (["tests", "--formats=tflight"], "--formats=tflight: expected some of onnx"),
-    (["tests", "--format=tflight"], "flag --format=tflight"),
-    (["tests", "--minutes=0"], "minutes"),
-    (["tests", "--minutes=inf"], "--minutes=inf: expected at least 0.1"),
-    (["tests", "--weights=/nowhere"], "--weights=/nowhere"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--images=: no such folder; expected the folder with the images"),
+        (["/nowhere"], "--images=/nowhere: no such folder"),
+        (["--model_name=ssd300-resnet34", "tests"], "unexpected argument"),
+        (["tests", "--model_name=ssd300-resnet34"], "expected one of efficientdet-d0, efficientdet-d1"),
+        (["tests", "--formats=tflight"], "--formats=tflight: expected some of onnx"),
+        (["tests", "--format=tflight"], "flag --format=tflight"),
+        (["tests", "--minutes=0"], "minutes"),
+        (["tests", "--minutes=inf"], "--minutes=inf: expected at least 0.1"),
+        (["tests", "--weights=/nowhere"], "--weights=/nowhere"),
+    ],
+)
 def test_mistakes_are_one_line(arguments, message, tmp_path):
-    ended = subprocess.run([sys.executable, ROOT / "quickstart.py", *arguments, f"--output_dir={tmp_path}"], cwd=ROOT,
-                           capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, ROOT / "quickstart.py", *arguments, f"--output_dir={tmp_path}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ended.returncode == 2
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -260,9 +288,16 @@ def test_mistakes_are_one_line(arguments, message, tmp_path):
 @pytest.mark.slow
 def test_the_whole_way(tmp_path):
     draw_data_set(tmp_path / "drawn", images={"train": 8}, image_size=(64, 96))
-    command = [sys.executable, ROOT / "quickstart.py", tmp_path / "drawn" / "train", "--minutes=0.1", "--weights=none",
-               f"--annotations={tmp_path}/drawn/annotations/instances_train.json", f"--output_dir={tmp_path}/out",
-               "--hparams=image_size=64"]
+    command = [
+        sys.executable,
+        ROOT / "quickstart.py",
+        tmp_path / "drawn" / "train",
+        "--minutes=0.1",
+        "--weights=none",
+        f"--annotations={tmp_path}/drawn/annotations/instances_train.json",
+        f"--output_dir={tmp_path}/out",
+        "--hparams=image_size=64",
+    ]
     env = {**os.environ, "PYTHONPATH": path_to_miniature(tmp_path)}
     ended = forked_programs.run(command, env=env, cwd=ROOT, executable=forked_programs.python())
     assert ended.returncode == 0, ended.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 RANK = Path(__file__).parents[1] / "scripts" / "k8s" / "rank.py"
-SERVER = '''
+SERVER = """
 import collections
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -35,14 +35,20 @@ class RendezvousHandler(BaseHTTPRequestHandler):
         self.answer(200)
     def log_message(self, *_):
         pass
-'''
+"""
 SHOW = "import os; print(*(os.environ[f'HOROVOD_{key}'] for key in ('RANK', 'SIZE', 'LOCAL_RANK', 'GLOO_RENDEZVOUS_PORT')))"
 
 
 @pytest.fixture
 def stand_in(tmp_path):
     """A package `horovod` with the two modules that are used of it."""
-    for name in ("horovod", "horovod/runner", "horovod/runner/http", "horovod/runner/common", "horovod/runner/common/util"):
+    for name in (
+        "horovod",
+        "horovod/runner",
+        "horovod/runner/http",
+        "horovod/runner/common",
+        "horovod/runner/common/util",
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
     (tmp_path / "horovod/runner/http/http_server.py").write_text(SERVER)
@@ -58,9 +64,23 @@ def port():
 
 
 def start(rank, size, port, program, *flags, env):
-    return subprocess.Popen([sys.executable, str(RANK), f"--size={size}", f"--meet_at=localhost:{port}", *flags, "--",
-                             sys.executable, "-c", program], env={**env, "JOB_COMPLETION_INDEX": str(rank)}, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [
+            sys.executable,
+            str(RANK),
+            f"--size={size}",
+            f"--meet_at=localhost:{port}",
+            *flags,
+            "--",
+            sys.executable,
+            "-c",
+            program,
+        ],
+        env={**env, "JOB_COMPLETION_INDEX": str(rank)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def ends(process):
@@ -73,12 +93,16 @@ def test_all_ranks_start_when_the_last_one_is_there(stand_in, port):
     time.sleep(1)
     assert [process.poll() for process in others] == [None, None]
     first = start(0, 3, port, SHOW, env=stand_in)
-    assert [ends(process)[:2] for process in (first, *others[::-1])] == [(0, f"{rank} 3 0 {port}\n") for rank in range(3)]
+    assert [ends(process)[:2] for process in (first, *others[::-1])] == [
+        (0, f"{rank} 3 0 {port}\n") for rank in range(3)
+    ]
 
 
 def test_exit_codes_and_signals(stand_in, port):
-    waits = ("import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); "
-             "print('ready', flush=True); time.sleep(60)")
+    waits = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); "
+        "print('ready', flush=True); time.sleep(60)"
+    )
     pair = [start(0, 2, port, waits, env=stand_in), start(1, 2, port, "import sys; sys.exit(7)", env=stand_in)]
     assert pair[0].stdout.readline() == "ready\n"
     assert ends(pair[1])[0] == 7
@@ -89,20 +113,29 @@ def test_exit_codes_and_signals(stand_in, port):
 
 def test_one_that_does_not_come_is_told(stand_in, port):
     code, _, errors = ends(start(0, 3, port, SHOW, "--wait=1", env=stand_in))
-    assert (code, errors) == (2, f"rank.py: error: 127.0.0.1:{port}: waits for the processes 1, 2, for too long (--wait)\n")
+    assert (code, errors) == (
+        2,
+        f"rank.py: error: 127.0.0.1:{port}: waits for the processes 1, 2, for too long (--wait)\n",
+    )
     code, _, errors = ends(start(1, 2, port, SHOW, "--wait=1", env=stand_in))
-    assert (code, errors) == (2, f"rank.py: error: http://localhost:{port}/arrived/1: no one answers, for too long (--wait)\n")
+    assert (code, errors) == (
+        2,
+        f"rank.py: error: http://localhost:{port}/arrived/1: no one answers, for too long (--wait)\n",
+    )
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["--size=2", "--meet_at=host", "--rank=0", "--", "x"], "--meet_at=host: expected HOST:PORT"),
-    (["--size=2", "--meet_at=host:70000", "--rank=0", "--", "x"], "--meet_at=host:70000: expected HOST:PORT"),
-    (["--size=2", "--meet_at=host:1", "--", "x"], "--rank=None --size=2: expected a rank from 0 to size - 1"),
-    (["--size=2", "--meet_at=host:1", "--rank=2", "--", "x"], "--rank=2 --size=2: expected a rank"),
-    (["--size=2", "--meet_at=host:1", "--rank=0"], "no program given"),
-    (["--size=1", "--meet_at=host:1", "--rank=0", "--", "/nowhere/x"], "No such file"),
-    (["--size=many", "--meet_at=host:1"], "--size"),
-])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--size=2", "--meet_at=host", "--rank=0", "--", "x"], "--meet_at=host: expected HOST:PORT"),
+        (["--size=2", "--meet_at=host:70000", "--rank=0", "--", "x"], "--meet_at=host:70000: expected HOST:PORT"),
+        (["--size=2", "--meet_at=host:1", "--", "x"], "--rank=None --size=2: expected a rank from 0 to size - 1"),
+        (["--size=2", "--meet_at=host:1", "--rank=2", "--", "x"], "--rank=2 --size=2: expected a rank"),
+        (["--size=2", "--meet_at=host:1", "--rank=0"], "no program given"),
+        (["--size=1", "--meet_at=host:1", "--rank=0", "--", "/nowhere/x"], "No such file"),
+        (["--size=many", "--meet_at=host:1"], "--size"),
+    ],
+)
 def test_mistakes(words, message):
     env = {key: value for key, value in os.environ.items() if key != "JOB_COMPLETION_INDEX"}
     done = subprocess.run([sys.executable, str(RANK), *words], capture_output=True, text=True, env=env)
@@ -111,12 +144,16 @@ def test_mistakes(words, message):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.skipif(importlib.util.find_spec("horovod") is None and not os.environ.get("CI"),
-                    reason="Horovod is not installed: bash scripts/install_horovod.sh")
+@pytest.mark.skipif(
+    importlib.util.find_spec("horovod") is None and not os.environ.get("CI"),
+    reason="Horovod is not installed: bash scripts/install_horovod.sh",
+)
 @pytest.mark.slow
 def test_two_ranks_agree_on_a_sum(port):
-    program = ("import horovod.tensorflow as hvd, tensorflow as tf; hvd.init(); "
-               "print(hvd.rank(), float(hvd.allreduce(tf.constant(hvd.rank() + 1.0), op=hvd.Sum)))")
+    program = (
+        "import horovod.tensorflow as hvd, tensorflow as tf; hvd.init(); "
+        "print(hvd.rank(), float(hvd.allreduce(tf.constant(hvd.rank() + 1.0), op=hvd.Sum)))"
+    )
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     pair = [start(rank, 2, port, program, env=env) for rank in range(2)]
     assert [ends(process)[:2] for process in pair] == [(0, "0 3.0\n"), (0, "1 3.0\n")]

@@ -16,8 +16,7 @@ from endurance_run import path_to_miniature
 REPOSITORY = Path(__file__).parents[1]
 D0 = REPOSITORY / "scripts" / "D0"
 BENCHMARKS = REPOSITORY / "scripts" / "benchmark"
-RECIPES = sorted([*D0.iterdir(), *(REPOSITORY / "scripts" / "docker").iterdir(),
-                  *BENCHMARKS.iterdir()])
+RECIPES = sorted([*D0.iterdir(), *(REPOSITORY / "scripts" / "docker").iterdir(), *BENCHMARKS.iterdir()])
 # The reference's own numbers: processes, batch, evaluation batch, epochs, rate, warm-up, average, momentum, amp, mode.
 CONVERGENCE = {
     "convergence-AMP-8xA100-80G.sh": (8, 200, 10, 400, 2.2, 25, 0.999, 0.93, True, "traineval"),
@@ -46,8 +45,13 @@ EVALUATION = {  # processes, batch, average, amp
 
 
 def run(script, *words, env=None, timeout=60):
-    return subprocess.run(["bash", str(script), *words], capture_output=True, text=True, timeout=timeout,
-                          env={"PATH": "/usr/bin:/bin", **(env or {})})
+    return subprocess.run(
+        ["bash", str(script), *words],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={"PATH": "/usr/bin:/bin", **(env or {})},
+    )
 
 
 def dry_run(script, *words, env=None):
@@ -77,10 +81,13 @@ def test_every_script_dry_runs_anywhere_with_flags_that_exist(script):
         assert words[0] == "docker"
         return
     [program] = {Path(word).name for word in programs}
-    sources = [REPOSITORY / program, *(REPOSITORY / "efficientdet" / "operations").glob("*.py"),
-               REPOSITORY / "efficientdet" / "configuration" / "flag_definitions.py"]
+    sources = [
+        REPOSITORY / program,
+        *(REPOSITORY / "efficientdet" / "operations").glob("*.py"),
+        REPOSITORY / "efficientdet" / "configuration" / "flag_definitions.py",
+    ]
     defined = "".join(source.read_text() for source in sources)
-    given = [word for word in words[words.index(programs[0]):] if word.startswith("--")]
+    given = [word for word in words[words.index(programs[0]) :] if word.startswith("--")]
     for flag in given:
         assert f'"{flag.removeprefix("--").split("=")[0]}"' in defined, f"{program} has no {flag}"
 
@@ -98,7 +105,11 @@ def test_numbers_of_convergence(script):
     words = dry_run(D0 / script)
     flags = flags_of(words)
     assert processes(words, script) == ranks
-    assert (int(flags["batch_size"]), int(flags["eval_batch_size"]), int(flags["num_epochs"])) == (batch, eval_batch, epochs)
+    assert (int(flags["batch_size"]), int(flags["eval_batch_size"]), int(flags["num_epochs"])) == (
+        batch,
+        eval_batch,
+        epochs,
+    )
     assert (float(flags["lr"]), float(flags["warmup_epochs"])) == (rate, warmup)
     assert flags["hparams"] == f"moving_average_decay={average},momentum={momentum}"
     assert (flags["amp"], flags["training_mode"]) == (str(amp), mode)
@@ -120,12 +131,16 @@ def test_numbers_of_training_benchmarks(script):
 
 def test_benchmarks_of_any_model():
     """The rate is the model's own, unless one is given; hyperparameters are inference's too."""
-    flags = flags_of(dry_run(BENCHMARKS / "training.sh", "MODEL=ssd300-resnet34", "BS=2", "STEPS=7", "HPARAMS=image_size=257"))
+    flags = flags_of(
+        dry_run(BENCHMARKS / "training.sh", "MODEL=ssd300-resnet34", "BS=2", "STEPS=7", "HPARAMS=image_size=257")
+    )
     assert (flags["model_name"], flags["batch_size"], flags["benchmark_steps"]) == ("ssd300-resnet34", "2", "7")
     assert flags["hparams"] == "image_size=257"
     assert not {"lr", "warmup_epochs"} & flags.keys()
     assert flags_of(dry_run(BENCHMARKS / "training.sh", "LR=0.1", "WARMUP=2"))["lr"] == "0.1"
-    flags = flags_of(dry_run(BENCHMARKS / "inference.sh", "MODEL=retinanet-resnet18", "RUNS=7", "HPARAMS=image_size=128"))
+    flags = flags_of(
+        dry_run(BENCHMARKS / "inference.sh", "MODEL=retinanet-resnet18", "RUNS=7", "HPARAMS=image_size=128")
+    )
     assert (flags["model_name"], flags["bm_runs"], flags["hparams"]) == ("retinanet-resnet18", "7", "image_size=128")
 
 
@@ -149,9 +164,18 @@ def test_settings_before_the_command_and_after_it():
     assert flags_of(dry_run(script, "BS=16", env={"BS": "8"}))["batch_size"] == "16"  # the word wins
 
 
-@pytest.mark.parametrize(("env", "words"), [
-    ({"bs": "128"}, []), ({"Bs": "128"}, []), ({}, ["bs=128"]), ({"BS": "8"}, ["bs=128"]), ({}, ["--batch_size=128"]),
-    ({"BATCHSIZE": "128"}, []), ({"bs": "128", "BS": "128"}, [])])
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"bs": "128"}, []),
+        ({"Bs": "128"}, []),
+        ({}, ["bs=128"]),
+        ({"BS": "8"}, ["bs=128"]),
+        ({}, ["--batch_size=128"]),
+        ({"BATCHSIZE": "128"}, []),
+        ({"bs": "128", "BS": "128"}, []),
+    ],
+)
 def test_a_batch_size_in_any_spelling(env, words):
     command = dry_run(D0 / "inference-benchmark.sh", *words, env=env)
     assert "--output_json=/tmp/inference-benchmark/batch-128.json" in command
@@ -200,9 +224,20 @@ def test_a_mounted_backbone_is_used(tmp_path):
     assert backbone(dry_run(job, f"checkpointdir={tmp_path}")) == inside
     assert backbone(dry_run(job, f"checkpointdir={tmp_path}", "MODEL=efficientdet-d4")) == "imagenet"
     sourced = subprocess.run(
-        ["bash", "-c", 'source scripts/launch.sh; MOUNTED_BACKBONE="$1"; settings; BS=1 EVAL_BS=1 EPOCHS=1; build train; '
-         'print_command "${command[@]}"', "x", str(tmp_path / "efficientnet-b0-joc")],
-        capture_output=True, text=True, cwd=REPOSITORY, env={"PATH": "/usr/bin:/bin"}, check=True)
+        [
+            "bash",
+            "-c",
+            'source scripts/launch.sh; MOUNTED_BACKBONE="$1"; settings; BS=1 EVAL_BS=1 EPOCHS=1; build train; '
+            'print_command "${command[@]}"',
+            "x",
+            str(tmp_path / "efficientnet-b0-joc"),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env={"PATH": "/usr/bin:/bin"},
+        check=True,
+    )
     assert backbone(shlex.split(sourced.stdout)) == f"{tmp_path}/efficientnet-b0-joc"
 
 
@@ -218,15 +253,26 @@ def test_folders_of_the_host_in_a_job_and_outside():
     assert (flags["val_file_pattern"], flags["model_dir"]) == ("/mine/val-*", "/results/convergence-AMP-32xV100-32G")
 
 
-@pytest.mark.parametrize(("script", "program"), [
-    ("D0/convergence-AMP-32xV100-32G.sub", "srun"), ("docker/build.sh", "docker"), ("docker/interactive.sh", "docker")])
+@pytest.mark.parametrize(
+    ("script", "program"),
+    [
+        ("D0/convergence-AMP-32xV100-32G.sub", "srun"),
+        ("docker/build.sh", "docker"),
+        ("docker/interactive.sh", "docker"),
+    ],
+)
 def test_a_missing_program_is_one_line(tmp_path, script, program):
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("bash", "dirname", "basename", "sed"):
         (tools / name).symlink_to(shutil.which(name))
-    done = subprocess.run(["/bin/bash", str(REPOSITORY / "scripts" / script)], capture_output=True, text=True, timeout=60,
-                          env={"PATH": str(tools), "SLURM_JOB_ID": "1"})
+    done = subprocess.run(
+        ["/bin/bash", str(REPOSITORY / "scripts" / script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PATH": str(tools), "SLURM_JOB_ID": "1"},
+    )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert f"error: {program} is not installed (no {program} in PATH); " in done.stderr
 
@@ -236,8 +282,15 @@ def test_a_list_of_batch_sizes():
     assert re.findall(r"--batch_size=(\d+)", done.stdout) == ["1", "2", "128"]
 
 
-@pytest.mark.parametrize(("container", "wanted"), [("pyxis", "--container-image="), ("apptainer", "apptainer exec --nv"),
-                                                   ("singularity", "singularity exec --nv"), ("none", "train.py")])
+@pytest.mark.parametrize(
+    ("container", "wanted"),
+    [
+        ("pyxis", "--container-image="),
+        ("apptainer", "apptainer exec --nv"),
+        ("singularity", "singularity exec --nv"),
+        ("none", "train.py"),
+    ],
+)
 def test_containers(container, wanted):
     assert wanted in " ".join(dry_run(D0 / "convergence-AMP-32xV100-32G.sub", f"CONTAINER={container}"))
 
@@ -249,27 +302,30 @@ def test_both_launchers_leave_time_to_save():
     assert "#SBATCH --signal=TERM@" in (D0 / "convergence-AMP-32xV100-32G.sub").read_text()
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["DATADIRS=3"], "unknown setting DATADIRS, did you mean datadir?"),
-    (["NEXP=5"], "NEXP=5: a job is one run"),
-    (["EXTRA_PARAMS=--x"], "EXTRA_PARAMS=--x: holds flags of another program"),
-    (["--batch_size=many"], "BS=many; expected a whole number from 1 on"),
-    (["=3"], "unknown setting ; expected one of"),
-    (["NONSENSE=3"], "unknown setting NONSENSE; expected one of"),
-    (["now"], "unexpected word 'now'"),
-    (["DATA=/nowhere"], "no records match TRAIN=/nowhere/train-*"),
-    (["LAUNCHER=ssh"], "LAUNCHER=ssh; expected one of horovodrun mpirun"),
-    (["DEVICE=tpu"], "DEVICE=tpu; expected one of cpu gpu"),
-    (["NGPU=zwei"], "NGPU=zwei; expected a whole number from 1 on"),
-    (["NGPU=0"], "NGPU=0; expected a whole number from 1 on"),
-    (["BS=-1"], "BS=-1; expected a whole number from 1 on"),
-    (["EPOCHS=08"], "EPOCHS=08; expected a whole number from 1 on"),
-    (["EXAMPLES=12345678901"], "EXAMPLES=12345678901; expected a whole number"),
-    (["SEED=-1"], "SEED=-1; expected a whole number from 0 on"),
-    (["LR=nan"], "LR=nan; expected a number such as 0.08"),
-    (["EMA=0.9,num_epochs=1"], "EMA=0.9,num_epochs=1; expected a number such as 0.08"),
-    (["AMP=yes"], "AMP=yes; expected True or False"),
-])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["DATADIRS=3"], "unknown setting DATADIRS, did you mean datadir?"),
+        (["NEXP=5"], "NEXP=5: a job is one run"),
+        (["EXTRA_PARAMS=--x"], "EXTRA_PARAMS=--x: holds flags of another program"),
+        (["--batch_size=many"], "BS=many; expected a whole number from 1 on"),
+        (["=3"], "unknown setting ; expected one of"),
+        (["NONSENSE=3"], "unknown setting NONSENSE; expected one of"),
+        (["now"], "unexpected word 'now'"),
+        (["DATA=/nowhere"], "no records match TRAIN=/nowhere/train-*"),
+        (["LAUNCHER=ssh"], "LAUNCHER=ssh; expected one of horovodrun mpirun"),
+        (["DEVICE=tpu"], "DEVICE=tpu; expected one of cpu gpu"),
+        (["NGPU=zwei"], "NGPU=zwei; expected a whole number from 1 on"),
+        (["NGPU=0"], "NGPU=0; expected a whole number from 1 on"),
+        (["BS=-1"], "BS=-1; expected a whole number from 1 on"),
+        (["EPOCHS=08"], "EPOCHS=08; expected a whole number from 1 on"),
+        (["EXAMPLES=12345678901"], "EXAMPLES=12345678901; expected a whole number"),
+        (["SEED=-1"], "SEED=-1; expected a whole number from 0 on"),
+        (["LR=nan"], "LR=nan; expected a number such as 0.08"),
+        (["EMA=0.9,num_epochs=1"], "EMA=0.9,num_epochs=1; expected a number such as 0.08"),
+        (["AMP=yes"], "AMP=yes; expected True or False"),
+    ],
+)
 def test_refused_before_anything_starts(words, message):
     done = run(D0 / "convergence-AMP-8xA100-80G.sh", *words)
     assert done.returncode == 2
@@ -277,13 +333,35 @@ def test_refused_before_anything_starts(words, message):
     assert done.stderr.count("\n") == 1
 
 
-CHECKED = ["NGPU", "BS", "EVAL_BS", "EPOCHS", "STEPS", "EXAMPLES", "RUNS", "STOP_EPOCH", "EVAL_SAMPLES", "SEED", "LR", "WARMUP",
-           "EMA", "MOMENTUM", "AMP", "XLA", "DEVICE", "LAUNCHER", "CONTAINER", "PRECISION", "training_mode"]
+CHECKED = [
+    "NGPU",
+    "BS",
+    "EVAL_BS",
+    "EPOCHS",
+    "STEPS",
+    "EXAMPLES",
+    "RUNS",
+    "STOP_EPOCH",
+    "EVAL_SAMPLES",
+    "SEED",
+    "LR",
+    "WARMUP",
+    "EMA",
+    "MOMENTUM",
+    "AMP",
+    "XLA",
+    "DEVICE",
+    "LAUNCHER",
+    "CONTAINER",
+    "PRECISION",
+    "training_mode",
+]
 SPELLINGS = {"BS": "bs", "LR": "lr", "EPOCHS": "NUMEPOCHS", "WARMUP": "Warmup_Epochs", "training_mode": "TRAINING_MODE"}
 
 
-@pytest.mark.parametrize("script", ["convergence-AMP-8xA100-80G.sh", "convergence-AMP-32xV100-32G.sub",
-                                    "inference-benchmark.sh"])
+@pytest.mark.parametrize(
+    "script", ["convergence-AMP-8xA100-80G.sh", "convergence-AMP-32xV100-32G.sub", "inference-benchmark.sh"]
+)
 @pytest.mark.parametrize("place", ["word", "environment"])
 def test_no_setting_is_run_as_a_command(tmp_path, script, place):
     """Bash runs what stands inside a subscript wherever it expects a number."""
@@ -298,8 +376,24 @@ def test_no_setting_is_run_as_a_command(tmp_path, script, place):
 
 def test_texts_are_quoted_and_never_run(tmp_path):
     value = f"$(touch {tmp_path}/ran) `touch {tmp_path}/ran` ; touch {tmp_path}/ran #'\""
-    for key in ("DATA", "TRAIN", "VAL_JSON", "CKPT", "MODEL_DIR", "BACKBONE", "HPARAMS", "IMAGE", "OUTPUT", "MODEL",
-                "MLPERF_LOG", "BACKBONE_CKPT", "WEIGHTS_DIR", "DATADIR", "LOGDIR", "PRETRAINED_DIR"):
+    for key in (
+        "DATA",
+        "TRAIN",
+        "VAL_JSON",
+        "CKPT",
+        "MODEL_DIR",
+        "BACKBONE",
+        "HPARAMS",
+        "IMAGE",
+        "OUTPUT",
+        "MODEL",
+        "MLPERF_LOG",
+        "BACKBONE_CKPT",
+        "WEIGHTS_DIR",
+        "DATADIR",
+        "LOGDIR",
+        "PRETRAINED_DIR",
+    ):
         for script in ("convergence-AMP-8xA100-80G.sh", "evaluate-AMP-8xA100-80G.sh", "inference.sh"):
             dry_run(D0 / script, f"{key}={value}", "NGPU=1")
             run(D0 / script, f"{key}={value}", "NGPU=1", "PYTHON=/bin/true", "DEVICE=cpu", f"OUTPUT={tmp_path}/out")
@@ -308,17 +402,26 @@ def test_texts_are_quoted_and_never_run(tmp_path):
     assert flags_of(shown)["val_file_pattern"] == f"{value}/val-*"
 
 
-@pytest.mark.parametrize("name", ["a[$(touch ran)]", "BS[$(touch ran)]", "$(touch ran)", "@", "*", "--x[$(touch ran)]",
-                                  "`touch ran`"])
+@pytest.mark.parametrize(
+    "name", ["a[$(touch ran)]", "BS[$(touch ran)]", "$(touch ran)", "@", "*", "--x[$(touch ran)]", "`touch ran`"]
+)
 def test_no_name_of_a_setting_is_run_as_a_command(tmp_path, name):
     for script in ("convergence-AMP-8xA100-80G.sh", "convergence-AMP-32xV100-32G.sub"):
-        done = subprocess.run(["bash", str(D0 / script), f"{name}=3", "--dry_run"], capture_output=True, text=True, timeout=60,
-                              cwd=tmp_path, env={"PATH": "/usr/bin:/bin"})
+        done = subprocess.run(
+            ["bash", str(D0 / script), f"{name}=3", "--dry_run"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+            env={"PATH": "/usr/bin:/bin"},
+        )
         assert not list(tmp_path.iterdir())
         assert name.startswith("--") or (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
-@pytest.mark.parametrize("table", ["ALIASES", "REFUSED", "SETTING_OF_FLAG", "SETTING_BY_NAME", "EXPECTED", "LAUNCH_KEYS"])
+@pytest.mark.parametrize(
+    "table", ["ALIASES", "REFUSED", "SETTING_OF_FLAG", "SETTING_BY_NAME", "EXPECTED", "LAUNCH_KEYS"]
+)
 def test_the_launchers_own_variables_are_not_taken_from_the_environment(tmp_path, table):
     for word in ("0=3", "NGPU=1", "--batch_size=3"):
         run(D0 / "convergence-AMP-8xA100-80G.sh", word, "--dry_run", env={table: f"x[$(touch {tmp_path}/ran)]"})
@@ -326,8 +429,14 @@ def test_the_launchers_own_variables_are_not_taken_from_the_environment(tmp_path
 
 
 def test_numbers_as_people_write_them():
-    for key, flag, value in (("LR", "lr", "2"), ("LR", "lr", ".5"), ("LR", "lr", "1e-3"), ("WARMUP", "warmup_epochs", "0"),
-                             ("STOP_EPOCH", "stop_epoch", "0"), ("BS", "batch_size", "1")):
+    for key, flag, value in (
+        ("LR", "lr", "2"),
+        ("LR", "lr", ".5"),
+        ("LR", "lr", "1e-3"),
+        ("WARMUP", "warmup_epochs", "0"),
+        ("STOP_EPOCH", "stop_epoch", "0"),
+        ("BS", "batch_size", "1"),
+    ):
         assert flags_of(dry_run(D0 / "convergence-AMP-8xA100-80G.sh", f"{key}={value}"))[flag] == value
 
 
@@ -338,8 +447,11 @@ def test_all_sizes_of_a_list_are_checked_before_the_first_runs(sizes):
     assert "expected a whole number from 1 on" in done.stderr
 
 
-@pytest.mark.parametrize("script", [*RECIPES, *(REPOSITORY / "scripts" / name for name in ("demo.sh", "install_horovod.sh"))],
-                         ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "script",
+    [*RECIPES, *(REPOSITORY / "scripts" / name for name in ("demo.sh", "install_horovod.sh"))],
+    ids=lambda path: path.name,
+)
 def test_help_says_what_a_script_is_for_and_starts_nothing(script):
     done = run(script, "--help")
     assert (done.returncode, done.stderr) == (0, "")
@@ -379,8 +491,13 @@ def test_exit_codes_and_output_pass_through_the_log(tmp_path, code):
     program.chmod(0o755)
     for name in ("train-0", "val-0"):
         (tmp_path / name).touch()
-    done = run(D0 / "training-benchmark-AMP-1xA100-80G.sh", f"DATA={tmp_path}", f"PYTHON={program}", "DEVICE=cpu",
-               f"MODEL_DIR={tmp_path}/model")
+    done = run(
+        D0 / "training-benchmark-AMP-1xA100-80G.sh",
+        f"DATA={tmp_path}",
+        f"PYTHON={program}",
+        "DEVICE=cpu",
+        f"MODEL_DIR={tmp_path}/model",
+    )
     assert done.returncode == code
     assert {"said", "complained"} <= set(done.stdout.split())
     [log] = (tmp_path / "model").glob("train-*.log")
@@ -389,39 +506,84 @@ def test_exit_codes_and_output_pass_through_the_log(tmp_path, code):
 
 def test_sigterm_reaches_the_program_and_its_exit_code_comes_back(tmp_path):
     program = tmp_path / "python"
-    program.write_text("#!/bin/bash\ntrap 'sleep 0.5; echo saved; exit 143' TERM\necho ready\nwhile :; do sleep 0.1; done\n")
+    program.write_text(
+        "#!/bin/bash\ntrap 'sleep 0.5; echo saved; exit 143' TERM\necho ready\nwhile :; do sleep 0.1; done\n"
+    )
     program.chmod(0o755)
     (tmp_path / "train-0").touch()
     process = subprocess.Popen(
-        ["bash", str(D0 / "training-benchmark-AMP-1xA100-80G.sh"), f"DATA={tmp_path}", f"PYTHON={program}", "DEVICE=cpu",
-         f"MODEL_DIR={tmp_path}/model"], stdout=subprocess.PIPE, text=True)
+        [
+            "bash",
+            str(D0 / "training-benchmark-AMP-1xA100-80G.sh"),
+            f"DATA={tmp_path}",
+            f"PYTHON={program}",
+            "DEVICE=cpu",
+            f"MODEL_DIR={tmp_path}/model",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout.readline() == "ready\n"
     process.terminate()
     output, _ = process.communicate(timeout=30)
     assert (output, process.returncode) == ("saved\n", 143)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("horovod") is None and not os.environ.get("CI"),
-                    reason="Horovod is not installed: bash scripts/install_horovod.sh")
+@pytest.mark.skipif(
+    importlib.util.find_spec("horovod") is None and not os.environ.get("CI"),
+    reason="Horovod is not installed: bash scripts/install_horovod.sh",
+)
 @pytest.mark.slow
 def test_three_of_them_for_real_on_two_ranks(tmp_path):
     drawn = draw_records(tmp_path / "data", images={"train": 8, "val": 5})
-    small = ["NGPU=2", "DEVICE=cpu", f"DATA={drawn.folder}", f"VAL_JSON={drawn.annotations('val')}", "BS=2", "EVAL_BS=2",
-             "HPARAMS=image_size=64", "EVAL_SAMPLES=0", "BACKBONE=",
-             f"PYTHON={forked_programs.python()}"]
+    small = [
+        "NGPU=2",
+        "DEVICE=cpu",
+        f"DATA={drawn.folder}",
+        f"VAL_JSON={drawn.annotations('val')}",
+        "BS=2",
+        "EVAL_BS=2",
+        "HPARAMS=image_size=64",
+        "EVAL_SAMPLES=0",
+        "BACKBONE=",
+        f"PYTHON={forked_programs.python()}",
+    ]
     env = {"PATH": os.environ["PATH"], "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": path_to_miniature(tmp_path)}
     model = tmp_path / "model"
-    done = run(D0 / "convergence-AMP-8xA100-80G.sh", *small, "EPOCHS=1", "STOP_EPOCH=1", "EXAMPLES=8", "LR=0.01", "WARMUP=0.5",
-               f"MODEL_DIR={model}", "--checkpoint_period=1", env=env, timeout=1800)
+    done = run(
+        D0 / "convergence-AMP-8xA100-80G.sh",
+        *small,
+        "EPOCHS=1",
+        "STOP_EPOCH=1",
+        "EXAMPLES=8",
+        "LR=0.01",
+        "WARMUP=0.5",
+        f"MODEL_DIR={model}",
+        "--checkpoint_period=1",
+        env=env,
+        timeout=1800,
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert (model / "ema_weights" / "emackpt-1.index").is_file()
     assert (model / "metrics-final.json").is_file()
-    done = run(D0 / "evaluate-AMP-8xA100-80G.sh", *small, f"CKPT={model}/ema_weights/emackpt-1",
-               f"MODEL_DIR={tmp_path}/evaluation", env=env, timeout=1800)
+    done = run(
+        D0 / "evaluate-AMP-8xA100-80G.sh",
+        *small,
+        f"CKPT={model}/ema_weights/emackpt-1",
+        f"MODEL_DIR={tmp_path}/evaluation",
+        env=env,
+        timeout=1800,
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert len(re.findall(r"AP50 .*precision, IoU 0.50", done.stdout)) == 1  # one rank speaks
-    done = run(D0 / "training-benchmark-AMP-A100-80G.sh", *small, "STEPS=4", f"MODEL_DIR={tmp_path}/benchmark", env=env,
-               timeout=1800)
+    done = run(
+        D0 / "training-benchmark-AMP-A100-80G.sh",
+        *small,
+        "STEPS=4",
+        f"MODEL_DIR={tmp_path}/benchmark",
+        env=env,
+        timeout=1800,
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert "avg_fps_training " in done.stdout
     assert not list((tmp_path / "benchmark").glob("ckpt*"))

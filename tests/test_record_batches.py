@@ -24,8 +24,9 @@ def config(**changes):
 
 
 def training(paths, *, first_position=0, rank=0, world_size=1, **changes):
-    return training_dataset(index_records(paths), config(**changes), first_position=first_position, rank=rank,
-                            world_size=world_size)
+    return training_dataset(
+        index_records(paths), config(**changes), first_position=first_position, rank=rank, world_size=world_size
+    )
 
 
 def failure_of(batches, *, at_most=200):
@@ -118,8 +119,12 @@ def test_an_undecodable_image_is_named_with_its_place(tmp_path, rank, world_size
     message, done = failure_of(training([path], rank=rank, world_size=world_size, first_position=first_position))
     assert message.startswith(f"{path}: the record at byte {starts(payloads)[13]} (13.jpg, image 13) cannot be used: ")
     assert "JPEG" in message
-    sound = training([write(tmp_path / "sound", [example(i) for i in range(23)])], rank=rank, world_size=world_size,
-                     first_position=first_position)
+    sound = training(
+        [write(tmp_path / "sound", [example(i) for i in range(23)])],
+        rank=rank,
+        world_size=world_size,
+        first_position=first_position,
+    )
     ids = [batch.image_ids.numpy().tolist() for batch in itertools.islice(sound, done + 1)]
     assert 13 in ids[done]  # what came before was delivered, nothing else was lost
     assert 13 not in itertools.chain(*ids[:done])
@@ -141,13 +146,16 @@ def test_an_undecodable_image_of_an_evaluation_is_named(tmp_path, rank, named):
     assert f"at byte {starts(payloads)[named]} ({named}.jpg, image {named}) cannot be used" in message
 
 
-@pytest.mark.parametrize(("payload", "reason"), [
-    (example(1, category_id=7), "unknown category ids [7], the categories are [1]"),
-    (altered(1, {"object/bbox/xmax": [0.5, 0.6]}), "lists of unequal lengths"),
-    (altered(1, {"encoded": None}), "image/encoded"),
-    (altered(1, {"encoded": [b"hello"]}), "Unknown image file format"),
-    (b"garbage", "Could not parse example"),
-])
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (example(1, category_id=7), "unknown category ids [7], the categories are [1]"),
+        (altered(1, {"object/bbox/xmax": [0.5, 0.6]}), "lists of unequal lengths"),
+        (altered(1, {"encoded": None}), "image/encoded"),
+        (altered(1, {"encoded": [b"hello"]}), "Unknown image file format"),
+        (b"garbage", "Could not parse example"),
+    ],
+)
 def test_what_is_wrong_with_a_record_is_told_in_one_line(tmp_path, payload, reason):
     path = write(tmp_path / "shard", [example(0), payload])
     for batches in (training([path]), evaluation_dataset(index_records([path]), config())):
@@ -176,8 +184,11 @@ def evaluated(index):
     return evaluation_dataset(index, config())
 
 
-READERS = {"evaluation": evaluated, "its images": lambda index: evaluation_dataset(index, config()),
-           "training": lambda index: itertools.islice(training_dataset(index, config()), 40)}
+READERS = {
+    "evaluation": evaluated,
+    "its images": lambda index: evaluation_dataset(index, config()),
+    "training": lambda index: itertools.islice(training_dataset(index, config()), 40),
+}
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -215,9 +226,14 @@ def test_a_bit_that_flips_while_a_training_reads_is_told(shards):
 # --- what records are not to blame for
 
 
-@pytest.mark.parametrize(("raised", "seen"), [
-    (MemoryError("so large"), tf.errors.ResourceExhaustedError), (RuntimeError("a mistake of ours"), tf.errors.UnknownError),
-    (ValueError("a mistake of ours"), tf.errors.InvalidArgumentError)])
+@pytest.mark.parametrize(
+    ("raised", "seen"),
+    [
+        (MemoryError("so large"), tf.errors.ResourceExhaustedError),
+        (RuntimeError("a mistake of ours"), tf.errors.UnknownError),
+        (ValueError("a mistake of ours"), tf.errors.InvalidArgumentError),
+    ],
+)
 def test_other_errors_stay_what_they_are(shards, monkeypatch, raised, seen):
     def read(*_):
         raise raised

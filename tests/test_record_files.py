@@ -10,8 +10,7 @@ def test_files_come_sorted_and_folders_are_no_files(tmp_path):
     for name in ("train-00001-of-00002.tfrecord", "train-00000-of-00002.tfrecord", "train.classes.json"):
         (tmp_path / name).touch()
     (tmp_path / "train-folder").mkdir()
-    assert expand_glob(tmp_path / "train-*") == [
-        str(tmp_path / f"train-0000{i}-of-00002.tfrecord") for i in range(2)]
+    assert expand_glob(tmp_path / "train-*") == [str(tmp_path / f"train-0000{i}-of-00002.tfrecord") for i in range(2)]
 
 
 def test_an_empty_match_names_the_pattern_and_what_is_there(tmp_path):
@@ -60,12 +59,15 @@ def test_a_folder_of_records_names_the_patterns(tmp_path):
     for name in ("train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord", "val-00000-of-00001.tfrecord"):
         records(tmp_path / name)
     (tmp_path / "train.classes.json").write_text("{}")
-    assert line(tmp_path) == (f"{tmp_path}: is a folder, expected a pattern that names records; give '{tmp_path}/train-*' "
-                              f"(2 files) or '{tmp_path}/val-*' (1 file)")
+    assert line(tmp_path) == (
+        f"{tmp_path}: is a folder, expected a pattern that names records; give '{tmp_path}/train-*' "
+        f"(2 files) or '{tmp_path}/val-*' (1 file)"
+    )
     assert line(tmp_path / "train") == f"{tmp_path}/train: no file matches; give '{tmp_path}/train-*' (2 files)"
     assert line(tmp_path / "*") == (
         f"{tmp_path}/train.classes.json: is json, expected records; give '{tmp_path}/train-*' (2 files) or "
-        f"'{tmp_path}/val-*' (1 file)")
+        f"'{tmp_path}/val-*' (1 file)"
+    )
 
 
 def test_a_folder_of_records_of_another_tool(tmp_path):
@@ -81,15 +83,24 @@ def test_a_folder_of_something_else(tmp_path):
     assert "it holds images and no records: convert the data set to records" in line(tmp_path)
     (tmp_path / "labels").mkdir()
     (tmp_path / "labels" / "a.txt").write_text("0 0.5 0.5 0.25 0.125\n")
-    assert "it holds no records but a.txt, which is a file of YOLO labels: convert the data set to records" in line(tmp_path)
+    assert "it holds no records but a.txt, which is a file of YOLO labels: convert the data set to records" in line(
+        tmp_path
+    )
 
 
-@pytest.mark.parametrize(("name", "content", "message"), [
-    ("a.json", '{"images": []}', "is a COCO json, expected records; convert it (dataset/create_coco_tfrecord.py "
-                                 "--object_annotations_file="),
-    ("data.yaml", "train: images\nnames: [cat]\n", "is a YOLO data.yaml, expected records; convert the data set"),
-    ("a.csv", "a.jpg,1,2,3,4,cat\n" * 2, "is a csv table, expected records; convert the data set"),
-    ("a.jpg", "\xff\xd8\xff\xe0", "is an image, expected records; convert the data set")])
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.json",
+            '{"images": []}',
+            "is a COCO json, expected records; convert it (dataset/create_coco_tfrecord.py --object_annotations_file=",
+        ),
+        ("data.yaml", "train: images\nnames: [cat]\n", "is a YOLO data.yaml, expected records; convert the data set"),
+        ("a.csv", "a.jpg,1,2,3,4,cat\n" * 2, "is a csv table, expected records; convert the data set"),
+        ("a.jpg", "\xff\xd8\xff\xe0", "is an image, expected records; convert the data set"),
+    ],
+)
 def test_other_files_say_what_they_are(tmp_path, name, content, message):
     (tmp_path / name).write_text(content, encoding="latin-1")
     assert message in line(tmp_path / name)

@@ -73,7 +73,9 @@ def test_a_damaged_length_is_told_where_it_is(shards, tmp_path):
     whole[second] ^= 1
     path = tmp_path / "damaged"
     path.write_bytes(whole)
-    with pytest.raises(InputError, match=f"damaged TFRecord file: checksum mismatch in the record length at byte {second}"):
+    with pytest.raises(
+        InputError, match=f"damaged TFRecord file: checksum mismatch in the record length at byte {second}"
+    ):
         index_records([str(path)])
 
 

@@ -22,15 +22,18 @@ def test_our_own_records_are_in_order_with_and_without_boxes(boxes):
     assert inspect_record(example(7, boxes=boxes), category_ids={1}) == Inspection(name="7.jpg, image 7", boxes=boxes)
 
 
-@pytest.mark.parametrize(("features", "useless"), [
-    ({"encoded": None}, "no image"),
-    ({"encoded": tf.train.Feature(bytes_list=tf.train.BytesList())}, "no image"),
-    ({"encoded": tf.train.Feature()}, "no image"),
-    ({"encoded": [b""]}, "no image"),
-    ({"encoded": [b"\xff\xd8\xff", b"\xff\xd8\xff"]}, "no image"),
-    ({"encoded": [b"hello, world"]}, "an image that cannot be decoded"),
-    ({"encoded": [encoded("tiff")]}, "an image that cannot be decoded"),
-])
+@pytest.mark.parametrize(
+    ("features", "useless"),
+    [
+        ({"encoded": None}, "no image"),
+        ({"encoded": tf.train.Feature(bytes_list=tf.train.BytesList())}, "no image"),
+        ({"encoded": tf.train.Feature()}, "no image"),
+        ({"encoded": [b""]}, "no image"),
+        ({"encoded": [b"\xff\xd8\xff", b"\xff\xd8\xff"]}, "no image"),
+        ({"encoded": [b"hello, world"]}, "an image that cannot be decoded"),
+        ({"encoded": [encoded("tiff")]}, "an image that cannot be decoded"),
+    ],
+)
 def test_a_record_without_image_is_useless(features, useless):
     found = inspect_record(altered(7, features))
     assert found.useless.startswith(useless)
@@ -53,21 +56,34 @@ def test_what_is_no_example_is_useless():
     assert inspect_record(b"").useless.startswith("no image")
 
 
-@pytest.mark.parametrize(("features", "contradiction"), [
-    ({"object/bbox/xmax": [0.5]}, "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 1 xmax, 2 label, 2 is_crowd)"),
-    ({"object/class/label": None}, "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 0 label, 2 is_crowd)"),
-    ({"object/difficult": [0]},
-     "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 2 is_crowd, 1 difficult)"),
-    ({"object/mask": [b"1", b"2", b"3"]},
-     "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 2 is_crowd, 3 mask)"),
-    ({"object/is_crowd": [0]}, "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 1 is_crowd)"),
-    ({"object/bbox/xmin": [0.25, math.nan]}, "a box that is not four finite numbers (ymin, xmin, ymax, xmax: 0.0625, nan, "),
-    ({"object/bbox/ymax": [math.inf, 1.0]}, "a box that is not four finite numbers"),
-    ({"object/class/label": [1, 4]}, "unknown category ids [4], the categories are [1, 3]"),
-    ({"object/bbox/xmin": [1, 2]}, "a int64_list in image/object/bbox/xmin, expected a float_list"),
-    ({"encoded": [1]}, "a int64_list in image/encoded, expected a bytes_list"),
-    ({"filename": [b"a", b"b"]}, "2 values in image/filename, expected one"),
-])
+@pytest.mark.parametrize(
+    ("features", "contradiction"),
+    [
+        ({"object/bbox/xmax": [0.5]}, "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 1 xmax, 2 label, 2 is_crowd)"),
+        (
+            {"object/class/label": None},
+            "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 0 label, 2 is_crowd)",
+        ),
+        (
+            {"object/difficult": [0]},
+            "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 2 is_crowd, 1 difficult)",
+        ),
+        (
+            {"object/mask": [b"1", b"2", b"3"]},
+            "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 2 is_crowd, 3 mask)",
+        ),
+        ({"object/is_crowd": [0]}, "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 1 is_crowd)"),
+        (
+            {"object/bbox/xmin": [0.25, math.nan]},
+            "a box that is not four finite numbers (ymin, xmin, ymax, xmax: 0.0625, nan, ",
+        ),
+        ({"object/bbox/ymax": [math.inf, 1.0]}, "a box that is not four finite numbers"),
+        ({"object/class/label": [1, 4]}, "unknown category ids [4], the categories are [1, 3]"),
+        ({"object/bbox/xmin": [1, 2]}, "a int64_list in image/object/bbox/xmin, expected a float_list"),
+        ({"encoded": [1]}, "a int64_list in image/encoded, expected a bytes_list"),
+        ({"filename": [b"a", b"b"]}, "2 values in image/filename, expected one"),
+    ],
+)
 def test_a_contradiction_is_told_in_full(features, contradiction):
     found = inspect_record(altered(7, features, boxes=2), category_ids=[3, 1])
     assert found.contradiction.startswith(contradiction)
@@ -82,17 +98,33 @@ def test_crowd_may_be_absent():
     assert inspect_record(altered(7, {"object/is_crowd": None})) == Inspection(name="7.jpg, image 7", boxes=1)
 
 
-@pytest.mark.parametrize(("xmin", "xmax", "outside"), [
-    (0.2, 0.4, 0), (-0.5, 0.4, 0), (0.9, 1.5, 0),  # partly outside: clipped
-    (0.4, 0.4, 1), (0.4, 0.2, 1), (1.0, 1.5, 1), (-3.0, 0.0, 1), (37.0, 205.0, 1)])
+@pytest.mark.parametrize(
+    ("xmin", "xmax", "outside"),
+    [
+        (0.2, 0.4, 0),
+        (-0.5, 0.4, 0),
+        (0.9, 1.5, 0),  # partly outside: clipped
+        (0.4, 0.4, 1),
+        (0.4, 0.2, 1),
+        (1.0, 1.5, 1),
+        (-3.0, 0.0, 1),
+        (37.0, 205.0, 1),
+    ],
+)
 def test_boxes_without_area_inside_the_image_are_counted(xmin, xmax, outside):
     found = inspect_record(altered(7, {"object/bbox/xmin": [0.1, xmin], "object/bbox/xmax": [0.9, xmax]}, boxes=2))
     assert (found.boxes, found.boxes_outside) == (2, outside)
 
 
-@pytest.mark.parametrize(("features", "name"), [
-    ({"filename": None}, "image 7"), ({"source_id": None}, "7.jpg"), ({"filename": None, "source_id": None}, "no name"),
-    ({"filename": [b"\xff.jpg"]}, "\ufffd.jpg, image 7")])
+@pytest.mark.parametrize(
+    ("features", "name"),
+    [
+        ({"filename": None}, "image 7"),
+        ({"source_id": None}, "7.jpg"),
+        ({"filename": None, "source_id": None}, "no name"),
+        ({"filename": [b"\xff.jpg"]}, "\ufffd.jpg, image 7"),
+    ],
+)
 def test_the_name_is_what_the_record_has(features, name):
     assert inspect_record(altered(7, features)).name == name
 

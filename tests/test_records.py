@@ -7,11 +7,22 @@ from dataset.records.schema import Record, RecordObject, encode_record, parse_re
 
 
 def record(**changes):
-    return Record(**{"encoded": b"jpeg", "height": 10, "width": 20, "file_name": "ä/a.jpg", "image_id": 2**40 + 1,
-                     "objects": [
-                         RecordObject(box_xywh=(2.0, 1.0, 4.0, 5.0), category_id=90, category_name="dög", area=7.5),
-                         RecordObject(box_xywh=(0.0, 0.0, 20.0, 10.0), category_id=1, category_name="x", area=200.0,
-                                      is_crowd=True)]} | changes)
+    return Record(
+        **{
+            "encoded": b"jpeg",
+            "height": 10,
+            "width": 20,
+            "file_name": "ä/a.jpg",
+            "image_id": 2**40 + 1,
+            "objects": [
+                RecordObject(box_xywh=(2.0, 1.0, 4.0, 5.0), category_id=90, category_name="dög", area=7.5),
+                RecordObject(
+                    box_xywh=(0.0, 0.0, 20.0, 10.0), category_id=1, category_name="x", area=200.0, is_crowd=True
+                ),
+            ],
+        }
+        | changes
+    )
 
 
 def test_schema_is_that_of_the_public_tools():
@@ -59,10 +70,14 @@ def test_records_of_others():
     feature = {
         "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"x"])),
         "image/object/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[3])),
-        **{f"image/object/bbox/{side}": tf.train.Feature(float_list=tf.train.FloatList(value=[0.5]))
-           for side in ("xmin", "xmax", "ymin", "ymax")}}
-    parsed = parse_record(tf.constant(tf.train.Example(features=tf.train.Features(feature=feature))
-                                      .SerializeToString()))
+        **{
+            f"image/object/bbox/{side}": tf.train.Feature(float_list=tf.train.FloatList(value=[0.5]))
+            for side in ("xmin", "xmax", "ymin", "ymax")
+        },
+    }
+    parsed = parse_record(
+        tf.constant(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+    )
     assert parsed["crowd"].numpy().tolist() == [False]
     assert parsed["areas"].shape == (0,)
     assert int(parsed["image_id"]) >= 0
@@ -76,7 +91,6 @@ def test_source_id_that_is_no_number_is_hashed_stably():
 
 def test_masks_and_captions():
     objects = [RecordObject(box_xywh=(0, 0, 1, 1), category_id=1, category_name="x", area=1.0, mask_png=b"png")]
-    features = tf.train.Example.FromString(
-        encode_record(record(objects=objects, captions=["hällo"]))).features.feature
+    features = tf.train.Example.FromString(encode_record(record(objects=objects, captions=["hällo"]))).features.feature
     assert features["image/object/mask"].bytes_list.value == [b"png"]
     assert features["image/caption"].bytes_list.value == ["hällo".encode()]

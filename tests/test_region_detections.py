@@ -12,7 +12,9 @@ YX = [1, 0, 3, 2]
 
 
 def detections_of(*arrays, compiled=False, **options):
-    return to_numpy(tf.function(region_detections, jit_compile=compiled, autograph=False)(*map(tf.constant, arrays), **options))
+    return to_numpy(
+        tf.function(region_detections, jit_compile=compiled, autograph=False)(*map(tf.constant, arrays), **options)
+    )
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -20,7 +22,9 @@ def test_the_published_detections(golden_folder, compiled):
     golden = np.load(golden_folder / "families" / "maskrcnn_box_postprocess.npz")
     logits, deltas = golden["class_logits"].reshape(2, 240, 7), golden["box_regression"].reshape(2, 240, 7, 4)[..., YX]
     regions = np.stack([golden["proposals0"], golden["proposals1"]])[..., YX]
-    found, numbers = detections_of(logits, deltas, regions, np.ones((2, 240), bool), golden["image_sizes"], compiled=compiled)
+    found, numbers = detections_of(
+        logits, deltas, regions, np.ones((2, 240), bool), golden["image_sizes"], compiled=compiled
+    )
     for image in range(2):
         count = len(golden[f"labels{image}"])
         assert found.valid[image].tolist() == [True] * count + [False] * (100 - count)

@@ -17,8 +17,13 @@ def with_classes(*of_images):
     images = healthy(len(of_images))
     owners = [number for number, classes in enumerate(of_images) for _ in classes]
     classes = np.array([NAMES.index(name) for names in of_images for name in names], np.int32)
-    return replace(images, owners=np.array(owners, np.int32), classes=classes, boxes=images.boxes[:len(owners)],
-                   crowd=np.zeros(len(owners), bool))
+    return replace(
+        images,
+        owners=np.array(owners, np.int32),
+        classes=classes,
+        boxes=images.boxes[: len(owners)],
+        crowd=np.zeros(len(owners), bool),
+    )
 
 
 def test_factor_is_that_of_the_rarest_class():

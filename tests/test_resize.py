@@ -32,8 +32,14 @@ def test_letterbox_equals_the_reference(golden_folder):
 
 @pytest.mark.parametrize(
     ("source", "size", "scaled"),
-    [((2, 4), (4, 4), (2, 4)), ((30, 40), (64, 64), (48, 64)), ((40, 30), (64, 96), (64, 48)),
-     ((1, 1), (8, 8), (8, 8)), ((2000, 2), (64, 64), (64, 1)), ((3, 2000), (64, 64), (1, 64))],
+    [
+        ((2, 4), (4, 4), (2, 4)),
+        ((30, 40), (64, 64), (48, 64)),
+        ((40, 30), (64, 96), (64, 48)),
+        ((1, 1), (8, 8), (8, 8)),
+        ((2000, 2), (64, 64), (64, 1)),
+        ((3, 2000), (64, 64), (1, 64)),
+    ],
 )
 def test_letterbox_places_the_whole_image(source, size, scaled):
     image = np.full((*source, 3), 200, np.uint8)
@@ -53,7 +59,9 @@ def test_letterbox_interpolates_at_half_pixels():
 
 
 def test_letterbox_serves_images_of_any_size_in_one_graph():
-    program = tf.function(lambda image: Letterbox((32, 48))(image), input_signature=[tf.TensorSpec([None, None, 3], tf.uint8)])
+    program = tf.function(
+        lambda image: Letterbox((32, 48))(image), input_signature=[tf.TensorSpec([None, None, 3], tf.uint8)]
+    )
     for height, width in ((10, 90), (90, 10), (32, 48)):
         boxed, extent, _ = program(tf.constant(picture(height, width)))
         assert boxed.shape == (32, 48, 3)
@@ -72,15 +80,27 @@ def test_stretch_fills_the_input():
 def test_where_torchvisions_float64_rounds_otherwise():
     """The counts of docs/reference/detectors.md: the shorter side that is meant to be 800."""
     rule, sides = host_resize(FitWithin()), range(1, 2000)
-    theirs, ours = [math.floor(side * (800 / side)) for side in sides], [rule.scaled_size((side, side))[0] for side in sides]
+    theirs, ours = (
+        [math.floor(side * (800 / side)) for side in sides],
+        [rule.scaled_size((side, side))[0] for side in sides],
+    )
     assert (theirs.count(799), ours.count(799), sum(np.not_equal(theirs, ours))) == (85, 98, 169)
     assert set(theirs + ours) == {799, 800}
 
 
 @pytest.mark.parametrize(
     ("source", "scaled"),  # torchvision's GeneralizedRCNNTransform(800, 1333), its rounding errors aside
-    [((480, 640), (800, 1066)), ((640, 480), (1066, 800)), ((427, 640), (800, 1199)), ((375, 500), (800, 1066)),
-     ((100, 1000), (133, 1333)), ((3000, 100), (1333, 44)), ((800, 1333), (800, 1333)), ((1, 1), (800, 800))])
+    [
+        ((480, 640), (800, 1066)),
+        ((640, 480), (1066, 800)),
+        ((427, 640), (800, 1199)),
+        ((375, 500), (800, 1066)),
+        ((100, 1000), (133, 1333)),
+        ((3000, 100), (1333, 44)),
+        ((800, 1333), (800, 1333)),
+        ((1, 1), (800, 800)),
+    ],
+)
 def test_fit_within_is_the_rule_of_mask_r_cnn(source, scaled):
     rule = FitWithin()
     assert rule.size == (1344, 1344)
@@ -115,9 +135,14 @@ def test_without_half_pixel_centers_the_first_pixel_stays():
     np.testing.assert_array_equal(resized[0, :, 0], [0, 50, 100, 100])
 
 
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda: FitWithin(10, 9), "shorter side 10, longer side 9"), (lambda: FitWithin(0, 9), "shorter side 0"),
-    (lambda: FitWithin(multiple=0), "multiple of 0")])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: FitWithin(10, 9), "shorter side 10, longer side 9"),
+        (lambda: FitWithin(0, 9), "shorter side 0"),
+        (lambda: FitWithin(multiple=0), "multiple of 0"),
+    ],
+)
 def test_wrong_rules_are_refused(make, words):
     with pytest.raises(InputError, match=words):
         make()

@@ -31,10 +31,13 @@ def test_stages_are_those_of_torchvision(name, golden_folder):
 
 def test_recipe_gives_the_published_checksums(golden_folder):
     weights = recipe_weights(named_shapes(golden_folder, "torchvision_resnet50"), 103)
-    np.testing.assert_allclose(weights["layer2.0.conv2.weight"].flat[:4], [-0.03963204, 0.00752521, -0.02863158, -0.0409696],
-                               rtol=1e-5)
+    np.testing.assert_allclose(
+        weights["layer2.0.conv2.weight"].flat[:4], [-0.03963204, 0.00752521, -0.02863158, -0.0409696], rtol=1e-5
+    )
     weights = recipe_weights(named_shapes(golden_folder, "mlcommons_ssd300_resnet34"), 120)
-    np.testing.assert_allclose(weights["conf.0.weight"].flat[:4], [0.02306123, 0.01002837, 0.04525405, -0.00774771], rtol=1e-5)
+    np.testing.assert_allclose(
+        weights["conf.0.weight"].flat[:4], [0.02306123, 0.01002837, 0.04525405, -0.00774771], rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize(("strides", "sides"), [((1, 2, 1), (75, 38, 38)), ((1, 2, 2, 2), (75, 38, 19, 10))])
@@ -52,16 +55,32 @@ def test_unknown_name_is_refused():
 def test_first_stages_by_name():
     images = keras.Input((64, 64, 3))
     network = keras.Model(images, build_resnet(images, "resnet18", prefix="body."))
-    found = {stages: {layer.name.split(".")[1] for layer in network.layers
-                      if layer.weights and is_in_first_stages(layer, stages, prefix="body.")} for stages in (0, 1, 2, 3)}
-    assert found == {0: set(), 1: {"conv1", "bn1"}, 2: {"conv1", "bn1", "layer1"}, 3: {"conv1", "bn1", "layer1", "layer2"}}
+    found = {
+        stages: {
+            layer.name.split(".")[1]
+            for layer in network.layers
+            if layer.weights and is_in_first_stages(layer, stages, prefix="body.")
+        }
+        for stages in (0, 1, 2, 3)
+    }
+    assert found == {
+        0: set(),
+        1: {"conv1", "bn1"},
+        2: {"conv1", "bn1", "layer1"},
+        3: {"conv1", "bn1", "layer1", "layer2"},
+    }
 
 
 def test_names_of_torch():
     names = ["a/b/kernel", "n/gamma", "n/moving_variance", "linear/kernel"]
-    theirs = {"body.a.b.weight": np.arange(24.0).reshape(4, 3, 2, 1), "body.n.weight": np.ones(4),
-              "body.n.running_var": np.ones(4), "body.n.num_batches_tracked": np.array(3),
-              "other.weight": np.ones(2), "body.linear.weight": np.ones((2, 5))}
+    theirs = {
+        "body.a.b.weight": np.arange(24.0).reshape(4, 3, 2, 1),
+        "body.n.weight": np.ones(4),
+        "body.n.running_var": np.ones(4),
+        "body.n.num_batches_tracked": np.array(3),
+        "other.weight": np.ones(2),
+        "body.linear.weight": np.ones((2, 5)),
+    }
     ours = from_torch(theirs, names, module=lambda name: name.removeprefix("body."))
     assert list(ours) == [*names, "other.weight"]
     assert ours["a/b/kernel"].shape == (2, 1, 3, 4)

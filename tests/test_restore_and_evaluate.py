@@ -76,8 +76,12 @@ def checkpoint(drawn, tmp_path_factory):
 
 
 def describe(class_names, **changes):
-    defaults = {"model_name": "efficientdet-d0", "hparams": HPARAMS.to_dict(), "categories": class_names.to_categories(),
-                "weights": "raw and averaged"}
+    defaults = {
+        "model_name": "efficientdet-d0",
+        "hparams": HPARAMS.to_dict(),
+        "categories": class_names.to_categories(),
+        "weights": "raw and averaged",
+    }
     return Description(**{**defaults, **changes})
 
 
@@ -105,7 +109,11 @@ def test_restores_averaged_or_raw_weights(checkpoint, drawn, averaged, factor):
 
 def test_checkpoint_says_what_it_is_and_overrides_have_the_last_word(checkpoint):
     found = restored(checkpoint, model_name="efficientdet-d3", overrides={"nms_configs.method": "hard"})
-    assert (found.hparams.name, found.hparams.image_size, found.hparams.nms_configs.sigma) == ("efficientdet-d0", 64, 0.4)
+    assert (found.hparams.name, found.hparams.image_size, found.hparams.nms_configs.sigma) == (
+        "efficientdet-d0",
+        64,
+        0.4,
+    )
     assert found.hparams.nms_configs.method == "hard"
     assert found.description.hparams["nms_configs"]["method"] == "hard"
 
@@ -121,8 +129,11 @@ def test_a_label_is_no_model(drawn, tmp_path, stored_name):
     hparams = {**HPARAMS.to_dict(), "name": "mine"}
     if stored_name == "mine":
         del hparams["model_name"], hparams["half_pixel_upsampling"]
-    write_arrays(str(tmp_path / "ckpt"), values(miniature_detector(len(drawn.class_names))),
-                 describe(drawn.class_names, model_name=stored_name, hparams=hparams))
+    write_arrays(
+        str(tmp_path / "ckpt"),
+        values(miniature_detector(len(drawn.class_names))),
+        describe(drawn.class_names, model_name=stored_name, hparams=hparams),
+    )
     found = restored(str(tmp_path))
     assert (found.hparams.name, found.hparams.model_name, found.hparams.image_size) == ("mine", "efficientdet-d0", 64)
     assert (found.description.model_name, found.description.hparams["name"]) == ("efficientdet-d0", "mine")
@@ -141,8 +152,11 @@ def test_a_description_of_nvidias_weights_from_before_the_convention_of_upsampli
     del hparams["half_pixel_upsampling"]
     if not given:
         hparams["fusion_relu"] = True
-    write_arrays(str(tmp_path / "ckpt"), values(miniature_detector(len(drawn.class_names))),
-                 describe(drawn.class_names, hparams=hparams))
+    write_arrays(
+        str(tmp_path / "ckpt"),
+        values(miniature_detector(len(drawn.class_names))),
+        describe(drawn.class_names, hparams=hparams),
+    )
     assert restored(str(tmp_path)).hparams.half_pixel_upsampling == given
 
 
@@ -182,7 +196,9 @@ def test_ninety_rows_without_description_are_coco(tmp_path):
 
 
 def inputs(drawn, batch_size=3):
-    return InputConfig.letterboxed(image_size=(64, 64), batch_size=batch_size, category_ids=drawn.class_names.category_ids)
+    return InputConfig.letterboxed(
+        image_size=(64, 64), batch_size=batch_size, category_ids=drawn.class_names.category_ids
+    )
 
 
 def perfect_predict(drawn, config):
@@ -210,11 +226,17 @@ def test_perfect_detections_have_ap_1(drawn, against_json):
     assert measures.unknown_images == 0
 
 
-@pytest.mark.parametrize(("segmentation", "reason"), [
-    ([[1, 2, 3]], "has polygon [1, 2, 3] in its segmentation, expected at least 3 pairs of x and y"),
-    ({"size": [5, 5], "counts": [25]}, "has segmentation of size [5, 5], expected that of the image"),
-    ({"size": [64, 64], "counts": "?"}, ", expected "), ("x", "has segmentation 'x', expected polygons or run lengths"),
-    ([[0, 0, 1e9, 0, 0, 1e9]], None), ([[1, 1, 9, 1, 9, 9]], None)])
+@pytest.mark.parametrize(
+    ("segmentation", "reason"),
+    [
+        ([[1, 2, 3]], "has polygon [1, 2, 3] in its segmentation, expected at least 3 pairs of x and y"),
+        ({"size": [5, 5], "counts": [25]}, "has segmentation of size [5, 5], expected that of the image"),
+        ({"size": [64, 64], "counts": "?"}, ", expected "),
+        ("x", "has segmentation 'x', expected polygons or run lengths"),
+        ([[0, 0, 1e9, 0, 0, 1e9]], None),
+        ([[1, 1, 9, 1, 9, 9]], None),
+    ],
+)
 def test_masks_of_a_json_are_proved(drawn, tmp_path, segmentation, reason):
     """pycocotools' C code is given none that is not one; a polygon far over the border is."""
     content = json.loads(Path(drawn.annotations("val")).read_text())
@@ -236,8 +258,13 @@ def test_masks_of_a_json_are_proved(drawn, tmp_path, segmentation, reason):
 @pytest.mark.parametrize(("samples", "images"), [(0, 7), (4, 4), (100, 7)])
 def test_samples(drawn, samples, images):
     config = inputs(drawn)
-    rows = detect_all(perfect_predict(drawn, config), index_records(drawn.records("val")), config,
-                      class_names=drawn.class_names, samples=samples)
+    rows = detect_all(
+        perfect_predict(drawn, config),
+        index_records(drawn.records("val")),
+        config,
+        class_names=drawn.class_names,
+        samples=samples,
+    )
     assert len(rows.evaluated_ids) == images
 
 
@@ -245,9 +272,11 @@ def test_categories_must_have_the_same_names(drawn):
     truth = read_ground_truth(drawn.annotations("val"))
     assert with_category_ids(truth, drawn.class_names) is truth
     ids, names = drawn.class_names.category_ids, drawn.class_names.names
-    for other, message in ((ClassNames(ids, ("cube", *names[1:])), "has 1 categories named 'ball', the detector has 0"),
-                           (ClassNames(ids[1:], names[1:]), "has 1 categories named 'ball', the detector has 0"),
-                           (ClassNames((*ids, 99), (*names, "x")), "has 0 categories named 'x', the detector has 1")):
+    for other, message in (
+        (ClassNames(ids, ("cube", *names[1:])), "has 1 categories named 'ball', the detector has 0"),
+        (ClassNames(ids[1:], names[1:]), "has 1 categories named 'ball', the detector has 0"),
+        (ClassNames((*ids, 99), (*names, "x")), "has 0 categories named 'x', the detector has 1"),
+    ):
         with pytest.raises(InputError, match=message):
             with_category_ids(truth, other)
 
@@ -261,8 +290,11 @@ def test_the_same_names_with_other_category_ids_keep_their_rows(drawn, tmp_path)
     start, other = values(miniature_detector(len(drawn.class_names))), renumbered(drawn.class_names)
     rng = np.random.default_rng(0)
     start = {name: rng.normal(size=value.shape).astype(np.float32) for name, value in start.items()}
-    write_arrays(str(tmp_path / "ckpt"), start, describe(drawn.class_names, score_thresholds={
-        "overall": 0.3, "classes": {"ball": 0.25, "star": 0.5}}))
+    write_arrays(
+        str(tmp_path / "ckpt"),
+        start,
+        describe(drawn.class_names, score_thresholds={"overall": 0.3, "classes": {"ball": 0.25, "star": 0.5}}),
+    )
     found = restored(str(tmp_path / "ckpt"), class_names=other)
     assert found.class_names == other
     assert found.description.categories == other.to_categories()
@@ -279,21 +311,32 @@ def test_a_json_with_other_category_ids_measures_the_same(drawn, tmp_path):
     content, other = json.loads(Path(drawn.annotations("val")).read_text()), renumbered(drawn.class_names)
     new_id = dict(zip(drawn.class_names.category_ids, other.category_ids[::-1], strict=True))
     content["categories"] = other.to_categories()
-    content["annotations"] = [{**entry, "category_id": new_id[entry["category_id"]]} for entry in content["annotations"]]
+    content["annotations"] = [
+        {**entry, "category_id": new_id[entry["category_id"]]} for entry in content["annotations"]
+    ]
     (tmp_path / "val.json").write_text(json.dumps(content))
     assert class_names_for(tuple(drawn.records("val")), json_file=str(tmp_path / "val.json")) == drawn.class_names
     index, config = index_records(drawn.records("val")), inputs(drawn)
     rows = detect_all(perfect_predict(drawn, config), index, config, class_names=drawn.class_names)
-    [found, wanted] = [read_evaluator(index, drawn.class_names, json_file=file).evaluate(rows)
-                       for file in (str(tmp_path / "val.json"), drawn.annotations("val"))]
+    [found, wanted] = [
+        read_evaluator(index, drawn.class_names, json_file=file).evaluate(rows)
+        for file in (str(tmp_path / "val.json"), drawn.annotations("val"))
+    ]
     assert found == wanted
 
 
 def test_evaluates_a_checkpoint(checkpoint, drawn, tmp_path, capsys):
-    measures = evaluate_checkpoint(EvaluationConfig(
-        model=ModelConfig(ckpt_path=checkpoint, class_names=drawn.class_names, precision="float32", use_xla=False),
-        records=drawn.records("val"), json_file=drawn.annotations("val"), batch_size=4, testdev_dir=str(tmp_path / "testdev"),
-        output_json=str(tmp_path / "new" / "numbers.json"), report=str(tmp_path)))
+    measures = evaluate_checkpoint(
+        EvaluationConfig(
+            model=ModelConfig(ckpt_path=checkpoint, class_names=drawn.class_names, precision="float32", use_xla=False),
+            records=drawn.records("val"),
+            json_file=drawn.annotations("val"),
+            batch_size=4,
+            testdev_dir=str(tmp_path / "testdev"),
+            output_json=str(tmp_path / "new" / "numbers.json"),
+            report=str(tmp_path),
+        )
+    )
     out = capsys.readouterr().out
     assert "AP50" in out
     assert all(name in out for name in drawn.class_names.names)
@@ -311,8 +354,12 @@ def test_evaluates_a_checkpoint(checkpoint, drawn, tmp_path, capsys):
 
 
 def annotation(images, output_dir, *, ckpt_path=None, **changes):
-    defaults = {"inputs": Inputs(images=tuple(map(str, images))), "output_dir": str(output_dir), "min_score": 0.0,
-                "model": ModelConfig(ckpt_path=ckpt_path, precision="float32", use_xla=False)}
+    defaults = {
+        "inputs": Inputs(images=tuple(map(str, images))),
+        "output_dir": str(output_dir),
+        "min_score": 0.0,
+        "model": ModelConfig(ckpt_path=ckpt_path, precision="float32", use_xla=False),
+    }
     return AnnotationConfig(**{**defaults, **changes})
 
 
@@ -330,7 +377,9 @@ def test_annotates_from_checkpoint_and_from_the_export_alike(checkpoint, drawn, 
     assert "score threshold: 0, --min_score_thresh\n" in out
     assert f"images: 3, detections drawn: {len(results)} of {len(results)} (highest score " in out
     saved = str(tmp_path / "saved")
-    annotate(annotation(images, tmp_path / "second", ckpt_path=checkpoint, saved_model_dir=saved))  # writes it, then runs it
+    annotate(
+        annotation(images, tmp_path / "second", ckpt_path=checkpoint, saved_model_dir=saved)
+    )  # writes it, then runs it
     annotate(annotation(images, tmp_path / "third", saved_model_dir=saved))
     found = [json.loads((tmp_path / name / "detections.json").read_text()) for name in ("first", "second", "third")]
     assert found[1] == found[2]
@@ -352,8 +401,11 @@ def test_an_image_alone_has_the_detections_that_it_has_among_others(checkpoint, 
     for name, given in (("alone", images[:1]), ("among others", images)):
         (tmp_path / name).mkdir()
         annotate(annotation(given, tmp_path / name, ckpt_path=checkpoint))
-        found[name] = [result for result in json.loads((tmp_path / name / "detections.json").read_text())
-                       if result["file_name"] == images[0].name]
+        found[name] = [
+            result
+            for result in json.loads((tmp_path / name / "detections.json").read_text())
+            if result["file_name"] == images[0].name
+        ]
         assert not tf.config.functions_run_eagerly()  # a process may detect again
     alone, among = found["alone"], found["among others"]
     assert len(alone) == len(among) > 10
@@ -373,23 +425,42 @@ def test_drawn_are_scores_from_the_threshold_on(checkpoint, drawn, tmp_path, cap
     results = json.loads((tmp_path / "detections.json").read_text())
     assert len(results) > 0  # all of them, whatever is drawn
     highest = max(result["score"] for result in results)
-    assert (f"images: 1, detections drawn: 0 of {len(results)} (highest score {highest:.3g}); {tmp_path}/detections.json holds "
-            "all" in capsys.readouterr().out)
+    assert (
+        f"images: 1, detections drawn: 0 of {len(results)} (highest score {highest:.3g}); {tmp_path}/detections.json holds "
+        "all" in capsys.readouterr().out
+    )
     original = np.asarray(Image.open(image)).astype(int)
     assert np.abs(np.asarray(Image.open(tmp_path / image.name)) - original).mean() < 3  # JPEG again, nothing drawn
 
 
-@pytest.mark.parametrize(("stored", "told", "drawn_scores"), [
-    ({"overall": 0.3, "classes": {"fish": 0.6}}, "0.3 (0.6 to 0.6 by class), the best F1 on the validation data, stored with",
-     [0.9, 0.35]),
-    ({"overall": 0.3, "classes": {}}, "0.3, the best F1 on the validation data, stored with the model", [0.9, 0.5, 0.35]),
-    ({}, "0.4, the default, as the model stores none", [0.9, 0.5])])
-def test_the_default_threshold_is_the_stored_one_of_each_class(drawn, tmp_path, monkeypatch, capsys, stored, told,
-                                                               drawn_scores):
-    rows = DetectionRows.of_image(np.float32([[1, 1, 9, 9]] * 4), np.float32([0.9, 0.5, 0.35, 0.2]), np.array([1, 2, 4, 1]))
+@pytest.mark.parametrize(
+    ("stored", "told", "drawn_scores"),
+    [
+        (
+            {"overall": 0.3, "classes": {"fish": 0.6}},
+            "0.3 (0.6 to 0.6 by class), the best F1 on the validation data, stored with",
+            [0.9, 0.35],
+        ),
+        (
+            {"overall": 0.3, "classes": {}},
+            "0.3, the best F1 on the validation data, stored with the model",
+            [0.9, 0.5, 0.35],
+        ),
+        ({}, "0.4, the default, as the model stores none", [0.9, 0.5]),
+    ],
+)
+def test_the_default_threshold_is_the_stored_one_of_each_class(
+    drawn, tmp_path, monkeypatch, capsys, stored, told, drawn_scores
+):
+    rows = DetectionRows.of_image(
+        np.float32([[1, 1, 9, 9]] * 4), np.float32([0.9, 0.5, 0.35, 0.2]), np.array([1, 2, 4, 1])
+    )
     thresholds = ScoreThresholds.stored_in(describe(drawn.class_names, score_thresholds=stored))
-    monkeypatch.setattr(annotate_module, "_opened", lambda _: OpenedModel(
-        lambda images: [rows] * len(images), drawn.class_names, thresholds))
+    monkeypatch.setattr(
+        annotate_module,
+        "_opened",
+        lambda _: OpenedModel(lambda images: [rows] * len(images), drawn.class_names, thresholds),
+    )
     image = sorted((drawn.folder / "val").glob("*.jpg"))[0]
     annotate(annotation([image], tmp_path, min_score=None, formats=("coco",)))
     found = json.loads((tmp_path / "coco.json").read_text())["annotations"]
@@ -400,8 +471,11 @@ def test_the_default_threshold_is_the_stored_one_of_each_class(drawn, tmp_path, 
 def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, drawn, tmp_path, capsys):
     prefix = str(tmp_path / "ckpt")
     write_arrays(prefix, *read_whole(checkpoint))
-    settings = {"records": drawn.records("val"), "json_file": None, "model": ModelConfig(
-        ckpt_path=prefix, class_names=drawn.class_names, precision="float32", use_xla=False)}
+    settings = {
+        "records": drawn.records("val"),
+        "json_file": None,
+        "model": ModelConfig(ckpt_path=prefix, class_names=drawn.class_names, precision="float32", use_xla=False),
+    }
     with pytest.MonkeyPatch.context() as patch:
         index, config = index_records(drawn.records("val")), inputs(drawn, batch_size=8)
         patch.setattr(evaluate, "build_predict", lambda *_, **__: perfect_predict(drawn, config))
@@ -421,8 +495,9 @@ def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, dra
 def exported(drawn, tmp_path_factory):
     detector = miniature_detector(len(drawn.class_names))
     folder = str(tmp_path_factory.mktemp("saved"))
-    export_saved_model(detector, folder, description=describe(drawn.class_names, weights="raw"),
-                       resize=Letterbox((64, 64)))
+    export_saved_model(
+        detector, folder, description=describe(drawn.class_names, weights="raw"), resize=Letterbox((64, 64))
+    )
     return detector, folder
 
 
@@ -434,8 +509,11 @@ def test_exported_model_takes_images_of_any_size(exported, drawn, shape):
     found = {name: np.asarray(value) for name, value in signature(images).items()}
     count, slots = shape[0], 20
     assert {name: (value.shape, value.dtype) for name, value in found.items()} == {
-        "boxes": ((count, slots, 4), np.float32), "scores": ((count, slots), np.float32),
-        "classes": ((count, slots), np.int64), "count": ((count,), np.int32)}
+        "boxes": ((count, slots, 4), np.float32),
+        "scores": ((count, slots), np.float32),
+        "classes": ((count, slots), np.int64),
+        "count": ((count,), np.int32),
+    }
     assert set(found["classes"].ravel()) <= set(drawn.class_names.category_ids)
     assert (found["boxes"] <= np.tile(shape[1:3], 2) * 1.03).all()
     assert description.categories == drawn.class_names.to_categories()

@@ -34,8 +34,11 @@ BOXES = np.float32([[4.5, 10, 20, 30.25], [-3, -2, 9, 9], [0, 0, 5, 5]])  # y_mi
 def place(tmp_path, monkeypatch):
     """A folder with a/1.png and b/1.png, and a detector that finds three boxes in every image, the last a guess."""
     rows = DetectionRows.of_image(BOXES, np.float32([0.9, 0.8, 0.1]), np.array([8, 3, 3]))
-    monkeypatch.setattr(annotate_module, "_opened", lambda config: OpenedModel(
-        lambda images: [rows] * len(images), NAMES, ScoreThresholds()))
+    monkeypatch.setattr(
+        annotate_module,
+        "_opened",
+        lambda config: OpenedModel(lambda images: [rows] * len(images), NAMES, ScoreThresholds()),
+    )
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         Image.fromarray(np.full((24, 40, 3), 90, np.uint8)).save(tmp_path / name / "1.png")
@@ -61,15 +64,20 @@ def test_every_format_has_the_boxes_of_the_results(place):
     with (out / "detections.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [[float(row[side]) for side in ("xmin", "ymin", "xmax", "ymax", "score")] for row in rows[:2]] == [
-        [10, 4.5, 30.25, 20, 0.9], [-2, -3, 9, 9, 0.8]]
-    assert {(row["filename"], row["class"]) for row in rows} == {(str(image), name) for image in images for name in NAMES.names}
+        [10, 4.5, 30.25, 20, 0.9],
+        [-2, -3, 9, 9, 0.8],
+    ]
+    assert {(row["filename"], row["class"]) for row in rows} == {
+        (str(image), name) for image in images for name in NAMES.names
+    }
     assert (out / "yolo" / "classes.txt").read_text().splitlines() == list(NAMES.names)
     assert sorted(path.name for path in (out / "yolo" / "labels").iterdir()) == ["1-2.txt", "1.txt"]  # as the drawings
     labels = np.loadtxt(out / "yolo" / "labels" / "1-2.txt")
     assert labels[:, 0].tolist() == [1, 0]
     centers, sides = labels[:, 1:3] * (40, 24), labels[:, 3:5] * (40, 24)
-    np.testing.assert_allclose(np.concatenate([centers - sides / 2, centers + sides / 2], axis=1)[:, [1, 0, 3, 2]], BOXES[:2],
-                               atol=1e-4)
+    np.testing.assert_allclose(
+        np.concatenate([centers - sides / 2, centers + sides / 2], axis=1)[:, [1, 0, 3, 2]], BOXES[:2], atol=1e-4
+    )
 
 
 def test_the_csv_is_one_that_a_training_takes(place):
@@ -96,8 +104,12 @@ def test_a_spreadsheet_computes_no_name(tmp_path):
     files.write()
     _, *found = csv.reader((tmp_path / "detections.csv").read_text().splitlines())
     assert [(row[0], row[3]) for row in found] == [
-        ("'=1+1.jpg", "'=cmd|'/C calc'!A0"), ("'=1+1.jpg", "'@a"), ("'=1+1.jpg", "'-1"), ("'=1+1.jpg", "a=b"),
-        ("'=1+1.jpg", "'+1")]
+        ("'=1+1.jpg", "'=cmd|'/C calc'!A0"),
+        ("'=1+1.jpg", "'@a"),
+        ("'=1+1.jpg", "'-1"),
+        ("'=1+1.jpg", "a=b"),
+        ("'=1+1.jpg", "'+1"),
+    ]
     assert [float(row[6]) for row in found] == [-3] * 5  # a number stays one
 
 
@@ -115,11 +127,43 @@ def test_crops_are_the_pixels_that_a_box_touches(place):
 
 
 def test_names_that_file_systems_refuse():
-    names = ["cat", "Cat", "../../x", "..", "", "con", "NUL.txt", "a/b", "a\\b", 'a<>:"|?*b', "x. ", "e\u0301", "\u00e9",
-             "\ud800", "a\u202eb", "z" * 400, ".git", "lpt1", "_"]
+    names = [
+        "cat",
+        "Cat",
+        "../../x",
+        "..",
+        "",
+        "con",
+        "NUL.txt",
+        "a/b",
+        "a\\b",
+        'a<>:"|?*b',
+        "x. ",
+        "e\u0301",
+        "\u00e9",
+        "\ud800",
+        "a\u202eb",
+        "z" * 400,
+        ".git",
+        "lpt1",
+        "_",
+    ]
     found = folder_names(names)
-    assert found[:13] == ["cat", "Cat-2", "_.._x", "_", "_-2", "_con", "_NUL.txt", "a_b", "a_b-2", "a_______b", "x", "\u00e9",
-                          "\u00e9-2"]
+    assert found[:13] == [
+        "cat",
+        "Cat-2",
+        "_.._x",
+        "_",
+        "_-2",
+        "_con",
+        "_NUL.txt",
+        "a_b",
+        "a_b-2",
+        "a_______b",
+        "x",
+        "\u00e9",
+        "\u00e9-2",
+    ]
     assert found[13:] == ["_-3", "a_b-3", "z" * 120, "git", "_lpt1", "_-4"]
 
 
@@ -145,9 +189,15 @@ def test_an_image_on_the_standard_input(place, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(encoded)))
     run(place, find_inputs(["-"]).images, formats=("csv",))
     assert {path.name for path in (place / "out").iterdir()} == {"stdin_1.jpg", "detections.json", "detections.csv"}
-    for content, reason in ((b"", "it is empty"), (b"no image", "in none of the formats"), (encoded[:60], "cannot be decoded")):
+    for content, reason in (
+        (b"", "it is empty"),
+        (b"no image", "in none of the formats"),
+        (encoded[:60], "cannot be decoded"),
+    ):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-        with pytest.raises(InputError, match=f"none of 1 images could be decoded; the first: standard input: .*{reason}"):
+        with pytest.raises(
+            InputError, match=f"none of 1 images could be decoded; the first: standard input: .*{reason}"
+        ):
             run(place, ["-"])
 
 
@@ -171,12 +221,25 @@ def test_inputs_are_told_apart(place, monkeypatch):
         find_inputs(["-"])
 
 
-@pytest.mark.parametrize(("mode", "name"), [("L", "a.png"), ("I;16", "a.png"), ("CMYK", "a.jpg"), ("RGBA", "a.png"),
-                                            ("P", "a.gif"), ("1", "a.bmp"), ("LA", "a.png")])
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [
+        ("L", "a.png"),
+        ("I;16", "a.png"),
+        ("CMYK", "a.jpg"),
+        ("RGBA", "a.png"),
+        ("P", "a.gif"),
+        ("1", "a.bmp"),
+        ("LA", "a.png"),
+    ],
+)
 def test_pictures_of_every_kind_go_through_tiles(place, mode, name):
     levels = np.random.default_rng(0).integers(0, 255, (70, 90))
-    picture = (Image.fromarray(levels.astype(np.uint16)) if mode == "I;16"
-               else Image.fromarray(levels.astype(np.uint8)).convert(mode))
+    picture = (
+        Image.fromarray(levels.astype(np.uint16))
+        if mode == "I;16"
+        else Image.fromarray(levels.astype(np.uint8)).convert(mode)
+    )
     picture.save(place / name, **({"save_all": True, "append_images": [picture]} if mode == "P" else {}))
     run(place, [place / name, place / "a" / "1.png"], tiling=Tiling(size=(64, 64)), batch_size=4)
     found = json.loads((place / "out" / "detections.json").read_text())

@@ -38,10 +38,23 @@ def drawn(tmp_path_factory):
 
 def run(drawn, model_dir, **changes):
     """Three epochs of four steps of four images, with a checkpoint after every second step."""
-    defaults = {"hparams": hyperparameters_of("efficientdet-d0", HPARAMS), "records": drawn.records("train"),
-                "val_records": (), "val_json_file": None, "class_names": drawn.class_names, "model_dir": str(model_dir),
-                "batch_size": 4, "eval_batch_size": 4, "checkpoint_period": 3, "checkpoint_steps": 2, "precision": "float32",
-                "use_xla": False, "training_mode": "train300", "calibration_images": 0, "loggers": ()}
+    defaults = {
+        "hparams": hyperparameters_of("efficientdet-d0", HPARAMS),
+        "records": drawn.records("train"),
+        "val_records": (),
+        "val_json_file": None,
+        "class_names": drawn.class_names,
+        "model_dir": str(model_dir),
+        "batch_size": 4,
+        "eval_batch_size": 4,
+        "checkpoint_period": 3,
+        "checkpoint_steps": 2,
+        "precision": "float32",
+        "use_xla": False,
+        "training_mode": "train300",
+        "calibration_images": 0,
+        "loggers": (),
+    }
     train(TrainingConfig(**{**defaults, **changes}))
 
 

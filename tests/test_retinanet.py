@@ -50,8 +50,9 @@ def test_the_published_network(golden_folder, golden_detector):
     golden = np.load(golden_folder / "families" / "retinanet_forward.npz")
     sizes = np.full((2, 2), (128, 160), np.int32)
     images = golden["images"]
-    np.testing.assert_allclose(np.asarray(golden_detector.normalize(images, sizes)).transpose(0, 3, 1, 2),
-                               golden["network_input"], atol=1e-6)
+    np.testing.assert_allclose(
+        np.asarray(golden_detector.normalize(images, sizes)).transpose(0, 3, 1, 2), golden["network_input"], atol=1e-6
+    )
     logits, deltas = map(np.asarray, golden_detector.outputs(images, sizes))
     np.testing.assert_allclose(logits, golden["cls_logits"], atol=1e-4)
     np.testing.assert_allclose(deltas, golden["bbox_regression"][..., YX], atol=1e-4)
@@ -88,7 +89,9 @@ def test_the_published_resizing(golden_folder, golden_detector, image):
     """But for the rounding to whole gray levels: half of one is 1 / 510 of the range, before it is divided by a deviation."""
     golden = np.load(golden_folder / "families" / "retinanet_transform.npz")
     hparams = hyperparameters_of(MODEL, {"image_size": tuple(golden["size"].tolist())})
-    resized, size, scales = (np.asarray(value) for value in family_of(MODEL).resize_rule(hparams)(golden[f"image{image}"]))
+    resized, size, scales = (
+        np.asarray(value) for value in family_of(MODEL).resize_rule(hparams)(golden[f"image{image}"])
+    )
     ours = np.asarray(golden_detector.normalize(resized[None], size[None]))[0].transpose(2, 0, 1)
     half = 0.5 / 255 / np.float32(golden_detector.config.stddev)[:, None, None]
     assert np.all(np.abs(ours - golden[f"network_input{image}"]) <= half + 1e-4)
@@ -102,7 +105,8 @@ def test_torchvisions_coco_weights_bring_their_conventions(golden_folder):
     aliases = json.loads(names.read_text())
     newer = recipe_weights(named_shapes(golden_folder, "torchvision_retinanet_resnet50_fpn"), 1)
     published = {old: newer[new] for old, new in aliases.items()} | {
-        name: array for name, array in newer.items() if name not in aliases.values()}
+        name: array for name, array in newer.items() if name not in aliases.values()
+    }
     family = family_of("retinanet-resnet50")
     detectors = []
     for arrays in (newer, published):
@@ -115,8 +119,9 @@ def test_torchvisions_coco_weights_bring_their_conventions(golden_folder):
     for name, array in detectors[0].items():
         np.testing.assert_array_equal(array, detectors[1][name])
     rows = newer["head.classification_head.cls_logits.bias"].reshape(9, 91)
-    np.testing.assert_array_equal(detectors[0]["head/classification_head/cls_logits/bias"],
-                                  rows[:, list(COCO_2017.category_ids)].ravel())
+    np.testing.assert_array_equal(
+        detectors[0]["head/classification_head/cls_logits/bias"], rows[:, list(COCO_2017.category_ids)].ravel()
+    )
     norms = [layer.epsilon for layer in detector.network.layers if isinstance(layer, BatchNormalization)]
     assert set(norms) == {0.0}
 
@@ -128,10 +133,16 @@ def test_weights_of_other_classes_and_of_a_classifier(golden_folder):
     assert "head/classification_head/cls_logits starts from scratch" in said[1]
     classifier = recipe_weights(named_shapes(golden_folder, "torchvision_resnext50_32x4d"), 104)
     assert Source("resnext.pth", classifier, None).conventions(family) == {}
-    assert "backbone weights" in load_backbone(detector.network, Source("resnext.pth", classifier, None), family=family)[0]
+    assert (
+        "backbone weights" in load_backbone(detector.network, Source("resnext.pth", classifier, None), family=family)[0]
+    )
     variables = named_variables(detector.network)
-    np.testing.assert_array_equal(variables["backbone/body/conv1/kernel"], classifier["conv1.weight"].transpose(2, 3, 1, 0))
-    np.testing.assert_array_equal(variables["backbone/fpn/inner_blocks/0/bias"], theirs["backbone.fpn.inner_blocks.0.bias"])
+    np.testing.assert_array_equal(
+        variables["backbone/body/conv1/kernel"], classifier["conv1.weight"].transpose(2, 3, 1, 0)
+    )
+    np.testing.assert_array_equal(
+        variables["backbone/fpn/inner_blocks/0/bias"], theirs["backbone.fpn.inner_blocks.0.bias"]
+    )
     other = recipe_weights(named_shapes(golden_folder, "torchvision_resnet18"), 101)
     with pytest.raises(InputError, match=r"r18.pth: backbone/body/layer1/0/conv3/kernel is missing"):
         load_backbone(detector.network, Source("r18.pth", other, None), family=family)
@@ -148,7 +159,9 @@ def test_first_stages_and_batch_norm_are_frozen():
 
 
 def test_biases_say_that_objects_are_rare():
-    bias = named_variables(detector_of("retinanet-resnet18", image_size=64).network)["head/classification_head/cls_logits/bias"]
+    bias = named_variables(detector_of("retinanet-resnet18", image_size=64).network)[
+        "head/classification_head/cls_logits/bias"
+    ]
     np.testing.assert_allclose(bias, -math.log(99), rtol=1e-6)
 
 
@@ -176,30 +189,51 @@ def test_the_first_steps_are_those_of_torchvision():
     hparams = hyperparameters_of(model, {"image_size": size})
     detector = build_detector(hparams, num_classes=CLASSES)
     variables = named_variables(detector.network)
-    roles = {"kernel": "weight", "gamma": "weight", "beta": "bias", "moving_mean": "running_mean",
-             "moving_variance": "running_var"}
+    roles = {
+        "kernel": "weight",
+        "gamma": "weight",
+        "beta": "bias",
+        "moving_mean": "running_mean",
+        "moving_variance": "running_var",
+    }
     shapes = {}
     for name, variable in variables.items():
         layer, role = name.rsplit("/", 1)
         shape = tuple(variable.shape)
-        shapes[f"{layer.replace('/', '.')}.{roles.get(role, role)}"] = (*shape[:1:-1], *shape[:2]) if len(shape) == 4 else shape
-    load_weights(detector.network, Source("recipe", recipe_weights(shapes, 110), None), family=family_of(model),
-                 class_names=names_of(CLASSES))
+        shapes[f"{layer.replace('/', '.')}.{roles.get(role, role)}"] = (
+            (*shape[:1:-1], *shape[:2]) if len(shape) == 4 else shape
+        )
+    load_weights(
+        detector.network,
+        Source("recipe", recipe_weights(shapes, 110), None),
+        family=family_of(model),
+        class_names=names_of(CLASSES),
+    )
     optimizer = build_optimizer(hparams, precision="float32")
     optimizer.build(detector.network.trainable_variables, weights_rate_factors(hparams, detector.network))
     step, found = build_train_step(detector, optimizer, None, compiled=False), []
     for number, (images, boxes, labels) in enumerate(drawn_steps()):
         valid = np.ones(labels.shape, bool)
-        report = step(Batch(
-            images=tf.constant(images), sizes=tf.constant([size] * 2, tf.int32), image_ids=tf.constant([0, 1], tf.int64),
-            objects=Objects(*map(tf.constant, Objects.of_boxes(boxes, np.int32(labels), valid, ~valid))),
-            positions=tf.constant([2 * number, 2 * number + 1], tf.int64), scales=tf.ones((2, 2))), hparams.published_rate(2))
+        report = step(
+            Batch(
+                images=tf.constant(images),
+                sizes=tf.constant([size] * 2, tf.int32),
+                image_ids=tf.constant([0, 1], tf.int64),
+                objects=Objects(*map(tf.constant, Objects.of_boxes(boxes, np.int32(labels), valid, ~valid))),
+                positions=tf.constant([2 * number, 2 * number + 1], tf.int64),
+                scales=tf.ones((2, 2)),
+            ),
+            hparams.published_rate(2),
+        )
         found.append([float(report["cls_loss"]), float(report["box_loss"])])
     wanted = np.load(oracles.TESTDATA / "retinanet_first_steps.npz")["losses"]
     assert wanted[-5:].mean() < 0.6 * wanted[0].mean(), "it learns"
     np.testing.assert_allclose(found[:2], wanted[:2], rtol=1e-5)
-    np.testing.assert_allclose(found[2:5], wanted[2:5], rtol=3e-3)  # with AVX-512 1e-3; by that much another CPU differs
-    # Adam's first steps are as long for a gradient that is all rounding as for any other: differences grow tenfold a step
+    np.testing.assert_allclose(
+        found[2:5], wanted[2:5], rtol=3e-3
+    )  # with AVX-512 1e-3; by that much another CPU differs
+    # Adam's first steps are as long for a gradient that is all rounding as for any other: differences grow tenfold a
+    # step
     np.testing.assert_allclose(found, wanted, rtol=3e-2)
 
 

@@ -10,9 +10,12 @@ from object_detection.regions.roi_align import gathered_sums, region_levels, roi
 YX = [1, 0, 3, 2]
 WAYS = pytest.mark.parametrize("sums", [gathered_sums, tensorflow_cpu.sparse_sums])
 SIZE, SHAPES = (32, 48), [(8, 12), (4, 6)]
-BOXES = np.float32([
-    [[3.3, 4.1, 20.7, 30.2], [0, 0, 32, 48], [-9, -9, 12, 10], [20, 30, 60, 90], [5, 5, 5.5, 5.2], [0, 0, 0, 0]],
-    [[1, 2, 3, 40], [0, 11, 31, 12], [31.5, 47.5, 32, 48], [2, 2, 30, 46], [40, 60, 44, 64], [7.5, 8.25, 16, 24]]])
+BOXES = np.float32(
+    [
+        [[3.3, 4.1, 20.7, 30.2], [0, 0, 32, 48], [-9, -9, 12, 10], [20, 30, 60, 90], [5, 5, 5.5, 5.2], [0, 0, 0, 0]],
+        [[1, 2, 3, 40], [0, 11, 31, 12], [31.5, 47.5, 32, 48], [2, 2, 30, 46], [40, 60, 44, 64], [7.5, 8.25, 16, 24]],
+    ]
+)
 
 
 def drawn_levels(channels=3):
@@ -47,9 +50,12 @@ def test_the_published_features(golden_folder, sums):
     np.testing.assert_array_equal(np.ravel(region_levels(boxes, finest=2, count=4)), golden["levels"])
     image_size = [4 * side for side in levels[0].shape[1:3]]
     for size in (7, 14):
-        pooled = tf.function(roi_align, autograph=False)(levels, boxes, size=size, image_size=image_size, weighted_sums=sums)
-        np.testing.assert_allclose(np.asarray(pooled).reshape(-1, size, size, 4).transpose(0, 3, 1, 2),
-                                   golden[f"pooled{size}"], atol=1e-4)
+        pooled = tf.function(roi_align, autograph=False)(
+            levels, boxes, size=size, image_size=image_size, weighted_sums=sums
+        )
+        np.testing.assert_allclose(
+            np.asarray(pooled).reshape(-1, size, size, 4).transpose(0, 3, 1, 2), golden[f"pooled{size}"], atol=1e-4
+        )
 
 
 @WAYS
@@ -84,8 +90,9 @@ def test_half_precision_is_summed_in_single(sums):
     levels = [tf.cast(level, tf.bfloat16) for level in drawn_levels()]
     pooled = roi_align(levels, tf.constant(BOXES), size=2, image_size=SIZE, weighted_sums=sums)
     assert pooled.dtype == tf.bfloat16
-    np.testing.assert_allclose(tf.cast(pooled, tf.float32), by_hand([np.float32(level) for level in levels], BOXES, 2),
-                               rtol=2**-8, atol=1e-6)
+    np.testing.assert_allclose(
+        tf.cast(pooled, tf.float32), by_hand([np.float32(level) for level in levels], BOXES, 2), rtol=2**-8, atol=1e-6
+    )
 
 
 @WAYS

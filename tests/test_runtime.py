@@ -16,7 +16,9 @@ def hidden(monkeypatch):
 
 def test_jax_has_the_gpus_for_itself(hidden, monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    monkeypatch.setattr(runtime, "accelerator_count", lambda: len(hidden))  # counted after they were taken from TensorFlow
+    monkeypatch.setattr(
+        runtime, "accelerator_count", lambda: len(hidden)
+    )  # counted after they were taken from TensorFlow
     assert start_runtime() == Runtime(precision="mixed_float16", use_xla=True)
     assert hidden == [([], "GPU")]
 
@@ -34,8 +36,10 @@ def test_jax_runs_where_tensorflow_is_absent(hidden, monkeypatch):
     assert hidden == []
 
 
-@pytest.mark.parametrize(("precision", "accelerators", "warned"), [
-    ("mixed_bfloat16", 0, True), ("mixed_bfloat16", 1, False), ("float32", 0, False), (None, 0, False)])
+@pytest.mark.parametrize(
+    ("precision", "accelerators", "warned"),
+    [("mixed_bfloat16", 0, True), ("mixed_bfloat16", 1, False), ("float32", 0, False), (None, 0, False)],
+)
 def test_bfloat16_on_a_cpu_is_warned_of_in_one_line(monkeypatch, capsys, precision, accelerators, warned):
     monkeypatch.setattr(runtime, "accelerator_count", lambda: accelerators)
     monkeypatch.setattr(runtime, "check_gpus", lambda gpus, newest_kernels: None)

@@ -26,8 +26,14 @@ def path(tmp_path):
 
 
 def test_arrays_in_any_order_of_the_header(path):
-    header = {"__metadata__": {"format": "pt"}, "b": entry("I16", (1, 2), 8, 12), "a": entry(),
-              "nothing": entry("F64", (0, 3), 8, 8), "scalar": entry("BOOL", (), 12, 13), "brain": entry("BF16", (1,), 13, 15)}
+    header = {
+        "__metadata__": {"format": "pt"},
+        "b": entry("I16", (1, 2), 8, 12),
+        "a": entry(),
+        "nothing": entry("F64", (0, 3), 8, 8),
+        "scalar": entry("BOOL", (), 12, 13),
+        "brain": entry("BF16", (1,), 13, 15),
+    }
     found = read_safetensors_file(written(path, header, struct.pack("<2f2hBH", 1, 2, -3, 4, 1, 0x4040)))
     assert found.keys() == header.keys() - {"__metadata__"}
     np.testing.assert_array_equal(found["a"], np.float32([1, 2]))
@@ -39,34 +45,37 @@ def test_arrays_in_any_order_of_the_header(path):
     np.testing.assert_array_equal(found["brain"], np.float32([3]))
 
 
-@pytest.mark.parametrize(("header", "data", "message"), [
-    ({"a": entry()}, bytes(7), "file not fully covered"),
-    ({"a": entry()}, bytes(9), "file not fully covered"),
-    ({"a": entry(begin=1, end=9)}, bytes(9), "invalid offset for tensor `a`"),
-    ({"a": entry(), "b": entry()}, bytes(8), "invalid offset for tensor"),
-    ({"a": entry(), "b": entry(begin=4, end=12)}, bytes(12), "invalid offset for tensor `b`"),
-    ({"a\nb": entry(begin=1, end=9)}, bytes(9), "invalid offset"),
-    ({"a": entry(end=4)}, bytes(4), "is truncated, damaged"),
-    ({"a": entry(begin=8, end=0)}, bytes(8), "is truncated, damaged"),
-    ({"a": entry(shape=(-2,))}, bytes(8), "invalid JSON in header"),
-    ({"a": entry(shape=(2.0,))}, bytes(8), "invalid JSON in header"),
-    ({"a": entry(shape=(True, 2))}, bytes(8), "invalid JSON in header"),
-    ({"a": entry(shape=(2**40,), end=2**42)}, bytes(8), "file not fully covered"),
-    ({"a": entry(shape=(2**40, 2**40), end=8)}, bytes(8), "is truncated, damaged"),
-    ({"a": entry(shape=(0, 2**62, 2**62), end=0)}, b"", "is truncated, damaged"),
-    ({"a": entry(shape=(1,) * 70, end=4)}, bytes(4), "is truncated, damaged"),
-    ({"a": entry("F8_E4M3", end=2)}, bytes(2), "'a' has data type F8_E4M3"),
-    ({"a": entry("F128", end=8)}, bytes(8), "invalid JSON in header"),
-    ({"a": {"dtype": "F32"}}, b"", "missing field `shape`"),
-    ({"a": 3}, b"", "invalid JSON in header"),
-    ({}, b"", "holds no arrays"),
-    ({"__metadata__": {}}, b"", "holds no arrays"),
-    (b"[]", b"", "invalid JSON in header"),
-    (b"{'a'", b"", "invalid JSON in header"),
-    (b"\xff{}", b"", "invalid UTF-8 in header"),
-    (b'{"a": ' + b"[" * 100_000, b"", "recursion limit"),
-    (b'{"a": ' + b"1" * 5000 + b"}", b"", "invalid JSON in header"),
-])
+@pytest.mark.parametrize(
+    ("header", "data", "message"),
+    [
+        ({"a": entry()}, bytes(7), "file not fully covered"),
+        ({"a": entry()}, bytes(9), "file not fully covered"),
+        ({"a": entry(begin=1, end=9)}, bytes(9), "invalid offset for tensor `a`"),
+        ({"a": entry(), "b": entry()}, bytes(8), "invalid offset for tensor"),
+        ({"a": entry(), "b": entry(begin=4, end=12)}, bytes(12), "invalid offset for tensor `b`"),
+        ({"a\nb": entry(begin=1, end=9)}, bytes(9), "invalid offset"),
+        ({"a": entry(end=4)}, bytes(4), "is truncated, damaged"),
+        ({"a": entry(begin=8, end=0)}, bytes(8), "is truncated, damaged"),
+        ({"a": entry(shape=(-2,))}, bytes(8), "invalid JSON in header"),
+        ({"a": entry(shape=(2.0,))}, bytes(8), "invalid JSON in header"),
+        ({"a": entry(shape=(True, 2))}, bytes(8), "invalid JSON in header"),
+        ({"a": entry(shape=(2**40,), end=2**42)}, bytes(8), "file not fully covered"),
+        ({"a": entry(shape=(2**40, 2**40), end=8)}, bytes(8), "is truncated, damaged"),
+        ({"a": entry(shape=(0, 2**62, 2**62), end=0)}, b"", "is truncated, damaged"),
+        ({"a": entry(shape=(1,) * 70, end=4)}, bytes(4), "is truncated, damaged"),
+        ({"a": entry("F8_E4M3", end=2)}, bytes(2), "'a' has data type F8_E4M3"),
+        ({"a": entry("F128", end=8)}, bytes(8), "invalid JSON in header"),
+        ({"a": {"dtype": "F32"}}, b"", "missing field `shape`"),
+        ({"a": 3}, b"", "invalid JSON in header"),
+        ({}, b"", "holds no arrays"),
+        ({"__metadata__": {}}, b"", "holds no arrays"),
+        (b"[]", b"", "invalid JSON in header"),
+        (b"{'a'", b"", "invalid JSON in header"),
+        (b"\xff{}", b"", "invalid UTF-8 in header"),
+        (b'{"a": ' + b"[" * 100_000, b"", "recursion limit"),
+        (b'{"a": ' + b"1" * 5000 + b"}", b"", "invalid JSON in header"),
+    ],
+)
 def test_wrong_files_are_told_in_one_line(path, header, data, message):
     with pytest.raises(InputError, match=message) as caught:
         read_safetensors_file(written(path, header, data))

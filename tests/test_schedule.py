@@ -9,34 +9,51 @@ from program_support.errors import InputError
 
 
 def from_epochs(peak, *, steps_per_epoch, **hparams):
-    return Schedule.of(hyperparameters_of("efficientdet-d0", hparams), peak_learning_rate=peak, steps_per_epoch=steps_per_epoch)
+    return Schedule.of(
+        hyperparameters_of("efficientdet-d0", hparams), peak_learning_rate=peak, steps_per_epoch=steps_per_epoch
+    )
 
 
 def schedule(**changes):
-    return Schedule(**{"peak_learning_rate": 0.8, "warmup_init": 0.2, "warmup_steps": 4, "total_steps": 12,
-                             **changes})
+    return Schedule(**{"peak_learning_rate": 0.8, "warmup_init": 0.2, "warmup_steps": 4, "total_steps": 12, **changes})
 
 
 def test_values_by_hand():
     rate = schedule()
-    wanted = {0: 0.2, 1: 0.35, 2: 0.5, 3: 0.65, 4: 0.8, 6: 0.4 * (1 + math.sqrt(0.5)), 8: 0.4,
-              10: 0.4 * (1 - math.sqrt(0.5)), 12: 0.0}
+    wanted = {
+        0: 0.2,
+        1: 0.35,
+        2: 0.5,
+        3: 0.65,
+        4: 0.8,
+        6: 0.4 * (1 + math.sqrt(0.5)),
+        8: 0.4,
+        10: 0.4 * (1 - math.sqrt(0.5)),
+        12: 0.0,
+    }
     assert {step: rate(step) for step in wanted} == pytest.approx(wanted, abs=1e-15)
 
 
 # The reference's recipes: reference/efficientdet.md 2.1, "Derived schedule facts".
-@pytest.mark.parametrize(("peak", "warmup_epochs", "num_epochs", "steps_per_epoch", "warmup_steps", "total_steps",
-                          "at_200", "at_300"), [
-    (2.2, 25, 400, 75, 1875, 30000, 1.215, 0.364),
-    (1.1, 25, 400, 145, 3625, 58000, 0.6075, 0.182),
-    (0.7, 5, 300, 235, 1175, 70500, 0.1804, 0.0),
-    (0.4, 5, 300, 375, 1875, 112500, 0.1031, 0.0),
-    (1.5, 90, 350, 59, 5310, 20650, 0.9295, 0.1328),
-    (1.0, 90, 350, 94, 8460, 32900, 0.6197, 0.0885),
-])
+@pytest.mark.parametrize(
+    ("peak", "warmup_epochs", "num_epochs", "steps_per_epoch", "warmup_steps", "total_steps", "at_200", "at_300"),
+    [
+        (2.2, 25, 400, 75, 1875, 30000, 1.215, 0.364),
+        (1.1, 25, 400, 145, 3625, 58000, 0.6075, 0.182),
+        (0.7, 5, 300, 235, 1175, 70500, 0.1804, 0.0),
+        (0.4, 5, 300, 375, 1875, 112500, 0.1031, 0.0),
+        (1.5, 90, 350, 59, 5310, 20650, 0.9295, 0.1328),
+        (1.0, 90, 350, 94, 8460, 32900, 0.6197, 0.0885),
+    ],
+)
 def test_the_recipes(peak, warmup_epochs, num_epochs, steps_per_epoch, warmup_steps, total_steps, at_200, at_300):
-    rate = from_epochs(peak, steps_per_epoch=steps_per_epoch, lr_warmup_init=0.008, lr_warmup_epoch=warmup_epochs,
-                       num_epochs=num_epochs)
+    rate = from_epochs(
+        peak,
+        steps_per_epoch=steps_per_epoch,
+        lr_warmup_init=0.008,
+        lr_warmup_epoch=warmup_epochs,
+        num_epochs=num_epochs,
+    )
     assert (rate.warmup_steps, rate.total_steps) == (warmup_steps, total_steps)
     assert rate(200 * steps_per_epoch) == pytest.approx(at_200, abs=6e-4)
     assert rate(300 * steps_per_epoch) == pytest.approx(at_300, abs=6e-4)
@@ -49,8 +66,11 @@ def test_random_schedules_against_the_formula():
         peak, init = generator.random(2).tolist()
         rate = schedule(peak_learning_rate=peak, warmup_init=init, warmup_steps=warmup, total_steps=warmup + cosine)
         step = int(generator.integers(0, warmup + cosine))
-        wanted = (np.interp(step, [0, warmup], [init, peak]) if step < warmup
-                  else peak * np.cos(np.pi / 2 * (step - warmup) / cosine) ** 2)
+        wanted = (
+            np.interp(step, [0, warmup], [init, peak])
+            if step < warmup
+            else peak * np.cos(np.pi / 2 * (step - warmup) / cosine) ** 2
+        )
         assert rate(step) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
 
 
@@ -61,7 +81,9 @@ def test_fractions_of_a_step_are_cut_off():
 
 @pytest.mark.parametrize(("steps_per_epoch", "wanted"), [(7, 500), (1000, 500), (3000, 1500)])
 def test_short_epochs_warm_up_for_a_number_of_steps(steps_per_epoch, wanted):
-    rate = from_epochs(1.0, steps_per_epoch=steps_per_epoch, lr_warmup_epoch=0.5, lr_warmup_least_steps=500, num_epochs=100)
+    rate = from_epochs(
+        1.0, steps_per_epoch=steps_per_epoch, lr_warmup_epoch=0.5, lr_warmup_least_steps=500, num_epochs=100
+    )
     assert rate.warmup_steps == wanted
 
 
@@ -80,8 +102,16 @@ def test_beyond_the_end_it_stays_at_0():
     assert schedule()(13) == schedule()(10**9) == 0.0
 
 
-@pytest.mark.parametrize("wrong", [{"peak_learning_rate": -1.0}, {"peak_learning_rate": math.nan},
-                                   {"warmup_init": math.inf}, {"warmup_steps": -1}, {"total_steps": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"peak_learning_rate": -1.0},
+        {"peak_learning_rate": math.nan},
+        {"warmup_init": math.inf},
+        {"warmup_steps": -1},
+        {"total_steps": 0},
+    ],
+)
 def test_wrong_values_are_named(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         schedule(**wrong)
@@ -94,8 +124,16 @@ def test_a_negative_step_is_refused():
 
 def test_steps_drop_twice_after_the_warm_up():
     """SSD's, at epochs 40 and 50 of 65, ten steps each."""
-    rate = from_epochs(0.8, steps_per_epoch=10, lr_decay_method="stepwise", lr_warmup_init=0.0, lr_warmup_epoch=2,
-                       first_lr_drop_epoch=40, second_lr_drop_epoch=50, num_epochs=65)
+    rate = from_epochs(
+        0.8,
+        steps_per_epoch=10,
+        lr_decay_method="stepwise",
+        lr_warmup_init=0.0,
+        lr_warmup_epoch=2,
+        first_lr_drop_epoch=40,
+        second_lr_drop_epoch=50,
+        num_epochs=65,
+    )
     wanted = {0: 0.0, 10: 0.4, 20: 0.8, 399: 0.8, 400: 0.08, 499: 0.08, 500: 0.008, 649: 0.008, 10**6: 0.008}
     assert {step: rate(step) for step in wanted} == pytest.approx(wanted, rel=1e-12)
 

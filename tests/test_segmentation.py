@@ -84,7 +84,9 @@ def test_compressed_run_lengths_are_those_of_pycocotools():
     random = np.random.default_rng(1)
     for _ in range(200):
         height, width = (int(side) for side in random.integers(1, 90, 2))
-        expected = np.kron(random.random((height, width)) < random.random(), np.ones(random.integers(1, 9, 2))).astype(np.uint8)
+        expected = np.kron(random.random((height, width)) < random.random(), np.ones(random.integers(1, 9, 2))).astype(
+            np.uint8
+        )
         code = coco_mask.encode(np.asfortranarray(expected))
         found, _ = pixels_of({"size": code["size"], "counts": code["counts"].decode()}, expected.shape)
         np.testing.assert_array_equal(found, expected)
@@ -94,41 +96,44 @@ BEYOND = "P" * 20  # a group that never ends
 MINUS_ONE = "O"
 
 
-@pytest.mark.parametrize(("given", "reason"), [
-    ([rectangle(1, 2, float("nan"), 4)], "finite coordinates"),
-    ([rectangle(1, 2, float("inf"), 4)], "finite coordinates"),
-    ([rectangle(1, 2, 1.1e9, 4)], "finite coordinates"),
-    ([rectangle(1, 2, 10**400, 4)], "finite coordinates"),
-    ([rectangle(1, 2, True, 4)], "pairs of x and y"),
-    ([rectangle(1, 2, "3", 4)], "pairs of x and y"),
-    ([rectangle(1, 2, [3], 4)], "pairs of x and y"),
-    ([[1, 2, 3, 4]], "pairs of x and y"),
-    ([[1, 2, 3, 4, 5, 6, 7]], "pairs of x and y"),
-    ([7], "polygon 7"),
-    ([], "0 polygons"),
-    ([[1, 2, 3, 4, 5, 6]] * 10_001, "10001 polygons"),
-    ("text", "'text', expected polygons or run lengths"),
-    (7, "expected polygons or run lengths"),
-    ({"size": [20, 30]}, "expected run lengths"),
-    ({"counts": [600]}, "expected run lengths"),
-    ({"size": [20, "30"], "counts": [600]}, "expected run lengths"),
-    ({"size": [20, 30], "counts": [True]}, "expected run lengths"),
-    ({"size": [30, 20], "counts": [600]}, r"\[30, 20\], expected that of the image, \[20, 30\]"),
-    ({"size": [20, 30], "counts": [-1, 601]}, "run lengths"),
-    ({"size": [20, 30], "counts": [2**32, 600]}, "run lengths"),
-    ({"size": [20, 30], "counts": [2**63, 600]}, "run lengths"),
-    ({"size": [20, 30], "counts": [float("nan"), 600]}, "run lengths"),
-    ({"size": [20, 30], "counts": [10.5, 589.5]}, "run lengths"),
-    ({"size": [20, 30], "counts": [599]}, "sum 600"),
-    ({"size": [20, 30], "counts": [601]}, "sum 600"),
-    ({"size": [20, 30], "counts": []}, "sum 600"),
-    ({"size": [20, 30], "counts": MINUS_ONE}, r"run lengths \[-1\]"),
-    ({"size": [20, 30], "counts": BEYOND}, "no encoder writes"),
-    ({"size": [20, 30], "counts": "P"}, "no encoder writes"),
-    ({"size": [20, 30], "counts": "\u00e9"}, "no encoder writes"),
-    ({"size": [20, 30], "counts": "\ud800"}, "no encoder writes"),
-    ({"size": [20, 30], "counts": "0"}, "sum 600"),
-])
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ([rectangle(1, 2, float("nan"), 4)], "finite coordinates"),
+        ([rectangle(1, 2, float("inf"), 4)], "finite coordinates"),
+        ([rectangle(1, 2, 1.1e9, 4)], "finite coordinates"),
+        ([rectangle(1, 2, 10**400, 4)], "finite coordinates"),
+        ([rectangle(1, 2, True, 4)], "pairs of x and y"),
+        ([rectangle(1, 2, "3", 4)], "pairs of x and y"),
+        ([rectangle(1, 2, [3], 4)], "pairs of x and y"),
+        ([[1, 2, 3, 4]], "pairs of x and y"),
+        ([[1, 2, 3, 4, 5, 6, 7]], "pairs of x and y"),
+        ([7], "polygon 7"),
+        ([], "0 polygons"),
+        ([[1, 2, 3, 4, 5, 6]] * 10_001, "10001 polygons"),
+        ("text", "'text', expected polygons or run lengths"),
+        (7, "expected polygons or run lengths"),
+        ({"size": [20, 30]}, "expected run lengths"),
+        ({"counts": [600]}, "expected run lengths"),
+        ({"size": [20, "30"], "counts": [600]}, "expected run lengths"),
+        ({"size": [20, 30], "counts": [True]}, "expected run lengths"),
+        ({"size": [30, 20], "counts": [600]}, r"\[30, 20\], expected that of the image, \[20, 30\]"),
+        ({"size": [20, 30], "counts": [-1, 601]}, "run lengths"),
+        ({"size": [20, 30], "counts": [2**32, 600]}, "run lengths"),
+        ({"size": [20, 30], "counts": [2**63, 600]}, "run lengths"),
+        ({"size": [20, 30], "counts": [float("nan"), 600]}, "run lengths"),
+        ({"size": [20, 30], "counts": [10.5, 589.5]}, "run lengths"),
+        ({"size": [20, 30], "counts": [599]}, "sum 600"),
+        ({"size": [20, 30], "counts": [601]}, "sum 600"),
+        ({"size": [20, 30], "counts": []}, "sum 600"),
+        ({"size": [20, 30], "counts": MINUS_ONE}, r"run lengths \[-1\]"),
+        ({"size": [20, 30], "counts": BEYOND}, "no encoder writes"),
+        ({"size": [20, 30], "counts": "P"}, "no encoder writes"),
+        ({"size": [20, 30], "counts": "\u00e9"}, "no encoder writes"),
+        ({"size": [20, 30], "counts": "\ud800"}, "no encoder writes"),
+        ({"size": [20, 30], "counts": "0"}, "sum 600"),
+    ],
+)
 def test_what_is_no_mask_of_the_image(given, reason):
     with pytest.raises(UnusableSegmentation, match=reason):
         pixels_of(given)

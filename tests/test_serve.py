@@ -46,9 +46,19 @@ def server(artifact, tmp_path_factory):
     """serve.py with small limits; its standard error lists what it imports."""
     folder = tmp_path_factory.mktemp("server")
     (folder / "tmp").mkdir()
-    with running(folder, "serve.py", f"--model={artifact}", "--port=0", "--max_batch=4", f"--max_request_bytes={MOST_BYTES}",
-                 f"--max_pixels={MOST_PIXELS}", f"--max_queue={MOST_IMAGES}", "--min_score=0.1",
-                 PYTHONPROFILEIMPORTTIME="1", TMPDIR=str(folder / "tmp")) as one:
+    with running(
+        folder,
+        "serve.py",
+        f"--model={artifact}",
+        "--port=0",
+        "--max_batch=4",
+        f"--max_request_bytes={MOST_BYTES}",
+        f"--max_pixels={MOST_PIXELS}",
+        f"--max_queue={MOST_IMAGES}",
+        "--min_score=0.1",
+        PYTHONPROFILEIMPORTTIME="1",
+        TMPDIR=str(folder / "tmp"),
+    ) as one:
         one.temporary = folder / "tmp"
         yield one
         one.process.send_signal(signal.SIGINT)
@@ -57,6 +67,7 @@ def server(artifact, tmp_path_factory):
 
 
 # What it answers
+
 
 def found_in(image):
     return [(one["box"], one["score"], one["class_id"], one["class_name"]) for one in image["detections"]]
@@ -88,7 +99,10 @@ def as_json(images, **more):
 def test_images_of_a_request_keep_their_order(server):
     colors = [BLUE, GREEN, (255, 0, 0), (90, 90, 200), (1, 2, 250)]
     images = [encoded(color, size=(20 + number, 30)) for number, color in enumerate(colors)]
-    for reply in (server.detect(images), server.call("POST", "/v1/detect", as_json(images), content_type="application/json")):
+    for reply in (
+        server.detect(images),
+        server.call("POST", "/v1/detect", as_json(images), content_type="application/json"),
+    ):
         assert reply.status == 200
         for number, (image, color) in enumerate(zip(reply.content["images"], colors, strict=True)):
             assert_found(image, color, width=20 + number, height=30)
@@ -166,13 +180,17 @@ def test_nothing_that_was_sent_is_written(server):
 
 # What it refuses
 
+
 def png_head(width, height):
     """A PNG of so many pixels of which there are none."""
+
     def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    )
 
 
 def text_bomb():
@@ -186,7 +204,7 @@ def text_bomb():
 def many_scans(more):
     """A progressive JPEG whose last scan is repeated: each takes a decoder as long as the image is large."""
     whole = encoded(kind="JPEG", progressive=True)
-    return whole[:-2] + whole[whole.rindex(b"\xff\xda"):-2] * (more - 9) + whole[-2:]
+    return whole[:-2] + whole[whole.rindex(b"\xff\xda") : -2] * (more - 9) + whole[-2:]
 
 
 def many_parts(kind, place, part):
@@ -202,7 +220,12 @@ REFUSED = {
     "another type": (415, PICTURE, "image/png", "'image/png'; expected multipart/form-data or application/json"),
     "no json": (400, "{", JSON, "is not JSON"),
     "deep json": (413, "[" * 100_000, JSON, "the JSON has more than 124 values"),
-    "many values": (413, '{"images": [' + "{}," * 99_000 + "{}]}", JSON, "more than 124 values; expected at most 6 images"),
+    "many values": (
+        413,
+        '{"images": [' + "{}," * 99_000 + "{}]}",
+        JSON,
+        "more than 124 values; expected at most 6 images",
+    ),
     "long number": (400, '{"min_score": ' + "9" * 9000 + "}", JSON, "is not JSON"),
     "latin-1": (400, b'{"images": ["\xff"]}', JSON, "is not JSON"),
     "a list": (422, "[]", JSON, "is not an object"),
@@ -213,7 +236,12 @@ REFUSED = {
     "no base64": (400, '{"images": ["?!"]}', JSON, "the image is not base64"),
     "another data url": (400, '{"images": ["data:image/png,abc"]}', JSON, "not base64-encoded"),
     "no image": (400, form([PICTURE, b"hello"]), FORM, "image 2 of 2 is not a supported image"),
-    "svg": (400, form([b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>']), FORM, "not a supported image"),
+    "svg": (
+        400,
+        form([b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>']),
+        FORM,
+        "not a supported image",
+    ),
     "postscript": (400, form([b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"]), FORM, "not a supported image"),
     "cut short": (400, form([encoded(size=(200, 200), kind="BMP")[:-500]]), FORM, "the image: cannot be decoded"),
     "text bomb": (400, form([text_bomb()]), FORM, "the image"),
@@ -233,8 +261,18 @@ REFUSED = {
     "another boundary": (400, form([PICTURE]), "multipart/form-data; boundary=x", "not a multipart form"),
     "no end": (400, form([PICTURE])[:-20], FORM, "truncated"),
     "no disposition": (422, b"--frontier\r\nA: b\r\n\r\nx\r\n--frontier--\r\n", FORM, "unknown field ''"),
-    "long header": (400, b"--frontier\r\nA: " + b"b" * 9000 + b"\r\n\r\nx\r\n--frontier--\r\n", FORM, "not a multipart form"),
-    "another field": (422, form([PICTURE], color="red"), FORM, "unknown field 'color'; expected image, file, min_score"),
+    "long header": (
+        400,
+        b"--frontier\r\nA: " + b"b" * 9000 + b"\r\n\r\nx\r\n--frontier--\r\n",
+        FORM,
+        "not a multipart form",
+    ),
+    "another field": (
+        422,
+        form([PICTURE], color="red"),
+        FORM,
+        "unknown field 'color'; expected image, file, min_score",
+    ),
     "form without": (422, form([], min_score="1"), FORM, "the request has no image"),
 }
 
@@ -283,8 +321,11 @@ def test_a_large_body_is_refused_before_it_comes(server):
 
 
 def test_what_is_no_http_is_refused_in_json(server):
-    for sent in (b"hello\r\n\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"b" * 20_000,
-                 b"GET / HTTP/1.1\r\n\r\n"):
+    for sent in (
+        b"hello\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"b" * 20_000,
+        b"GET / HTTP/1.1\r\n\r\n",
+    ):
         with server.connect(sent) as connection:
             reply = received(connection)
             assert (reply.status, [*reply.content]) == (400, ["error"])
@@ -305,14 +346,22 @@ def test_pages_elsewhere_may_not_call_it(server):
 
 # What is reported about it
 
+
 def test_the_interface_is_described_as_it_is(server):
     api = server.get("/openapi.json").content
     assert api["openapi"] == "3.1.0"
     assert set(api["paths"]) == {"/v1/detect", "/v1/model", "/healthz", "/metrics"}
-    answers = {"Detections": server.detect([encoded(), encoded(BLUE)]).content, "Model": server.get("/v1/model").content,
-               "Error": server.detect([]).content}
+    answers = {
+        "Detections": server.detect([encoded(), encoded(BLUE)]).content,
+        "Model": server.get("/v1/model").content,
+        "Error": server.detect([]).content,
+    }
     for name, content in answers.items():
-        schema = {"$ref": f"#/components/schemas/{name}", "components": api["components"], "unevaluatedProperties": False}
+        schema = {
+            "$ref": f"#/components/schemas/{name}",
+            "components": api["components"],
+            "unevaluatedProperties": False,
+        }
         jsonschema.Draft202012Validator(schema).validate(content)
     documented = {int(status) for status in api["paths"]["/v1/detect"]["post"]["responses"]}
     assert {status for status, *_ in REFUSED.values()} | {200, 500, 503, 504} <= documented
@@ -328,9 +377,12 @@ def test_classes_have_the_colors_of_the_drawings(server):
 
 def test_metrics_count(server):
     def counts():
-        return (server.metric("efficientdet_images_total"), server.metric("efficientdet_request_seconds_count"),
-                server.metric('efficientdet_requests_total{path="/v1/detect",status="200"}'),
-                server.metric('efficientdet_request_seconds_bucket{le="+Inf"}'))
+        return (
+            server.metric("efficientdet_images_total"),
+            server.metric("efficientdet_request_seconds_count"),
+            server.metric('efficientdet_requests_total{path="/v1/detect",status="200"}'),
+            server.metric('efficientdet_request_seconds_bucket{le="+Inf"}'),
+        )
 
     server.detect([PICTURE])
     before = counts()
@@ -341,22 +393,41 @@ def test_metrics_count(server):
     assert server.metric("efficientdet_queue_images") == 0
     assert server.metric("process_resident_memory_bytes") > 1e7
     text = server.get("/metrics").content
-    names = {line.split("{")[0].split()[0].removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
-             for line in text.splitlines() if not line.startswith("#")}
+    names = {
+        line.split("{")[0].split()[0].removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
+        for line in text.splitlines()
+        if not line.startswith("#")
+    }
     assert names == {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
 
 
 def test_masks_are_cocos_run_lengths_and_what_is_not_finite_is_left_out():
     masks = [run_lengths(np.eye(4, 6, k) > 0) for k in range(3)]
-    rows = DetectionRows.of_image(np.float32([[1, 2, 3, 4], [-1, -2, 9, 9], [0, np.nan, 1, 1]]), np.float32([0.9, 0.5, 0.8]),
-                                  np.int64([9, 1, 5]), masks=masks)
-    reply = image_reply(Found((4, 6), rows), names=dict(zip(CLASSES.category_ids, CLASSES.names, strict=True)), min_score=0.5)
-    assert reply == json.loads(json.dumps(reply)) == {"width": 6, "height": 4, "detections": [
-        {"box": [2, 1, 4, 3], "score": 0.9, "class_id": 9, "class_name": "blue & co", "mask": masks[0]},
-        {"box": [0, 0, 6, 4], "score": 0.5, "class_id": 1, "class_name": "red", "mask": masks[1]}]}
+    rows = DetectionRows.of_image(
+        np.float32([[1, 2, 3, 4], [-1, -2, 9, 9], [0, np.nan, 1, 1]]),
+        np.float32([0.9, 0.5, 0.8]),
+        np.int64([9, 1, 5]),
+        masks=masks,
+    )
+    reply = image_reply(
+        Found((4, 6), rows), names=dict(zip(CLASSES.category_ids, CLASSES.names, strict=True)), min_score=0.5
+    )
+    assert (
+        reply
+        == json.loads(json.dumps(reply))
+        == {
+            "width": 6,
+            "height": 4,
+            "detections": [
+                {"box": [2, 1, 4, 3], "score": 0.9, "class_id": 9, "class_name": "blue & co", "mask": masks[0]},
+                {"box": [0, 0, 6, 4], "score": 0.5, "class_id": 1, "class_name": "red", "mask": masks[1]},
+            ],
+        }
+    )
 
 
 # What waits
+
 
 def gated_server(tmp_path_factory, seconds):
     """A server with a folder for its gate, which gives a request so many seconds."""
@@ -506,10 +577,13 @@ def test_too_many_large_bodies_at_once_are_refused(gated):
 
 # How it starts and ends
 
+
 def test_the_stored_threshold_is_the_default_of_page_and_api(tmp_path):
     stored = write_color_artifact(tmp_path / "stored.onnx", {"overall": 0.27, "classes": {"red": 0.9}})
-    for flags, least, told in (((), 0.27, "the best F1 on the validation data, stored with the model"),
-                                (("--min_score=0.6",), 0.6, "--min_score")):
+    for flags, least, told in (
+        ((), 0.27, "the best F1 on the validation data, stored with the model"),
+        (("--min_score=0.6",), 0.6, "--min_score"),
+    ):
         with running(tmp_path, "serve.py", f"--model={stored}", "--port=0", *flags) as one:
             assert one.threshold == f"score threshold: {least:g}, {told}\n"
             assert f'id="score" min="0.05" max="1" step="0.01" value="{least:.2f}"' in one.get("/").content
@@ -519,7 +593,8 @@ def test_the_stored_threshold_is_the_default_of_page_and_api(tmp_path):
             reply = one.detect([encoded((204, 127, 77))])  # 0.8, 0.5, 0.3
             assert reply.content["min_score"] == least
             assert [found["score"] >= least for found in reply.content["images"][0]["detections"]] == [True] * (
-                3 if least == 0.27 else 1)
+                3 if least == 0.27 else 1
+            )
 
 
 def test_requests_that_have_begun_are_answered_at_the_end(artifact, tmp_path):
@@ -551,16 +626,21 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
 
 
 def test_a_taken_port_is_one_line(server):
-    with pytest.raises(InputError, match=rf"--host=127.0.0.1 --port={server.port}: cannot be listened at \(Address already"):
+    with pytest.raises(
+        InputError, match=rf"--host=127.0.0.1 --port={server.port}: cannot be listened at \(Address already"
+    ):
         bind("127.0.0.1", server.port)
 
 
 def test_a_missing_package_is_one_line(artifact):
-    program = ("import importlib.util, runpy, sys; sys.argv = ['serve.py', sys.argv[1]]; find = importlib.util.find_spec\n"
-               "importlib.util.find_spec = lambda name: find(name) if name != 'uvicorn' else None\n"
-               "runpy.run_path('serve.py', run_name='__main__')")
-    done = subprocess.run([sys.executable, "-c", program, f"--model={artifact}"], cwd=ROOT, capture_output=True, text=True,
-                          timeout=60)
+    program = (
+        "import importlib.util, runpy, sys; sys.argv = ['serve.py', sys.argv[1]]; find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name: find(name) if name != 'uvicorn' else None\n"
+        "runpy.run_path('serve.py', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, f"--model={artifact}"], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "serve.py: error: serve.py needs the package uvicorn: pip install -e '.[serve]'\n"
 
@@ -570,8 +650,10 @@ def test_a_checkpoints_network_sees_few_sizes_of_batches(monkeypatch):
 
     def detect(images):
         seen.append(len(images))
-        return [DetectionRows.of_image(np.zeros((0, 4)), np.zeros(0), np.zeros(0, np.int64), image_id=image[0, 0, 0])
-                for image in images]
+        return [
+            DetectionRows.of_image(np.zeros((0, 4)), np.zeros(0), np.zeros(0, np.int64), image_id=image[0, 0, 0])
+            for image in images
+        ]
 
     monkeypatch.setattr(detection, "load_detector", lambda path, **_: LoadedDetector(detect, CLASSES, batch_size=1))
     opened, names, _ = detection.open_detection("runs/first", runtime="keras", max_batch=6)
@@ -585,11 +667,15 @@ def test_a_checkpoints_network_sees_few_sizes_of_batches(monkeypatch):
 
 # In a browser
 
+
 @pytest.mark.skipif(not PROGRAM, reason="no Chromium is installed; on Debian: apt install chromium")
 def test_the_page_in_a_browser(server, tmp_path):
     files = []
-    for name, image in (("first.png", encoded((200, 100, 50), size=(120, 80))), ("blue.jpg", encoded(BLUE, kind="JPEG")),
-                        ("broken.png", encoded()[:-40])):
+    for name, image in (
+        ("first.png", encoded((200, 100, 50), size=(120, 80))),
+        ("blue.jpg", encoded(BLUE, kind="JPEG")),
+        ("broken.png", encoded()[:-40]),
+    ):
         (tmp_path / name).write_bytes(image)
         files.append(tmp_path / name)
     with chromium(tmp_path / "profile") as page:
@@ -602,11 +688,16 @@ def test_the_page_in_a_browser(server, tmp_path):
 
         def slide(value):
             page.value(f"$('score').value = {value}; $('score').dispatchEvent(new Event('input'))")
-            return page.value("[...document.querySelectorAll('#rows tr')].map((row) => [...row.cells].map("
-                              "(cell) => cell.textContent))")
+            return page.value(
+                "[...document.querySelectorAll('#rows tr')].map((row) => [...row.cells].map("
+                "(cell) => cell.textContent))"
+            )
 
-        red, evil, blue = (["red", "0.784", "0", "0", "60", "40"], [CLASSES.names[1], "0.392", "30", "20", "60", "40"],
-                           [CLASSES.names[2], "0.196", "60", "40", "60", "40"])
+        red, evil, blue = (
+            ["red", "0.784", "0", "0", "60", "40"],
+            [CLASSES.names[1], "0.392", "30", "20", "60", "40"],
+            [CLASSES.names[2], "0.196", "60", "40", "60", "40"],
+        )
         assert slide(0.3) == [red, evil]  # best first; the name of a class is text and no HTML
         assert slide(0.1) == [red, evil, blue]
         assert page.value("document.querySelectorAll('img').length") == 0
@@ -614,8 +705,10 @@ def test_the_page_in_a_browser(server, tmp_path):
         assert slide(0.1) == [blue, evil, red]
         page.value("document.querySelector('[data-class-id=\"5\"]').click()")
         assert slide(0.1) == [blue, red]
-        pixel = page.value("(() => { const c = $('image'); return [...c.getContext('2d').getImageData("
-                           "c.width / 2, c.height / 4, 1, 1).data] })()")  # on the right edge of red's box
+        pixel = page.value(
+            "(() => { const c = $('image'); return [...c.getContext('2d').getImageData("
+            "c.width / 2, c.height / 4, 1, 1).data] })()"
+        )  # on the right edge of red's box
         assert np.abs(np.subtract(pixel[:3], class_color(0))).max() < 40
 
         page.give_files("#files", files[1:])

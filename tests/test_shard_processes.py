@@ -26,11 +26,20 @@ def place(tmp_path):
     (tmp_path / "images").mkdir()
     for number in range(COUNT):
         Image.new("RGB", (64, 48), (number, 100, 200)).save(tmp_path / "images" / f"{number}.jpg")
-    (tmp_path / "a.json").write_text(json.dumps({
-        "images": [{"id": number, "file_name": f"{number}.jpg", "width": 64, "height": 48} for number in range(COUNT)],
-        "annotations": [{"id": number + 1, "image_id": number, "category_id": 5, "bbox": [1, 2, 33, 34]}
-                        for number in range(COUNT)],
-        "categories": [{"id": 5, "name": "box"}]}))
+    (tmp_path / "a.json").write_text(
+        json.dumps(
+            {
+                "images": [
+                    {"id": number, "file_name": f"{number}.jpg", "width": 64, "height": 48} for number in range(COUNT)
+                ],
+                "annotations": [
+                    {"id": number + 1, "image_id": number, "category_id": 5, "bbox": [1, 2, 33, 34]}
+                    for number in range(COUNT)
+                ],
+                "categories": [{"id": 5, "name": "box"}],
+            }
+        )
+    )
     return tmp_path
 
 
@@ -49,20 +58,31 @@ def names(place):
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_among_the_images_is_raised_once_nothing_is_half_done(place, number):
     found = outcome("among_the_images", place, int(number), 6)  # the second image of shard 1
-    assert found == {"raised": number, "checked": 6, "handler_is_back": True, "images_of_the_next": COUNT, "checked_in_all": 12,
-                     "names": [".train-00000-of-00003.tfrecord.finished", ".train.conversion"]}  # the finished shard is kept
+    assert found == {
+        "raised": number,
+        "checked": 6,
+        "handler_is_back": True,
+        "images_of_the_next": COUNT,
+        "checked_in_all": 12,
+        "names": [".train-00000-of-00003.tfrecord.finished", ".train.conversion"],
+    }  # the finished shard is kept
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_while_shards_get_their_names_waits_for_the_last_and_the_report(place, number):
     assert outcome("while_shards_get_their_names", place, int(number)) == {"raised": number}
-    assert names(place) == [".train.conversion", *(f"train-0000{i}-of-00003.tfrecord" for i in range(3)),
-                            "train.classes.json", "train.report.json"]
+    assert names(place) == [
+        ".train.conversion",
+        *(f"train-0000{i}-of-00003.tfrecord" for i in range(3)),
+        "train.classes.json",
+        "train.report.json",
+    ]
 
 
-@pytest.mark.parametrize(("what", "wanted", "steps"), [
-    ("look", "Interrupted", ["noted"]), ("nothing", "Interrupted", ["noted", "end"]),
-    ("fail", "KeyError", ["noted"])])  # what went wrong is reported before what was wished
+@pytest.mark.parametrize(
+    ("what", "wanted", "steps"),
+    [("look", "Interrupted", ["noted"]), ("nothing", "Interrupted", ["noted", "end"]), ("fail", "KeyError", ["noted"])],
+)  # what went wrong is reported before what was wished
 def test_noted_signals_are_raised_by_a_look_or_at_the_end(what, wanted, steps):
     assert outcome("noted", what) == {"raised": wanted, "steps": steps}
 
@@ -84,18 +104,32 @@ with PutOffSignals(at_the_second=lambda: print("second", flush=True)):
         time.sleep(0.5)
         print("continues", flush=True)
 """
-    done = subprocess.run(heeding_ctrl_c([sys.executable, "-c", code]), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        heeding_ctrl_c([sys.executable, "-c", code]), cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.split("\n") == ["continues", "second", ""]
     assert done.returncode == 128 + second
     assert done.stderr == "exited immediately; run the same command again to clean up and resume\n"
 
 
 def started(place, *, processes, **environment):
-    command = [sys.executable, str(ROOT / "dataset" / "create_coco_tfrecord.py"), f"--image_dir={place / 'images'}",
-               f"--object_annotations_file={place / 'a.json'}", f"--output_file_prefix={place / 'out' / 'train'}",
-               "--num_shards=3", f"--num_threads={processes}"]
-    return subprocess.Popen(heeding_ctrl_c(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            start_new_session=True, env={**os.environ, **environment})
+    command = [
+        sys.executable,
+        str(ROOT / "dataset" / "create_coco_tfrecord.py"),
+        f"--image_dir={place / 'images'}",
+        f"--object_annotations_file={place / 'a.json'}",
+        f"--output_file_prefix={place / 'out' / 'train'}",
+        "--num_shards=3",
+        f"--num_threads={processes}",
+    ]
+    return subprocess.Popen(
+        heeding_ctrl_c(command),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **environment},
+    )
 
 
 def until(condition, process):
@@ -149,12 +183,16 @@ def end(process, how):
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds the children in /proc")
-@pytest.mark.parametrize(("how", "exit_codes", "line"), [
-    ("kill a worker", {2}, r"create_coco_tfrecord.py: error: a worker process died.*"),
-    ("ctrl-c", {130}, r"interrupted; finished shards are kept.*"),
-    ("SIGTERM to all", {143}, r"interrupted; finished shards are kept.*"),
-    ("SIGTERM to the first", {143}, r"interrupted; finished shards are kept.*"),
-    ("two at once", {130, 143}, r"(exited immediately; run the same command|interrupted; finished).*")])
+@pytest.mark.parametrize(
+    ("how", "exit_codes", "line"),
+    [
+        ("kill a worker", {2}, r"create_coco_tfrecord.py: error: a worker process died.*"),
+        ("ctrl-c", {130}, r"interrupted; finished shards are kept.*"),
+        ("SIGTERM to all", {143}, r"interrupted; finished shards are kept.*"),
+        ("SIGTERM to the first", {143}, r"interrupted; finished shards are kept.*"),
+        ("two at once", {130, 143}, r"(exited immediately; run the same command|interrupted; finished).*"),
+    ],
+)
 def test_sudden_end_is_one_line_and_leaves_nothing(place, how, exit_codes, line):
     process = started(place, processes=2)
     until(lambda: len(children_of(process.pid)) == 2, process)

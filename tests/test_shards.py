@@ -37,10 +37,23 @@ def place(tmp_path):
         Image.new("RGB", (64, 48), (number, 100, 200)).save(tmp_path / "images" / name)
         images.append({"id": 100 + number, "file_name": name, "width": 64, "height": 48})
         for _ in range(number % 3):
-            annotations.append({"id": len(annotations) + 1, "image_id": 100 + number, "category_id": 5,
-                                "bbox": [1, 2, 33, 34], "segmentation": [[1, 2, 34, 2, 34, 36]]})
-    write(tmp_path, {"images": images, "annotations": annotations,
-                     "categories": [{"id": 5, "name": "box"}, {"id": 2, "name": "none"}]})
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": 100 + number,
+                    "category_id": 5,
+                    "bbox": [1, 2, 33, 34],
+                    "segmentation": [[1, 2, 34, 2, 34, 36]],
+                }
+            )
+    write(
+        tmp_path,
+        {
+            "images": images,
+            "annotations": annotations,
+            "categories": [{"id": 5, "name": "box"}, {"id": 2, "name": "none"}],
+        },
+    )
     return tmp_path
 
 
@@ -57,8 +70,16 @@ def read(place, **settings):
 
 
 def config(place, **changes):
-    return ConversionConfig(**{"image_folder": str(place / "images"), "output_prefix": str(place / "out" / "train"),
-                               "num_shards": 3, "processes": 1, "max_bad_fraction": 0.01} | changes)
+    return ConversionConfig(
+        **{
+            "image_folder": str(place / "images"),
+            "output_prefix": str(place / "out" / "train"),
+            "num_shards": 3,
+            "processes": 1,
+            "max_bad_fraction": 0.01,
+        }
+        | changes
+    )
 
 
 def shards(place):
@@ -66,8 +87,10 @@ def shards(place):
 
 
 def ids_in(path):
-    return [int(tf.train.Example.FromString(record.numpy()).features.feature["image/source_id"].bytes_list.value[0])
-            for record in tf.data.TFRecordDataset(str(path))]
+    return [
+        int(tf.train.Example.FromString(record.numpy()).features.feature["image/source_id"].bytes_list.value[0])
+        for record in tf.data.TFRecordDataset(str(path))
+    ]
 
 
 def make_truncated(place, name):
@@ -100,6 +123,7 @@ def test_several_processes_write_the_same(place):
 @pytest.fixture
 def counted(monkeypatch):
     """How often an image was checked; setting `fail_at` raises `error` at that image."""
+
     class Counter:
         count, fail_at, error = 0, None, None
 
@@ -120,8 +144,7 @@ def test_interrupted_run_continues_at_its_last_whole_shard(place, counted):
     with pytest.raises(KeyboardInterrupt):
         convert(read(place), config(place))
     assert shards(place) == []
-    assert [path.name for path in (place / "out").glob(".*tfrecord*")] == [
-        ".train-00000-of-00003.tfrecord.finished"]
+    assert [path.name for path in (place / "out").glob(".*tfrecord*")] == [".train-00000-of-00003.tfrecord.finished"]
     counted.count, counted.fail_at = 0, None
     told = []
     report = convert(read(place), config(place), say=told.append)
@@ -142,7 +165,8 @@ def test_rerun_keeps_everything_and_a_lost_shard_is_made_anew(place, counted):
     assert convert(read(place), config(place)) == first
     assert counted.count == 3
     assert {path: path.stat().st_mtime_ns for path in shards(place) if path != lost} == {
-        path: time_ for path, time_ in before.items() if path != lost}
+        path: time_ for path, time_ in before.items() if path != lost
+    }
 
 
 def test_short_shard_is_made_anew(place, counted):
@@ -206,7 +230,8 @@ def test_image_all_of_whose_boxes_are_refused_is_dropped(place):
     assert written["dropped"] == [
         {"kind": "image", "file": "1.jpg", "reason": "its only box was refused", "image_id": 101},
         {"kind": "image", "file": "4.jpg", "reason": "its only box was refused", "image_id": 104},
-        {"kind": "image", "file": "2.jpg", "reason": "all of its 2 boxes were refused", "image_id": 102}]
+        {"kind": "image", "file": "2.jpg", "reason": "all of its 2 boxes were refused", "image_id": 102},
+    ]
     lines = summary_lines(report, None)
     assert "dropped  3 x image" in lines
     assert "         1.jpg (image 101): its only box was refused" in lines
@@ -249,9 +274,13 @@ def test_all_images_bad(place):
         convert(read(place), config(place, max_bad_fraction=1.0))
 
 
-@pytest.mark.parametrize("error", [
-    OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
-    tf.errors.ResourceExhaustedError(None, None, "x.tfrecord; No space left on device")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        tf.errors.ResourceExhaustedError(None, None, "x.tfrecord; No space left on device"),
+    ],
+)
 def test_full_disk_leaves_no_shard(place, monkeypatch, error):
     def full(self, record):
         raise error
@@ -358,8 +387,11 @@ def annotate_turned(place, *numbers):
 def test_an_image_labeled_as_its_exif_turns_it_is_skipped_with_that_reason(place, orientation):
     turned(place, "2.jpg", orientation)
     annotate_turned(place, 2)
-    with pytest.raises(InputError, match=r"1 of 10 images would be skipped.*2\.jpg \(image 102\): labeled as turned by its "
-                                         rf"EXIF orientation {orientation}: the annotations say 48x64, but 64x48 pixels"):
+    with pytest.raises(
+        InputError,
+        match=r"1 of 10 images would be skipped.*2\.jpg \(image 102\): labeled as turned by its "
+        rf"EXIF orientation {orientation}: the annotations say 48x64, but 64x48 pixels",
+    ):
         convert(read(place), config(place))
     report = convert(read(place), config(place, max_bad_fraction=0.3))
     assert [(finding.file, "mogrify -auto-orient" in finding.reason) for finding in report.skipped] == [("2.jpg", True)]
@@ -381,21 +413,31 @@ def test_an_image_labeled_as_stored_is_kept_whatever_its_exif_says(place):
 
 def test_what_killed_runs_left_is_cleared_up(place):
     (place / "out" / ".train.conversion").mkdir(parents=True)
-    for name in (".train.report.json.partial", ".train-00001-of-00003.tfrecord.partial", ".train.conversion/.job.json.partial",
-                 ".train.report.json.host.7.unfinished", ".train.conversion/.00001-of-00003.json.host.7.unfinished",
-                 ".train-00001-of-00007.tfrecord.finished", ".train.conversion/job.json"):
+    for name in (
+        ".train.report.json.partial",
+        ".train-00001-of-00003.tfrecord.partial",
+        ".train.conversion/.job.json.partial",
+        ".train.report.json.host.7.unfinished",
+        ".train.conversion/.00001-of-00003.json.host.7.unfinished",
+        ".train-00001-of-00007.tfrecord.finished",
+        ".train.conversion/job.json",
+    ):
         (place / "out" / name).write_text("{")
     convert(read(place), config(place))
     assert not [path for path in (place / "out").rglob("*") if path.suffix in (".partial", ".finished", ".unfinished")]
     assert len(shards(place)) == 3
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"num_shards": 0}, "--num_shards=0"), ({"processes": 0}, "--num_threads=0"),
-    ({"max_bad_fraction": 1.5}, "--max_bad_fraction=1.5"), ({"output_prefix": "/tmp/"}, "expected FOLDER/name"),
-    ({"image_folder": "/nowhere"}, "/nowhere: no such folder")])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_shards": 0}, "--num_shards=0"),
+        ({"processes": 0}, "--num_threads=0"),
+        ({"max_bad_fraction": 1.5}, "--max_bad_fraction=1.5"),
+        ({"output_prefix": "/tmp/"}, "expected FOLDER/name"),
+        ({"image_folder": "/nowhere"}, "/nowhere: no such folder"),
+    ],
+)
 def test_settings_are_checked(place, change, message):
     with pytest.raises(InputError, match=message):
         dataclasses.replace(config(place), **change)
-
-

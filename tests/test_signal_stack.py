@@ -37,6 +37,11 @@ signal.raise_signal(signal.SIGINT)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="signal stacks are POSIX's")
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="OpenVINO is not installed")
 def test_a_signal_after_openvino_is_heard():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=200,
-                          env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"})
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"},
+    )
     assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr[-2000:]

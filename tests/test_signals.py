@@ -17,8 +17,14 @@ BUSY = "import hashlib; print('busy', flush=True); hashlib.pbkdf2_hmac('sha256',
 
 def ended(arguments, *signals, env=None, pause=0.8):
     """(exit code, stdout, stderr) of a process that gets the signals one after the other once it says that it is busy."""
-    process = subprocess.Popen(heeding_ctrl_c([sys.executable, *map(str, arguments)]), env=env, cwd=ROOT,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        heeding_ctrl_c([sys.executable, *map(str, arguments)]),
+        env=env,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert process.stdout.readline() == "busy\n", process.communicate(timeout=60)
         for number in signals[:-1]:
@@ -40,30 +46,38 @@ def test_ends_at_once_whatever_it_does(number, code, name):
 
 
 def test_what_has_to_tidy_up_gets_an_exception():
-    program = ("from program_support.command_line import run\nimport time\n"
-               "def main():\n    try:\n        print('busy', flush=True)\n"
-               "        time.sleep(60)\n    finally:\n        print('tidy')\nrun(main, ['x.py'])")
+    program = (
+        "from program_support.command_line import run\nimport time\n"
+        "def main():\n    try:\n        print('busy', flush=True)\n"
+        "        time.sleep(60)\n    finally:\n        print('tidy')\nrun(main, ['x.py'])"
+    )
     assert ended(["-c", program], signal.SIGINT) == (130, "tidy\n", "x.py: ended by Ctrl-C\n")
 
 
 def test_a_signal_that_was_ignored_stays_ignored():
-    program = ("import os, signal, time\nfrom program_support.signals import Listener\n"
-               "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-               "heard = []\nlistener = Listener(heard.append).start()\n"
-               "os.kill(os.getpid(), signal.SIGINT)\nos.kill(os.getpid(), signal.SIGTERM)\n"
-               "while not heard:\n    time.sleep(0.01)\n"
-               "listener.stop()\nprint(heard, signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)")
+    program = (
+        "import os, signal, time\nfrom program_support.signals import Listener\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "heard = []\nlistener = Listener(heard.append).start()\n"
+        "os.kill(os.getpid(), signal.SIGINT)\nos.kill(os.getpid(), signal.SIGTERM)\n"
+        "while not heard:\n    time.sleep(0.01)\n"
+        "listener.stop()\nprint(heard, signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout == "[15] True\n", done.stderr
 
 
 def test_the_one_who_listened_before_hears_again():
-    program = ("import os, signal, time\nfrom program_support.signals import Listener\nouter, inner = [], []\n"
-               "first = Listener(outer.append).start()\nsecond = Listener(inner.append).start()\n"
-               "def send(number, heard):\n    os.kill(os.getpid(), number)\n    while number not in heard:\n"
-               "        time.sleep(0.01)\n"
-               "send(2, inner)\nsecond.stop()\nsend(15, outer)\nprint(outer, inner)")
-    done = subprocess.run(heeding_ctrl_c([sys.executable, "-c", program]), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    program = (
+        "import os, signal, time\nfrom program_support.signals import Listener\nouter, inner = [], []\n"
+        "first = Listener(outer.append).start()\nsecond = Listener(inner.append).start()\n"
+        "def send(number, heard):\n    os.kill(os.getpid(), number)\n    while number not in heard:\n"
+        "        time.sleep(0.01)\n"
+        "send(2, inner)\nsecond.stop()\nsend(15, outer)\nprint(outer, inner)"
+    )
+    done = subprocess.run(
+        heeding_ctrl_c([sys.executable, "-c", program]), cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert done.stdout == "[15] [2]\n", done.stderr
 
 
@@ -71,37 +85,53 @@ def test_the_one_who_listened_before_hears_again():
 
 
 def stopping_training(*, unsaved, then=BUSY, ranks=1):
-    return ("from efficientdet.training import interruption\nfrom efficientdet.devices.distributed import World\n"
-            f"with interruption.StopRequest(World(size={ranks}), saved_step=lambda: 7, unsaved_steps=lambda: {unsaved}, "
-            "patience=0.3, report_after=0.3) as stop_request:\n"
-            f"    {then}")
+    return (
+        "from efficientdet.training import interruption\nfrom efficientdet.devices.distributed import World\n"
+        f"with interruption.StopRequest(World(size={ranks}), saved_step=lambda: 7, unsaved_steps=lambda: {unsaved}, "
+        "patience=0.3, report_after=0.3) as stop_request:\n"
+        f"    {then}"
+    )
 
 
 def test_where_nothing_is_lost_a_training_ends_soon():
     assert ended(["-c", stopping_training(unsaved=0)], signal.SIGTERM) == (
-        143, "", "stop requested: saved after step 7; --resume=auto, the default, resumes from there\n")
+        143,
+        "",
+        "stop requested: saved after step 7; --resume=auto, the default, resumes from there\n",
+    )
 
 
 def test_a_second_signal_ends_at_once_and_the_first_says_so():
     code, _, errors = ended(["-c", stopping_training(unsaved=3)], signal.SIGTERM, signal.SIGINT)
     assert code == 130
     first, second = errors.splitlines()
-    assert re.fullmatch(r"stop requested: saving after .*; send the signal again .* and lose the 3 steps since .*", first)
+    assert re.fullmatch(
+        r"stop requested: saving after .*; send the signal again .* and lose the 3 steps since .*", first
+    )
     assert second == "stopped immediately: saved after step 7; --resume=auto, the default, resumes from there"
 
 
 def test_several_ranks_wait_for_a_first_step_and_say_so():
     code, _, errors = ended(["-c", stopping_training(unsaved=0, ranks=2)], signal.SIGINT, signal.SIGINT)
     assert code == 130
-    assert errors.splitlines() == ["stop requested: saving after the current step; send the signal again to exit immediately",
-                                   "stopped immediately: saved after step 7; --resume=auto, the default, resumes from there"]
+    assert errors.splitlines() == [
+        "stop requested: saving after the current step; send the signal again to exit immediately",
+        "stopped immediately: saved after step 7; --resume=auto, the default, resumes from there",
+    ]
 
 
 def test_one_ctrl_c_that_comes_twice_is_one():
-    then = ("import os\n    [os.kill(os.getpid(), n) for n in (2, 15)]\n    import time; time.sleep(0.4)\n"
-            "    print(stop_request.requested)")
-    done = subprocess.run(heeding_ctrl_c([sys.executable, "-c", stopping_training(unsaved=3, then=then)]), cwd=ROOT,
-                          capture_output=True, text=True, timeout=60)
+    then = (
+        "import os\n    [os.kill(os.getpid(), n) for n in (2, 15)]\n    import time; time.sleep(0.4)\n"
+        "    print(stop_request.requested)"
+    )
+    done = subprocess.run(
+        heeding_ctrl_c([sys.executable, "-c", stopping_training(unsaved=3, then=then)]),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
@@ -154,11 +184,15 @@ def data(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("number", "code", "name"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")])
-@pytest.mark.parametrize(("program", "arguments"), [
-    ("train.py", ("--training_file_pattern={}/train-*", "--model_dir={}/out")),
-    ("eval.py", ("--val_file_pattern={}/train-*", "--ckpt={}/ckpt")),
-    ("infer.py", ("--image_path={}/a.jpg", "--model_dir={}/ckpt", "--output_dir={}/out")),
-    ("inspector.py", ("--mode=benchmark",))])
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [
+        ("train.py", ("--training_file_pattern={}/train-*", "--model_dir={}/out")),
+        ("eval.py", ("--val_file_pattern={}/train-*", "--ckpt={}/ckpt")),
+        ("infer.py", ("--image_path={}/a.jpg", "--model_dir={}/ckpt", "--output_dir={}/out")),
+        ("inspector.py", ("--mode=benchmark",)),
+    ],
+)
 def test_while_tensorflow_is_imported(slow_imports, data, program, arguments, number, code, name):
     arguments = [ROOT / program, *(argument.format(data) for argument in arguments)]
     assert ended(arguments, number, env=slow_imports) == (code, "", f"{program}: ended by {name}\n")

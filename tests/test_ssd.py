@@ -40,8 +40,9 @@ def reference_weights(golden_folder):
 @pytest.fixture(scope="module")
 def detector(golden_folder):
     made = build_detector(hyperparameters_of(MODEL, {}), num_classes=80)
-    told = load_what_fits(made.network, Source("recipe", reference_weights(golden_folder), None), family=FAMILY,
-                          class_names=COCO_2017)
+    told = load_what_fits(
+        made.network, Source("recipe", reference_weights(golden_folder), None), family=FAMILY, class_names=COCO_2017
+    )
     assert told == [f"all {len(named_variables(made.network))} weights from recipe"]
     return made
 
@@ -49,11 +50,15 @@ def detector(golden_folder):
 def test_the_published_forward_pass(golden_folder, detector):
     golden = np.load(golden_folder / "families" / "ssd_forward.npz")
     images, sizes = golden["images"], np.int32([[300, 300]])
-    np.testing.assert_allclose(detector.normalize(images, sizes)[0], golden["network_input"][0].transpose(1, 2, 0), atol=1e-5)
+    np.testing.assert_allclose(
+        detector.normalize(images, sizes)[0], golden["network_input"][0].transpose(1, 2, 0), atol=1e-5
+    )
     outputs = to_numpy(detector.outputs(images, sizes))
     np.testing.assert_allclose(outputs[0].transpose(0, 2, 1), golden["plabel"], atol=1e-4)
     np.testing.assert_allclose(outputs[1][..., YX].transpose(0, 2, 1), golden["ploc"], atol=1e-4)
-    check_detections(build_predict(detector, compiled=False)(images, sizes, np.ones((1, 2), np.float32)), golden, clipped=True)
+    check_detections(
+        build_predict(detector, compiled=False)(images, sizes, np.ones((1, 2), np.float32)), golden, clipped=True
+    )
 
 
 def check_detections(found, golden, *, clipped=False):
@@ -88,8 +93,11 @@ def test_an_overlap_of_exactly_the_threshold_is_dropped(detector):
     kept = not_suppressed(graph, boxes[None], scores[None, None], iou_threshold=config.iou_threshold)
     nodes = graph.nodes([kept])
     output = helper.make_tensor_value_info(kept, TensorProto.FLOAT, None)
-    model = helper.make_model(helper.make_graph(nodes, "test", [], [output], graph.initializers(nodes)), ir_version=10,
-                              opset_imports=[helper.make_opsetid("", 18)])
+    model = helper.make_model(
+        helper.make_graph(nodes, "test", [], [output], graph.initializers(nodes)),
+        ir_version=10,
+        opset_imports=[helper.make_opsetid("", 18)],
+    )
     [found] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {})
     np.testing.assert_array_equal(found, [[1, 0, 1]])
 
@@ -102,8 +110,9 @@ def test_names_are_the_references(golden_folder, detector):
     theirs = reference_weights(golden_folder)
     ours = {name: np.asarray(variable.value) for name, variable in named_variables(detector.network).items()}
     assert len(ours) == len(theirs)
-    np.testing.assert_array_equal(ours["backbone/layer3/0/downsample/0/kernel"][0, 0].T,
-                                  theirs["model.layer2.0.0.downsample.0.weight"][..., 0, 0])
+    np.testing.assert_array_equal(
+        ours["backbone/layer3/0/downsample/0/kernel"][0, 0].T, theirs["model.layer2.0.0.downsample.0.weight"][..., 0, 0]
+    )
     np.testing.assert_array_equal(ours["conf/1/bias"], theirs["conf.1.bias"])
     np.testing.assert_array_equal(ours["loc/1/bias"], theirs["loc.1.bias"].reshape(4, 6)[YX].ravel())
 
@@ -114,7 +123,9 @@ def test_backbone_of_a_classifier(golden_folder):
     [told] = load_backbone(made.network, Source("resnet34-b627a593.pth", weights, None), family=FAMILY)
     named = named_variables(made.network)
     assert told == f"{sum(map(FAMILY.is_backbone, named))} backbone weights from resnet34-b627a593.pth"
-    np.testing.assert_array_equal(named["backbone/layer3/5/bn2/moving_variance"].value, weights["layer3.5.bn2.running_var"])
+    np.testing.assert_array_equal(
+        named["backbone/layer3/5/bn2/moving_variance"].value, weights["layer3.5.bn2.running_var"]
+    )
     assert FAMILY.imagenet_backbone(hyperparameters_of(MODEL, {})) == "resnet34-333f7ec4.pth"  # MLPerf's reference
     assert FAMILY.imagenet_backbone(hyperparameters_of(MODEL, {"backbone_name": "resnet18"})) == "resnet18-f37072fd.pth"
     with pytest.raises(InputError, match=r"--backbone_init=x\.h5: is no file that ssd300-resnet34 can start from"):
@@ -123,8 +134,12 @@ def test_backbone_of_a_classifier(golden_folder):
 
 def test_other_classes_start_anew(golden_folder):
     made = build_detector(hyperparameters_of(MODEL, {}), num_classes=3)
-    _, told = load_what_fits(made.network, Source("recipe", reference_weights(golden_folder), None), family=FAMILY,
-                             class_names=ClassNames((1, 2, 3), ("a", "b", "c")))
+    _, told = load_what_fits(
+        made.network,
+        Source("recipe", reference_weights(golden_folder), None),
+        family=FAMILY,
+        class_names=ClassNames((1, 2, 3), ("a", "b", "c")),
+    )
     assert told.startswith("conf/0, conf/1, conf/2, conf/3, conf/4, conf/5 starts from scratch")
 
 
@@ -137,26 +152,36 @@ def test_rows_of_classes(detector):
     for number, boxes in ((0, 4), (2, 6)):
         kernel, whole = fewer[f"conf/{number}/kernel"], arrays[f"conf/{number}/kernel"]
         for place, row in enumerate((0, 8, 3)):
-            np.testing.assert_array_equal(kernel[..., place * boxes : (place + 1) * boxes],
-                                          whole[..., row * boxes : (row + 1) * boxes])
+            np.testing.assert_array_equal(
+                kernel[..., place * boxes : (place + 1) * boxes], whole[..., row * boxes : (row + 1) * boxes]
+            )
     assert fewer["loc/0/kernel"] is arrays["loc/0/kernel"]
 
 
 # --- the network
 
 
-@pytest.mark.parametrize(("image_size", "boxes"), [
-    ("257x257", 4 * 33**2 + 6 * (17**2 + 9**2 + 5**2) + 4 * (3**2 + 1)),
-    ("330x260", 4 * 33 * 42 + 6 * (17 * 21 + 9 * 11 + 5 * 6) + 4 * (3 * 4 + 1 * 2))])
+@pytest.mark.parametrize(
+    ("image_size", "boxes"),
+    [
+        ("257x257", 4 * 33**2 + 6 * (17**2 + 9**2 + 5**2) + 4 * (3**2 + 1)),
+        ("330x260", 4 * 33 * 42 + 6 * (17 * 21 + 9 * 11 + 5 * 6) + 4 * (3 * 4 + 1 * 2)),
+    ],
+)
 def test_other_sizes_have_boxes_in_proportion(image_size, boxes):
-    made = build_detector(hyperparameters_of(MODEL, {"image_size": image_size, "backbone_name": "resnet18"}), num_classes=2)
+    made = build_detector(
+        hyperparameters_of(MODEL, {"image_size": image_size, "backbone_name": "resnet18"}), num_classes=2
+    )
     assert made.anchors.shape == (boxes, 4)
     assert made.network.output_shape == [(None, boxes, 3), (None, boxes, 4)]
     height, width = made.image_size
     centers = (made.anchors[:, :2] + made.anchors[:, 2:]) / 2
     assert (centers <= [height, width]).all()
-    np.testing.assert_allclose(made.anchors[0], [4 - 10.5 * height / 300, 4 - 10.5 * width / 300,
-                                                 4 + 10.5 * height / 300, 4 + 10.5 * width / 300], rtol=1e-5)
+    np.testing.assert_allclose(
+        made.anchors[0],
+        [4 - 10.5 * height / 300, 4 - 10.5 * width / 300, 4 + 10.5 * height / 300, 4 + 10.5 * width / 300],
+        rtol=1e-5,
+    )
 
 
 @pytest.mark.parametrize("image_size", ["256x300", "300x256", "64x64"])
@@ -169,8 +194,12 @@ def test_images_too_small_for_the_last_map_are_refused(image_size):
 def test_it_starts_as_the_reference_does():
     """Glorot's bound of kernels, torch's of biases."""
     named = named_variables(build_ssd(SsdConfig(image_size=(300, 300), num_classes=80)))
-    for name, fan_in, fan_out in (("loc/0", 9 * 256, 9 * 16), ("conf/1", 9 * 512, 9 * 486), ("additional_blocks/0/0", 256, 256),
-                                  ("additional_blocks/3/2", 9 * 128, 9 * 256)):
+    for name, fan_in, fan_out in (
+        ("loc/0", 9 * 256, 9 * 16),
+        ("conf/1", 9 * 512, 9 * 486),
+        ("additional_blocks/0/0", 256, 256),
+        ("additional_blocks/3/2", 9 * 128, 9 * 256),
+    ):
         kernel, bias = (np.abs(np.asarray(named[f"{name}/{role}"].value)) for role in ("kernel", "bias"))
         assert 0.98 < kernel.max() / np.sqrt(6 / (fan_in + fan_out)) <= 1
         assert 0.7 < bias.max() / fan_in**-0.5 <= 1
@@ -188,32 +217,48 @@ def test_rates_are_the_published_ones():
     assert rate.warmup_steps == pytest.approx(300, abs=2)
     assert rate(0) == 0
     assert rate(150) == pytest.approx(0.08 * 150 / rate.warmup_steps)
-    assert [rate(epoch * steps_per_epoch + step) for epoch, step in ((40, -1), (40, 0), (50, -1), (50, 0), (69, 0))] \
-        == pytest.approx([0.08, 0.008, 0.008, 0.0008, 0.0008])
+    assert [
+        rate(epoch * steps_per_epoch + step) for epoch, step in ((40, -1), (40, 0), (50, -1), (50, 0), (69, 0))
+    ] == pytest.approx([0.08, 0.008, 0.008, 0.0008, 0.0008])
 
 
 @pytest.mark.parametrize("decayed", ["all", "kernels"])
 def test_weights_that_decay(decayed):
-    made = build_detector(hyperparameters_of(MODEL, {"decayed_weights": decayed, "backbone_name": "resnet18"}), num_classes=1)
+    made = build_detector(
+        hyperparameters_of(MODEL, {"decayed_weights": decayed, "backbone_name": "resnet18"}), num_classes=1
+    )
     weights = {name: np.asarray(variable.value) for name, variable in named_variables(made.network).items()}
     found = float(made.regularization()["reg_l2_loss"])
-    wanted = sum((array.astype(np.float64) ** 2).sum() for name, array in weights.items()
-                 if name.endswith("kernel") or (decayed == "all" and name.endswith(("gamma", "beta", "bias"))))
+    wanted = sum(
+        (array.astype(np.float64) ** 2).sum()
+        for name, array in weights.items()
+        if name.endswith("kernel") or (decayed == "all" and name.endswith(("gamma", "beta", "bias")))
+    )
     assert found == pytest.approx(5e-4 / 2 * wanted, rel=1e-5)
 
 
 def test_the_input_is_the_published_one():
     hparams = hyperparameters_of(MODEL, {"num_cropping_iterations": 50})
     assert FAMILY.resize_rule(hparams) == Stretch((300, 300), antialias=True)
-    assert FAMILY.augmentation(hparams) == OverlapCrop((300, 300), tries=50, flip_probability=0.5, colors=ColorJitter(
-        brightness=0.125, contrast=0.5, saturation=0.5, hue=0.05))
+    assert FAMILY.augmentation(hparams) == OverlapCrop(
+        (300, 300),
+        tries=50,
+        flip_probability=0.5,
+        colors=ColorJitter(brightness=0.125, contrast=0.5, saturation=0.5, hue=0.05),
+    )
     assert hparams.train_on_crowds
 
 
-@pytest.mark.parametrize(("key", "value", "wanted"), [
-    ("backbone_name", "resnext50_32x4d", "one of resnet18, resnet34, resnet50"), ("num_cropping_iterations", 0, "at least 1"),
-    ("hue", 0.7, "0 to 0.5"), ("hard_negative_ratio", 0.0, "a finite number above 0"),
-    ("decayed_weights", "none", "one of all, kernels")])
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("backbone_name", "resnext50_32x4d", "one of resnet18, resnet34, resnet50"),
+        ("num_cropping_iterations", 0, "at least 1"),
+        ("hue", 0.7, "0 to 0.5"),
+        ("hard_negative_ratio", 0.0, "a finite number above 0"),
+        ("decayed_weights", "none", "one of all, kernels"),
+    ],
+)
 def test_values_that_cannot_be_are_refused(key, value, wanted):
     with pytest.raises(InputError, match=f"hparam {key} is {value!r}; expected {wanted}"):
         hyperparameters_of(MODEL, {key: value})

@@ -7,6 +7,7 @@ from object_detection.stateless_random import uniform_draws
 
 def by_hand(seed, position, count):
     """In Python's integers, cut to 32 bits."""
+
     def mixed(value):
         value = (value ^ (value >> 16)) * 0x7FEB352D % 2**32
         value = (value ^ (value >> 15)) * 0x846CA68B % 2**32

@@ -29,8 +29,11 @@ def read(folder, split):
 
 
 def digests(folder):
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize(("blocked", "place"), [(".", "."), ("val", "val"), ("annotations/instances_train.json", None)])
@@ -185,8 +188,16 @@ def test_nonsense_is_refused(tmp_path, wrong):
 
 
 def test_command_line(tmp_path):
-    command = [sys.executable, "-m", "dataset.synthetic", f"--output_dir={tmp_path}", "--train_images=2",
-               "--val_images=1", "--image_size=64x96", "--seed=7"]
+    command = [
+        sys.executable,
+        "-m",
+        "dataset.synthetic",
+        f"--output_dir={tmp_path}",
+        "--train_images=2",
+        "--val_images=1",
+        "--image_size=64x96",
+        "--seed=7",
+    ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     assert len(digests(tmp_path)) == 5
     image = read(tmp_path, "val")["images"][0]

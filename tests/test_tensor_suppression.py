@@ -7,7 +7,12 @@ import tensorflow as tf
 from oracles import TESTDATA, to_numpy
 
 from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid
-from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs, suppress, top_candidates
+from object_detection.suppression.tensor_suppression import (
+    SuppressionConfig,
+    detections_from_outputs,
+    suppress,
+    top_candidates,
+)
 from program_support.errors import InputError
 
 COMBINATIONS = [(method, per_class) for method in ("hard", "gaussian") for per_class in (True, False)]
@@ -59,7 +64,9 @@ def test_the_pixel_that_nvidia_adds_counts_in_overlaps_only():
     boxes = [[[0, 0, 9, 9], [0, 10, 9, 19]]]  # apart by one pixel, 10 x 10 each once it is added
     shifted = [[[0, 0, 9, 9], [0, 5, 9, 14]]]
     wanted = 0.8 * np.exp(-((50 / 150) ** 2) / 0.5)
-    np.testing.assert_allclose(suppressed(boxes, [[0.9, 0.8]], [[0, 0]], iou_pixel_offset=1.0).scores[0, :2], [0.9, 0.8])
+    np.testing.assert_allclose(
+        suppressed(boxes, [[0.9, 0.8]], [[0, 0]], iou_pixel_offset=1.0).scores[0, :2], [0.9, 0.8]
+    )
     found = suppressed(shifted, [[0.9, 0.8]], [[0, 0]], iou_pixel_offset=1.0)
     np.testing.assert_allclose(found.scores[0, :2], [0.9, wanted], rtol=1e-6)
     np.testing.assert_array_equal(found.boxes[0, :2], shifted[0])
@@ -77,8 +84,15 @@ def crowded(rng, *, images, candidates, classes=3):
 @pytest.mark.parametrize(("candidates", "slots", "offset"), [(60, 20, 0.0), (25, 40, 1.0), (1, 3, 0.0)])
 def test_random_boxes_against_the_oracle(method, per_class, candidates, slots, offset):
     boxes, scores, classes = crowded(np.random.default_rng(candidates), images=4, candidates=candidates)
-    config = SuppressionConfig(method=method, per_class=per_class, max_detections=slots, score_threshold=0.05,
-                               iou_pixel_offset=offset, iou_threshold=0.4, sigma=0.3)
+    config = SuppressionConfig(
+        method=method,
+        per_class=per_class,
+        max_detections=slots,
+        score_threshold=0.05,
+        iou_pixel_offset=offset,
+        iou_threshold=0.4,
+        sigma=0.3,
+    )
     found = as_graph(suppress, config)(boxes, scores, classes)
     for image in range(4):
         wanted = oracles.suppress(boxes[image], scores[image], classes[image], config=config)
@@ -99,29 +113,47 @@ def test_a_batch_is_its_images_one_by_one(method, per_class):
     config = {"method": method, "per_class": per_class, "max_detections": 15, "score_threshold": 0.1}
     together = suppressed(boxes, scores, classes, **config)
     for image in range(3):
-        alone = suppressed(boxes[image:image + 1], scores[image:image + 1], classes[image:image + 1], **config)
+        alone = suppressed(boxes[image : image + 1], scores[image : image + 1], classes[image : image + 1], **config)
         for one, of_all in zip(alone[:4], together[:4], strict=True):
             np.testing.assert_array_equal(one[0], of_all[image])
 
 
 def test_nothing_above_the_threshold_is_no_detection():
     for method, per_class in COMBINATIONS:
-        found = suppressed(TWO_AND_ONE, [[0.05, 0.04, 0.0]], [[1, 1, 2]], method=method, per_class=per_class,
-                           score_threshold=0.05, max_detections=5)
+        found = suppressed(
+            TWO_AND_ONE,
+            [[0.05, 0.04, 0.0]],
+            [[1, 1, 2]],
+            method=method,
+            per_class=per_class,
+            score_threshold=0.05,
+            max_detections=5,
+        )
         assert not any(array.any() for array in found)
     assert found.boxes.shape == (1, 5, 4)
 
 
 def test_empty_and_infinite_boxes_leave_no_nan():
-    boxes = np.float32([[[0, 0, 0, 0], [0, 0, 0, 0], [-np.inf, -np.inf, np.inf, np.inf],
-                         [-np.inf, -np.inf, np.inf, np.inf], [1, 1, 5, 5]]])
+    boxes = np.float32(
+        [
+            [
+                [0, 0, 0, 0],
+                [0, 0, 0, 0],
+                [-np.inf, -np.inf, np.inf, np.inf],
+                [-np.inf, -np.inf, np.inf, np.inf],
+                [1, 1, 5, 5],
+            ]
+        ]
+    )
     for method, per_class in COMBINATIONS:
         found = suppressed(boxes, [[0.9, 0.8, 0.7, 0.6, 0.5]], [[0] * 5], method=method, per_class=per_class)
         assert np.isfinite(found.scores).all()
         assert found.valid.sum() == 4  # two empty ones, one of the two boundless ones, the ordinary one
 
 
-@pytest.mark.parametrize(("anchors", "classes", "count"), [(40, 5, 17), (40, 5, 200), (40, 5, 1), (7, 3, 5), (30, 1, 30)])
+@pytest.mark.parametrize(
+    ("anchors", "classes", "count"), [(40, 5, 17), (40, 5, 200), (40, 5, 1), (7, 3, 5), (30, 1, 30)]
+)
 def test_candidates_are_the_flattened_top_k_also_among_ties(anchors, classes, count):
     rng = np.random.default_rng(anchors + count)
     logits = rng.integers(-2, 3, (6, anchors, classes)).astype(np.float32)  # five values: nearly all are ties
@@ -136,7 +168,9 @@ def test_more_candidates_than_scores_are_all_scores():
     logits = np.random.default_rng(0).normal(size=(2, 6, 3)).astype(np.float32)
     scores, classes, anchors = to_numpy(top_candidates(tf.constant(logits), config=SuppressionConfig()))
     assert scores.shape == classes.shape == anchors.shape == (2, 18)
-    assert sorted(zip(anchors[0], classes[0], strict=True)) == [(anchor, kind) for anchor in range(6) for kind in range(3)]
+    assert sorted(zip(anchors[0], classes[0], strict=True)) == [
+        (anchor, kind) for anchor in range(6) for kind in range(3)
+    ]
 
 
 def outputs_of_a_small_grid(rng):
@@ -148,7 +182,9 @@ def outputs_of_a_small_grid(rng):
 @pytest.mark.parametrize(("method", "per_class"), COMBINATIONS)
 def test_compiled_with_an_open_batch_size_it_finds_the_same(method, per_class):
     logits, deltas, anchors = outputs_of_a_small_grid(np.random.default_rng(0))
-    config = SuppressionConfig(method=method, per_class=per_class, candidates=200, max_detections=10, score_threshold=0.1)
+    config = SuppressionConfig(
+        method=method, per_class=per_class, candidates=200, max_detections=10, score_threshold=0.1
+    )
 
     def detect(logits, deltas):
         return detections_from_outputs(logits, deltas, anchors, config=config)
@@ -174,9 +210,19 @@ def test_the_way_from_outputs_against_the_oracle():
         np.testing.assert_array_equal(found.classes[image], classes[[number for number, _ in wanted]])
 
 
-@pytest.mark.parametrize("case", [
-    "per_class_hard", "per_class_gaussian", "global_hard", "global_gaussian", "sparse_per_class_hard",
-    "sparse_per_class_gaussian_iou0.5", "sparse_global_hard", "sparse_global_gaussian_iou0.5"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "per_class_hard",
+        "per_class_gaussian",
+        "global_hard",
+        "global_gaussian",
+        "sparse_per_class_hard",
+        "sparse_per_class_gaussian_iou0.5",
+        "sparse_global_hard",
+        "sparse_global_gaussian_iou0.5",
+    ],
+)
 def test_the_published_suppression(case):
     golden = np.load(TESTDATA / f"nms_{case}.npz")
     outputs = np.load(TESTDATA / ("nms_sparse_candidates.npz" if "sparse" in case else "nms_candidates.npz"))
@@ -193,19 +239,30 @@ def test_the_published_suppression(case):
 def _published(case, golden, outputs):
     params = json.loads(str(golden["params"]))
     config = SuppressionConfig(
-        method=params["method"], per_class="per_class" in case, iou_threshold=params["iou_thresh"],
-        score_threshold=params["score_thresh"], sigma=params["sigma"], candidates=params["max_nms_inputs"],
-        max_detections=params["max_output_size"])
+        method=params["method"],
+        per_class="per_class" in case,
+        iou_threshold=params["iou_thresh"],
+        score_threshold=params["score_thresh"],
+        sigma=params["sigma"],
+        candidates=params["max_nms_inputs"],
+        max_detections=params["max_output_size"],
+    )
     anchors = anchor_grid(AnchorConfig(), (256, 256)).boxes
     return as_graph(detections_from_outputs, config)(
-        outputs["class_logits"], outputs["box_outputs"], anchors), not config.per_class
+        outputs["class_logits"], outputs["box_outputs"], anchors
+    ), not config.per_class
 
 
 @pytest.mark.parametrize("name", ["nms", "nms_sparse"])
 def test_the_candidates_in_testdata_are_those_of_the_whole_outputs(golden_folder, name):
     whole, cut = np.load(golden_folder / f"{name}_inputs.npz"), np.load(TESTDATA / f"{name}_candidates.npz")
-    for one, other in zip(*(to_numpy(top_candidates(tf.constant(outputs["class_logits"]), config=SuppressionConfig(
-            candidates=2000))) for outputs in (whole, cut)), strict=True):
+    for one, other in zip(
+        *(
+            to_numpy(top_candidates(tf.constant(outputs["class_logits"]), config=SuppressionConfig(candidates=2000)))
+            for outputs in (whole, cut)
+        ),
+        strict=True,
+    ):
         np.testing.assert_array_equal(one, other)
     kept = cut["class_logits"].max(axis=-1) > -100
     np.testing.assert_array_equal(whole["box_outputs"][kept], cut["box_outputs"][kept])
@@ -215,7 +272,8 @@ def test_nvidias_detections(golden_folder):
     golden = np.load(golden_folder / "nvidia_forward_efficientdet-d0.npz")
     anchors = anchor_grid(AnchorConfig(aspect_ratios=((1, 1), (1.4, 0.7), (0.7, 1.4))), (256, 256)).boxes
     found = as_graph(detections_from_outputs, SuppressionConfig(iou_pixel_offset=1.0))(
-        golden["det_class_logits"], golden["det_box_outputs"], anchors)
+        golden["det_class_logits"], golden["det_box_outputs"], anchors
+    )
     boxes = found.boxes * golden["image_scales"][:, None, None]
     assert golden["detections"].shape == (2, 100, 7)
     assert found.valid.all()

@@ -18,8 +18,9 @@ def value_and_gradients(function, *inputs):
 
 def test_silu():
     inputs = np.concatenate([np.random.default_rng(0).normal(size=500) * 5, [-1000, -89, 0, 89, 1000]])
-    for found, wanted in zip(value_and_gradients(tensorflow_cpu.silu, inputs),
-                             value_and_gradients(tf.nn.silu, inputs), strict=True):
+    for found, wanted in zip(
+        value_and_gradients(tensorflow_cpu.silu, inputs), value_and_gradients(tf.nn.silu, inputs), strict=True
+    ):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
 
 
@@ -30,7 +31,9 @@ def test_depthwise_conv(size, stride, taps):
     random = np.random.default_rng(0)
     inputs, kernel = random.normal(size=(2, *size, 7)), random.normal(size=(taps, taps, 7, 1))
     found = value_and_gradients(lambda *both: tensorflow_cpu.depthwise_conv(*both, stride=stride), inputs, kernel)
-    wanted = value_and_gradients(lambda *both: tf.nn.depthwise_conv2d(*both, [1, stride, stride, 1], "SAME"), inputs, kernel)
+    wanted = value_and_gradients(
+        lambda *both: tf.nn.depthwise_conv2d(*both, [1, stride, stride, 1], "SAME"), inputs, kernel
+    )
     for ours, theirs in zip(found, wanted, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 

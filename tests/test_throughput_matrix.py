@@ -26,11 +26,24 @@ from throughput.matrix import Matrix  # noqa: E402
 from throughput.published import published_figures  # noqa: E402
 from throughput.rendering import weak_scaling, write_tables  # noqa: E402
 
-SETTINGS = {"commit": "abc", "machine": "a box", "hparams": "", "image_size": (64, 96), "records": "64 drawn images",
-            "dropped_steps": 100, "timed_steps": 200}
+SETTINGS = {
+    "commit": "abc",
+    "machine": "a box",
+    "hparams": "",
+    "image_size": (64, 96),
+    "records": "64 drawn images",
+    "dropped_steps": 100,
+    "timed_steps": 200,
+}
 A100 = Machine("gpu", "NVIDIA A100", 1, 8.0, True)
-SURROUNDINGS = {"device": "a chip", "load_average": 1.5, "peak_host_memory_bytes": 2e9, "peak_device_memory_bytes": None,
-                "multiply_adds_per_image": 10**9, "machine_multiply_adds_per_second": 4e10}
+SURROUNDINGS = {
+    "device": "a chip",
+    "load_average": 1.5,
+    "peak_host_memory_bytes": 2e9,
+    "peak_device_memory_bytes": None,
+    "multiply_adds_per_image": 10**9,
+    "machine_multiply_adds_per_second": 4e10,
+}
 
 
 def cell(gpus=1, precision="fp32", batch_size=2, model="mask-rcnn-resnet50", mode="training"):
@@ -55,8 +68,9 @@ def fill(folder, cells, outcomes, *, settings=None, machine=None, retry_failed=F
     matrix = Matrix(folder, cells, settings=settings or SETTINGS, retry_failed=retry_failed)
     said = []
     try:
-        for line in matrix.measure(run, why_not=machine.why_not if machine else lambda cell: "",
-                                   written=lambda: write_tables(folder, matrix)):
+        for line in matrix.measure(
+            run, why_not=machine.why_not if machine else lambda cell: "", written=lambda: write_tables(folder, matrix)
+        ):
             said.append(line)
     except KeyboardInterrupt:
         pass
@@ -68,7 +82,7 @@ def table(folder):
     lines = (folder / "matrix.md").read_text().splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("|---"))
     rows = []
-    for line in lines[start + 1:]:
+    for line in lines[start + 1 :]:
         if not line.startswith("|"):
             break
         rows.append([part.strip() for part in line.strip("|").split("|")])
@@ -78,24 +92,43 @@ def table(folder):
 def test_cells_are_all_combinations_once_fewest_gpus_first():
     found = cells_of(model="m", mode="training", gpus=(1, 8), precisions=["fp32", "amp", "fp32"], batch_sizes=(2, 4))
     assert [tuple(found_cell[2:]) for found_cell in found] == [
-        (1, "fp32", 2), (1, "fp32", 4), (1, "amp", 2), (1, "amp", 4), (8, "fp32", 2), (8, "fp32", 4), (8, "amp", 2),
-        (8, "amp", 4)]
+        (1, "fp32", 2),
+        (1, "fp32", 4),
+        (1, "amp", 2),
+        (1, "amp", 4),
+        (8, "fp32", 2),
+        (8, "fp32", 4),
+        (8, "amp", 2),
+        (8, "amp", 4),
+    ]
     with pytest.raises(InputError, match="--precision=fp64: expected some of fp32,tf32,amp,bf16"):
         cells_of(model="m", mode="training", gpus=(1,), precisions=["fp64"], batch_sizes=(2,))
 
 
-@pytest.mark.parametrize(("machine", "asked", "reason"), [
-    (A100, cell(precision="tf32"), ""),
-    (A100, cell(gpus=8), "1 GPU here"),
-    (A100._replace(count=4), cell(gpus=8), "4 GPUs here"),
-    (A100._replace(count=8), cell(gpus=8), ""),
-    (A100._replace(count=8, has_horovod=False), cell(gpus=8), "Horovod is not installed: bash scripts/install_horovod.sh"),
-    (A100._replace(count=8), cell(gpus=8, mode="inference"), "inference is one process"),
-    (Machine("gpu", "Tesla V100", 1, 7.0, True), cell(precision="tf32"), "Tesla V100 has no TF32"),
-    (Machine("gpu", "Tesla V100", 1, 7.0, True), cell(precision="amp"), ""),
-    (Machine("cpu", "CPU with 2 cores", 2, 0.0, True), cell(gpus=2, precision="bf16"), ""),
-    (Machine("cpu", "CPU with 2 cores", 2, 0.0, True), cell(gpus=8), "CPU with 2 cores here, no GPU"),
-    (Machine("cpu", "CPU with 2 cores", 2, 0.0, True), cell(precision="amp"), "amp is for GPUs, CPU with 2 cores here")])
+@pytest.mark.parametrize(
+    ("machine", "asked", "reason"),
+    [
+        (A100, cell(precision="tf32"), ""),
+        (A100, cell(gpus=8), "1 GPU here"),
+        (A100._replace(count=4), cell(gpus=8), "4 GPUs here"),
+        (A100._replace(count=8), cell(gpus=8), ""),
+        (
+            A100._replace(count=8, has_horovod=False),
+            cell(gpus=8),
+            "Horovod is not installed: bash scripts/install_horovod.sh",
+        ),
+        (A100._replace(count=8), cell(gpus=8, mode="inference"), "inference is one process"),
+        (Machine("gpu", "Tesla V100", 1, 7.0, True), cell(precision="tf32"), "Tesla V100 has no TF32"),
+        (Machine("gpu", "Tesla V100", 1, 7.0, True), cell(precision="amp"), ""),
+        (Machine("cpu", "CPU with 2 cores", 2, 0.0, True), cell(gpus=2, precision="bf16"), ""),
+        (Machine("cpu", "CPU with 2 cores", 2, 0.0, True), cell(gpus=8), "CPU with 2 cores here, no GPU"),
+        (
+            Machine("cpu", "CPU with 2 cores", 2, 0.0, True),
+            cell(precision="amp"),
+            "amp is for GPUs, CPU with 2 cores here",
+        ),
+    ],
+)
 def test_what_a_machine_cannot_run_says_why(machine, asked, reason):
     assert machine.why_not(asked) == reason
 
@@ -110,7 +143,8 @@ else echo 'NVIDIA H200, 9.0, 570.86.15, 143771'; echo 'NVIDIA H200, 9.0, 570.86.
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert Machine.here("auto")[:4] == ("gpu", "NVIDIA H200", 2, 9.0)
     assert Machine.here("auto").description.startswith(
-        "NVIDIA H200, 143,771 MiB, driver 570.86.15, CUDA 12.8 by the driver")
+        "NVIDIA H200, 143,771 MiB, driver 570.86.15, CUDA 12.8 by the driver"
+    )
     assert re.fullmatch(r"CPU with \d+ cores, [\d,]+ MiB", Machine.here("cpu").description)
     assert Machine.here("cpu").device == "cpu"
     program.write_text("#!/bin/sh\nexit 9\n")
@@ -128,17 +162,32 @@ def test_figures_of_a_training_by_hand(tmp_path):
         assert training_figures(tmp_path / "time_log.txt", dropped=3) is None  # it broke off
         journal.log((), SURROUNDINGS)
     found = training_figures(tmp_path / "time_log.txt", dropped=3)
-    assert found == Figures(images_per_second=3.2, p50_ms=2000.0, p95_ms=pytest.approx(3700.0), memory_bytes=2e9,
-                            input_share=0.2, arithmetic_share=pytest.approx(0.08), multiply_adds_per_image=10**9,
-                            dropped_steps=3, timed_steps=4, device="a chip", load_average=1.5)
+    assert found == Figures(
+        images_per_second=3.2,
+        p50_ms=2000.0,
+        p95_ms=pytest.approx(3700.0),
+        memory_bytes=2e9,
+        input_share=0.2,
+        arithmetic_share=pytest.approx(0.08),
+        multiply_adds_per_image=10**9,
+        dropped_steps=3,
+        timed_steps=4,
+        device="a chip",
+        load_average=1.5,
+    )
     assert found.is_short
     assert training_figures(tmp_path / "time_log.txt", dropped=7) is None
     assert training_figures(tmp_path / "nosuch.txt", dropped=3) is None
 
 
 def test_figures_of_an_inference_by_hand(tmp_path):
-    report = {**SURROUNDINGS, "peak_device_memory_bytes": 5, "runs": 200, "images_per_s": {"end_to_end": 20.0, "network": 25.0},
-              "latency_ms": {"end_to_end": {"p50": 99.0, "p95": 120.0}, "network": {"p50": 80.0, "p95": 90.0}}}
+    report = {
+        **SURROUNDINGS,
+        "peak_device_memory_bytes": 5,
+        "runs": 200,
+        "images_per_s": {"end_to_end": 20.0, "network": 25.0},
+        "latency_ms": {"end_to_end": {"p50": 99.0, "p95": 120.0}, "network": {"p50": 80.0, "p95": 90.0}},
+    }
     (tmp_path / "report.json").write_text(json.dumps(report))
     found = inference_figures(tmp_path / "report.json", dropped=100)
     assert found[:6] == (20.0, 99.0, 120.0, 5, None, pytest.approx(0.5))  # of memory the device's, where there is one
@@ -156,13 +205,25 @@ def test_weak_scaling_by_hand(tmp_path):
 
 def test_tables(tmp_path):
     """What was not measured says why and has no figure; what others published stands in columns of its own."""
-    cells = cells_of(model="mask-rcnn-resnet50", mode="training", gpus=(1, 8), precisions=["fp32", "amp"], batch_sizes=(2, 4))
-    outcomes = [measured(10.5), Outcome(None, "out of memory at --batch_size=4"), measured(12.25, timed=20), measured(13.0)]
+    cells = cells_of(
+        model="mask-rcnn-resnet50", mode="training", gpus=(1, 8), precisions=["fp32", "amp"], batch_sizes=(2, 4)
+    )
+    outcomes = [
+        measured(10.5),
+        Outcome(None, "out of memory at --batch_size=4"),
+        measured(12.25, timed=20),
+        measured(13.0),
+    ]
     fill(tmp_path, cells, outcomes, machine=A100)
     rows = table(tmp_path)
     assert [row[:3] for row in rows] == [[str(each.gpus), each.precision, str(each.batch_size)] for each in cells]
     assert [row[3] for row in rows] == [
-        "10.5", "not run: out of memory at --batch_size=4", "12.25 \\*", "13", *["not run: 1 GPU here"] * 4]
+        "10.5",
+        "not run: out of memory at --batch_size=4",
+        "12.25 \\*",
+        "13",
+        *["not run: 1 GPU here"] * 4,
+    ]
     assert rows[0][4:11] == ["20", "30", "2.00 GB", "25.0%", "-", "-", "50.0%"]
     assert [row[9] for row in rows[2:4]] == ["1.17", "-"]  # 12.25 over 10.5; batch 4 has no fp32
     assert [row[4:11] for row in rows if row[3].startswith("not run")] == [[""] * 7] * 5
@@ -223,8 +284,12 @@ def test_other_settings_measure_anew_and_say_so(tmp_path):
 
 
 def test_published_figures_name_their_source():
-    found = [row for model in ("efficientdet-d0", "retinanet-resnext50", "ssd300-resnet34", "mask-rcnn-resnet50")
-             for mode in ("training", "inference", "accuracy") for row in published_figures(model=model, mode=mode)]
+    found = [
+        row
+        for model in ("efficientdet-d0", "retinanet-resnext50", "ssd300-resnet34", "mask-rcnn-resnet50")
+        for mode in ("training", "inference", "accuracy")
+        for row in published_figures(model=model, mode=mode)
+    ]
     with (ROOT / "benchmarks" / "throughput" / "published.csv").open(newline="") as stream:
         assert len(found) == len(list(csv.DictReader(stream)))
     for row in found:
@@ -234,10 +299,17 @@ def test_published_figures_name_their_source():
 
 def test_all_rows_of_the_references_tables_are_there(tmp_path):
     """NVIDIA's README: 6 accuracies, 5 seeds of mean 34.39, and 4 columns of latencies, of which 3 end at 128 images."""
-    ours = [row for row in published_figures(model="efficientdet-d0", mode="accuracy") if row.program == "NVIDIA TF2 22.03"]
+    ours = [
+        row for row in published_figures(model="efficientdet-d0", mode="accuracy") if row.program == "NVIDIA TF2 22.03"
+    ]
     assert [(row.gpus, row.precision, row.box_ap, row.hours) for row in ours if row.hours] == [
-        (8, "tf32", 34.53, 8.5), (8, "amp", 34.27, 4.6), (8, "fp32", 34.42, 16.9), (8, "amp", 34.45, 14.3),
-        (32, "fp32", 34.14, 5.6), (32, "amp", 34.02, 4.19)]
+        (8, "tf32", 34.53, 8.5),
+        (8, "amp", 34.27, 4.6),
+        (8, "fp32", 34.42, 16.9),
+        (8, "amp", 34.45, 14.3),
+        (32, "fp32", 34.14, 5.6),
+        (32, "amp", 34.02, 4.19),
+    ]
     seeds = [row.box_ap for row in ours if not row.hours]
     assert (len(seeds), sum(seeds) / 5) == (5, pytest.approx(34.396))
     latencies = published_figures(model="efficientdet-d0", mode="inference")
@@ -245,7 +317,10 @@ def test_all_rows_of_the_references_tables_are_there(tmp_path):
     for row in latencies:  # the two columns of the README agree
         assert row.images_per_second == pytest.approx(1000 * row.batch_size / row.latency_ms, rel=0.02)
     fill(tmp_path, [cell(model="efficientdet-d0")], [measured(10.0)])
-    assert "| 8 A100-80G | amp | 200 | 2174 | 34.27 | 4.6 | NVIDIA TF2 22.03 | https://" in (tmp_path / "matrix.md").read_text()
+    assert (
+        "| 8 A100-80G | amp | 200 | 2174 | 34.27 | 4.6 | NVIDIA TF2 22.03 | https://"
+        in (tmp_path / "matrix.md").read_text()
+    )
 
 
 # A cell through the real launcher
@@ -277,22 +352,38 @@ import json, os, signal, sys, time
 flags = dict(word[2:].split("=", 1) for word in sys.argv if word.startswith("--"))
 {text}""")
         program.chmod(0o755)
-        return Launch(folder=tmp_path, records=f"{tmp_path}/train-*", device="cpu", hparams="image_size=64", dropped=2, timed=3,
-                      minutes=changes.pop("minutes", 1), python=str(program))
+        return Launch(
+            folder=tmp_path,
+            records=f"{tmp_path}/train-*",
+            device="cpu",
+            hparams="image_size=64",
+            dropped=2,
+            timed=3,
+            minutes=changes.pop("minutes", 1),
+            python=str(program),
+        )
 
     return with_program
 
 
 def test_a_training_cell_through_the_launcher(launch, tmp_path):
-    outcome = run_cell(cell(precision="bf16", batch_size=4), launch(
-        WRITES_A_LOG + "print(json.dumps([sys.argv, os.environ.get('NVIDIA_TF32_OVERRIDE')]))"))
+    outcome = run_cell(
+        cell(precision="bf16", batch_size=4),
+        launch(WRITES_A_LOG + "print(json.dumps([sys.argv, os.environ.get('NVIDIA_TF32_OVERRIDE')]))"),
+    )
     assert outcome.reason == ""
-    assert (outcome.figures.images_per_second, outcome.figures.timed_steps, outcome.figures.dropped_steps) == (8.0, 3, 2)
+    assert (outcome.figures.images_per_second, outcome.figures.timed_steps, outcome.figures.dropped_steps) == (
+        8.0,
+        3,
+        2,
+    )
     [output] = (tmp_path / "runs" / "mask-rcnn-resnet50-training-1x-bf16-batch-4").glob("train-*.log")
     words, override = json.loads(output.read_text().splitlines()[-1])
     assert words[1] == str(ROOT / "train.py")
     assert words[-1] == "--precision=mixed_bfloat16"
-    assert {"--batch_size=4", "--hparams=image_size=64", "--benchmark=True", "--model_name=mask-rcnn-resnet50"} <= {*words}
+    assert {"--batch_size=4", "--hparams=image_size=64", "--benchmark=True", "--model_name=mask-rcnn-resnet50"} <= {
+        *words
+    }
     assert not any(word.startswith("--backbone_init") for word in words)  # a benchmark downloads nothing
     assert override is None
 
@@ -305,18 +396,37 @@ def test_true_float32_is_asked_for(launch, tmp_path):
 
 def test_an_inference_cell_through_the_launcher(launch):
     outcome = run_cell(cell(mode="inference"), launch(WRITES_A_REPORT))
-    assert (outcome.figures.images_per_second, outcome.figures.timed_steps, outcome.figures.input_share) == (7.0, 3, None)
+    assert (outcome.figures.images_per_second, outcome.figures.timed_steps, outcome.figures.input_share) == (
+        7.0,
+        3,
+        None,
+    )
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ("print('[1]<stderr>: train.py: error: out of memory at --batch_size=2 --eval_batch_size=16: --batch_size=1 should fit');"
-     "sys.exit(1)", "out of memory at --batch_size=2 --eval_batch_size=16"),
-    ("print('train.py: error: hparam zz does not exist', file=sys.stderr); sys.exit(2)", "hparam zz does not exist"),
-    ("raise ZeroDivisionError('division by zero')", "exit code 1: ZeroDivisionError: division by zero"),
-    ("print('[1]<stderr>:KeyError: 3'); print('horovodrun: error: one or more'); print('Exit code: 1'); sys.exit(1)",
-     "exit code 1: KeyError: 3"),
-    ("os.kill(os.getpid(), signal.SIGKILL)", "killed from outside, as a system does whose memory runs out (exit code 137)"),
-    ("", "it ended well, but logged no speed")])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "print('[1]<stderr>: train.py: error: out of memory at --batch_size=2 --eval_batch_size=16: --batch_size=1 should fit');"
+            "sys.exit(1)",
+            "out of memory at --batch_size=2 --eval_batch_size=16",
+        ),
+        (
+            "print('train.py: error: hparam zz does not exist', file=sys.stderr); sys.exit(2)",
+            "hparam zz does not exist",
+        ),
+        ("raise ZeroDivisionError('division by zero')", "exit code 1: ZeroDivisionError: division by zero"),
+        (
+            "print('[1]<stderr>:KeyError: 3'); print('horovodrun: error: one or more'); print('Exit code: 1'); sys.exit(1)",
+            "exit code 1: KeyError: 3",
+        ),
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            "killed from outside, as a system does whose memory runs out (exit code 137)",
+        ),
+        ("", "it ended well, but logged no speed"),
+    ],
+)
 def test_a_cell_that_fails_says_why(launch, text, reason):
     assert run_cell(cell(), launch(text)) == Outcome(None, reason)
 
@@ -352,14 +462,22 @@ time.sleep(600)
             time.sleep(0.05)
 
 
-MISTAKES = [("--precision=fp64", "--precision=fp64: expected some of fp32,tf32,amp,bf16"),
-            ("--gpus=0", "--gpus=0: expected whole"), ("--batchsizes=2", "the nearest is --batch_sizes"),
-            ("--records=/nosuch/x-*", "/nosuch/x-*")]
+MISTAKES = [
+    ("--precision=fp64", "--precision=fp64: expected some of fp32,tf32,amp,bf16"),
+    ("--gpus=0", "--gpus=0: expected whole"),
+    ("--batchsizes=2", "the nearest is --batch_sizes"),
+    ("--records=/nosuch/x-*", "/nosuch/x-*"),
+]
 
 
 def call(*flags):
-    return subprocess.Popen([sys.executable, str(ROOT / "benchmarks" / "throughput_matrix.py"), *flags], text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "benchmarks" / "throughput_matrix.py"), *flags],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
 
 
 def test_a_mistake_is_one_line_and_2():
@@ -373,16 +491,27 @@ def test_a_mistake_is_one_line_and_2():
 @pytest.mark.slow
 def test_a_real_cell_and_the_end_of_a_matrix(tmp_path):
     """The first cell of two runs to its end; asked to end in the second, the program does so, and nothing of it stays."""
-    process = call("--model=ssd300-resnet34", "--hparams=image_size=257,backbone_name=resnet18", "--mode=inference",
-                   "--device=cpu", "--precision=fp32", "--batch_sizes=1,2", "--dropped_steps=1", "--timed_steps=1",
-                   f"--output_dir={tmp_path}")
+    process = call(
+        "--model=ssd300-resnet34",
+        "--hparams=image_size=257,backbone_name=resnet18",
+        "--mode=inference",
+        "--device=cpu",
+        "--precision=fp32",
+        "--batch_sizes=1,2",
+        "--dropped_steps=1",
+        "--timed_steps=1",
+        f"--output_dir={tmp_path}",
+    )
     for line in process.stdout:
         if "batch-1: " in line:
             break
     time.sleep(2)
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=120)
-    assert (process.returncode, error) == (143, "throughput_matrix.py: stopped by SIGTERM; run the same command to resume\n")
+    assert (process.returncode, error) == (
+        143,
+        "throughput_matrix.py: stopped by SIGTERM; run the same command to resume\n",
+    )
     rows = table(tmp_path)
     assert [row[:3] for row in rows] == [["1", "fp32", "1"], ["1", "fp32", "2"]]
     assert float(rows[0][3].removesuffix(" \\*")) > 0

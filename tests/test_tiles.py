@@ -36,8 +36,14 @@ def scene(objects, *, score=lambda part: 0.9, masks=False):
                 boxes.append([rows.min(), columns.min(), rows.max() + 1, columns.max() + 1])
                 scores.append(score(len(rows) / ((bottom - top) * (right - left))))
                 shown.append(run_lengths(seen[..., 0] == number))
-            found.append(DetectionRows.of_image(np.float32(boxes).reshape(-1, 4), np.float32(scores), np.full(len(boxes), 7),
-                                                masks=shown if masks else None))
+            found.append(
+                DetectionRows.of_image(
+                    np.float32(boxes).reshape(-1, 4),
+                    np.float32(scores),
+                    np.full(len(boxes), 7),
+                    masks=shown if masks else None,
+                )
+            )
         return found
 
     return image, detect
@@ -94,8 +100,11 @@ OBJECTS = {
 @pytest.mark.parametrize("likes", ["parts alike", "whole better", "parts better"])
 @pytest.mark.parametrize("name", OBJECTS)
 def test_every_object_is_found_once_and_whole(name, likes, whole):
-    score = {"parts alike": lambda part: 0.9, "whole better": lambda part: 0.5 + 0.4 * part,
-             "parts better": lambda part: 0.9 - 0.3 * part}[likes]
+    score = {
+        "parts alike": lambda part: 0.9,
+        "whole better": lambda part: 0.5 + 0.4 * part,
+        "parts better": lambda part: 0.9 - 0.3 * part,
+    }[likes]
     image, detect = scene(OBJECTS[name], score=score)
     [rows] = TiledDetector(detect, Tiling(size=(TILE, TILE), whole=whole), batch_size=3)([image])
     assert boxes_of(rows) == sorted(map(tuple, np.float32(OBJECTS[name]).tolist()))
@@ -116,9 +125,12 @@ def test_masks_are_put_together_in_the_image():
 
 
 def test_an_image_of_one_tile_is_detected_as_it_is():
-    rows = DetectionRows.of_image(np.float32([[-5, -5, 200, 200], [0, 0, 9, 9], [0, 0, 9, 9]]), np.float32([0.3, 0.2, 0.1]),
-                                  np.array([1, 1, 1]))
-    [found] = TiledDetector(lambda images: [rows] * len(images), TILING, batch_size=2)([np.zeros((100, 50, 3), np.uint8)])
+    rows = DetectionRows.of_image(
+        np.float32([[-5, -5, 200, 200], [0, 0, 9, 9], [0, 0, 9, 9]]), np.float32([0.3, 0.2, 0.1]), np.array([1, 1, 1])
+    )
+    [found] = TiledDetector(lambda images: [rows] * len(images), TILING, batch_size=2)(
+        [np.zeros((100, 50, 3), np.uint8)]
+    )
     assert found is rows
 
 
@@ -129,7 +141,9 @@ def test_batches_and_progress():
         sizes.append(len(images))
         return scene([])[1](images)
 
-    [rows] = TiledDetector(detect, TILING, batch_size=5, on_progress=lambda *counts: told.append(counts))([scene([])[0]])
+    [rows] = TiledDetector(detect, TILING, batch_size=5, on_progress=lambda *counts: told.append(counts))(
+        [scene([])[0]]
+    )
     assert (sizes, told) == ([5, 5, 2], [(5, 12), (10, 12), (12, 12)])
     assert rows.boxes.shape == (0, 4)
 
@@ -139,7 +153,9 @@ TWO = np.array([[0, 0, 100, 100], [0, 80, 100, 180]])
 
 def merged(boxes, scores, found_in, classes=None):
     classes = np.ones(len(boxes), int) if classes is None else np.array(classes)
-    parts = merged_over_tiles(np.float32(boxes), np.float32(scores), classes, np.array(found_in), tiles=TWO, size=(100, 180))
+    parts = merged_over_tiles(
+        np.float32(boxes), np.float32(scores), classes, np.array(found_in), tiles=TWO, size=(100, 180)
+    )
     return [sorted(numbers.tolist()) for numbers in parts]
 
 
@@ -162,8 +178,13 @@ def test_a_guess_at_the_whole_does_not_replace_a_sure_part():
 
 def test_moved_masks_are_those_of_the_whole_image():
     random = np.random.default_rng(0)
-    for height, width, whole, offset in [(5, 4, (5, 9), (0, 3)), (5, 4, (9, 9), (2, 3)), (6, 6, (6, 6), (0, 0)),
-                                         (3, 3, (7, 5), (4, 2)), (1, 1, (2, 2), (1, 1))]:
+    for height, width, whole, offset in [
+        (5, 4, (5, 9), (0, 3)),
+        (5, 4, (9, 9), (2, 3)),
+        (6, 6, (6, 6), (0, 0)),
+        (3, 3, (7, 5), (4, 2)),
+        (1, 1, (2, 2), (1, 1)),
+    ]:
         for share in (0, 0.3, 0.9, 1):
             mask, wanted = random.random((height, width)) < share, np.zeros(whole, bool)
             wanted[offset[0] : offset[0] + height, offset[1] : offset[1] + width] = mask

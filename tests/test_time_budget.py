@@ -58,10 +58,25 @@ def run(drawn, model_dir, monkeypatch, seconds_of, *, dies_at=None, **changes):
         return timed
 
     hparams = hyperparameters_of("efficientdet-d0", {**HPARAMS, "num_epochs": 100})
-    settings = {"hparams": hparams, "records": drawn.records("train"), "val_records": (), "val_json_file": None,
-                "class_names": drawn.class_names, "model_dir": str(model_dir), "batch_size": 4, "eval_batch_size": 4,
-                "checkpoint_period": 100, "checkpoint_steps": 2, "precision": "float32", "use_xla": False,
-                "training_mode": "train300", "calibration_images": 0, "loggers": (), "max_minutes": 1.0, **changes}
+    settings = {
+        "hparams": hparams,
+        "records": drawn.records("train"),
+        "val_records": (),
+        "val_json_file": None,
+        "class_names": drawn.class_names,
+        "model_dir": str(model_dir),
+        "batch_size": 4,
+        "eval_batch_size": 4,
+        "checkpoint_period": 100,
+        "checkpoint_steps": 2,
+        "precision": "float32",
+        "use_xla": False,
+        "training_mode": "train300",
+        "calibration_images": 0,
+        "loggers": (),
+        "max_minutes": 1.0,
+        **changes,
+    }
     with monkeypatch.context() as patch:
         patch.setattr(train_loop, "build_train_step", build_timed_step)
         train(TrainingConfig(**settings), clock=lambda: now[0])
@@ -131,6 +146,6 @@ def test_more_minutes_continue_a_finished_training_and_none_left_says_so(drawn, 
     assert rates(tmp_path) == first
     seconds = run(drawn, tmp_path, monkeypatch, lambda step: 2.0, max_minutes=2.0)
     assert 50 <= seconds <= 72
-    later = rates(tmp_path)[len(first):]
+    later = rates(tmp_path)[len(first) :]
     assert 0.4 * PEAK < later[0][1] < 0.6 * PEAK  # as half-way through a training of two minutes
     assert later[-1][1] < 0.1 * PEAK

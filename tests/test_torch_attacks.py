@@ -55,47 +55,56 @@ def test_a_pickle_of_python_that_calls_the_shell_is_refused(tmp_path, monkeypatc
     assert not (tmp_path / "touched").exists()
 
 
-@pytest.mark.parametrize(("value", "message"), [
-    (call(named("builtins", "getattr"), named("os", "path"), text("os")), "refers to builtins.getattr"),
-    (named("collections", "OrderedDict.__init__.__globals__"), "refers to collections.OrderedDict.__init__"),
-    (text("torch._utils") + text("_rebuild_tensor.__globals__") + b"\x93", "torch._utils._rebuild_tensor.__globals__"),
-    (named("copyreg", "_reconstructor"), "refers to copyreg._reconstructor"),
-    (named("torch", "load"), "refers to torch.load"),
-    (call(call(ORDERED), text("x")), "'Dictionary' object is not callable"),
-    (REBUILD + dictionary(__defaults__=tuple_of(integer(1))) + b"b", "gives a state to a function"),
-    (REBUILD + tuple_of(b"N", dictionary(__code__=b"N")) + b"b", "gives a state to a function"),
-    (named("torch", "FloatStorage") + dictionary(number=text("O")) + b"b", "gives a state to a StorageKind"),
-    (storage() + dictionary(count=integer(2**40)) + b"b", "gives a state to a Storage"),
-    (b"N" + tuple_of(integer(1)) + b"Q", "has the persistent id (1,)"),
-    (LAUGHS + b"Q", "has the persistent id (("),
-    (tuple_of(text("storage"), LAUGHS, text("0"), text("cpu"), integer(6)) + b"Q", "has a storage ('storage', (("),
-    (tuple_of(text("storage"), named("torch", "FloatStorage"), text("0"), text("cpu"), HUGE) + b"Q", "ValueError"),
-    (DEEP, "holds a tuple"),
-    (LAUGHS, "holds a tuple"),
-    (dictionary(a=LAUGHS), "its entry 'a' is a tuple"),
-    (b"}" + LAUGHS + b"Ns", "a key that is a tuple"),
-    (b"(" + LAUGHS + b"Nd", "a key that is a tuple"),
-    (call(ORDERED, b"](" + tuple_of(LAUGHS, b"N") + b"e"), "a key that is a tuple"),
-    (b"}" + DEEP + b"Ns", "a key that is a tuple"),
-    (b"(" + LAUGHS + b"\x91", "the operation FROZENSET"),
-    (b"}" + HUGE + b"Ns", "a key that is a int"),
-    (b"}" + integer(5) + tensor() + b"s", "its entry 5 is a Tensor"),
-    (HUGE, "holds a int"),
-    (dictionary(a=tensor(offset=2**70)), "from 0 to 281474976710656"),
-    (dictionary(a=call(REBUILD, storage(), integer(0), tuple_of(HUGE), tuple_of(integer(1)))), "from 0 to 281474976710656"),
-    (dictionary(a=call(REBUILD, storage(), LAUGHS, LAUGHS, LAUGHS)), "from 0 to 281474976710656"),
-    (dictionary(a=call(REBUILD, *[b"N"] * 100_000)), "positional arguments"),
-    (call(named("torch.nn.parameter", "Parameter"), *[tensor()] * 1000), "positional arguments"),
-    (b"\x96" + struct.pack("<Q", 2**40), "the operation BYTEARRAY8"),
-    (b"\x8e" + struct.pack("<Q", 2**40), "the operation BINBYTES8"),
-    (b"2" * 10, "the operation DUP"),
-    (b"\xff", "the operation 255"),
-    (b"", "IndexError"),
-    (b"h\7", "UnpicklingError"),
-    (b"t", "IndexError"),
-    (b"I" + b"9" * 100_000 + b"\n", "ValueError"),
-    (b"\x80\x63", "unsupported pickle protocol"),
-])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (call(named("builtins", "getattr"), named("os", "path"), text("os")), "refers to builtins.getattr"),
+        (named("collections", "OrderedDict.__init__.__globals__"), "refers to collections.OrderedDict.__init__"),
+        (
+            text("torch._utils") + text("_rebuild_tensor.__globals__") + b"\x93",
+            "torch._utils._rebuild_tensor.__globals__",
+        ),
+        (named("copyreg", "_reconstructor"), "refers to copyreg._reconstructor"),
+        (named("torch", "load"), "refers to torch.load"),
+        (call(call(ORDERED), text("x")), "'Dictionary' object is not callable"),
+        (REBUILD + dictionary(__defaults__=tuple_of(integer(1))) + b"b", "gives a state to a function"),
+        (REBUILD + tuple_of(b"N", dictionary(__code__=b"N")) + b"b", "gives a state to a function"),
+        (named("torch", "FloatStorage") + dictionary(number=text("O")) + b"b", "gives a state to a StorageKind"),
+        (storage() + dictionary(count=integer(2**40)) + b"b", "gives a state to a Storage"),
+        (b"N" + tuple_of(integer(1)) + b"Q", "has the persistent id (1,)"),
+        (LAUGHS + b"Q", "has the persistent id (("),
+        (tuple_of(text("storage"), LAUGHS, text("0"), text("cpu"), integer(6)) + b"Q", "has a storage ('storage', (("),
+        (tuple_of(text("storage"), named("torch", "FloatStorage"), text("0"), text("cpu"), HUGE) + b"Q", "ValueError"),
+        (DEEP, "holds a tuple"),
+        (LAUGHS, "holds a tuple"),
+        (dictionary(a=LAUGHS), "its entry 'a' is a tuple"),
+        (b"}" + LAUGHS + b"Ns", "a key that is a tuple"),
+        (b"(" + LAUGHS + b"Nd", "a key that is a tuple"),
+        (call(ORDERED, b"](" + tuple_of(LAUGHS, b"N") + b"e"), "a key that is a tuple"),
+        (b"}" + DEEP + b"Ns", "a key that is a tuple"),
+        (b"(" + LAUGHS + b"\x91", "the operation FROZENSET"),
+        (b"}" + HUGE + b"Ns", "a key that is a int"),
+        (b"}" + integer(5) + tensor() + b"s", "its entry 5 is a Tensor"),
+        (HUGE, "holds a int"),
+        (dictionary(a=tensor(offset=2**70)), "from 0 to 281474976710656"),
+        (
+            dictionary(a=call(REBUILD, storage(), integer(0), tuple_of(HUGE), tuple_of(integer(1)))),
+            "from 0 to 281474976710656",
+        ),
+        (dictionary(a=call(REBUILD, storage(), LAUGHS, LAUGHS, LAUGHS)), "from 0 to 281474976710656"),
+        (dictionary(a=call(REBUILD, *[b"N"] * 100_000)), "positional arguments"),
+        (call(named("torch.nn.parameter", "Parameter"), *[tensor()] * 1000), "positional arguments"),
+        (b"\x96" + struct.pack("<Q", 2**40), "the operation BYTEARRAY8"),
+        (b"\x8e" + struct.pack("<Q", 2**40), "the operation BINBYTES8"),
+        (b"2" * 10, "the operation DUP"),
+        (b"\xff", "the operation 255"),
+        (b"", "IndexError"),
+        (b"h\7", "UnpicklingError"),
+        (b"t", "IndexError"),
+        (b"I" + b"9" * 100_000 + b"\n", "ValueError"),
+        (b"\x80\x63", "unsupported pickle protocol"),
+    ],
+)
 def test_attacks_in_a_pickle_end_in_one_line(tmp_path, value, message):
     assert message in message_of(tmp_path / "a.pth", zipped(value))
     intact = (TESTDATA / "torch_zip.pth").read_bytes()
@@ -144,8 +153,12 @@ def test_attacks_in_a_tar_end_in_one_line(tmp_path):
     extended = tarfile.TarInfo("storages")
     extended.type, extended.size = tarfile.XHDTYPE, 2**33
     numbers = extended.tobuf() + b"1" * 10**6
-    for content, message in ((tar_of(storages=link), "a tar without storages"), (with_size(2**60), "cut short|without|damaged"),
-                             (with_size(-512), "cut short|without|damaged"), (numbers, "cut short|without|damaged")):
+    for content, message in (
+        (tar_of(storages=link), "a tar without storages"),
+        (with_size(2**60), "cut short|without|damaged"),
+        (with_size(-512), "cut short|without|damaged"),
+        (numbers, "cut short|without|damaged"),
+    ):
         found = message_of(path, content)
         assert found, message
         assert any(part in found for part in message.split("|")), found

@@ -16,7 +16,15 @@ from efficientdet.weights.torch_files import read_torch_file
 from program_support.errors import InputError
 
 FILES = ("torch_zip.pth", "torch_pickles.pth", "torch_tar.pth", "torch_tar_parameters.pth", "torch.safetensors")
-IN_TAR = {"conv1.weight", "conv1.transposed", "bn1.running_var", "double", "bytes", "shared.a", "shared.b"}  # types of 2017
+IN_TAR = {
+    "conv1.weight",
+    "conv1.transposed",
+    "bn1.running_var",
+    "double",
+    "bytes",
+    "shared.a",
+    "shared.b",
+}  # types of 2017
 SIX = np.arange(6, dtype=np.float32)
 
 
@@ -27,10 +35,12 @@ def read(path):
 @pytest.fixture
 def file(tmp_path):
     """Writes bytes and returns where."""
+
     def write(content):
         path = tmp_path / "weights.pth"
         path.write_bytes(content)
         return path
+
     return write
 
 
@@ -53,8 +63,14 @@ def test_weights_inside_a_training_and_of_data_parallel():
     """torch.save({"model": DataParallel(net).state_dict(), "optimizer": .., "epoch": 3})."""
     found = read(TESTDATA / "torch_training.pth")
     assert {name: array.shape for name, array in found.items()} == {
-        "conv.weight": (3, 2, 3, 3), "conv.bias": (3,), "bn.weight": (3,), "bn.bias": (3,), "bn.running_mean": (3,),
-        "bn.running_var": (3,), "bn.num_batches_tracked": ()}
+        "conv.weight": (3, 2, 3, 3),
+        "conv.bias": (3,),
+        "bn.weight": (3,),
+        "bn.bias": (3,),
+        "bn.running_mean": (3,),
+        "bn.running_var": (3,),
+        "bn.num_batches_tracked": (),
+    }
     np.testing.assert_array_equal(found["bn.running_var"], np.ones(3, np.float32))
 
 
@@ -88,18 +104,21 @@ def test_brain_floats_become_floats(file):
     np.testing.assert_array_equal(found["a"], np.float32([1, -3, np.inf]))
 
 
-@pytest.mark.parametrize(("value", "asked"), [
-    (call(named("os", "system"), text("touch touched")), "os.system"),
-    (call(named("builtins", "eval"), text("open('touched', 'w')")), "builtins.eval"),
-    (text("os") + text("system") + b"\x93" + tuple_of(text("touch touched")) + b"R", "os.system"),
-    (b"(" + text("touch touched") + b"ios\nsystem\n", "INST"),
-    (b"(" + named("os", "system") + text("touch touched") + b"o", "os.system"),
-    (named("torch.storage", "_load_from_bytes"), "torch.storage._load_from_bytes"),
-    (named("torch", "ComplexFloatStorage"), "torch.ComplexFloatStorage"),
-    (named("torch._utils", "_rebuild_qtensor"), "torch._utils._rebuild_qtensor"),
-    (b"\x82\x01", "EXT1"),
-    (b"\x8f", "EMPTY_SET"),
-])
+@pytest.mark.parametrize(
+    ("value", "asked"),
+    [
+        (call(named("os", "system"), text("touch touched")), "os.system"),
+        (call(named("builtins", "eval"), text("open('touched', 'w')")), "builtins.eval"),
+        (text("os") + text("system") + b"\x93" + tuple_of(text("touch touched")) + b"R", "os.system"),
+        (b"(" + text("touch touched") + b"ios\nsystem\n", "INST"),
+        (b"(" + named("os", "system") + text("touch touched") + b"o", "os.system"),
+        (named("torch.storage", "_load_from_bytes"), "torch.storage._load_from_bytes"),
+        (named("torch", "ComplexFloatStorage"), "torch.ComplexFloatStorage"),
+        (named("torch._utils", "_rebuild_qtensor"), "torch._utils._rebuild_qtensor"),
+        (b"\x82\x01", "EXT1"),
+        (b"\x8f", "EMPTY_SET"),
+    ],
+)
 def test_all_but_tensors_is_refused_by_name_and_nothing_is_done(file, tmp_path, monkeypatch, value, asked):
     monkeypatch.chdir(tmp_path)
     long = pickled(integer(0x1950A86A20F9469CFC6C)) + pickled(integer(1001)) + pickled(b"}")
@@ -112,50 +131,56 @@ def test_all_but_tensors_is_refused_by_name_and_nothing_is_done(file, tmp_path, 
     assert not (tmp_path / "touched").exists()
 
 
-@pytest.mark.parametrize(("value", "message"), [
-    (dictionary(a=integer(3)), "its entry 'a' is a int"),
-    (b"}", "holds nothing"),
-    (tensor(), "holds a Tensor"),
-    (b"}" + integer(1) + tensor() + b"s", "its entry 1 is a Tensor"),
-    (b"}" + tuple_of(integer(1)) + tensor() + b"s", "key that is a tuple"),
-    (dictionary(a=tensor() + b"}b"), "gives a tensor attributes"),
-    (dictionary(a=integer(1) + b"}b"), "gives a state to a int"),
-    (dictionary(a=call(integer(1))), "'int' object is not callable"),
-    (dictionary(a=call(named("torch", "FloatTensor"))), "a tensor without numbers"),
-    (dictionary(a=tensor(metadata=dictionary(neg=b"\x88"))), "metadata {'neg': True}"),
-    (dictionary(a=tensor(of=text("storage"))), "a tensor of a str"),
-    (dictionary(a=call(named("torch.nn.parameter", "Parameter"), integer(1))), "a parameter that is a int"),
-    (dictionary(a=text("0") + b"Q"), "persistent id '0'"),
-    (dictionary(a=tensor(), b=tensor((3,), of=storage(3))), "two storages with the key '0'"),
-    (dictionary(a=tensor(of=storage(-1))), "expected its type, a text key and a count"),
-    (dictionary(a=tensor(of=storage(2**60))), "has 24 bytes; expected 4611686018427387904 bytes"),
-    (dictionary(a=tensor(of=storage(key="../0"))), r"'data/../0' is missing"),
-    (dictionary(a=tensor((7,))), "expected a view of its storage of 6 numbers"),
-    (dictionary(a=tensor((2,), offset=5)), "expected a view of its storage"),
-    (dictionary(a=tensor((2, 2), (5, 1))), "expected a view of its storage"),
-    (dictionary(a=tensor((2**40,), (0,))), "expected at most the"),
-    (dictionary(a=tensor((0, 2**40, 2**40), (1, 1, 1))), "expected at most the"),
-    (dictionary(a=tensor((0, 2**62), (1, 1))), "from 0 to 281474976710656"),
-    (dictionary(a=tensor((-1,))), "expected integers from 0"),
-    (dictionary(a=tensor((6,), (-1,), 5)), "expected integers from 0"),
-    (dictionary(a=tensor((6,), offset=-1)), "expected integers from 0"),
-    (dictionary(a=tensor((6,), (1, 1))), "as many strides as dimensions"),
-    (dictionary(a=tensor((1,) * 17, (1,) * 17)), "as many strides as dimensions, at most 16"),
-])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (dictionary(a=integer(3)), "its entry 'a' is a int"),
+        (b"}", "holds nothing"),
+        (tensor(), "holds a Tensor"),
+        (b"}" + integer(1) + tensor() + b"s", "its entry 1 is a Tensor"),
+        (b"}" + tuple_of(integer(1)) + tensor() + b"s", "key that is a tuple"),
+        (dictionary(a=tensor() + b"}b"), "gives a tensor attributes"),
+        (dictionary(a=integer(1) + b"}b"), "gives a state to a int"),
+        (dictionary(a=call(integer(1))), "'int' object is not callable"),
+        (dictionary(a=call(named("torch", "FloatTensor"))), "a tensor without numbers"),
+        (dictionary(a=tensor(metadata=dictionary(neg=b"\x88"))), "metadata {'neg': True}"),
+        (dictionary(a=tensor(of=text("storage"))), "a tensor of a str"),
+        (dictionary(a=call(named("torch.nn.parameter", "Parameter"), integer(1))), "a parameter that is a int"),
+        (dictionary(a=text("0") + b"Q"), "persistent id '0'"),
+        (dictionary(a=tensor(), b=tensor((3,), of=storage(3))), "two storages with the key '0'"),
+        (dictionary(a=tensor(of=storage(-1))), "expected its type, a text key and a count"),
+        (dictionary(a=tensor(of=storage(2**60))), "has 24 bytes; expected 4611686018427387904 bytes"),
+        (dictionary(a=tensor(of=storage(key="../0"))), r"'data/../0' is missing"),
+        (dictionary(a=tensor((7,))), "expected a view of its storage of 6 numbers"),
+        (dictionary(a=tensor((2,), offset=5)), "expected a view of its storage"),
+        (dictionary(a=tensor((2, 2), (5, 1))), "expected a view of its storage"),
+        (dictionary(a=tensor((2**40,), (0,))), "expected at most the"),
+        (dictionary(a=tensor((0, 2**40, 2**40), (1, 1, 1))), "expected at most the"),
+        (dictionary(a=tensor((0, 2**62), (1, 1))), "from 0 to 281474976710656"),
+        (dictionary(a=tensor((-1,))), "expected integers from 0"),
+        (dictionary(a=tensor((6,), (-1,), 5)), "expected integers from 0"),
+        (dictionary(a=tensor((6,), offset=-1)), "expected integers from 0"),
+        (dictionary(a=tensor((6,), (1, 1))), "as many strides as dimensions"),
+        (dictionary(a=tensor((1,) * 17, (1,) * 17)), "as many strides as dimensions, at most 16"),
+    ],
+)
 def test_wrong_content_is_told_in_one_line(file, value, message):
     with pytest.raises(InputError, match=message) as caught:
         read(file(zipped(value)))
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [
-    b"}r\xff\xff\xff\x7f",  # a memo of 2^31 places
-    b"\x8d" + struct.pack("<Q", 2**40) + b"text",  # a text of 1 TB
-    b"\x8b" + struct.pack("<i", 2**31 - 1) + b"\1",  # a number of 2 GB
-    b"\x95" + struct.pack("<Q", 2**60),  # a frame
-    b"]" + b"\x85" * 100_000,  # a tuple in a tuple ..
-    b"}]" + b"\x85" * 100_000 + b"Ns",  # .. as a key
-])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"}r\xff\xff\xff\x7f",  # a memo of 2^31 places
+        b"\x8d" + struct.pack("<Q", 2**40) + b"text",  # a text of 1 TB
+        b"\x8b" + struct.pack("<i", 2**31 - 1) + b"\1",  # a number of 2 GB
+        b"\x95" + struct.pack("<Q", 2**60),  # a frame
+        b"]" + b"\x85" * 100_000,  # a tuple in a tuple ..
+        b"}]" + b"\x85" * 100_000 + b"Ns",  # .. as a key
+    ],
+)
 def test_a_pickle_takes_no_more_memory_than_it_is_long(file, value):
     path = file(zipped(value))
     tracemalloc.start()
@@ -175,20 +200,23 @@ def test_a_pickle_of_too_many_operations_is_refused(file):
 ONE = dictionary(a=tensor())
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (zipped(ONE, compression=zipfile.ZIP_DEFLATED, numbers=bytes(10**6)), "compressed or encrypted"),
-    (zipped(ONE, members={"archive/constants.pkl": b""}), "is a TorchScript program"),
-    (zipped(ONE, members={"other/data.pkl": b""}), "with 2 data.pkl"),
-    (zipped(ONE, members={"archive/data.pkl": None}), "with 0 data.pkl"),
-    (zipped(ONE, members={"archive/data/0": None}), "'data/0' is missing; expected 24 bytes"),
-    (zipped(ONE, numbers=bytes(23)), "has 23 bytes; expected 24 bytes"),
-    (zipped(ONE).replace(NUMBERS, bytes(24)), "damaged.*Bad CRC-32"),
-    (zipped(b"]" * (8 * 2**20 + 1)), "pickle has more than 8388608 bytes"),
-    (zipped(ONE)[:-5], "damaged zip"),
-    (b"PK\3\4", "damaged zip"),
-    (b"", "begins with b''"),
-    (b"GIF89a" + bytes(500), "begins with b'GIF89a"),
-])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (zipped(ONE, compression=zipfile.ZIP_DEFLATED, numbers=bytes(10**6)), "compressed or encrypted"),
+        (zipped(ONE, members={"archive/constants.pkl": b""}), "is a TorchScript program"),
+        (zipped(ONE, members={"other/data.pkl": b""}), "with 2 data.pkl"),
+        (zipped(ONE, members={"archive/data.pkl": None}), "with 0 data.pkl"),
+        (zipped(ONE, members={"archive/data/0": None}), "'data/0' is missing; expected 24 bytes"),
+        (zipped(ONE, numbers=bytes(23)), "has 23 bytes; expected 24 bytes"),
+        (zipped(ONE).replace(NUMBERS, bytes(24)), "damaged.*Bad CRC-32"),
+        (zipped(b"]" * (8 * 2**20 + 1)), "pickle has more than 8388608 bytes"),
+        (zipped(ONE)[:-5], "damaged zip"),
+        (b"PK\3\4", "damaged zip"),
+        (b"", "begins with b''"),
+        (b"GIF89a" + bytes(500), "begins with b'GIF89a"),
+    ],
+)
 def test_wrong_zips_are_told_in_one_line(file, content, message):
     with pytest.raises(InputError, match=message) as caught:
         read(file(content))
@@ -212,13 +240,26 @@ def long_layout(*, version=1001, keys=("0",), count=6, of=None):
 
 def test_pickles_one_after_the_other(file):
     np.testing.assert_array_equal(read(file(long_layout()))["a"], SIX)
-    view = tuple_of(text("storage"), named("torch", "FloatStorage"), text("0"), text("cpu"), integer(6),
-                    tuple_of(text("1"), integer(0), integer(6))) + b"Q"
+    view = (
+        tuple_of(
+            text("storage"),
+            named("torch", "FloatStorage"),
+            text("0"),
+            text("cpu"),
+            integer(6),
+            tuple_of(text("1"), integer(0), integer(6)),
+        )
+        + b"Q"
+    )
     for content, message in (
-        (long_layout(version=1002), "has version 1002"), (long_layout(keys=()), "names the storages"),
-        (long_layout(keys=("0", "0")), "names the storages"), (long_layout(keys=("1",)), "names the storages"),
-        (long_layout(count=5), "a storage of 5 numbers"), (long_layout(count=-1), "a storage of -1 numbers"),
-        (long_layout(count=2**62), "a storage of 4611686018427387904 numbers"), (long_layout()[:-1], "within"),
+        (long_layout(version=1002), "has version 1002"),
+        (long_layout(keys=()), "names the storages"),
+        (long_layout(keys=("0", "0")), "names the storages"),
+        (long_layout(keys=("1",)), "names the storages"),
+        (long_layout(count=5), "a storage of 5 numbers"),
+        (long_layout(count=-1), "a storage of -1 numbers"),
+        (long_layout(count=2**62), "a storage of 4611686018427387904 numbers"),
+        (long_layout()[:-1], "within"),
         (long_layout(of=view), "has the persistent id"),
     ):
         with pytest.raises(InputError, match=message):
@@ -227,20 +268,27 @@ def test_pickles_one_after_the_other(file):
 
 def test_numbers_before_parameters_as_torch_0_1_wrote_them(file):
     """A tensor that is made first and told later what it is, and a parameter around it."""
-    built = named("torch", "FloatTensor") + b")R" + tuple_of(
-        storage(), integer(2), tuple_of(integer(2), integer(2)), tuple_of(integer(2), integer(1))) + b"b"
+    built = (
+        named("torch", "FloatTensor")
+        + b")R"
+        + tuple_of(storage(), integer(2), tuple_of(integer(2), integer(2)), tuple_of(integer(2), integer(1)))
+        + b"b"
+    )
     parameter = call(named("torch.nn.parameter", "Parameter"), built) + tuple_of(b"\x88", b"\x89", b"N") + b"b"
     found = read(file(zipped(dictionary(a=built, b=parameter))))
     np.testing.assert_array_equal(found["a"], [[2, 3], [4, 5]])
     np.testing.assert_array_equal(found["b"], [[2, 3], [4, 5]])
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda content: content.replace(b"storages\0", b"storagez\0", 1), "damaged tar: invalid header at offset"),
-    (lambda content: content[:content.index(b"tensors\0")], "tar without tensors, pickle"),
-    (lambda content: content.replace(b"FloatStorage", b"FloatStorag3"), "refers to torch.FloatStorag3"),
-    (lambda content: content[:2000], "tar without tensors, pickle|cut short"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content.replace(b"storages\0", b"storagez\0", 1), "damaged tar: invalid header at offset"),
+        (lambda content: content[: content.index(b"tensors\0")], "tar without tensors, pickle"),
+        (lambda content: content.replace(b"FloatStorage", b"FloatStorag3"), "refers to torch.FloatStorag3"),
+        (lambda content: content[:2000], "tar without tensors, pickle|cut short"),
+    ],
+)
 def test_wrong_tars_are_told_in_one_line(file, change, message):
     with pytest.raises(InputError, match=message):
         read(file(change((TESTDATA / "torch_tar.pth").read_bytes())))
@@ -262,7 +310,9 @@ def test_damaged_files_are_read_or_refused(tmp_path, name):
         else:
             for _ in range(rng.randrange(1, 6)):
                 start, end = sorted(rng.choices(range(len(damaged)), k=2))
-                damaged[place % len(damaged):place % len(damaged) + 4 * (number % 4 == 3)] = damaged[start:min(end, start + 40)]
+                damaged[place % len(damaged) : place % len(damaged) + 4 * (number % 4 == 3)] = damaged[
+                    start : min(end, start + 40)
+                ]
         path.write_bytes(damaged)
         try:
             read(path)
@@ -273,6 +323,10 @@ def test_damaged_files_are_read_or_refused(tmp_path, name):
 
 
 def test_what_is_no_file_is_told(tmp_path):
-    for path, message in ((tmp_path, "is a folder"), (tmp_path / "nowhere", "No such file"), ("/dev/zero", "is a device")):
+    for path, message in (
+        (tmp_path, "is a folder"),
+        (tmp_path / "nowhere", "No such file"),
+        ("/dev/zero", "is a device"),
+    ):
         with pytest.raises(InputError, match=message):
             read_torch_file(path)

@@ -70,9 +70,17 @@ def drawn(tmp_path_factory):
 def config(drawn, model_dir, hparams=None, **changes):
     defaults = {
         "hparams": hyperparameters_of("efficientdet-d0", {**HPARAMS, **(hparams or {})}),
-        "records": drawn.records("train"), "val_records": drawn.records("val"), "val_json_file": None,
-        "class_names": drawn.class_names, "model_dir": str(model_dir), "batch_size": 4, "eval_batch_size": 4,
-        "checkpoint_period": 1, "precision": "float32", "use_xla": False}
+        "records": drawn.records("train"),
+        "val_records": drawn.records("val"),
+        "val_json_file": None,
+        "class_names": drawn.class_names,
+        "model_dir": str(model_dir),
+        "batch_size": 4,
+        "eval_batch_size": 4,
+        "checkpoint_period": 1,
+        "precision": "float32",
+        "use_xla": False,
+    }
     return TrainingConfig(**{**defaults, **changes})
 
 
@@ -80,8 +88,11 @@ def config(drawn, model_dir, hparams=None, **changes):
 def highest_scores_as_thresholds():
     """Evaluations store their highest score as the best threshold: these trainings are too short to find any."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coco_evaluation, "thresholds_to_store",
-                      lambda comparison: {"overall": float(comparison.scores.max()), "classes": {}})
+        patch.setattr(
+            coco_evaluation,
+            "thresholds_to_store",
+            lambda comparison: {"overall": float(comparison.scores.max()), "classes": {}},
+        )
         yield
 
 
@@ -89,8 +100,16 @@ def highest_scores_as_thresholds():
 def unbroken(drawn, tmp_path_factory):
     """(folder, numbers) of a training that evaluates after every epoch."""
     folder = tmp_path_factory.mktemp("unbroken")
-    numbers = train(config(drawn, folder, val_json_file=drawn.annotations("val"), validate=True, lr_tb=True,
-                           testdev_dir=str(folder / "testdev"))).metrics
+    numbers = train(
+        config(
+            drawn,
+            folder,
+            val_json_file=drawn.annotations("val"),
+            validate=True,
+            lr_tb=True,
+            testdev_dir=str(folder / "testdev"),
+        )
+    ).metrics
     return folder, numbers
 
 
@@ -108,8 +127,9 @@ def test_score_thresholds_lie_beside_the_weights_that_they_were_measured_of(unbr
     first, second, third, final = (thresholds_in(folder / f"metrics-{name}.json") for name in (1, 2, 3, "final"))
     assert len({first, second, third}) == 3
     assert final == third
-    assert [thresholds_in(folder / name) for name in ("ckpt-final", "ckpt", "emackpt-final", "ema_weights/emackpt-2")] == [
-        third, third, third, second]
+    assert [
+        thresholds_in(folder / name) for name in ("ckpt-final", "ckpt", "emackpt-final", "ema_weights/emackpt-2")
+    ] == [third, third, third, second]
     best = read_description(str(folder / "emackpt-best"))
     averaged = (first, second, third)[best.run["best_epoch"] - 1]
     assert (best.score_thresholds["overall"] == averaged) == (best.weights == "averaged")
@@ -127,8 +147,12 @@ def test_files(unbroken):
         for suffix in (".index", ".data-00000-of-00001", ".json"):
             assert (folder / f"{name}{suffix}").is_file(), name + suffix
     assert (folder / "emackpt-final" / "saved_model.pb").is_file()
-    assert sorted(file.name for file in folder.glob("metrics-*")) == ["metrics-1.json", "metrics-2.json", "metrics-3.json",
-                                                                      "metrics-final.json"]
+    assert sorted(file.name for file in folder.glob("metrics-*")) == [
+        "metrics-1.json",
+        "metrics-2.json",
+        "metrics-3.json",
+        "metrics-final.json",
+    ]
     assert (folder / "testdev" / "detections_test-dev2017_test_results.json").is_file()
     assert not [file for file in folder.rglob(".*") if file.is_file()]
 
@@ -147,8 +171,11 @@ def test_configuration_and_classes_lie_beside(unbroken, drawn):
     assert stored["hparams"]["learning_rate"] == HPARAMS["learning_rate"]
     assert stored["steps_per_epoch"] == STEPS
     assert read_class_names(folder / "classes.json") == drawn.class_names
-    for name, weights, step in (("ckpt-final", "raw and averaged", 12), ("ckpt", "raw and averaged", 12),
-                                ("ema_weights/emackpt-2", "averaged", 8)):
+    for name, weights, step in (
+        ("ckpt-final", "raw and averaged", 12),
+        ("ckpt", "raw and averaged", 12),
+        ("ema_weights/emackpt-2", "averaged", 8),
+    ):
         description = read_description(str(folder / name))
         assert (description.weights, description.global_step) == (weights, step)
         assert ClassNames.from_categories(description.categories) == drawn.class_names
@@ -159,10 +186,18 @@ def test_log_is_dllogger_s(unbroken):
     for entry in entries:
         assert all(isinstance(entry[name], str) for name in ("timestamp", "datetime", "elapsedtime"))
         assert set(entry) - {"timestamp", "datetime", "elapsedtime", "type"} == (
-            {"step", "data"} if entry["type"] == "LOG" else {"metric", "metadata"})
+            {"step", "data"} if entry["type"] == "LOG" else {"metric", "metadata"}
+        )
     merged = {name: value for entry in entries if entry["type"] == "LOG" for name, value in entry["data"].items()}
-    assert merged.keys() >= {"avg_fps_training", "avg_latency_training", "training_loss", "e2e_training_time", "epoch",
-                             "validation_accuracy_mAP", "val_cls_loss"}
+    assert merged.keys() >= {
+        "avg_fps_training",
+        "avg_latency_training",
+        "training_loss",
+        "e2e_training_time",
+        "epoch",
+        "validation_accuracy_mAP",
+        "val_cls_loss",
+    }
     steps = [entry["data"]["steps"] for entry in entries if "fps" in entry.get("data", {})]
     assert steps == [[i, i + 1] for i in range(3 * STEPS)]
 
@@ -176,8 +211,14 @@ def test_curves(unbroken):
     assert found["train/loss"] == [STEPS, 2 * STEPS, 3 * STEPS]
     assert found["learning_rate"] == list(range(1, 3 * STEPS + 1))
     assert found["validation/AP"] == [STEPS, 2 * STEPS, 3 * STEPS]
-    assert {"train/cls_loss", "train/box_loss", "train/reg_l2_loss", "train/gradient_norm", "examples/sec",
-            "validation/cls_loss"} <= found.keys()
+    assert {
+        "train/cls_loss",
+        "train/box_loss",
+        "train/reg_l2_loss",
+        "train/gradient_norm",
+        "examples/sec",
+        "validation/cls_loss",
+    } <= found.keys()
 
 
 def test_average_differs_from_the_weights_and_is_what_is_stored(unbroken):
@@ -252,8 +293,10 @@ def test_reading_reports_a_step_later_changes_nothing(unbroken, drawn, tmp_path,
     expected, found = (read_arrays(str(folder / "ckpt-final")) for folder in (unbroken[0], tmp_path))
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values, err_msg=name)
-    logged, wanted = ([line["step"] for line in log_of(folder) if "Latency" in line.get("data", {})]
-                      for folder in (tmp_path, unbroken[0]))
+    logged, wanted = (
+        [line["step"] for line in log_of(folder) if "Latency" in line.get("data", {})]
+        for folder in (tmp_path, unbroken[0])
+    )
     assert logged == wanted
 
 
@@ -310,16 +353,31 @@ def test_small_batches_are_calibrated(drawn, tmp_path):
 
 
 def test_mode_train_stops_early_and_evaluates_once_and_freezing(drawn, tmp_path):
-    start = {name: np.asarray(variable.value).copy() for name, variable in
-             named_variables(miniature_detector(len(drawn.class_names)).network).items()}
-    numbers = train(config(drawn, tmp_path, {"num_epochs": 8, "var_freeze_expr": "efficientnet-"},
-                           training_mode="train", num_examples_per_epoch=4, checkpoint_period=3)).metrics
+    start = {
+        name: np.asarray(variable.value).copy()
+        for name, variable in named_variables(miniature_detector(len(drawn.class_names)).network).items()
+    }
+    numbers = train(
+        config(
+            drawn,
+            tmp_path,
+            {"num_epochs": 8, "var_freeze_expr": "efficientnet-"},
+            training_mode="train",
+            num_examples_per_epoch=4,
+            checkpoint_period=3,
+        )
+    ).metrics
     measured = thresholds_in(tmp_path / "metrics-final.json")
-    assert [thresholds_in(tmp_path / name) for name in ("ckpt-final", "emackpt-final")] == [measured, measured] != [0, 0]
+    assert (
+        [thresholds_in(tmp_path / name) for name in ("ckpt-final", "emackpt-final")] == [measured, measured] != [0, 0]
+    )
     assert list(numbers) == list(MEASURE_NAMES)
     assert sorted(file.name for file in tmp_path.glob("metrics-*")) == ["metrics-7.json", "metrics-final.json"]
     assert read_description(str(tmp_path / "ckpt-final")).global_step == 7  # int(0.75 * 8) + 1 epochs of one step
-    assert sorted(file.name for file in (tmp_path / "ema_weights").glob("*.index")) == ["emackpt-3.index", "emackpt-6.index"]
+    assert sorted(file.name for file in (tmp_path / "ema_weights").glob("*.index")) == [
+        "emackpt-3.index",
+        "emackpt-6.index",
+    ]
     final = read_arrays(str(tmp_path / "ckpt-final"))
     frozen = [name for name in start if name.startswith("efficientnet-")]
     assert any(name.endswith("moving_mean") for name in frozen)
@@ -332,16 +390,28 @@ def test_mode_train_stops_early_and_evaluates_once_and_freezing(drawn, tmp_path)
         assert (final[name] != start[name]).any()
 
 
-@pytest.mark.parametrize(("expression", "message"), [("kernel", "matches no weight"),
-                                                      (".*", "freezes all weights")])
+@pytest.mark.parametrize(("expression", "message"), [("kernel", "matches no weight"), (".*", "freezes all weights")])
 def test_freezing_nothing_or_everything(drawn, tmp_path, expression, message):
     with pytest.raises(InputError, match=message):
         train(config(drawn, tmp_path, {"var_freeze_expr": expression}))
 
 
 def test_benchmark_without_average_saves_nothing(drawn, tmp_path):
-    assert train(config(drawn, tmp_path, {"moving_average_decay": 0.0}, benchmark=True, benchmark_steps=3, use_fake_data=True,
-                        val_records=(), log_steps=2)).metrics == {}
+    assert (
+        train(
+            config(
+                drawn,
+                tmp_path,
+                {"moving_average_decay": 0.0},
+                benchmark=True,
+                benchmark_steps=3,
+                use_fake_data=True,
+                val_records=(),
+                log_steps=2,
+            )
+        ).metrics
+        == {}
+    )
     assert sorted(file.name for file in tmp_path.iterdir()) == ["classes.json", "config.json", "lock", "time_log.txt"]
     steps = [entry["data"]["steps"] for entry in log_of(tmp_path) if "fps" in entry.get("data", {})]
     assert steps == [[0, 2], [2, 3]]
@@ -360,12 +430,19 @@ def test_starts_from_a_checkpoint_and_the_class_predictor_anew_for_other_classes
     for number, names in enumerate((drawn.class_names, other)):
         folder = tmp_path / str(number)
         with Journal(folder) as journal:
-            state = initial_state(config(drawn, folder, class_names=names, pretrained_ckpt=checkpoint),
-                                  precision="float32", world=World(), say=journal.say)
+            state = initial_state(
+                config(drawn, folder, class_names=names, pretrained_ckpt=checkpoint),
+                precision="float32",
+                world=World(),
+                say=journal.say,
+            )
         found = {name: np.asarray(variable.value) for name, variable in named_variables(state.detector.network).items()}
         same = {name for name, value in found.items() if (value == averages[f"{name}/ExponentialMovingAverage"]).all()}
-        assert found.keys() - same == (set() if names is drawn.class_names else
-                                       {name for name in found if name.startswith("class_net/class-predict/")})
+        assert found.keys() - same == (
+            set()
+            if names is drawn.class_names
+            else {name for name in found if name.startswith("class_net/class-predict/")}
+        )
         for value, average in zip(found.values(), state.average.averages, strict=True):
             assert (value == np.asarray(average)).all()
     assert "class_net/class-predict starts from scratch: the checkpoint has 5 classes" in capsys.readouterr().out
@@ -373,12 +450,26 @@ def test_starts_from_a_checkpoint_and_the_class_predictor_anew_for_other_classes
 
 def test_no_positive_anchor_stops(drawn, tmp_path, monkeypatch):
     monkeypatch.setattr(guards, "IMAGES_TO_SEE_A_POSITIVE", 12)
-    convert(read_coco(image_info_file=drawn.annotations("train")),
-            ConversionConfig(image_folder=str(drawn.folder / "train"), output_prefix=str(tmp_path / "bare"), num_shards=1,
-                             processes=1, max_bad_fraction=0.0), say=lambda line: None)
+    convert(
+        read_coco(image_info_file=drawn.annotations("train")),
+        ConversionConfig(
+            image_folder=str(drawn.folder / "train"),
+            output_prefix=str(tmp_path / "bare"),
+            num_shards=1,
+            processes=1,
+            max_bad_fraction=0.0,
+        ),
+        say=lambda line: None,
+    )
     with pytest.raises(InputError, match="no positive anchor in the first 12 images: the records contain no boxes"):
-        train(config(drawn, tmp_path / "out", records=(str(tmp_path / "bare-00000-of-00001.tfrecord"),),
-                     verify_records="never"))
+        train(
+            config(
+                drawn,
+                tmp_path / "out",
+                records=(str(tmp_path / "bare-00000-of-00001.tfrecord"),),
+                verify_records="never",
+            )
+        )
     assert not (tmp_path / "out" / "ckpt.index").exists()
 
 
@@ -428,7 +519,9 @@ def test_not_finite_again_and_again_stops(drawn, tmp_path, monkeypatch, on_nan):
 
 @pytest.mark.slow
 def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
-    found = iter([0.1, 0.2, 0.3, 0.25, 0.28, 0.3, 0.28])  # averaged, raw; ..; of the last epoch once more as it continues
+    found = iter(
+        [0.1, 0.2, 0.3, 0.25, 0.28, 0.3, 0.28]
+    )  # averaged, raw; ..; of the last epoch once more as it continues
 
     class Numbers:
         class_ap: ClassVar = {}
@@ -443,8 +536,10 @@ def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
         def table(self):
             return ""
 
-    monkeypatch.setattr("object_detection.coco.evaluation.CocoEvaluator.evaluate",
-                        lambda evaluator, rows: Numbers(dict.fromkeys(MEASURE_NAMES, next(found))))
+    monkeypatch.setattr(
+        "object_detection.coco.evaluation.CocoEvaluator.evaluate",
+        lambda evaluator, rows: Numbers(dict.fromkeys(MEASURE_NAMES, next(found))),
+    )
     for _ in range(2):  # the same command again does not train on
         train(config(drawn, tmp_path, {"num_epochs": 5}, patience=1))
         assert "AP has not improved in 1 evaluations: stopping after epoch 3" in capsys.readouterr().out
@@ -452,8 +547,10 @@ def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
     best, arrays = read_description(str(tmp_path / "emackpt-best")), read_arrays(str(tmp_path / "emackpt-best"))
     assert (best.weights, best.global_step, best.run["best_ap"]) == ("averaged", 2 * STEPS, 0.3)
     same_arrays(tmp_path / "emackpt-best", tmp_path / "ema_weights" / "emackpt-2")
-    assert any((array != arrays[name]).any() for name, array in
-               read_arrays(str(tmp_path / "ema_weights" / "emackpt-3")).items())
+    assert any(
+        (array != arrays[name]).any()
+        for name, array in read_arrays(str(tmp_path / "ema_weights" / "emackpt-3")).items()
+    )
     assert next(found, None) is None
     found = iter([0.1, 0.12, 0.1, 0.2])
     target = tmp_path / "target"
@@ -461,8 +558,10 @@ def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
     assert "target AP 0.15 not reached<" in (target / "report.html").read_text()
     first = read_description(str(target / "ckpt-final")).run["seconds"]
     train(config(drawn, target, target_ap=0.15))  # continues, and so does its clock
-    assert re.search(r"AP 0\.2000 reaches --target_ap=0\.15 after epoch 2, time to target \d+\.\d\d minutes\n",
-                     capsys.readouterr().out)
+    assert re.search(
+        r"AP 0\.2000 reaches --target_ap=0\.15 after epoch 2, time to target \d+\.\d\d minutes\n",
+        capsys.readouterr().out,
+    )
     best = read_description(str(target / "emackpt-best"))
     assert best.weights == "raw"
     assert 0 < first < best.run["best_seconds"] < read_description(str(target / "ckpt-final")).run["seconds"]
@@ -485,7 +584,12 @@ def progress_of(checkpoint):
 
 def exactly_the_same(folder, wanted):
     """Every number that a training leaves: weights, momentum, averages, the best, how far it came, the measures."""
-    for name in ("ckpt-final", f"ckpt-{3 * STEPS}", "emackpt-best", *(f"ema_weights/emackpt-{epoch}" for epoch in (1, 2, 3))):
+    for name in (
+        "ckpt-final",
+        f"ckpt-{3 * STEPS}",
+        "emackpt-best",
+        *(f"ema_weights/emackpt-{epoch}" for epoch in (1, 2, 3)),
+    ):
         found, expected = (read_arrays(str(place / name)) for place in (folder, wanted))
         assert found.keys() == expected.keys()
         assert [key for key in found if found[key].tobytes() != expected[key].tobytes()] == [], name
@@ -534,6 +638,7 @@ def test_killed_between_the_writes_of_an_evaluation_is_mended(unbroken, drawn, t
 
 def signalled(monkeypatch, moment, number):
     """Sends this process a signal once, when step number `moment` is done and before it is reported."""
+
     def build_signalling_step(detector, optimizer, *arguments, **options):
         step = build_train_step(detector, optimizer, *arguments, **options)
 
@@ -553,17 +658,21 @@ def signalled(monkeypatch, moment, number):
     monkeypatch.setattr(train_loop, "build_train_step", build_signalling_step)
 
 
-@pytest.mark.parametrize(("moment", "number", "unfinished"), [
-    (STEPS - 1, signal.SIGTERM, 1), (STEPS + 1, signal.SIGINT, 0)])
-def test_asked_to_stop_in_the_last_step_of_an_epoch_and_in_another(unbroken, drawn, tmp_path, monkeypatch, capsys, moment,
-                                                                   number, unfinished):
+@pytest.mark.parametrize(
+    ("moment", "number", "unfinished"), [(STEPS - 1, signal.SIGTERM, 1), (STEPS + 1, signal.SIGINT, 0)]
+)
+def test_asked_to_stop_in_the_last_step_of_an_epoch_and_in_another(
+    unbroken, drawn, tmp_path, monkeypatch, capsys, moment, number, unfinished
+):
     settings = config(drawn, tmp_path, val_json_file=drawn.annotations("val"))
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)  # perhaps this runs in the background
     with monkeypatch.context() as patch:
         signalled(patch, moment, number)
         outcome = train(settings)
     assert (outcome.stopped, outcome.stop_signal) == (True, number)
-    assert f"stop requested: saved after step {moment + 1}; --resume=auto, the default, resumes" in capsys.readouterr().out
+    assert (
+        f"stop requested: saved after step {moment + 1}; --resume=auto, the default, resumes" in capsys.readouterr().out
+    )
     stored = read_description(str(tmp_path / "ckpt"))
     assert (stored.global_step, stored.run["unfinished_epoch"]) == (moment + 1, unfinished)
     assert (tmp_path / "metrics-1.json").exists() is not bool(unfinished)
@@ -634,7 +743,9 @@ def test_losses_of_validation_do_not_depend_on_the_batch(drawn, tmp_path):
     for size in (1, 4, 6, 64):
         settings = config(drawn, tmp_path, eval_batch_size=size)
         state = initial_state(settings, precision="float32", world=World(), say=print)
-        inputs = InputConfig.letterboxed(image_size=(64, 64), batch_size=size, category_ids=drawn.class_names.category_ids)
+        inputs = InputConfig.letterboxed(
+            image_size=(64, 64), batch_size=size, category_ids=drawn.class_names.category_ids
+        )
         with StopRequest(World(), saved_step=int, unsaved_steps=int) as stop_request:
             evaluator = validation.Evaluator(settings, state, inputs=inputs, predict=None, stop_request=stop_request)
             found.append(evaluator.mean_losses())
@@ -648,7 +759,10 @@ def test_losses_of_validation_do_not_depend_on_the_batch(drawn, tmp_path):
 
 def test_a_rate_far_above_the_published_one_warns(drawn, tmp_path, capsys):
     train(config(drawn, tmp_path, {"learning_rate": None, "num_epochs": 1}, training_mode="train300", lr_per_64=0.17))
-    assert "warning: the learning rate 0.010625 is 2.1 times the published one for 4 images per step" in capsys.readouterr().out
+    assert (
+        "warning: the learning rate 0.010625 is 2.1 times the published one for 4 images per step"
+        in capsys.readouterr().out
+    )
 
 
 def test_two_rates_are_refused(drawn, tmp_path):

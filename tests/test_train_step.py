@@ -32,9 +32,16 @@ def batch_of(number, *, size=2, slots=4):
     return Batch(
         images=random.integers(0, 256, (size, 64, 64, 3), dtype=np.uint8),
         sizes=np.tile(np.int32([[64, 50]]), (size, 1)),
-        objects=Objects.of_boxes(boxes=boxes, classes=random.integers(0, 3, (size, slots)).astype(np.int32),
-                                 valid=np.tile([True, True, True, False], (size, 1)), crowd=np.zeros((size, slots), bool)),
-        image_ids=np.arange(size), positions=np.arange(size) + 100 * number, scales=np.ones((size, 2), np.float32))
+        objects=Objects.of_boxes(
+            boxes=boxes,
+            classes=random.integers(0, 3, (size, slots)).astype(np.int32),
+            valid=np.tile([True, True, True, False], (size, 1)),
+            crowd=np.zeros((size, slots), bool),
+        ),
+        image_ids=np.arange(size),
+        positions=np.arange(size) + 100 * number,
+        scales=np.ones((size, 2), np.float32),
+    )
 
 
 def setting(*, precision="float32", compiled=False, average=True, **overrides):
@@ -46,17 +53,21 @@ def setting(*, precision="float32", compiled=False, average=True, **overrides):
 
 
 def values(detector):
-    return {name: np.asarray(variable.value).copy()
-            for name, variable in named_variables(detector.network).items()}
+    return {name: np.asarray(variable.value).copy() for name, variable in named_variables(detector.network).items()}
 
 
 def averages_of(detector, average):
-    return {name: np.asarray(value).copy()
-            for name, value in zip(named_variables(detector.network), average.averages, strict=True)}
+    return {
+        name: np.asarray(value).copy()
+        for name, value in zip(named_variables(detector.network), average.averages, strict=True)
+    }
 
 
 def run_steps(step):
-    return [{name: float(value) for name, value in step(batch_of(number), rate).items()} for number, rate in enumerate(RATES)]
+    return [
+        {name: float(value) for name, value in step(batch_of(number), rate).items()}
+        for number, rate in enumerate(RATES)
+    ]
 
 
 def steps_by_hand(detector):
@@ -74,7 +85,9 @@ def steps_by_hand(detector):
         with tf.GradientTape() as tape:
             terms = losses_of_batch(detector, batch)
             loss = tf.add_n(list(terms.values()))
-        gradients = dict(zip(trainable, tape.gradient(loss, [variable.value for variable in trainable.values()]), strict=True))
+        gradients = dict(
+            zip(trainable, tape.gradient(loss, [variable.value for variable in trainable.values()]), strict=True)
+        )
         gradients = {name: np.asarray(gradient).astype(np.float64) for name, gradient in gradients.items()}
         norm = np.sqrt(sum(np.sum(gradient**2) for gradient in gradients.values()))
         cut = {name: g * min(1, CLIP / max(np.linalg.norm(g), 1e-30)) for name, g in gradients.items()}
@@ -85,8 +98,14 @@ def steps_by_hand(detector):
         decay = min(DECAY, (2 + number) / (11 + number))
         for name, value in values(detector).items():
             average[name] = decay * average[name] + (1 - decay) * value
-        reports.append({"loss": float(loss), "gradient_norm": norm, "positives": positives,
-                        **{name: float(term) for name, term in terms.items()}})
+        reports.append(
+            {
+                "loss": float(loss),
+                "gradient_norm": norm,
+                "positives": positives,
+                **{name: float(term) for name, term in terms.items()},
+            }
+        )
     return reports, values(detector), average
 
 
@@ -126,13 +145,22 @@ def test_without_an_average():
 
 def test_frozen_weights_stay():
     detector = miniature_detector()
-    frozen = [name for name in named_variables(detector.network)
-              if name.startswith("efficientnet-") and name.endswith("kernel")]
+    frozen = [
+        name
+        for name in named_variables(detector.network)
+        if name.startswith("efficientnet-") and name.endswith("kernel")
+    ]
     for name in frozen:
         named_variables(detector.network)[name].trainable = False
     before = values(detector)
-    run_steps(build_train_step(detector, build_optimizer(hyperparameters_of("efficientdet-d0", {}), precision="float32"),
-                               None, compiled=False))
+    run_steps(
+        build_train_step(
+            detector,
+            build_optimizer(hyperparameters_of("efficientdet-d0", {}), precision="float32"),
+            None,
+            compiled=False,
+        )
+    )
     moved = {name for name, value in values(detector).items() if (value != before[name]).any()}
     assert frozen
     assert not moved & set(frozen)
@@ -147,10 +175,14 @@ def test_parts_that_accumulate_equal_the_whole_batch(compiled):
         for layer in detector.network.layers:
             if isinstance(layer, BatchNormalization):
                 layer.trainable = False  # its statistics are those of a part
-        optimizer = build_optimizer(hyperparameters_of("efficientdet-d0", {"clip_gradients_norm": CLIP}), precision="float32")
+        optimizer = build_optimizer(
+            hyperparameters_of("efficientdet-d0", {"clip_gradients_norm": CLIP}), precision="float32"
+        )
         step = build_train_step(detector, optimizer, None, compiled=compiled, accumulate_steps=parts)
-        reports = [{name: float(value) for name, value in step(batch_of(number, size=4), rate).items()}
-                   for number, rate in enumerate(RATES)]
+        reports = [
+            {name: float(value) for name, value in step(batch_of(number, size=4), rate).items()}
+            for number, rate in enumerate(RATES)
+        ]
         results.append((reports, values(detector)))
     for reports, weights in results[1:]:
         for report, whole in zip(reports, results[0][0], strict=True):
@@ -162,7 +194,9 @@ def test_parts_that_accumulate_equal_the_whole_batch(compiled):
 def test_a_poisoned_weight_is_not_finite_even_where_the_loss_is():
     detector, _, _, step = setting()
     assert step(batch_of(0), 0.01)["finite"]
-    statistic = named_variables(detector.network)["efficientnet-miniature/blocks_0/tpu_batch_normalization/moving_variance"]
+    statistic = named_variables(detector.network)[
+        "efficientnet-miniature/blocks_0/tpu_batch_normalization/moving_variance"
+    ]
     statistic.assign(statistic.value + np.nan)  # training does not read it: the loss stays finite
     report = step(batch_of(1), 0.01)
     assert np.isfinite(report["loss"])
@@ -224,8 +258,18 @@ def test_jax_takes_the_same_steps(tmp_path):
     reports = run_steps(step)
     root = Path(__file__).resolve().parent.parent
     done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, timeout=200, cwd=root,
-        env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": f"{root}{os.pathsep}{root}/tests"})
+        [sys.executable, __file__, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=root,
+        env={
+            **os.environ,
+            "KERAS_BACKEND": "jax",
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONPATH": f"{root}{os.pathsep}{root}/tests",
+        },
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     with np.load(tmp_path / "end.npz") as found:
         for name, value in values(detector).items():
@@ -247,9 +291,12 @@ def _jax_half(folder: Path) -> None:
     step = build_train_step(detector, optimizer, average, compiled=True)
     reports = run_steps(step)
     step.store()
-    np.savez(folder / "end.npz", **values(detector),
-             **{f"average/{name}": value for name, value in averages_of(detector, average).items()},
-             **{f"report/{i}/{name}": value for i, report in enumerate(reports) for name, value in report.items()})
+    np.savez(
+        folder / "end.npz",
+        **values(detector),
+        **{f"average/{name}": value for name, value in averages_of(detector, average).items()},
+        **{f"report/{i}/{name}": value for i, report in enumerate(reports) for name, value in report.items()},
+    )
 
 
 if __name__ == "__main__":

@@ -8,18 +8,35 @@ from efficientdet.reports.training_report import RunSummary, page, write_report
 
 
 def summary(**changes):
-    return RunSummary(**{
-        "title": "efficientdet-d0 on <my> cells", "goal": "target AP < 0.6", "facts": {"records": 205, "classes": "a < b"},
-        "curves": {"train/loss": [(0, 3.0), (10, 1.0)], "validation/AP": [(10, 0.4)]},
-        "numbers": {"AP": 0.5569, "AP50": 0.8941}, "per_class": {"<RBC>": 0.55, "WBC": 0.0},
-        "seconds": {"input": 1.0, "compute": 9.0}, "images": [("image 7", np.zeros((8, 8, 3), np.uint8))], **changes})
+    return RunSummary(
+        **{
+            "title": "efficientdet-d0 on <my> cells",
+            "goal": "target AP < 0.6",
+            "facts": {"records": 205, "classes": "a < b"},
+            "curves": {"train/loss": [(0, 3.0), (10, 1.0)], "validation/AP": [(10, 0.4)]},
+            "numbers": {"AP": 0.5569, "AP50": 0.8941},
+            "per_class": {"<RBC>": 0.55, "WBC": 0.0},
+            "seconds": {"input": 1.0, "compute": 9.0},
+            "images": [("image 7", np.zeros((8, 8, 3), np.uint8))],
+            **changes,
+        }
+    )
 
 
 def test_everything_is_on_the_page_and_escaped(tmp_path):
     text = write_report(tmp_path, summary()).read_text()
     words = " ".join(Balanced(text).text)
-    for wanted in ("efficientdet-d0 on <my> cells", "<RBC>", "0.5569", "AP 0.557", "Largest share: compute, 90%.", "image 7",
-                   "a < b", "205", "target AP < 0.6"):
+    for wanted in (
+        "efficientdet-d0 on <my> cells",
+        "<RBC>",
+        "0.5569",
+        "AP 0.557",
+        "Largest share: compute, 90%.",
+        "image 7",
+        "a < b",
+        "205",
+        "target AP < 0.6",
+    ):
         assert wanted in words
     assert "<my>" not in text
     assert "http" not in text.replace("http-equiv", "")
@@ -30,7 +47,11 @@ def test_every_loss_of_a_family_is_in_the_chart_the_sum_first():
     points = [(1, 1.0), (2, 0.5)]
     tags = ("train/rpn_loss", "train/mask_loss", "train/loss", "train/det_loss", "train/loss_scale")
     words = Balanced(page(RunSummary(title="t", curves=dict.fromkeys(tags, points)))).text
-    assert [word.split()[-1] for word in words if word.endswith(("loss", "loss_scale"))] == ["loss", "rpn_loss", "mask_loss"]
+    assert [word.split()[-1] for word in words if word.endswith(("loss", "loss_scale"))] == [
+        "loss",
+        "rpn_loss",
+        "mask_loss",
+    ]
 
 
 def test_positions_by_hand():
@@ -54,8 +75,14 @@ def test_a_long_curve_is_thinned_to_what_can_be_seen():
 
 def test_long_times_nothing_to_measure_and_what_the_two_curves_of_ap_are():
     curve = [(1, 0.254), (2, 0.3)]
-    text = page(RunSummary(title="t", seconds={"compute": 1110.2}, numbers={"AP": 0.25, "APs": -1.0},
-                           curves={"validation/AP": curve, "validation/AP_raw": curve}))
+    text = page(
+        RunSummary(
+            title="t",
+            seconds={"compute": 1110.2},
+            numbers={"AP": 0.25, "APs": -1.0},
+            curves={"validation/AP": curve, "validation/AP_raw": curve},
+        )
+    )
     assert "1110.2 s" in text
     assert "-1.0000" not in text
     assert "AP (averaged weights)" in text

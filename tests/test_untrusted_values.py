@@ -1,6 +1,14 @@
 import pytest
 
-from dataset.files.untrusted_values import LARGEST_ID, finite_number, listed, shown, storable_text, told_with, whole_number
+from dataset.files.untrusted_values import (
+    LARGEST_ID,
+    finite_number,
+    listed,
+    shown,
+    storable_text,
+    told_with,
+    whole_number,
+)
 from program_support.errors import InputError
 
 
@@ -11,8 +19,17 @@ def test_shown_is_short_and_printable():
     wide = "x" * 100
     for _ in range(9):
         wide = (wide,) * 9
-    for value in ("x" * 10**6, list(range(10**6)), deep, wide, 10**4000, 1 << 10**6, [1 << 10**6], {"a" * 999: "b" * 999},
-                  "\ud800\n\0"):
+    for value in (
+        "x" * 10**6,
+        list(range(10**6)),
+        deep,
+        wide,
+        10**4000,
+        1 << 10**6,
+        [1 << 10**6],
+        {"a" * 999: "b" * 999},
+        "\ud800\n\0",
+    ):
         assert 0 < len(shown(value)) < 500
         assert shown(value).isprintable()
     assert shown("dög") == "'dög'"
@@ -25,7 +42,7 @@ def test_listed_is_short():
     assert len(listed(["x" * 500] * 500)) < 620
 
 
-@pytest.mark.parametrize("value", [True, None, "1", [1], float("nan"), float("inf"), 10**400, -10**400])
+@pytest.mark.parametrize("value", [True, None, "1", [1], float("nan"), float("inf"), 10**400, -(10**400)])
 def test_what_is_no_finite_number(value):
     with pytest.raises(InputError, match=r"^has area .*, expected a (finite )?number$"):
         finite_number(value, "area")

@@ -15,14 +15,17 @@ from program_support.errors import InputError
 
 def verified(paths, *, when="always", max_bad_fraction=0.01, category_ids=None):
     said = []
-    index = verify_records(index_records(paths), when=when, max_bad_fraction=max_bad_fraction, say=said.append,
-                           category_ids=category_ids)
+    index = verify_records(
+        index_records(paths), when=when, max_bad_fraction=max_bad_fraction, say=said.append, category_ids=category_ids
+    )
     return index, said
 
 
 def image_ids(index):
-    return [tf.train.Example.FromString(payload).features.feature["image/source_id"].bytes_list.value[0].decode()
-            for payload in RecordReader(index).read(np.arange(len(index)))]
+    return [
+        tf.train.Example.FromString(payload).features.feature["image/source_id"].bytes_list.value[0].decode()
+        for payload in RecordReader(index).read(np.arange(len(index)))
+    ]
 
 
 def refusal(paths, **settings):
@@ -37,7 +40,9 @@ def refusal(paths, **settings):
 
 @pytest.mark.parametrize("when", ["auto", "always"])
 def test_good_records_stay_and_an_image_without_boxes_is_one(tmp_path, when):
-    paths = [write(tmp_path / str(shard), [example(shard * 4 + i, boxes=i % 2) for i in range(4)]) for shard in range(2)]
+    paths = [
+        write(tmp_path / str(shard), [example(shard * 4 + i, boxes=i % 2) for i in range(4)]) for shard in range(2)
+    ]
     index, said = verified([*paths, write(tmp_path / "empty", [])], when=when, category_ids=(1,))
     assert (len(index), said) == (8, [])
 
@@ -129,8 +134,10 @@ def test_records_without_keys_are_left_out_up_to_the_fraction(tmp_path):
     paths = [write(tmp_path / "a", [example(0), without_box_keys(1)]), write(tmp_path / "b", [example(2), example(3)])]
     index, (warning,) = verified(paths, max_bad_fraction=0.25)
     assert image_ids(index) == ["0", "2", "3"]
-    assert warning == (f"warning: 1 of 4 records hold no box keys (image/object/bbox/..): 1.jpg, image 1 "
-                       f"(byte {starts([example(0)] * 2)[1]} of {tmp_path}/a); skipped")
+    assert warning == (
+        f"warning: 1 of 4 records hold no box keys (image/object/bbox/..): 1.jpg, image 1 "
+        f"(byte {starts([example(0)] * 2)[1]} of {tmp_path}/a); skipped"
+    )
     message = refusal(paths, max_bad_fraction=0.2)
     assert message.startswith("1 of 4 records hold no box keys")
     assert ": 25.00% of the records; expected at most 20.00%; if they are images without objects, " in message
@@ -156,20 +163,39 @@ def test_nothing_left_to_learn_from_is_refused_whatever_is_allowed(tmp_path):
 
 
 def test_reasons_are_counted_together_and_told_apart(tmp_path):
-    path = write(tmp_path / "a", [example(0), altered(1, {"encoded": None}), b"garbage", without_box_keys(3),
-                                  altered(4, {"encoded": [b"text"]}), example(5)])
+    path = write(
+        tmp_path / "a",
+        [
+            example(0),
+            altered(1, {"encoded": None}),
+            b"garbage",
+            without_box_keys(3),
+            altered(4, {"encoded": [b"text"]}),
+            example(5),
+        ],
+    )
     message = refusal([path], max_bad_fraction=0.5)
-    for reason in ("1 of 6 records hold no image", "1 of 6 records hold no tf.train.Example: no name",
-                   "1 of 6 records hold no box keys", "1 of 6 records hold an image that cannot be decoded: 4.jpg", "66.67%"):
+    for reason in (
+        "1 of 6 records hold no image",
+        "1 of 6 records hold no tf.train.Example: no name",
+        "1 of 6 records hold no box keys",
+        "1 of 6 records hold an image that cannot be decoded: 4.jpg",
+        "66.67%",
+    ):
         assert reason in message
     index, said = verified([path], max_bad_fraction=0.67)
     assert image_ids(index) == ["0", "5"]
     assert len(said) == 1
 
 
-@pytest.mark.parametrize(("features", "found"), [
-    ({"object/bbox/xmax": [0.5, 0.6]}, "lists of unequal lengths"), ({"object/bbox/xmin": [math.nan]}, "nan"),
-    ({"object/class/label": [9]}, r"unknown category ids [9], the categories are [1]")])
+@pytest.mark.parametrize(
+    ("features", "found"),
+    [
+        ({"object/bbox/xmax": [0.5, 0.6]}, "lists of unequal lengths"),
+        ({"object/bbox/xmin": [math.nan]}, "nan"),
+        ({"object/class/label": [9]}, r"unknown category ids [9], the categories are [1]"),
+    ],
+)
 def test_a_record_that_contradicts_itself_is_refused_whatever_is_allowed(tmp_path, features, found):
     payloads = [example(0), altered(1, features)]
     path = write(tmp_path / "shard", payloads)
@@ -187,5 +213,7 @@ def test_boxes_that_training_never_shows_count_against_the_fraction(tmp_path):
     index, (warning,) = verified([path], max_bad_fraction=0.25)
     assert len(index) == 2
     assert warning.endswith("; training ignores them")
-    pixels = write(tmp_path / "pixels", [altered(i, {f"object/bbox/{side}": [90.0] for side in SIDES}) for i in range(3)])
+    pixels = write(
+        tmp_path / "pixels", [altered(i, {f"object/bbox/{side}": [90.0] for side in SIDES}) for i in range(3)]
+    )
     assert "3 of 3 boxes have no area" in refusal([pixels])

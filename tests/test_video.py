@@ -32,8 +32,12 @@ def gray_video(tmp_path):
 
 def one_dog(images):
     """In each image a dog, and a cat whose score is too low to be drawn."""
-    return [DetectionRows.of_image(np.array([[30, 40, 80, 110], [0, 0, 9, 9]], np.float32), np.array([0.9, 0.3], np.float32),
-                                   np.array([8, 3])) for _ in images]
+    return [
+        DetectionRows.of_image(
+            np.array([[30, 40, 80, 110], [0, 0, 9, 9]], np.float32), np.array([0.9, 0.3], np.float32), np.array([8, 3])
+        )
+        for _ in images
+    ]
 
 
 def frames_of(path):
@@ -96,10 +100,12 @@ def test_a_video_that_was_cut_short_is_told(tmp_path, capsys):
         writer.write(np.full((HEIGHT, WIDTH, 3), 128, np.uint8))
     writer.release()
     content = (tmp_path / "whole.mkv").read_bytes()
-    (tmp_path / "cut.mkv").write_bytes(content[:len(content) // 2])
+    (tmp_path / "cut.mkv").write_bytes(content[: len(content) // 2])
     told = {}
     for name in ("whole", "cut"):
-        annotate_video(VideoConfig(source=str(tmp_path / f"{name}.mkv"), output_video=str(tmp_path / "a.mp4")), one_dog, NAMES)
+        annotate_video(
+            VideoConfig(source=str(tmp_path / f"{name}.mkv"), output_video=str(tmp_path / "a.mp4")), one_dog, NAMES
+        )
         told[name] = capsys.readouterr().out
     assert "is the file complete?" not in told["whole"]
     found = len(frames_of(tmp_path / "a.mp4")[1])
@@ -142,6 +148,7 @@ class Camera:
 @pytest.fixture
 def film(monkeypatch, tmp_path):
     """A function that films with a camera, a quarter of a second for each look at the clock -> rate and frames of the file."""
+
     def film(camera, detect=one_dog):
         clock = iter(np.arange(1000) * 0.25)
         with monkeypatch.context() as patch:
@@ -191,6 +198,10 @@ def test_a_camera_that_is_not_there_is_one_line(film, frames, tmp_path):
 
 def test_frames_are_handed_on_with_their_numbers(gray_video, tmp_path):
     found = []
-    annotate_video(VideoConfig(source=str(gray_video), output_video=str(tmp_path / "a.mp4"), batch_size=3), one_dog, NAMES,
-                   found=lambda number, frame, rows: found.append((number, frame.shape, rows.category_ids.tolist())))
+    annotate_video(
+        VideoConfig(source=str(gray_video), output_video=str(tmp_path / "a.mp4"), batch_size=3),
+        one_dog,
+        NAMES,
+        found=lambda number, frame, rows: found.append((number, frame.shape, rows.category_ids.tolist())),
+    )
     assert found == [(number, (HEIGHT, WIDTH, 3), [8]) for number in range(1, FRAMES + 1)]

@@ -14,7 +14,8 @@ def xml(*objects, name="", size=(20, 30)):
         f"<object><name>{label}</name><difficult>{difficult}</difficult><part><name>head</name><bndbox><xmin>0</xmin>"
         f"<ymin>0</ymin><xmax>1</xmax><ymax>1</ymax></bndbox></part><bndbox><xmin>{left}</xmin><ymin>{top}</ymin>"
         f"<xmax>{right}</xmax><ymax>{bottom}</ymax></bndbox></object>"
-        for label, left, top, right, bottom, difficult in objects)
+        for label, left, top, right, bottom, difficult in objects
+    )
     sides = f"<size><width>{size[1]}</width><height>{size[0]}</height></size>" if size else ""
     return f"<annotation><filename>{name}</filename>{sides}{boxes}</annotation>"
 
@@ -30,8 +31,13 @@ def test_agrees_with_the_same_annotations_as_coco(data_folder, other):
 
     def content(data):
         names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True))
-        return {image.file_name: (image.size, sorted((names[annotation.category_id], annotation.box_xywh)
-                                                     for annotation in image.objects)) for image in data.images}
+        return {
+            image.file_name: (
+                image.size,
+                sorted((names[annotation.category_id], annotation.box_xywh) for annotation in image.objects),
+            )
+            for image in data.images
+        }
 
     assert content(voc) == content(coco)
     assert voc.class_names.names == VOC_NAMES
@@ -77,32 +83,42 @@ def test_label_maps(tmp_path):
     for content in ({"nut": 7, "screw": 3}, {"categories": [{"id": 7, "name": "nut"}, {"id": 3, "name": "screw"}]}):
         path.write_text(json.dumps(content))
         assert read(tmp_path, label_map_file=str(path)).class_names.category_ids == (3, 7)
-    for content, message in (({"screw": 1}, "object 0 is of class 'nut'; the classes are screw"),
-                             ({"nut": "1"}, "class 'nut' has id '1'"), ([], "expected an object"),
-                             ({"nut": True}, "class 'nut' has id True"), ({"nut": 10**400}, "class 'nut' has id 100"),
-                             ({"nut": 1, " nut": 2}, "'nut' is the name of categories"),
-                             ({"nut": 1, "\ud800": 2}, "has name '.ud800', expected text"),
-                             ({"nut": 1, "bolt": 1}, "not ascending and distinct")):
+    for content, message in (
+        ({"screw": 1}, "object 0 is of class 'nut'; the classes are screw"),
+        ({"nut": "1"}, "class 'nut' has id '1'"),
+        ([], "expected an object"),
+        ({"nut": True}, "class 'nut' has id True"),
+        ({"nut": 10**400}, "class 'nut' has id 100"),
+        ({"nut": 1, " nut": 2}, "'nut' is the name of categories"),
+        ({"nut": 1, "\ud800": 2}, "has name '.ud800', expected text"),
+        ({"nut": 1, "bolt": 1}, "not ascending and distinct"),
+    ):
         path.write_text(json.dumps(content))
         with pytest.raises(InputError, match=message):
             read(tmp_path, label_map_file=str(path))
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("<annotation>", "a.xml: is not XML"),
-    ("<html></html>", "found <html> at the top"),
-    (xml(("cat", 1, "nan", 3, 4, 0)), r"object 0 \(cat\): ymin is 'nan'"),
-    (xml(("cat", 1, "", 3, 4, 0)), r"ymin is ''"),
-    (xml(("cat", 1, 2, 3, 4, 0), name="../../etc/passwd"), "is outside the image folder"),
-    (xml(("cat", 1, 2, 3, 4, 0), size=(20.5, 30)), "expected whole numbers"),
-    ("<annotation><object><name>cat</name></object></annotation>", "has no bndbox"),
-    (xml(), "contain no boxes"),
-    (xml(("cat", 1, "1" * 5000, 3, 4, 0)), r"ymin is '1{10,}\.\.\.1{10,}', expected a finite number"),
-    (xml(("cat", 1, 2, 3, 4, 0), size=("1" * 5000, 30)), r"its height is '1{10,}\.\.\.1{10,}', expected a finite"),
-    (xml(("c&#10;at", 1, 2, 3, 4, 0)), r"has name 'c\\nat', expected text of one line"),
-    ("<?xml version='1.0' encoding='klingon'?>" + xml(), "a.xml: declares the encoding 'klingon', which is unknown"),
-    ("<!DOCTYPE a [<!ENTITY b 'c'>]>" + xml(), "a.xml: declares entities"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<annotation>", "a.xml: is not XML"),
+        ("<html></html>", "found <html> at the top"),
+        (xml(("cat", 1, "nan", 3, 4, 0)), r"object 0 \(cat\): ymin is 'nan'"),
+        (xml(("cat", 1, "", 3, 4, 0)), r"ymin is ''"),
+        (xml(("cat", 1, 2, 3, 4, 0), name="../../etc/passwd"), "is outside the image folder"),
+        (xml(("cat", 1, 2, 3, 4, 0), size=(20.5, 30)), "expected whole numbers"),
+        ("<annotation><object><name>cat</name></object></annotation>", "has no bndbox"),
+        (xml(), "contain no boxes"),
+        (xml(("cat", 1, "1" * 5000, 3, 4, 0)), r"ymin is '1{10,}\.\.\.1{10,}', expected a finite number"),
+        (xml(("cat", 1, 2, 3, 4, 0), size=("1" * 5000, 30)), r"its height is '1{10,}\.\.\.1{10,}', expected a finite"),
+        (xml(("c&#10;at", 1, 2, 3, 4, 0)), r"has name 'c\\nat', expected text of one line"),
+        (
+            "<?xml version='1.0' encoding='klingon'?>" + xml(),
+            "a.xml: declares the encoding 'klingon', which is unknown",
+        ),
+        ("<!DOCTYPE a [<!ENTITY b 'c'>]>" + xml(), "a.xml: declares entities"),
+    ],
+)
 def test_refuses(tmp_path, text, message):
     (tmp_path / "a.xml").write_text(text)
     with pytest.raises(InputError, match=message):

@@ -12,8 +12,16 @@ SIDES = ("xmin", "xmax", "ymin", "ymax")
 def example(number, *, boxes=1, category_id=1):
     pixels = np.full((16, 16, 3), number % 256, np.uint8)
     objects = [RecordObject(box_xywh=(1, 1, 8, 8), category_id=category_id, category_name="a", area=64.0)] * boxes
-    return encode_record(Record(encoded=tf.io.encode_jpeg(pixels).numpy(), height=16, width=16, file_name=f"{number}.jpg",
-                                image_id=number, objects=objects))
+    return encode_record(
+        Record(
+            encoded=tf.io.encode_jpeg(pixels).numpy(),
+            height=16,
+            width=16,
+            file_name=f"{number}.jpg",
+            image_id=number,
+            objects=objects,
+        )
+    )
 
 
 def altered(number, features, *, boxes=1):
@@ -37,8 +45,18 @@ def _feature(values):
 
 
 def without_box_keys(number):
-    return altered(number, dict.fromkeys([*(f"object/bbox/{side}" for side in SIDES), "object/class/label",
-                                          "object/class/text", "object/is_crowd", "object/area"]))
+    return altered(
+        number,
+        dict.fromkeys(
+            [
+                *(f"object/bbox/{side}" for side in SIDES),
+                "object/class/label",
+                "object/class/text",
+                "object/is_crowd",
+                "object/area",
+            ]
+        ),
+    )
 
 
 def write(path, payloads):

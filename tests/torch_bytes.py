@@ -6,6 +6,7 @@ import zipfile
 
 NUMBERS = struct.pack("<6f", *range(6))  # of a storage of 6
 
+
 def text(value: str) -> bytes:
     return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
 
@@ -37,8 +38,15 @@ def storage(count=6, *, kind="FloatStorage", key="0") -> bytes:
 
 def tensor(shape=(6,), strides=(1,), offset=0, *, of=None, metadata=b"") -> bytes:
     numbers = [tuple_of(*map(integer, values)) for values in (shape, strides)]
-    return call(named("torch._utils", "_rebuild_tensor_v2"), of or storage(), integer(offset), *numbers, b"\x89",
-                call(named("collections", "OrderedDict")), metadata)
+    return call(
+        named("torch._utils", "_rebuild_tensor_v2"),
+        of or storage(),
+        integer(offset),
+        *numbers,
+        b"\x89",
+        call(named("collections", "OrderedDict")),
+        metadata,
+    )
 
 
 def pickled(value: bytes) -> bytes:

@@ -8,8 +8,11 @@ import numpy as np
 
 _LAST_NORMS = {True: "bn3", False: "bn2"}  # of a residual branch, with and without bottlenecks
 _FACTORS = (  # of a kernel's deviation, by its name
-    (r"backbone\.fpn\..*\.weight", 0.7), (r"head\.classification_head\.cls_logits\.weight", 0.3),
-    (r"head\.regression_head\.bbox_reg\.weight", 0.1), (r"loc\..*\.weight", 0.35), (r"conf\..*\.weight", 0.7),
+    (r"backbone\.fpn\..*\.weight", 0.7),
+    (r"head\.classification_head\.cls_logits\.weight", 0.3),
+    (r"head\.regression_head\.bbox_reg\.weight", 0.1),
+    (r"loc\..*\.weight", 0.35),
+    (r"conf\..*\.weight", 0.7),
     (r"rpn\.head\.(cls_logits|bbox_pred)\.weight", {"cls_logits": 0.5, "bbox_pred": 0.1}),
     (r"roi_heads\.box_predictor\.(cls_score|bbox_pred)\.weight", {"cls_score": 0.5, "bbox_pred": 0.3}),
 )
@@ -26,9 +29,16 @@ def recipe_weights(shapes, seed):
     """torch's name -> float32 array, of `named_shapes`."""
     norms = {name.rsplit(".", 1)[0] for name in shapes if name.endswith("running_var")}
     has_bottlenecks = any(".bn3" in name for name in norms)
-    return {name: _array(name, shape, np.random.default_rng([seed, zlib.crc32(name.encode())]),
-                         is_norm=name.rsplit(".", 1)[0] in norms, last_norm=_LAST_NORMS[has_bottlenecks]).astype(np.float32)
-            for name, shape in shapes.items()}
+    return {
+        name: _array(
+            name,
+            shape,
+            np.random.default_rng([seed, zlib.crc32(name.encode())]),
+            is_norm=name.rsplit(".", 1)[0] in norms,
+            last_norm=_LAST_NORMS[has_bottlenecks],
+        ).astype(np.float32)
+        for name, shape in shapes.items()
+    }
 
 
 def _array(name, shape, rng, *, is_norm, last_norm):

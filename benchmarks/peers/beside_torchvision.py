@@ -2,8 +2,9 @@
 
 `python benchmarks/peers/beside_torchvision.py --peer_python=peer/bin/python [--model=mask-rcnn-resnet50 --size=512]`.
 
-A turn is a training step of ours (assignment, losses, gradients, update), then one of theirs; with `--detect`, inference
-on one image by Keras and by PyTorch. Both have random weights, the same stages frozen, the same number of classes and boxes.
+A turn is a training step of ours (assignment, losses, gradients, update), then one of theirs; with `--detect`,
+inference on one image by Keras and by PyTorch. Both have random weights, the same stages frozen, the same number of
+classes and boxes.
 """
 
 import argparse
@@ -65,11 +66,19 @@ def main() -> None:
     keras.utils.set_random_seed(0)
     hparams = hyperparameters_of(arguments.model, {"image_size": arguments.size})  # both are square then
     detector = build_detector(hparams, num_classes=CLASSES)
-    ours = (our_detection(detector, size=arguments.size) if arguments.detect
-            else our_step(detector, hparams, size=arguments.size, batch_size=arguments.batch_size))
-    command = [arguments.peer_python, str(Path(__file__).with_name("peer_torchvision.py")), PEERS[arguments.model],
-               f"--size={arguments.size}", f"--batch_size={arguments.batch_size}",
-               *(["--channels_last"] if arguments.channels_last else [])]
+    ours = (
+        our_detection(detector, size=arguments.size)
+        if arguments.detect
+        else our_step(detector, hparams, size=arguments.size, batch_size=arguments.batch_size)
+    )
+    command = [
+        arguments.peer_python,
+        str(Path(__file__).with_name("peer_torchvision.py")),
+        PEERS[arguments.model],
+        f"--size={arguments.size}",
+        f"--batch_size={arguments.batch_size}",
+        *(["--channels_last"] if arguments.channels_last else []),
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
         assert peer.stdin is not None and peer.stdout is not None  # noqa: PT018
         said = peer.stdout.readline().strip()
@@ -91,9 +100,12 @@ def main() -> None:
         print(f"{name:<12} median {statistics.median(values):.3f} s, {min(values):.3f} to {max(values):.3f}")
     ratios = [their / our for our, their in timed]
     print(f"torchvision's time by ours: median {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
-    print(f"{arguments.model}, {'detection' if arguments.detect else 'training step'}, {arguments.size} px, batch "
-          f"{1 if arguments.detect else arguments.batch_size}; {said}; {device_name()}, peak memory "
-          f"{peak_host_memory() / 2**20:.0f} MiB, " + ", ".join(f"{name} {version}" for name, version in versions().items()))
+    print(
+        f"{arguments.model}, {'detection' if arguments.detect else 'training step'}, {arguments.size} px, batch "
+        f"{1 if arguments.detect else arguments.batch_size}; {said}; {device_name()}, peak memory "
+        f"{peak_host_memory() / 2**20:.0f} MiB, "
+        + ", ".join(f"{name} {version}" for name, version in versions().items())
+    )
 
 
 if __name__ == "__main__":

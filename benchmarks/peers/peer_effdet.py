@@ -35,7 +35,9 @@ def main() -> None:
     on_gpu = arguments.device != "cpu"
     model = create_model("tf_efficientdet_d0", pretrained=False, pretrained_backbone=False, bench_task="")
     if arguments.onnx:
-        torch.onnx.export(model.eval(), (torch.randn(1, 3, 512, 512),), arguments.onnx, dynamo=True, external_data=False)
+        torch.onnx.export(
+            model.eval(), (torch.randn(1, 3, 512, 512),), arguments.onnx, dynamo=True, external_data=False
+        )
         return
     model = model.to(arguments.device, memory_format=torch.channels_last).eval()
     network = torch.compile(model) if arguments.compile else model
@@ -54,8 +56,10 @@ def main() -> None:
             seconds.append(time.perf_counter() - start)
         seconds = seconds[3:]
         median = statistics.median(seconds)
-        print(f"{name:<28} {batch_size / median:6.2f} images/s, {median:.4f} s, {min(seconds):.4f} to {max(seconds):.4f}",
-              flush=True)
+        print(
+            f"{name:<28} {batch_size / median:6.2f} images/s, {median:.4f} s, {min(seconds):.4f} to {max(seconds):.4f}",
+            flush=True,
+        )
 
     def drawn(batch_size):
         images = torch.randn(batch_size, 3, 512, 512, device=arguments.device)
@@ -73,8 +77,10 @@ def main() -> None:
         sum((output.float() ** 2).sum() for outputs in outputs_of(images) for output in outputs).backward()
 
     show(f"forward and backward, batch {arguments.training}", arguments.training, forward_and_backward)
-    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB; torch {torch.__version__}, "
-          f"{torch.get_num_threads()} threads, {torch.cuda.get_device_name() if on_gpu else 'cpu'}")
+    print(
+        f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB; torch {torch.__version__}, "
+        f"{torch.get_num_threads()} threads, {torch.cuda.get_device_name() if on_gpu else 'cpu'}"
+    )
 
 
 if __name__ == "__main__":

@@ -21,12 +21,17 @@ from torch_recipe import drawn_steps, recipe_weights  # noqa: E402
 def main() -> None:
     """Write retinanet_first_steps.npz: classification and box loss of each step."""
     backbone = detection.backbone_utils.resnet_fpn_backbone(
-        backbone_name="resnet18", weights=None, norm_layer=torchvision.ops.FrozenBatchNorm2d, trainable_layers=3,
+        backbone_name="resnet18",
+        weights=None,
+        norm_layer=torchvision.ops.FrozenBatchNorm2d,
+        trainable_layers=3,
         returned_layers=[2, 3, 4],
-        extra_blocks=torchvision.ops.feature_pyramid_network.LastLevelP6P7(256, 256))
+        extra_blocks=torchvision.ops.feature_pyramid_network.LastLevelP6P7(256, 256),
+    )
     model = detection.RetinaNet(backbone, 12)
     model.transform = detection.transform.GeneralizedRCNNTransform(
-        128, 128, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225], fixed_size=(128, 128))
+        128, 128, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225], fixed_size=(128, 128)
+    )
     published = {_published(name): name for name in model.state_dict()}
     shapes = {name: tuple(model.state_dict()[theirs].shape) for name, theirs in published.items()}
     weights = recipe_weights(shapes, 110)
@@ -35,9 +40,13 @@ def main() -> None:
     optimizer = torch.optim.Adam([weight for weight in model.parameters() if weight.requires_grad], lr=1e-4)
     found = []
     for images, boxes, labels in drawn_steps():
-        losses = model([torch.from_numpy(image).permute(2, 0, 1) / 255 for image in images],
-                       [{"boxes": torch.from_numpy(of_image[:, [1, 0, 3, 2]]), "labels": torch.from_numpy(kinds)}
-                        for of_image, kinds in zip(boxes, labels, strict=True)])
+        losses = model(
+            [torch.from_numpy(image).permute(2, 0, 1) / 255 for image in images],
+            [
+                {"boxes": torch.from_numpy(of_image[:, [1, 0, 3, 2]]), "labels": torch.from_numpy(kinds)}
+                for of_image, kinds in zip(boxes, labels, strict=True)
+            ],
+        )
         optimizer.zero_grad()
         sum(losses.values()).backward()
         optimizer.step()

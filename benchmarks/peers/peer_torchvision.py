@@ -3,9 +3,9 @@
     python -m venv peer && peer/bin/pip install torch torchvision onnx onnxscript
     peer/bin/python benchmarks/peers/peer_torchvision.py retinanet_resnet50_fpn --size=512 --batch_size=2
 
-Reads commands, one per line, and prints the time of each in seconds: "step" (forward, losses, backward and update of the
-detector on random images and boxes), "detect" (a batch of one, from float images to boxes). `beside_torchvision.py` starts it.
-With `--onnx=FILE` it only writes the detector of batch 1, including suppression.
+Reads commands, one per line, and prints the time of each in seconds: "step" (forward, losses, backward and update of
+the detector on random images and boxes), "detect" (a batch of one, from float images to boxes). `beside_torchvision.py`
+starts it. With `--onnx=FILE` it only writes the detector of batch 1, including suppression.
 """
 
 import argparse
@@ -22,9 +22,19 @@ def detector_of(name: str, *, classes: int, size: int) -> torch.nn.Module:
     models = torchvision.models.detection
     is_retinanet = name.startswith("retinanet")
     backbone = models.backbone_utils.resnet_fpn_backbone(
-        backbone_name="resnet50", weights=None, norm_layer=torchvision.ops.FrozenBatchNorm2d, trainable_layers=3,
-        **({"returned_layers": [2, 3, 4], "extra_blocks": torchvision.ops.feature_pyramid_network.LastLevelP6P7(256, 256)}
-           if is_retinanet else {}))
+        backbone_name="resnet50",
+        weights=None,
+        norm_layer=torchvision.ops.FrozenBatchNorm2d,
+        trainable_layers=3,
+        **(
+            {
+                "returned_layers": [2, 3, 4],
+                "extra_blocks": torchvision.ops.feature_pyramid_network.LastLevelP6P7(256, 256),
+            }
+            if is_retinanet
+            else {}
+        ),
+    )
     kind = models.RetinaNet if is_retinanet else models.MaskRCNN
     return kind(backbone, classes, min_size=size, max_size=size)
 
@@ -50,12 +60,21 @@ def main() -> None:
         torch.onnx.export(model.eval(), (images[:1],), arguments.onnx, opset_version=18, dynamo=False)
         return
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    optimizer = (torch.optim.Adam(weights, lr=1e-4, foreach=True) if arguments.model.startswith("retinanet")
-                 else torch.optim.SGD(weights, lr=1e-4, momentum=0.9, weight_decay=1e-4, foreach=True))
+    optimizer = (
+        torch.optim.Adam(weights, lr=1e-4, foreach=True)
+        if arguments.model.startswith("retinanet")
+        else torch.optim.SGD(weights, lr=1e-4, momentum=0.9, weight_decay=1e-4, foreach=True)
+    )
     corners = torch.rand(arguments.batch_size, 8, 2) * size * 0.6
     boxes = torch.cat([corners, corners + size * (0.05 + 0.3 * torch.rand(arguments.batch_size, 8, 2))], dim=-1)
-    targets = [{"boxes": of_image, "labels": torch.randint(1, arguments.classes, (8,)),
-                "masks": torch.ones(8, size, size, dtype=torch.uint8)} for of_image in boxes]
+    targets = [
+        {
+            "boxes": of_image,
+            "labels": torch.randint(1, arguments.classes, (8,)),
+            "masks": torch.ones(8, size, size, dtype=torch.uint8),
+        }
+        for of_image in boxes
+    ]
 
     def step():
         model.train()
@@ -68,7 +87,10 @@ def main() -> None:
         with torch.inference_mode():
             model(images[:1])
 
-    print(f"torchvision {torchvision.__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads", flush=True)
+    print(
+        f"torchvision {torchvision.__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads",
+        flush=True,
+    )
     for line in sys.stdin:
         start = time.perf_counter()
         {"step": step, "detect": detect}[line.strip()]()

@@ -34,14 +34,17 @@ class Cell(NamedTuple):
         return f"{self.model}-{self.mode}-{self.gpus}x-{self.precision}-batch-{self.batch_size}"
 
 
-def cells_of(*, model: str, mode: str, gpus: Sequence[int], precisions: Sequence[str], batch_sizes: Sequence[int]
-             ) -> list[Cell]:
+def cells_of(
+    *, model: str, mode: str, gpus: Sequence[int], precisions: Sequence[str], batch_sizes: Sequence[int]
+) -> list[Cell]:
     """Return all cells, fewest GPUs first. Raises InputError for an unknown precision."""
     for precision in precisions:
         if precision not in PRECISIONS:
             raise InputError(f"--precision={','.join(precisions)}: expected some of {','.join(PRECISIONS)}")
-    return [Cell(model, mode, *rest) for rest in itertools.product(dict.fromkeys(gpus), dict.fromkeys(precisions),
-                                                                   dict.fromkeys(batch_sizes))]
+    return [
+        Cell(model, mode, *rest)
+        for rest in itertools.product(dict.fromkeys(gpus), dict.fromkeys(precisions), dict.fromkeys(batch_sizes))
+    ]
 
 
 class Machine(NamedTuple):
@@ -79,7 +82,11 @@ class Machine(NamedTuple):
     def why_not(self, cell: Cell) -> str:
         """Return why a cell cannot run here; empty if it can."""
         if cell.gpus > self.count:
-            return f"{self.count} GPU{'s' * (self.count != 1)} here" if self.device == "gpu" else f"{self.name} here, no GPU"
+            return (
+                f"{self.count} GPU{'s' * (self.count != 1)} here"
+                if self.device == "gpu"
+                else f"{self.name} here, no GPU"
+            )
         if cell.mode == "inference" and cell.gpus > 1:
             return "inference is one process"
         if cell.gpus > 1 and not self.has_horovod:

@@ -35,15 +35,22 @@ def training_figures(log: Path, *, dropped: int) -> Figures | None:
     """Return the figures in the log of `train.py --benchmark`; None if the log is incomplete."""
     intervals = read_intervals(log)
     speed = average_speed(intervals, dropped=dropped)
-    surroundings = next((entry["data"] for entry in read_log(log)
-                         if "machine_multiply_adds_per_second" in entry.get("data", {})), None)
+    surroundings = next(
+        (entry["data"] for entry in read_log(log) if "machine_multiply_adds_per_second" in entry.get("data", {})), None
+    )
     if speed is None or surroundings is None:
         return None
     timed = intervals[dropped:]
     waited = sum(interval.input_seconds for interval in timed) / sum(interval.seconds for interval in timed)
-    return Figures(images_per_second=speed.images_per_second, p50_ms=1000 * speed.p50, p95_ms=1000 * speed.p95,
-                   input_share=waited, dropped_steps=dropped, timed_steps=len(timed),
-                   **_beside(surroundings, speed.images_per_second))
+    return Figures(
+        images_per_second=speed.images_per_second,
+        p50_ms=1000 * speed.p50,
+        p95_ms=1000 * speed.p95,
+        input_share=waited,
+        dropped_steps=dropped,
+        timed_steps=len(timed),
+        **_beside(surroundings, speed.images_per_second),
+    )
 
 
 def inference_figures(report: Path, *, dropped: int) -> Figures | None:
@@ -52,13 +59,23 @@ def inference_figures(report: Path, *, dropped: int) -> Figures | None:
         return None
     found = json.loads(report.read_text(encoding="utf-8"))
     latency, rate = found["latency_ms"]["end_to_end"], found["images_per_s"]["end_to_end"]
-    return Figures(images_per_second=rate, p50_ms=latency["p50"], p95_ms=latency["p95"], input_share=None,
-                   dropped_steps=dropped, timed_steps=found["runs"], **_beside(found, rate))
+    return Figures(
+        images_per_second=rate,
+        p50_ms=latency["p50"],
+        p95_ms=latency["p95"],
+        input_share=None,
+        dropped_steps=dropped,
+        timed_steps=found["runs"],
+        **_beside(found, rate),
+    )
 
 
 def _beside(surroundings: Mapping[str, Any], images_per_second: float) -> dict[str, Any]:
     work = surroundings["multiply_adds_per_image"]
-    return {"memory_bytes": surroundings["peak_device_memory_bytes"] or surroundings["peak_host_memory_bytes"],
-            "multiply_adds_per_image": work,
-            "arithmetic_share": images_per_second * work / surroundings["machine_multiply_adds_per_second"],
-            "device": surroundings["device"], "load_average": surroundings["load_average"]}
+    return {
+        "memory_bytes": surroundings["peak_device_memory_bytes"] or surroundings["peak_host_memory_bytes"],
+        "multiply_adds_per_image": work,
+        "arithmetic_share": images_per_second * work / surroundings["machine_multiply_adds_per_second"],
+        "device": surroundings["device"],
+        "load_average": surroundings["load_average"],
+    }

@@ -50,13 +50,17 @@ def run_cell(cell: Cell, launch: Launch) -> Outcome:
         return Outcome(None, f"not finished within {launch.minutes} minutes")
     if done.returncode:
         return Outcome(None, _reason(done.returncode, done.stdout))
-    figures = (training_figures(folder / "time_log.txt", dropped=launch.dropped) if cell.mode == "training" else
-               inference_figures(folder / "report.json", dropped=launch.dropped))
+    figures = (
+        training_figures(folder / "time_log.txt", dropped=launch.dropped)
+        if cell.mode == "training"
+        else inference_figures(folder / "report.json", dropped=launch.dropped)
+    )
     return Outcome(figures, "" if figures else "it ended well, but logged no speed")
 
 
 def commit_here() -> str:
     """Return the commit of this checkout, marked if files differ from it."""
+
     def git(*words):
         done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
         return done.stdout.strip() if done.returncode == 0 else None
@@ -66,32 +70,60 @@ def commit_here() -> str:
 
 
 def _command(cell: Cell, launch: Launch, folder: Path) -> list[str]:
-    shared = [f"MODEL={cell.model}", f"NGPU={cell.gpus}", f"BS={cell.batch_size}", f"MODEL_DIR={folder}", "BACKBONE=",
-              f"DEVICE={launch.device}", f"HPARAMS={launch.hparams}", f"PYTHON={launch.python}",
-              f"--precision={PRECISIONS[cell.precision]}"]  # after the launcher's own flag, which would be float32 on a CPU
+    shared = [
+        f"MODEL={cell.model}",
+        f"NGPU={cell.gpus}",
+        f"BS={cell.batch_size}",
+        f"MODEL_DIR={folder}",
+        "BACKBONE=",
+        f"DEVICE={launch.device}",
+        f"HPARAMS={launch.hparams}",
+        f"PYTHON={launch.python}",
+        f"--precision={PRECISIONS[cell.precision]}",
+    ]  # after the launcher's own flag, which would be float32 on a CPU
     if cell.mode == "training":
-        return ["bash", str(ROOT / "scripts" / "benchmark" / "training.sh"), *shared, f"TRAIN={launch.records}",
-                f"STEPS={launch.dropped + launch.timed}"]
-    return ["bash", str(ROOT / "scripts" / "benchmark" / "inference.sh"), *shared, f"RUNS={launch.timed}",
-            f"--bm_warm_up_runs={launch.dropped}", f"--output_json={folder / 'report.json'}"]
+        return [
+            "bash",
+            str(ROOT / "scripts" / "benchmark" / "training.sh"),
+            *shared,
+            f"TRAIN={launch.records}",
+            f"STEPS={launch.dropped + launch.timed}",
+        ]
+    return [
+        "bash",
+        str(ROOT / "scripts" / "benchmark" / "inference.sh"),
+        *shared,
+        f"RUNS={launch.timed}",
+        f"--bm_warm_up_runs={launch.dropped}",
+        f"--output_json={folder / 'report.json'}",
+    ]
 
 
 def _environment(cell: Cell) -> dict[str, str]:
     """Return the environment of a cell.
 
-    NVIDIA's libraries round float32 to TF32 by default, also in the matrix product that is timed for comparison. Horovod's
-    stall timeout is off, as a step may be slow in several processes; a cell that hangs ends after --minutes_per_cell.
+    NVIDIA's libraries round float32 to TF32 by default, also in the matrix product that is timed for comparison.
+    Horovod's stall timeout is off, as a step may be slow in several processes; a cell that hangs ends after
+    --minutes_per_cell.
     """
     kept = {name: value for name, value in os.environ.items() if name != "NVIDIA_TF32_OVERRIDE"}
     return {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0", **kept} | (
-        {"NVIDIA_TF32_OVERRIDE": "0"} if cell.precision == "fp32" else {})
+        {"NVIDIA_TF32_OVERRIDE": "0"} if cell.precision == "fp32" else {}
+    )
 
 
 def _run(command: list[str], environment: dict[str, str], *, seconds: float) -> subprocess.CompletedProcess | None:
     """Return exit code and output; None on timeout. No process is left when this returns or raises."""
     # In a separate session: Ctrl-C reaches only this program, which then ends the cell.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
-                          text=True, errors="replace") as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+        text=True,
+        errors="replace",
+    ) as process:
         try:
             output, _ = process.communicate(timeout=seconds)  # until the launcher's tee has written everything
             return subprocess.CompletedProcess(command, process.returncode, output)
@@ -134,7 +166,9 @@ def _reason(code: int, output: str) -> str:
     lines = [line for line in (_RANK.sub("", line).strip() for line in of_ranks or output.splitlines()) if line]
     errors = [match[1] for line in lines if (match := _ERROR.search(line))]
     if errors:
-        out_of_memory = [error.partition(": ")[0] for error in errors if error.startswith("out of memory")]  # without advice
+        out_of_memory = [
+            error.partition(": ")[0] for error in errors if error.startswith("out of memory")
+        ]  # without advice
         return (out_of_memory or errors)[0]
     if code in _KILLED:
         return f"killed from outside, as a system does whose memory runs out (exit code {code})"

@@ -26,8 +26,9 @@ class Matrix:
         """Return the outcome of a cell."""
         return self._outcomes[cell]
 
-    def measure(self, run: Callable[[Cell], Outcome], *, why_not: Callable[[Cell], str], written: Callable[[], None]
-                ) -> Iterator[str]:
+    def measure(
+        self, run: Callable[[Cell], Outcome], *, why_not: Callable[[Cell], str], written: Callable[[], None]
+    ) -> Iterator[str]:
         """Run the missing cells that can run; yield a line for each cell. `written` is called after each."""
         missing = []
         for cell in self.cells:
@@ -67,8 +68,14 @@ class Matrix:
 
     def _keep(self, cell: Cell, outcome: Outcome) -> None:
         figures = outcome.figures._asdict() if outcome.figures else None
-        write_text(self._path(cell), json.dumps({"cell": cell._asdict(), "settings": self.settings, "figures": figures,
-                                                 "reason": outcome.reason}, indent=1) + "\n")
+        write_text(
+            self._path(cell),
+            json.dumps(
+                {"cell": cell._asdict(), "settings": self.settings, "figures": figures, "reason": outcome.reason},
+                indent=1,
+            )
+            + "\n",
+        )
 
     def _path(self, cell: Cell) -> Path:
         return self._folder / f"{cell.name}.json"

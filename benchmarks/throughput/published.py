@@ -35,6 +35,12 @@ def published_figures(*, model: str, mode: str) -> list[Published]:
     """Return the rows of a model; mode: training, inference, or accuracy of whole trainings."""
     with _TABLE.open(encoding="utf-8", newline="") as stream:
         rows = [Published(**row) for row in csv.DictReader(stream)]
-    return [row._replace(gpus=int(row.gpus), batch_size=int(row.batch_size) if row.batch_size else None,
-                         **{name: float(value) if (value := getattr(row, name)) else None for name in _NUMBERS})
-            for row in rows if (row.model, row.mode) == (model, mode)]
+    return [
+        row._replace(
+            gpus=int(row.gpus),
+            batch_size=int(row.batch_size) if row.batch_size else None,
+            **{name: float(value) if (value := getattr(row, name)) else None for name in _NUMBERS},
+        )
+        for row in rows
+        if (row.model, row.mode) == (model, mode)
+    ]

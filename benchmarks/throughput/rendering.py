@@ -13,8 +13,21 @@ from throughput.figures import Figures
 from throughput.matrix import Matrix
 from throughput.published import Published, published_figures
 
-_HEADS = ("GPUs", "precision", "batch of each", "images/s", "p50 ms", "p95 ms", "memory", "waits for input", "weak scaling",
-          "speed-up", "of the arithmetic", "published: images/s", "published: by whom, on what")
+_HEADS = (
+    "GPUs",
+    "precision",
+    "batch of each",
+    "images/s",
+    "p50 ms",
+    "p95 ms",
+    "memory",
+    "waits for input",
+    "weak scaling",
+    "speed-up",
+    "of the arithmetic",
+    "published: images/s",
+    "published: by whom, on what",
+)
 _MARK = " \\*"  # of a figure that few steps were timed for
 _BUSIER = "no share: the machine was busier in the product"
 _SHORT = "\\*: fewer than 100 steps dropped or 200 timed."
@@ -23,9 +36,12 @@ _NOTES = (
     "timed steps. Weak scaling: images/s over those of 1 GPU at the same batch of each, times the GPUs. Speed-up: images/s "
     "over those of tf32, or without it fp32, on as many GPUs at the same batch. Of the arithmetic: "
     "multiply-adds of the network's convolutions and matrix products a second, over those of a matrix product in the same "
-    "precision, timed in the same processes after the last step.")
-_WORK = {"training": "a training step of an image (three times the forward pass, frozen layers once)",
-         "inference": "an image"}
+    "precision, timed in the same processes after the last step."
+)
+_WORK = {
+    "training": "a training step of an image (three times the forward pass, frozen layers once)",
+    "inference": "an image",
+}
 
 
 def write_tables(folder: Path, matrix: Matrix) -> None:
@@ -56,7 +72,11 @@ def speed_up(matrix: Matrix, cell: Cell) -> float | None:
         full = cell._replace(precision=precision)
         if full in matrix.cells and matrix[full].figures:
             found = matrix[cell].figures
-            return None if full == cell or found is None else found.images_per_second / matrix[full].figures.images_per_second
+            return (
+                None
+                if full == cell or found is None
+                else found.images_per_second / matrix[full].figures.images_per_second
+            )
     return None
 
 
@@ -65,11 +85,17 @@ def _row(matrix: Matrix, cell: Cell, published: list[Published]) -> dict[str, An
     figures, reason = matrix[cell]
     measured: Mapping[str, Any] = figures._asdict() if figures else dict.fromkeys(Figures._fields)
     others = [row for row in published if row.is_of(cell)]
-    return {**cell._asdict(), "not_run": reason or None, **measured, "is_short": figures.is_short if figures else None,
-            "weak_scaling": weak_scaling(matrix, cell), "speed_up": speed_up(matrix, cell),
-            "published_images_per_second": "; ".join(f"{row.images_per_second:g}" for row in others) or None,
-            "published_by": "; ".join(f"{row.program}, {row.gpu}" for row in others) or None,
-            "published_source": "; ".join(row.source for row in others) or None}
+    return {
+        **cell._asdict(),
+        "not_run": reason or None,
+        **measured,
+        "is_short": figures.is_short if figures else None,
+        "weak_scaling": weak_scaling(matrix, cell),
+        "speed_up": speed_up(matrix, cell),
+        "published_images_per_second": "; ".join(f"{row.images_per_second:g}" for row in others) or None,
+        "published_by": "; ".join(f"{row.program}, {row.gpu}" for row in others) or None,
+        "published_source": "; ".join(row.source for row in others) or None,
+    }
 
 
 def _markdown(matrix: Matrix, published: list[Published]) -> list[str]:
@@ -78,10 +104,22 @@ def _markdown(matrix: Matrix, published: list[Published]) -> list[str]:
     height, width = settings["image_size"]
     given = [f"hparams {settings['hparams']}"] if settings["hparams"] else []
     data = [settings["records"]] if first.mode == "training" else []
-    facts = [f"{height} x {width} pixels", *given, *data, settings["machine"], *_of_the_runs(found, first.mode),
-             f"commit {settings['commit']}"]
-    lines = [f"## {first.model}, {first.mode}", "", "; ".join(facts) + ".", "",
-             f"| {' | '.join(_HEADS)} |", "|" + "---|" * len(_HEADS)]
+    facts = [
+        f"{height} x {width} pixels",
+        *given,
+        *data,
+        settings["machine"],
+        *_of_the_runs(found, first.mode),
+        f"commit {settings['commit']}",
+    ]
+    lines = [
+        f"## {first.model}, {first.mode}",
+        "",
+        "; ".join(facts) + ".",
+        "",
+        f"| {' | '.join(_HEADS)} |",
+        "|" + "---|" * len(_HEADS),
+    ]
     lines += [f"| {' | '.join(_cells_of_row(matrix, cell, published))} |" for cell in matrix.cells]
     lines += ["", _NOTES, *([_SHORT] if any(figures.is_short for figures in found) else [])]
     accuracies = published_figures(model=first.model, mode="accuracy") if first.mode == "training" else []
@@ -92,10 +130,12 @@ def _of_the_runs(found: list[Figures], mode: str) -> list[str]:
     if not found:
         return []
     loads = [figures.load_average for figures in found]
-    return [", ".join(dict.fromkeys(figures.device for figures in found)),
-            f"load average {min(loads):g} to {max(loads):g}",
-            f"{found[0].dropped_steps} steps dropped, {found[0].timed_steps} timed",
-            f"{found[0].multiply_adds_per_image / 1e9:.3g} G multiply-adds for {_WORK[mode]}"]
+    return [
+        ", ".join(dict.fromkeys(figures.device for figures in found)),
+        f"load average {min(loads):g} to {max(loads):g}",
+        f"{found[0].dropped_steps} steps dropped, {found[0].timed_steps} timed",
+        f"{found[0].multiply_adds_per_image / 1e9:.3g} G multiply-adds for {_WORK[mode]}",
+    ]
 
 
 def _cells_of_row(matrix: Matrix, cell: Cell, published: list[Published]) -> list[str]:
@@ -104,15 +144,24 @@ def _cells_of_row(matrix: Matrix, cell: Cell, published: list[Published]) -> lis
     if figures:
         scaling, faster = weak_scaling(matrix, cell), speed_up(matrix, cell)
         measured = [
-            f"{_number(figures.images_per_second)}{_MARK if figures.is_short else ''}", _number(figures.p50_ms),
-            _number(figures.p95_ms), f"{figures.memory_bytes / 1e9:.2f} GB",
+            f"{_number(figures.images_per_second)}{_MARK if figures.is_short else ''}",
+            _number(figures.p50_ms),
+            _number(figures.p95_ms),
+            f"{figures.memory_bytes / 1e9:.2f} GB",
             "-" if figures.input_share is None else f"{figures.input_share:.1%}",
-            "-" if scaling is None else f"{scaling:.2f}", "-" if faster is None else f"{faster:.2f}",
-            f"{figures.arithmetic_share:.1%}" if figures.arithmetic_share <= 1 else _BUSIER]
+            "-" if scaling is None else f"{scaling:.2f}",
+            "-" if faster is None else f"{faster:.2f}",
+            f"{figures.arithmetic_share:.1%}" if figures.arithmetic_share <= 1 else _BUSIER,
+        ]
     others = [row for row in published if row.is_of(cell)]
-    return [str(cell.gpus), cell.precision, str(cell.batch_size), *(text.replace("|", "\\|") for text in measured),
-            "; ".join(f"{row.images_per_second:g}" for row in others) or "-",
-            "; ".join(f"{row.program}, {row.gpu}" for row in others) or "-"]
+    return [
+        str(cell.gpus),
+        cell.precision,
+        str(cell.batch_size),
+        *(text.replace("|", "\\|") for text in measured),
+        "; ".join(f"{row.images_per_second:g}" for row in others) or "-",
+        "; ".join(f"{row.program}, {row.gpu}" for row in others) or "-",
+    ]
 
 
 def _number(value: float) -> str:
@@ -123,15 +172,30 @@ def _others(published: list[Published], accuracies: list[Published]) -> list[str
     """Return every published figure of the model, whatever its cell, and the accuracies of whole trainings."""
     if not published:
         return ["", "No published figure of this model is known here."]
-    lines = ["", "Published by others, on their machines and at the published input size:", "",
-             "| GPUs | precision | batch of each | images/s | latency ms | by | source |", "|" + "---|" * 7]
-    lines += [f"| {_where(row)} | {_stated(row.images_per_second)} | {_stated(row.latency_ms)} | {row.program} | {row.source} |"
-              for row in published]
+    lines = [
+        "",
+        "Published by others, on their machines and at the published input size:",
+        "",
+        "| GPUs | precision | batch of each | images/s | latency ms | by | source |",
+        "|" + "---|" * 7,
+    ]
+    lines += [
+        f"| {_where(row)} | {_stated(row.images_per_second)} | {_stated(row.latency_ms)} | {row.program} | {row.source} |"
+        for row in published
+    ]
     if accuracies:
-        lines += ["", "Whole trainings, published by others:", "",
-                  "| GPUs | precision | batch of each | images/s | box AP | hours | by | source |", "|" + "---|" * 8]
-        lines += [f"| {_where(row)} | {_stated(row.images_per_second)} | {_stated(row.box_ap)} | {_stated(row.hours)} | "
-                  f"{row.program} | {row.source} |" for row in accuracies]
+        lines += [
+            "",
+            "Whole trainings, published by others:",
+            "",
+            "| GPUs | precision | batch of each | images/s | box AP | hours | by | source |",
+            "|" + "---|" * 8,
+        ]
+        lines += [
+            f"| {_where(row)} | {_stated(row.images_per_second)} | {_stated(row.box_ap)} | {_stated(row.hours)} | "
+            f"{row.program} | {row.source} |"
+            for row in accuracies
+        ]
     return lines
 
 

@@ -10,7 +10,10 @@ from dataset.class_names import ClassNames
 from dataset.files.untrusted_values import shown, storable_text
 from program_support.errors import InputError
 
-LEAST_SHARE, MOST_SHARE = -1.0, 2.0  # a coordinate outside this range is not a fraction of the image's side, probably pixels
+LEAST_SHARE, MOST_SHARE = (
+    -1.0,
+    2.0,
+)  # a coordinate outside this range is not a fraction of the image's side, probably pixels
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,8 +33,8 @@ class AnnotatedObject:
 class AnnotatedImage:
     """One image as its file describes it; `size` is (height, width), or None if unknown.
 
-    `in_shares`: the boxes are fractions of width and height, converted to pixels when the size is known. `refused`: the number
-    of objects that the reader skipped as unusable.
+    `in_shares`: the boxes are fractions of width and height, converted to pixels when the size is known. `refused`: the
+    number of objects that the reader skipped as unusable.
     """
 
     image_id: int
@@ -58,8 +61,8 @@ class Finding:
 class AnnotatedDataSet:
     """Images with their objects in the order of their file; a list, or a sequence stored on disk.
 
-    `fingerprint` changes if any of the input changes. `skipped` and `noted` are the findings of the reader, such as boxes of
-    unknown images.
+    `fingerprint` changes if any of the input changes. `skipped` and `noted` are the findings of the reader, such as
+    boxes of unknown images.
     """
 
     source: str
@@ -102,8 +105,8 @@ def in_pixels(annotation: AnnotatedObject, size: tuple[int, int]) -> AnnotatedOb
 def in_hundredths(annotation: AnnotatedObject, size: tuple[int, int]) -> AnnotatedObject:
     """Convert box and polygons as `in_pixels` does, rounded to hundredths of a pixel.
 
-    This restores coordinates that were pixels before a tool wrote fractions: 6 digits, the usual precision, resolve hundredths
-    of a pixel in images of up to 6,000 pixels per side.
+    This restores coordinates that were pixels before a tool wrote fractions: 6 digits, the usual precision, resolve
+    hundredths of a pixel in images of up to 6,000 pixels per side.
     """
     height, width = size
     x, y, box_width, box_height = annotation.box_xywh
@@ -111,15 +114,18 @@ def in_hundredths(annotation: AnnotatedObject, size: tuple[int, int]) -> Annotat
     top, bottom = round(y * height, 2), round((y + box_height) * height, 2)
     polygons = annotation.segmentation and [
         [round(share * (height if place % 2 else width), 2) for place, share in enumerate(polygon)]
-        for polygon in annotation.segmentation]
-    return replace(annotation, box_xywh=(left, top, round(right - left, 2), round(bottom - top, 2)), segmentation=polygons)
+        for polygon in annotation.segmentation
+    ]
+    return replace(
+        annotation, box_xywh=(left, top, round(right - left, 2), round(bottom - top, 2)), segmentation=polygons
+    )
 
 
 def fitted_object(annotation: AnnotatedObject, size: tuple[int, int]) -> tuple[AnnotatedObject | None, str | None]:
     """Clip an object to an image of (height, width) pixels.
 
-    Returns (object, None) if it is unchanged, (object, reason) if it was changed and (None, reason) if no area is left. A
-    missing area is set to the area of the box.
+    Returns (object, None) if it is unchanged, (object, reason) if it was changed and (None, reason) if no area is left.
+    A missing area is set to the area of the box.
     """
     height, width = size
     x, y, box_width, box_height = annotation.box_xywh
@@ -140,8 +146,14 @@ def fitted_object(annotation: AnnotatedObject, size: tuple[int, int]) -> tuple[A
     elif annotation.area is not None:
         reasons.append(f"area {annotation.area:g} replaced by that of the box, {area:g}")
     fitted = AnnotatedObject(
-        annotation_id=annotation.annotation_id, category_id=annotation.category_id, box_xywh=box, area=area,
-        is_crowd=annotation.is_crowd, is_difficult=annotation.is_difficult, segmentation=annotation.segmentation)
+        annotation_id=annotation.annotation_id,
+        category_id=annotation.category_id,
+        box_xywh=box,
+        area=area,
+        is_crowd=annotation.is_crowd,
+        is_difficult=annotation.is_difficult,
+        segmentation=annotation.segmentation,
+    )
     return fitted, "; ".join(reasons) or None
 
 

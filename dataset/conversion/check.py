@@ -1,7 +1,7 @@
 """Check images before conversion: each is decoded completely by the decoder that training uses.
 
-Unambiguous defects are fixed: other formats and CMYK are converted to RGB JPEG, a missing end marker is added, stray bytes
-between header segments are removed. All other defects are rejected with the reason.
+Unambiguous defects are fixed: other formats and CMYK are converted to RGB JPEG, a missing end marker is added, stray
+bytes between header segments are removed. All other defects are rejected with the reason.
 """
 
 import contextlib
@@ -30,8 +30,9 @@ _PROGRESSIVE_FRAMES = frozenset({0xC2, 0xCA})
 _MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
 _MARKER_AFTER_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]", re.DOTALL)
 # libjpeg replaces unreadable data by gray and reports only a warning.
-_DAMAGE = re.compile(r"premature end of .*|bad Huffman code|bad arithmetic code|found marker .* instead of .*",
-                     re.IGNORECASE)
+_DAMAGE = re.compile(
+    r"premature end of .*|bad Huffman code|bad arithmetic code|found marker .* instead of .*", re.IGNORECASE
+)
 
 
 class UnusableImage(ValueError):
@@ -101,7 +102,8 @@ def _check_size(size: tuple[int, int], expected_size: tuple[int, int] | None) ->
     if expected_size is not None and size != expected_size:
         hint = " (swapped: is the EXIF rotation in the annotations?)" if size == expected_size[::-1] else ""
         raise SizeDisagreement(
-            f"the file holds {width}x{height} pixels, the annotations say {expected_size[1]}x{expected_size[0]}{hint}")
+            f"the file holds {width}x{height} pixels, the annotations say {expected_size[1]}x{expected_size[0]}{hint}"
+        )
 
 
 def _parse_jpeg(data: bytes) -> _Jpeg:
@@ -175,7 +177,8 @@ def _decoded_size(encoded: bytes) -> tuple[int, int]:
             height, width, _ = tf.io.decode_jpeg(encoded, channels=3).shape
         except tf.errors.OpError as error:
             raise UnusableImage(
-                f"cannot be decoded in full ({_first_line(messages()) or _first_line(error.message)})") from error
+                f"cannot be decoded in full ({_first_line(messages()) or _first_line(error.message)})"
+            ) from error
         damage = _DAMAGE.search(messages())
     if damage:
         raise UnusableImage(f"truncated or damaged ({damage[0].strip()})")
@@ -198,8 +201,9 @@ def prove_damage_is_seen() -> None:
     cut = whole.getvalue()[: len(whole.getvalue()) // 2] + bytes((0xFF, _END_OF_IMAGE))
     with contextlib.suppress(UnusableImage):
         _decoded_size(cut)
-        raise RuntimeError(f"TensorFlow {tf.__version__} decodes a truncated JPEG without a warning; "
-                           "damaged images cannot be detected")
+        raise RuntimeError(
+            f"TensorFlow {tf.__version__} decodes a truncated JPEG without a warning; damaged images cannot be detected"
+        )
 
 
 def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> CheckedImage:

@@ -13,8 +13,27 @@ from dataset.files.untrusted_values import LARGEST_ID, listed, shown, told_with,
 from program_support.errors import InputError
 
 VOC_NAMES = (
-    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
-    "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor")  # ids 1 to 20
+    "aeroplane",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "bus",
+    "car",
+    "cat",
+    "chair",
+    "cow",
+    "diningtable",
+    "dog",
+    "horse",
+    "motorbike",
+    "person",
+    "pottedplant",
+    "sheep",
+    "sofa",
+    "train",
+    "tvmonitor",
+)  # ids 1 to 20
 
 
 class ClassesAsMet:
@@ -54,11 +73,15 @@ def read_label_map(path: str) -> ClassNames:
 
 def _from_name_to_id(content: object, path: str) -> ClassNames:
     if not isinstance(content, dict) or not content:
-        raise InputError(f"{path}: expected an object of class names and ids, such as {{\"cat\": 1, \"dog\": 2}}")
+        raise InputError(f'{path}: expected an object of class names and ids, such as {{"cat": 1, "dog": 2}}')
     with told_with(f"{path}:"):
         return ClassNames.from_categories(
-            [{"id": _class_id(category_id, name), "name": name} for name, category_id in content.items()
-             if name != "background"])
+            [
+                {"id": _class_id(category_id, name), "name": name}
+                for name, category_id in content.items()
+                if name != "background"
+            ]
+        )
 
 
 def _class_id(category_id: object, name: str) -> int:
@@ -69,15 +92,22 @@ def _class_id(category_id: object, name: str) -> int:
 def common_classes(parts: Mapping[str, AnnotatedDataSet], *, own_numbers: bool) -> ClassNames:
     """Return the classes of all splits: with the ids of the data set, which must agree, or numbered by name."""
     if own_numbers:
-        brought = {(number, name) for part in parts.values()
-                   for number, name in zip(part.class_names.category_ids, part.class_names.names, strict=True)}
+        brought = {
+            (number, name)
+            for part in parts.values()
+            for number, name in zip(part.class_names.category_ids, part.class_names.names, strict=True)
+        }
         with told_with(f"{', '.join(part.source for part in parts.values())}:"):
             return ClassNames.from_categories([{"id": number, "name": name} for number, name in brought])
     used: set[str] = set()
     for part in parts.values():
         names = dict(zip(part.class_names.category_ids, part.class_names.names, strict=True))
         all_of_voc = part.class_names.names == VOC_NAMES  # the reader's default, not the classes in use
-        used |= {names[one.category_id] for image in part.images for one in image.objects} if all_of_voc else {*names.values()}
+        used |= (
+            {names[one.category_id] for image in part.images for one in image.objects}
+            if all_of_voc
+            else {*names.values()}
+        )
     return classes_by_name(used)
 
 
@@ -86,8 +116,8 @@ def in_one_order(
 ) -> dict[str, AnnotatedDataSet]:
     """Return the splits with the ids of `class_names`, in an order independent of the format.
 
-    Images are sorted by name, objects by position. Images are numbered across all splits from their names, or keep their own
-    ids. Raises InputError for an object whose class has no id.
+    Images are sorted by name, objects by position. Images are numbered across all splits from their names, or keep
+    their own ids. Raises InputError for an object whose class has no id.
     """
     ordered = {split: sorted(part.images, key=lambda image: image.file_name) for split, part in parts.items()}
     every_image = sorted((image for images in ordered.values() for image in images), key=lambda image: image.file_name)
@@ -100,22 +130,38 @@ def in_one_order(
         names = dict(zip(part.class_names.category_ids, part.class_names.names, strict=True))
         new_number = {number: number_of.get(name) for number, name in names.items()}
         for image in ordered[split]:
-            image.objects = sorted((_renumbered(one, new_number, names, image, number_of) for one in image.objects), key=_place)
-        made_from = json.dumps([part.fingerprint, class_names.to_categories(),
-                                [[image.image_id, image.file_name] for image in ordered[split]]])
-        found[split] = replace(part, images=ordered[split], class_names=class_names,
-                               fingerprint=hashlib.sha256(made_from.encode()).hexdigest())
+            image.objects = sorted(
+                (_renumbered(one, new_number, names, image, number_of) for one in image.objects), key=_place
+            )
+        made_from = json.dumps(
+            [
+                part.fingerprint,
+                class_names.to_categories(),
+                [[image.image_id, image.file_name] for image in ordered[split]],
+            ]
+        )
+        found[split] = replace(
+            part,
+            images=ordered[split],
+            class_names=class_names,
+            fingerprint=hashlib.sha256(made_from.encode()).hexdigest(),
+        )
     return found
 
 
 def _renumbered(
-    annotation: AnnotatedObject, new_number: dict[int, int | None], names: dict[int, str], image: AnnotatedImage,
+    annotation: AnnotatedObject,
+    new_number: dict[int, int | None],
+    names: dict[int, str],
+    image: AnnotatedImage,
     number_of: dict[str, int],
 ) -> AnnotatedObject:
     number = new_number[annotation.category_id]
     if number is None:
-        raise InputError(f"{image.file_name}: class {shown(names[annotation.category_id])} of an object is not in the label "
-                         f"map; expected one of {listed(number_of)}")
+        raise InputError(
+            f"{image.file_name}: class {shown(names[annotation.category_id])} of an object is not in the label "
+            f"map; expected one of {listed(number_of)}"
+        )
     return replace(annotation, category_id=number)
 
 

@@ -29,7 +29,9 @@ class ConversionConfig:
             raise InputError(f"--output_file_prefix={self.output_prefix}: expected FOLDER/name")
         storable_text(self.output_prefix, "--output_file_prefix")  # TensorFlow opens no other
         if not os.path.isdir(self.image_folder):
-            raise InputError(f"{self.image_folder or 'image folder'}: no such folder; expected the folder with the images")
+            raise InputError(
+                f"{self.image_folder or 'image folder'}: no such folder; expected the folder with the images"
+            )
 
     def shard_path(self, index: int) -> Path:
         """Return the final path of shard `index`, counted from 0."""

@@ -30,46 +30,77 @@ IMAGES_WORTH_A_PROCESS = 500  # with fewer images, starting TensorFlow takes lon
 def define_shared_flags() -> None:
     """Define the input and output flags."""
     flags.DEFINE_string("image_dir", "", "Folder with the images.")
-    flags.DEFINE_string("output_file_prefix", "/tmp/train", "Path prefix of the output shards: PREFIX-00000-of-00032.tfrecord "
-                        "and so on.")
+    flags.DEFINE_string(
+        "output_file_prefix",
+        "/tmp/train",
+        "Path prefix of the output shards: PREFIX-00000-of-00032.tfrecord and so on.",
+    )
     define_writing_flags()
 
 
 def define_writing_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Define the flags of the record writer."""
-    define_flag("num_shards", ShardCount | None, None, "Number of output shards. Default: the number of existing shards "
-                f"with this prefix, else one for every {IMAGES_WORTH_A_SHARD} images, at most {MOST_DEFAULT_SHARDS}.", values)
-    define_flag("num_threads", Count | None, None, "Number of worker processes. Default: one per CPU core, fewer for small "
-                "data sets.", values)
-    define_flags_of(ConversionConfig, {
-        "max_bad_fraction": "Maximum fraction of images, and of boxes, that may be skipped as unusable.",
-        "keep_images_of_refused_boxes": "Keep an image whose boxes are all unusable, as an image without objects. Default: "
-                                        "drop the image, because training would treat its objects as background.",
-    }, values)
+    define_flag(
+        "num_shards",
+        ShardCount | None,
+        None,
+        "Number of output shards. Default: the number of existing shards "
+        f"with this prefix, else one for every {IMAGES_WORTH_A_SHARD} images, at most {MOST_DEFAULT_SHARDS}.",
+        values,
+    )
+    define_flag(
+        "num_threads",
+        Count | None,
+        None,
+        "Number of worker processes. Default: one per CPU core, fewer for small data sets.",
+        values,
+    )
+    define_flags_of(
+        ConversionConfig,
+        {
+            "max_bad_fraction": "Maximum fraction of images, and of boxes, that may be skipped as unusable.",
+            "keep_images_of_refused_boxes": "Keep an image whose boxes are all unusable, as an image without objects. Default: "
+            "drop the image, because training would treat its objects as background.",
+        },
+        values,
+    )
 
 
 def conversion_config(
-    *, image_folder: str, output_prefix: str | None = None, include_masks: bool = False, keep_annotations: bool = False,
-    values: flags.FlagValues = flags.FLAGS
+    *,
+    image_folder: str,
+    output_prefix: str | None = None,
+    include_masks: bool = False,
+    keep_annotations: bool = False,
+    values: flags.FlagValues = flags.FLAGS,
 ) -> ConversionConfig:
     """Return the configuration from the flags; `output_prefix` defaults to --output_file_prefix.
 
     Raises InputError for invalid settings.
     """
     return ConversionConfig(
-        image_folder=image_folder, output_prefix=output_prefix or values.output_file_prefix,
+        image_folder=image_folder,
+        output_prefix=output_prefix or values.output_file_prefix,
         num_shards=values.num_shards or MOST_DEFAULT_SHARDS,  # set again when the number of images is known
-        processes=values.num_threads or available_cores(), max_bad_fraction=values.max_bad_fraction,
-        keep_images_of_refused_boxes=values.keep_images_of_refused_boxes, include_masks=include_masks,
-        keep_annotations=keep_annotations)
+        processes=values.num_threads or available_cores(),
+        max_bad_fraction=values.max_bad_fraction,
+        keep_images_of_refused_boxes=values.keep_images_of_refused_boxes,
+        include_masks=include_masks,
+        keep_annotations=keep_annotations,
+    )
 
 
-def convert_and_report(data: AnnotatedDataSet, config: ConversionConfig, *, values: flags.FlagValues = flags.FLAGS,
-                       start: Callable[[], None] | None = None) -> Report:
+def convert_and_report(
+    data: AnnotatedDataSet,
+    config: ConversionConfig,
+    *,
+    values: flags.FlagValues = flags.FLAGS,
+    start: Callable[[], None] | None = None,
+) -> Report:
     """Convert a data set, print the report and return it.
 
-    start: function that prepares TensorFlow in a user's process; a signal then raises KeyboardInterrupt. None: GPUs are hidden
-    from the process, and Ctrl-C and SIGTERM end it with one line and the shell's exit codes.
+    start: function that prepares TensorFlow in a user's process; a signal then raises KeyboardInterrupt. None: GPUs are
+    hidden from the process, and Ctrl-C and SIGTERM end it with one line and the shell's exit codes.
     """
     if values.num_shards is None:
         config = replace(config, num_shards=default_num_shards(config.output_prefix, images=len(data.images)))
@@ -84,8 +115,9 @@ def convert_and_report(data: AnnotatedDataSet, config: ConversionConfig, *, valu
     for line in summary_lines(report, data.class_names):
         print(printable(line))  # lines may contain file names of the user
     written = [f"{config.num_shards} shard{'s' * (config.num_shards > 1)} {config.output_prefix}-*.tfrecord"]
-    written += [str(path) for path in map(config.beside, (".report.json", ".classes.json", ".instances.json"))
-                if path.exists()]
+    written += [
+        str(path) for path in map(config.beside, (".report.json", ".classes.json", ".instances.json")) if path.exists()
+    ]
     print(f"wrote    {', '.join(written)}")
     return report
 

@@ -57,8 +57,14 @@ class Report:
         """Add the counts and findings of another part of the data set, such as a shard."""
         if other.most_boxes > self.most_boxes:
             self.most_boxes, self.most_boxes_file = other.most_boxes, other.most_boxes_file
-        for name in ("images", "boxes", "crowd_boxes", "difficult_boxes", "images_without_boxes",
-                     "boxes_of_skipped_images"):
+        for name in (
+            "images",
+            "boxes",
+            "crowd_boxes",
+            "difficult_boxes",
+            "images_without_boxes",
+            "boxes_of_skipped_images",
+        ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in _FINDINGS:
             getattr(self, name).extend(getattr(other, name))
@@ -82,8 +88,14 @@ class Report:
         """Create a report from the content of `to_json`."""
         findings = {name: [Finding(**entry) for entry in content[name]] for name in _FINDINGS}
         per_class = Counter({int(key): value for key, value in content["boxes_per_class"].items()})
-        return cls(**{**content, **findings, "boxes_per_class": per_class,
-                      "boxes_per_size": Counter(content["boxes_per_size"])})
+        return cls(
+            **{
+                **content,
+                **findings,
+                "boxes_per_class": per_class,
+                "boxes_per_size": Counter(content["boxes_per_size"]),
+            }
+        )
 
 
 def size_name(area: float) -> str:
@@ -101,7 +113,8 @@ def check_fractions(report: Report, *, listed_images: int, listed_boxes: int, ma
             raise InputError(
                 f"{skipped} of {listed} {plural} would be skipped, {skipped / listed:.2%}; expected at most "
                 f"{max_bad_fraction:.2%}: {examples}; "
-                f"to accept this, set --max_bad_fraction={allowing_fraction(skipped, listed)}")
+                f"to accept this, set --max_bad_fraction={allowing_fraction(skipped, listed)}"
+            )
     if not report.images:
         raise InputError(f"all {listed_images} images would be skipped: {_line(report.skipped[0])}")
 
@@ -128,8 +141,10 @@ def boxes_per_class_name(report: Report, class_names: ClassNames | None) -> dict
     """Return the number of boxes of each class, including classes without boxes."""
     if class_names is None:
         return {}
-    return {name: report.boxes_per_class[category_id]
-            for category_id, name in zip(class_names.category_ids, class_names.names, strict=True)}
+    return {
+        name: report.boxes_per_class[category_id]
+        for category_id, name in zip(class_names.category_ids, class_names.names, strict=True)
+    }
 
 
 def _entry(finding: Finding) -> dict:
@@ -139,7 +154,8 @@ def _entry(finding: Finding) -> dict:
 def left_out_at_conversion(record_paths: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return a line with file name and reason for each box, and for each image, that is not in the records.
 
-    Reads the reports next to the records; records without a report are ignored. Raises InputError for an invalid report.
+    Reads the reports next to the records; records without a report are ignored. Raises InputError for an invalid
+    report.
     """
     boxes, images = [], []
     for path in sorted({beside_records(record, ".report.json") for record in record_paths}):
@@ -154,8 +170,11 @@ def left_out_at_conversion(record_paths: Iterable[str]) -> tuple[list[str], list
 
 
 def _line(finding: Finding) -> str:
-    ids = [f"{name} {value}" for name, value in
-           (("image", finding.image_id), ("annotation", finding.annotation_id)) if value is not None]
+    ids = [
+        f"{name} {value}"
+        for name, value in (("image", finding.image_id), ("annotation", finding.annotation_id))
+        if value is not None
+    ]
     return f"{finding.file}{' (' + ', '.join(ids) + ')' if ids else ''}: {finding.reason}"
 
 
@@ -173,8 +192,10 @@ def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
     shown = ", ".join(f"{name} {count}" for name, count in per_class[:12])
     if shown:
         without = sum(not count for _, count in per_class)
-        lines.append(f"classes  {len(per_class)}: {shown}{', ...' if len(per_class) > 12 else ''}"
-                     + (f"; {without} without any box" if without else ""))
+        lines.append(
+            f"classes  {len(per_class)}: {shown}{', ...' if len(per_class) > 12 else ''}"
+            + (f"; {without} without any box" if without else "")
+        )
     for title in _FINDINGS:
         if findings := getattr(report, title):
             kinds = Counter(finding.kind for finding in findings)

@@ -31,7 +31,9 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
             for image in task.images:
                 if (found := _usable_image(image, task=task, report=report)) is not None:
                     checked, objects, masks = found
-                    writer.write(encode_record(_record(image, checked=checked, objects=objects, masks=masks, task=task)))
+                    writer.write(
+                        encode_record(_record(image, checked=checked, objects=objects, masks=masks, task=task))
+                    )
                     report.add_image(image.file_name, objects)
                     if task.keep_annotations:
                         kept.append(_coco_entry(image, checked=checked, objects=objects))
@@ -41,8 +43,10 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
         raise OSError(error.message) from error
     finally:
         task.partial_path.unlink(missing_ok=True)
-    write_text(task.state_path, json.dumps(
-        {"fingerprint": task.fingerprint, "bytes": size, "report": report.to_json(), "kept": kept}))
+    write_text(
+        task.state_path,
+        json.dumps({"fingerprint": task.fingerprint, "bytes": size, "report": report.to_json(), "kept": kept}),
+    )
 
 
 def _usable_image(
@@ -55,8 +59,14 @@ def _usable_image(
     objects, masks = _fitted_objects(image, checked=checked, report=report, with_masks=task.include_masks)
     listed = image.refused + len(image.objects)
     if listed and not objects and not task.keep_images_of_refused_boxes:
-        report.dropped.append(Finding(kind="image", file=image.file_name, image_id=image.image_id, reason=(
-            "its only box was refused" if listed == 1 else f"all of its {listed} boxes were refused")))
+        report.dropped.append(
+            Finding(
+                kind="image",
+                file=image.file_name,
+                image_id=image.image_id,
+                reason=("its only box was refused" if listed == 1 else f"all of its {listed} boxes were refused"),
+            )
+        )
         return None
     return checked, objects, masks
 
@@ -99,9 +109,15 @@ def _fitted_objects(
             except UnusableSegmentation as error:
                 fitted, reason = None, str(error)
         if reason:
-            (report.skipped if fitted is None else report.fixed).append(Finding(
-                kind="box", file=image.file_name, image_id=image.image_id, annotation_id=annotation.annotation_id,
-                reason=reason))
+            (report.skipped if fitted is None else report.fixed).append(
+                Finding(
+                    kind="box",
+                    file=image.file_name,
+                    image_id=image.image_id,
+                    annotation_id=annotation.annotation_id,
+                    reason=reason,
+                )
+            )
         if fitted is not None:
             kept.append(fitted)
             masks.append(mask)
@@ -109,17 +125,30 @@ def _fitted_objects(
 
 
 def _record(
-    image: AnnotatedImage, *, checked: CheckedImage, objects: list[AnnotatedObject], masks: list[bytes | None],
-    task: ShardTask
+    image: AnnotatedImage,
+    *,
+    checked: CheckedImage,
+    objects: list[AnnotatedObject],
+    masks: list[bytes | None],
+    task: ShardTask,
 ) -> Record:
     return Record(
-        encoded=checked.encoded, height=checked.height, width=checked.width, file_name=image.file_name,
-        image_id=image.image_id, captions=image.captions,
+        encoded=checked.encoded,
+        height=checked.height,
+        width=checked.width,
+        file_name=image.file_name,
+        image_id=image.image_id,
+        captions=image.captions,
         objects=[
             RecordObject(
-                box_xywh=annotation.box_xywh, category_id=annotation.category_id,
-                category_name=task.category_names[annotation.category_id], area=annotation.area, is_crowd=annotation.is_crowd,
-                is_difficult=annotation.is_difficult, mask_png=mask)
+                box_xywh=annotation.box_xywh,
+                category_id=annotation.category_id,
+                category_name=task.category_names[annotation.category_id],
+                area=annotation.area,
+                is_crowd=annotation.is_crowd,
+                is_difficult=annotation.is_difficult,
+                mask_png=mask,
+            )
             for annotation, mask in zip(objects, masks, strict=True)
         ],
     )
@@ -128,11 +157,16 @@ def _record(
 def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[AnnotatedObject]) -> dict:
     """Return one image and its objects in COCO format; annotation ids are assigned at the end."""
     return {
-        "image": {"id": image.image_id, "file_name": image.file_name, "height": checked.height,
-                  "width": checked.width},
+        "image": {"id": image.image_id, "file_name": image.file_name, "height": checked.height, "width": checked.width},
         "annotations": [
-            {"image_id": image.image_id, "category_id": annotation.category_id, "bbox": list(annotation.box_xywh),
-             "area": annotation.area, "iscrowd": int(annotation.is_crowd), "difficult": int(annotation.is_difficult)}
+            {
+                "image_id": image.image_id,
+                "category_id": annotation.category_id,
+                "bbox": list(annotation.box_xywh),
+                "area": annotation.area,
+                "iscrowd": int(annotation.is_crowd),
+                "difficult": int(annotation.is_difficult),
+            }
             for annotation in objects
         ],
     }
@@ -141,8 +175,8 @@ def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[A
 def labeled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | None:
     """Return the error if the annotated size (height, width) is that of the image after EXIF rotation, else None.
 
-    It is not fixed automatically: sizes reveal only rotations by 90 degrees, and images of the same tool that are rotated by
-    180 degrees would remain wrong.
+    It is not fixed automatically: sizes reveal only rotations by 90 degrees, and images of the same tool that are
+    rotated by 180 degrees would remain wrong.
     """
     try:
         with warnings.catch_warnings(), open_regular_file(path) as file, Image.open(file, formats=FORMATS) as image:
@@ -153,6 +187,8 @@ def labeled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | None
         return None
     if orientation < 5 or annotated_size != (width, height):
         return None
-    return (f"labeled as turned by its EXIF orientation {orientation}: the annotations say {annotated_size[1]}x"
-            f"{annotated_size[0]}, but {width}x{height} pixels are stored; expected boxes in stored pixels; rotate all images "
-            "upright (mogrify -auto-orient), also those with a rotation by 180 degrees, and convert again")
+    return (
+        f"labeled as turned by its EXIF orientation {orientation}: the annotations say {annotated_size[1]}x"
+        f"{annotated_size[0]}, but {width}x{height} pixels are stored; expected boxes in stored pixels; rotate all images "
+        "upright (mogrify -auto-orient), also those with a rotation by 180 degrees, and convert again"
+    )

@@ -35,8 +35,11 @@ class FolderFiles:
         for place, folders, files in os.walk(self.folder, onerror=_refuse_folder):
             folders[:] = [name for name in folders if not name.startswith(".")]
             below = PurePosixPath(os.path.relpath(place, self.folder))
-            found += [str(below / name) for name in files
-                      if not name.startswith(".") and os.path.splitext(name)[1].lower() in self._suffixes]
+            found += [
+                str(below / name)
+                for name in files
+                if not name.startswith(".") and os.path.splitext(name)[1].lower() in self._suffixes
+            ]
         return sorted(checked_file_name(name, where=f"{self.folder}: a file below it") for name in found)
 
     @cached_property
@@ -53,19 +56,24 @@ class FolderFiles:
     def find(self, name: str, *, split: str | None = None) -> str | None:
         """Return the file that matches a name or path of the annotations, in this `split` if folders name splits, or None.
 
-        Tools write paths of other machines, of Windows or of another folder: among the files with this name, the one whose
-        folders match best is returned. Raises InputError if several match equally.
+        Tools write paths of other machines, of Windows or of another folder: among the files with this name, the one
+        whose folders match best is returned. Raises InputError if several match equally.
         """
         if not (wanted := _parts(name)):
             return None
-        candidates = [other for other in self._of_last_name.get(wanted[-1], ())
-                      if not split or split_of_folders(other) in (split, None)]
+        candidates = [
+            other
+            for other in self._of_last_name.get(wanted[-1], ())
+            if not split or split_of_folders(other) in (split, None)
+        ]
         if len(candidates) <= 1 or name in candidates:
             return name if name in candidates else next(iter(candidates), None)
         best = agreeing_best(name, candidates)
         if len(best) > 1:
-            raise InputError(f"{self.folder}: {shown(name)} is ambiguous, it matches {listed(best)}; expected annotations that "
-                             "include the folder, or only that folder")
+            raise InputError(
+                f"{self.folder}: {shown(name)} is ambiguous, it matches {listed(best)}; expected annotations that "
+                "include the folder, or only that folder"
+            )
         return best[0]
 
 
@@ -99,8 +107,8 @@ class ImageFolder(FolderFiles):
     def named(self, name: object, *, where: str, split: str | None = None) -> str:
         """Return the image that matches an annotated name, with or without suffix.
 
-        If there is none, the name itself is returned, and the conversion reports it as missing. Raises InputError, starting
-        with `where`, for an unknown name outside the folder and for a second name of the same image.
+        If there is none, the name itself is returned, and the conversion reports it as missing. Raises InputError,
+        starting with `where`, for an unknown name outside the folder and for a second name of the same image.
         """
         prefix = f"{self.folder.resolve()}/"
         inside = name.removeprefix(prefix) if isinstance(name, str) else name
@@ -108,8 +116,10 @@ class ImageFolder(FolderFiles):
         checked = inside if found else checked_file_name(inside, where=where)
         found = found or checked
         if (other := self._named.setdefault(found, checked)) != checked:
-            raise InputError(f"{where} names {shown(checked)}, and an earlier entry {shown(other)}: both match {shown(found)}, "
-                             f"the only such file; expected both in {self.folder}, or annotations without one of them")
+            raise InputError(
+                f"{where} names {shown(checked)}, and an earlier entry {shown(other)}: both match {shown(found)}, "
+                f"the only such file; expected both in {self.folder}, or annotations without one of them"
+            )
         return found
 
     def _found(self, name: str, split: str | None) -> str | None:
@@ -119,8 +129,11 @@ class ImageFolder(FolderFiles):
     def size(self, name: str, *, upright: bool) -> tuple[int, int] | None:
         """Return (height, width) from the header, `upright` after EXIF rotation; None if the file is not an image."""
         try:
-            with (warnings.catch_warnings(), open_regular_file(self.path(name)) as file,
-                  Image.open(file, formats=FORMATS) as image):
+            with (
+                warnings.catch_warnings(),
+                open_regular_file(self.path(name)) as file,
+                Image.open(file, formats=FORMATS) as image,
+            ):
                 warnings.simplefilter("ignore")  # about metadata
                 turned = upright and exif_orientation(image) >= 5
                 return image.size if turned else image.size[::-1]

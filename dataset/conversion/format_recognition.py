@@ -19,8 +19,10 @@ FORMATS = {  # value of --format -> display name, and the kinds of files that id
     "labelme": ("labelme", (FileKind.LABELME,)),
     "csv": ("csv table", (FileKind.CSV,)),
 }
-_EXPECTED = ("a COCO JSON file, Pascal VOC XML files, YOLO .txt files with a data.yaml or classes.txt, an Open Images CSV "
-             "file, a CVAT XML file, labelme JSON files or a CSV table of boxes")
+_EXPECTED = (
+    "a COCO JSON file, Pascal VOC XML files, YOLO .txt files with a data.yaml or classes.txt, an Open Images CSV "
+    "file, a CVAT XML file, labelme JSON files or a CSV table of boxes"
+)
 _SEVERAL = 3  # maximum number of files in a message
 
 
@@ -41,28 +43,39 @@ def recognize(annotations: str, *, wanted: str = "auto") -> RecognizedLabels:
     if os.path.isdir(path):  # Path.is_dir raises for names that are too long or in unreadable folders
         seen = [*annotations_in(path)]
         seen = [one for one in seen if not is_of_a_conversion(one[0])] or seen  # records may be next to their labels
-        reasons = {file: why_no_table(str(file)) for file, kind in seen if kind is FileKind.CSV}  # any table has this kind
+        reasons = {
+            file: why_no_table(str(file)) for file, kind in seen if kind is FileKind.CSV
+        }  # any table has this kind
         other_tables = [reason for reason in reasons.values() if reason]
         found = [(file, kind) for file, kind in seen if not reasons.get(file)]
     elif os.path.exists(path):
         found = [(path, kind_of_file(path))]
     else:
         raise InputError(f"--annotations={annotations}: no such file or folder; expected {_EXPECTED}")
-    by_format = {name: files for name, (_, kinds) in FORMATS.items()
-                 if (files := [(file, kind) for file, kind in found if kind in kinds])}
+    by_format = {
+        name: files
+        for name, (_, kinds) in FORMATS.items()
+        if (files := [(file, kind) for file, kind in found if kind in kinds])
+    }
     if wanted != "auto":
         title, files = FORMATS[wanted][0], by_format.get(wanted, [])
         because = _first(files) if files else "--format selects it"
         return RecognizedLabels(wanted, f"labels: {title}, because {because}", [file for file, _ in files])
     if len(by_format) > 1:
         examples = "; ".join(_first(files) for files in by_format.values())
-        raise InputError(f"--annotations={annotations}: holds labels of {len(by_format)} formats ({examples}); give the file "
-                         f"or folder to convert, or --format={'|'.join(by_format)}")
+        raise InputError(
+            f"--annotations={annotations}: holds labels of {len(by_format)} formats ({examples}); give the file "
+            f"or folder to convert, or --format={'|'.join(by_format)}"
+        )
     for name, files in by_format.items():
-        return RecognizedLabels(name, f"labels: {FORMATS[name][0]}, because {_first(files)}", [file for file, _ in files])
+        return RecognizedLabels(
+            name, f"labels: {FORMATS[name][0]}, because {_first(files)}", [file for file, _ in files]
+        )
     if other_tables:
         raise InputError(other_tables[0])
-    raise InputError(f"--annotations={annotations}: {_description(path, found)}; expected {_EXPECTED}, or --format to name one")
+    raise InputError(
+        f"--annotations={annotations}: {_description(path, found)}; expected {_EXPECTED}, or --format to name one"
+    )
 
 
 def _first(files: Iterable[tuple[Path, FileKind]]) -> str:

@@ -25,19 +25,28 @@ def split_off(
     The split depends only on seed, names and content of the images. Raises InputError if no image can be used for val.
     """
     groups = alike_groups([_thumbnail_of(image, images) for image in _told(data.images)])
-    aside = stratified_groups([{one.category_id for one in image.objects} for image in data.images], groups, fraction=fraction,
-                              seed=seed)
+    aside = stratified_groups(
+        [{one.category_id for one in image.objects} for image in data.images], groups, fraction=fraction, seed=seed
+    )
     chosen = {place for group in aside for place in group}
     if not chosen or len(chosen) == len(data.images):
-        raise InputError(f"--val_fraction={fraction:g}: {len(data.images)} images in {len(groups)} groups of near-duplicates, "
-                         "none can be used for validation; expected more images, or --val_fraction=0")
+        raise InputError(
+            f"--val_fraction={fraction:g}: {len(data.images)} images in {len(groups)} groups of near-duplicates, "
+            "none can be used for validation; expected more images, or --val_fraction=0"
+        )
     boxes = sum(len(data.images[place].objects) for place in chosen)
-    kept, val = ([image for place, image in enumerate(data.images) if (place in chosen) is wanted] for wanted in (False, True))
-    made = [hashlib.sha256(f"{data.fingerprint} {[image.file_name for image in part]}".encode()).hexdigest()
-            for part in (kept, val)]
-    return (replace(data, images=kept, listed_boxes=data.listed_boxes - boxes, fingerprint=made[0]),
-            replace(data, images=val, listed_boxes=boxes, fingerprint=made[1], skipped=[], noted=[]),
-            len(data.images) - len(groups))
+    kept, val = (
+        [image for place, image in enumerate(data.images) if (place in chosen) is wanted] for wanted in (False, True)
+    )
+    made = [
+        hashlib.sha256(f"{data.fingerprint} {[image.file_name for image in part]}".encode()).hexdigest()
+        for part in (kept, val)
+    ]
+    return (
+        replace(data, images=kept, listed_boxes=data.listed_boxes - boxes, fingerprint=made[0]),
+        replace(data, images=val, listed_boxes=boxes, fingerprint=made[1], skipped=[], noted=[]),
+        len(data.images) - len(groups),
+    )
 
 
 def _told(images: Sequence[AnnotatedImage]):
@@ -79,7 +88,8 @@ def stratified_groups(
 ) -> list[list[int]]:
     """Return the groups for val, with about this fraction of the images of each class and of all images.
 
-    Iterative stratification, rarest class first (Sechidis et al. 2011); images without objects are a class of their own.
+    Iterative stratification, rarest class first (Sechidis et al. 2011); images without objects are a class of their
+    own.
     """
     shuffled = [groups[place] for place in np.random.Generator(np.random.Philox(seed)).permutation(len(groups))]
     counts = [Counter(label for place in group for label in classes[place] or {None}) for group in shuffled]

@@ -31,13 +31,16 @@ class ImageLooks(NamedTuple):
     contrast: float
 
 
-def look_at(images: LabeledImages, numbers: Iterable[int], *, done: Callable[[], None] = lambda: None
-            ) -> dict[int, ImageLooks | None]:
+def look_at(
+    images: LabeledImages, numbers: Iterable[int], *, done: Callable[[], None] = lambda: None
+) -> dict[int, ImageLooks | None]:
     """Return statistics of the images with these numbers, None for undecodable ones. `done` is called after each."""
     numbers = [int(number) for number in numbers]
     looks = {}
     with ThreadPoolExecutor(available_cores()) as pool:
-        for number, found in zip(numbers, pool.map(lambda number: _looks(images.encoded, number), numbers), strict=True):
+        for number, found in zip(
+            numbers, pool.map(lambda number: _looks(images.encoded, number), numbers), strict=True
+        ):
             looks[number] = found
             done()
     return looks
@@ -62,6 +65,11 @@ def _looks(encoded: Callable[[int], bytes], number: int) -> ImageLooks | None:
         data = encoded(number)
         pixels = small_picture(data, _MOST_SIDE)
         gray = pixels.mean(axis=-1)
-        return ImageLooks(digest=hashlib.sha256(data).digest(), size=stored_size(data), thumbnail=thumbnail(pixels),
-                          brightness=float(gray.mean()), contrast=float(gray.std()))
+        return ImageLooks(
+            digest=hashlib.sha256(data).digest(),
+            size=stored_size(data),
+            thumbnail=thumbnail(pixels),
+            brightness=float(gray.mean()),
+            contrast=float(gray.std()),
+        )
     return None

@@ -31,26 +31,40 @@ _WITHOUT_MASKS = ("voc", "open_images", "csv")
 
 
 def read_labels(
-    labels: RecognizedLabels, annotations: str, images: ImageFolder, *, with_masks: bool, label_map: ClassNames | None,
+    labels: RecognizedLabels,
+    annotations: str,
+    images: ImageFolder,
+    *,
+    with_masks: bool,
+    label_map: ClassNames | None,
     output_folder: str,
 ) -> Parts:
     """Read labels with consistent class and image ids across all splits.
 
-    Open Images needs `output_folder` for a temporary index. Raises InputError for invalid labels, for a split without boxes,
-    and if masks are requested of a format that has none.
+    Open Images needs `output_folder` for a temporary index. Raises InputError for invalid labels, for a split without
+    boxes, and if masks are requested of a format that has none.
     """
     if with_masks and labels.format in _WITHOUT_MASKS:
-        raise InputError(f"--include_masks: {FORMATS[labels.format][0]} labels have only boxes; expected outlines from COCO, "
-                         "YOLO, CVAT or labelme")
+        raise InputError(
+            f"--include_masks: {FORMATS[labels.format][0]} labels have only boxes; expected outlines from COCO, "
+            "YOLO, CVAT or labelme"
+        )
     if labels.format == "coco":
-        parts = _of_files(labels, annotations, lambda path, split: _read_coco(path, images, split=split, with_masks=with_masks))
+        parts = _of_files(
+            labels, annotations, lambda path, split: _read_coco(path, images, split=split, with_masks=with_masks)
+        )
     elif labels.format == "voc":
         parts = _read_voc(annotations, labels, images)
     elif labels.format == "yolo":
         parts = read_yolo(annotations, images, with_masks=with_masks)
     elif labels.format == "open_images":
-        parts = _of_files(labels, annotations, lambda path, split: _read_open_images(
-            path, images, split=split, annotations=annotations, output_folder=output_folder))
+        parts = _of_files(
+            labels,
+            annotations,
+            lambda path, split: _read_open_images(
+                path, images, split=split, annotations=annotations, output_folder=output_folder
+            ),
+        )
     elif labels.format == "cvat":
         parts = read_cvat(_only_file(labels, annotations), images, with_masks=with_masks)
     elif labels.format == "labelme":
@@ -67,16 +81,16 @@ def read_labels(
 
 def _only_file(labels: RecognizedLabels, annotations: str) -> str:
     if len(labels.files) > 1:
-        raise InputError(f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
-                         f"{listed(labels.files[:3])}; expected one of them")
+        raise InputError(
+            f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
+            f"{listed(labels.files[:3])}; expected one of them"
+        )
     if not labels.files and Path(annotations).is_dir():
         raise InputError(f"--annotations={annotations}: holds no file of {FORMATS[labels.format][0]} labels")
     return str(labels.files[0]) if labels.files else annotations
 
 
-def _of_files(
-    labels: RecognizedLabels, annotations: str, read: Callable[[str, str | None], AnnotatedDataSet]
-) -> Parts:
+def _of_files(labels: RecognizedLabels, annotations: str, read: Callable[[str, str | None], AnnotatedDataSet]) -> Parts:
     """Return a split for each file if file or folder names identify it; a single file is the complete data set."""
     if len(labels.files) <= 1:
         return {"": read(_only_file(labels, annotations), None)}
@@ -84,17 +98,24 @@ def _of_files(
     for file in labels.files:
         of_split.setdefault(split_of_file(file.relative_to(root).as_posix()), []).append(file)
     for split, files in of_split.items():
-        instances = [file for file in files if file.name.startswith("instances")]  # COCO also has captions and keypoints
+        instances = [
+            file for file in files if file.name.startswith("instances")
+        ]  # COCO also has captions and keypoints
         of_split[split] = instances if len(instances) == 1 else files
     if None in of_split or any(len(files) > 1 for files in of_split.values()):
-        raise InputError(f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
-                         f"{listed(labels.files[:3])}; expected one of them, or one each named train, val and test")
+        raise InputError(
+            f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
+            f"{listed(labels.files[:3])}; expected one of them, or one each named train, val and test"
+        )
     return {split: read(str(of_split[split][0]), split) for split in SPLITS if split in of_split}
 
 
 def _read_coco(path: str, images: ImageFolder, *, split: str | None, with_masks: bool) -> AnnotatedDataSet:
-    return read_coco(object_annotations_file=path, with_segmentation=with_masks,
-                     file_name=functools.partial(images.named, split=split))
+    return read_coco(
+        object_annotations_file=path,
+        with_segmentation=with_masks,
+        file_name=functools.partial(images.named, split=split),
+    )
 
 
 def _read_voc(annotations: str, labels: RecognizedLabels, images: ImageFolder) -> Parts:
@@ -111,16 +132,23 @@ def _read_voc(annotations: str, labels: RecognizedLabels, images: ImageFolder) -
             lists = {"": None}
         parts = {split: (folders[0], path) for split, path in lists.items() if path is None or path.is_file()}
     else:
-        split_of = {folder: split_of_folders(f"{folder.relative_to(annotations).as_posix()}/a.xml") for folder in folders}
+        split_of = {
+            folder: split_of_folders(f"{folder.relative_to(annotations).as_posix()}/a.xml") for folder in folders
+        }
         if None in split_of.values() or len({*split_of.values()}) < len(folders):
-            raise InputError(f"--annotations={annotations}: XML files are in {listed(folders)}; expected one folder, or one "
-                             "each named train, val and test")
+            raise InputError(
+                f"--annotations={annotations}: XML files are in {listed(folders)}; expected one folder, or one "
+                "each named train, val and test"
+            )
         parts = {split: (folder, None) for folder, split in split_of.items()}
     found = {}
     for split, (folder, image_set) in parts.items():
-        found[split] = read_voc(annotations_folder=str(folder), image_folder=str(images.folder),
-                                image_set_file=str(image_set or ""),
-                                is_image=lambda name, split=split: images.find(name, split=split or None) is not None)
+        found[split] = read_voc(
+            annotations_folder=str(folder),
+            image_folder=str(images.folder),
+            image_set_file=str(image_set or ""),
+            is_image=lambda name, split=split: images.find(name, split=split or None) is not None,
+        )
         for image in found[split].images:
             image.file_name = images.named(image.file_name, where=str(folder), split=split or None)
     return found
@@ -132,18 +160,32 @@ def _read_open_images(
     """Read with class descriptions in the same folder if present, else use labels as names."""
     root = Path(annotations) if Path(annotations).is_dir() else Path(annotations).parent
     tables = FolderFiles(root, (".csv",))
-    descriptions = next((str(tables.path(name)) for name in tables.names if _describes_classes(str(tables.path(name)))), None)
+    descriptions = next(
+        (str(tables.path(name)) for name in tables.names if _describes_classes(str(tables.path(name)))), None
+    )
     if descriptions is None:
         data = read_csv_boxes(path, images, split=split)
         if codes := [name for name in data.class_names.names if name.startswith(("/m/", "/g/"))]:
-            raise InputError(f"{path}: has labels such as {codes[0]}; expected class-descriptions-boxable.csv in its folder, "
-                             "with their names")
+            raise InputError(
+                f"{path}: has labels such as {codes[0]}; expected class-descriptions-boxable.csv in its folder, "
+                "with their names"
+            )
         return data
     try:
         with unfinished_folder(Path(output_folder, "labels.index")) as folder:
-            data = read_open_images(object_annotations_file=path, class_descriptions_file=descriptions, index_folder=folder)
-            found = [AnnotatedImage(image_id=0, file_name=images.named(image.file_name, where=path, split=split), size=None,
-                                    objects=image.objects, in_shares=True) for image in data.images]
+            data = read_open_images(
+                object_annotations_file=path, class_descriptions_file=descriptions, index_folder=folder
+            )
+            found = [
+                AnnotatedImage(
+                    image_id=0,
+                    file_name=images.named(image.file_name, where=path, split=split),
+                    size=None,
+                    objects=image.objects,
+                    in_shares=True,
+                )
+                for image in data.images
+            ]
     except OSError as error:
         raise InputError(f"cannot write to {output_folder}: {error}") from error
     for image in found:
@@ -163,8 +205,10 @@ def _check_part(part: AnnotatedDataSet, label_format: str) -> None:
     """Raise InputError for two annotations of one image (except COCO, which has image ids) and for boxes not in pixels."""
     name, count = Counter(image.file_name for image in part.images).most_common(1)[0]
     if count > 1 and label_format != "coco":
-        raise InputError(f"{part.source}: {count} of its annotations are of the image {name}, expected one; remove copies "
-                         "that name the image of another file")
+        raise InputError(
+            f"{part.source}: {count} of its annotations are of the image {name}, expected one; remove copies "
+            "that name the image of another file"
+        )
     boxes = [one.box_xywh for image in part.images for one in image.objects if not image.in_shares]
     if boxes and all(0 <= x <= x + width <= 1 and 0 <= y <= y + height <= 1 for x, y, width, height in boxes):
         raise InputError(f"{part.source}: its boxes are from 0 to 1, fractions of the image's sides; expected pixels")
@@ -179,5 +223,3 @@ def _without_unusable(part: AnnotatedDataSet) -> AnnotatedDataSet:
         image.objects = [one for one, reason in zip(image.objects, reasons, strict=True) if reason is None]
         image.refused += sum(reason is not None for reason in reasons)
     return replace(part, skipped=[*part.skipped, *skipped])
-
-

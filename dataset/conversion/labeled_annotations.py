@@ -35,14 +35,23 @@ def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledIma
             crowd.append(fitted.is_crowd)
     names = [image.file_name for image in data.images]
     return LabeledImages(
-        class_names=data.class_names, names=names, sizes=np.array(sizes, np.int32).reshape(-1, 2),
-        owners=np.array(owners, np.int32), boxes=np.array(boxes, np.float32).reshape(-1, 4),
-        classes=np.array(classes, np.int32), crowd=np.array(crowd, bool), digests=[b""] * len(names),
-        encoded=lambda number: read_regular_file(Path(image_folder) / names[number]), left_out=left_out)
+        class_names=data.class_names,
+        names=names,
+        sizes=np.array(sizes, np.int32).reshape(-1, 2),
+        owners=np.array(owners, np.int32),
+        boxes=np.array(boxes, np.float32).reshape(-1, 4),
+        classes=np.array(classes, np.int32),
+        crowd=np.array(crowd, bool),
+        digests=[b""] * len(names),
+        encoded=lambda number: read_regular_file(Path(image_folder) / names[number]),
+        left_out=left_out,
+    )
 
 
 def _size_of(path: Path) -> tuple[int, int]:
     try:
         return stored_size(read_regular_file(path))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; its annotations have no size either") from error
+        raise InputError(
+            f"{path}: {getattr(error, 'strerror', None) or error}; its annotations have no size either"
+        ) from error

@@ -1,7 +1,8 @@
 """Find near-duplicate images: copies at another size, quality or brightness, and consecutive frames of a video.
 
-Two thumbnails must meet two conditions. Their difference hashes (which cells are brighter than the cell to their left) differ
-in at most `MOST_BITS` of 256 bits, and their cells have a correlation of at least `LEAST_CORRELATION`. The hash alone is not
+Two thumbnails must meet two conditions. Their difference hashes (which cells are brighter than the cell to their left)
+differ in at most `MOST_BITS` of 256 bits, and their cells have a correlation of at least `LEAST_CORRELATION`. The hash
+alone is not
 sufficient: in images with plain areas, such as documents or night scenes, most bits are 0 in any case.
 """
 
@@ -48,4 +49,6 @@ def _directions(cells: np.ndarray) -> np.ndarray:
     """Return rows whose products are correlations, [N, cells]; zeros for an image without contrast."""
     centered = cells - cells.mean(axis=1, keepdims=True)
     contrast = cells.std(axis=1, keepdims=True)
-    return np.where(contrast >= LEAST_CONTRAST, centered / np.maximum(contrast, LEAST_CONTRAST), 0) / cells.shape[1] ** 0.5
+    return (
+        np.where(contrast >= LEAST_CONTRAST, centered / np.maximum(contrast, LEAST_CONTRAST), 0) / cells.shape[1] ** 0.5
+    )

@@ -7,8 +7,11 @@ from pathlib import Path
 from dataset.files.file_kinds import FileKind, annotations_in, kind_of_file
 from program_support.errors import InputError
 
-_WANTED = {FileKind.COCO: "a COCO json (instances_*.json)", FileKind.VOC: "a folder of Pascal VOC XML files",
-           FileKind.OPEN_IMAGES: "a csv of Open Images boxes (oidv6-train-annotations-bbox.csv)"}
+_WANTED = {
+    FileKind.COCO: "a COCO json (instances_*.json)",
+    FileKind.VOC: "a folder of Pascal VOC XML files",
+    FileKind.OPEN_IMAGES: "a csv of Open Images boxes (oidv6-train-annotations-bbox.csv)",
+}
 _ANY_FORMAT = "use dataset/create_tfrecord.py --images=FOLDER --annotations={path}"
 _ANY_FORMAT_OF_FOLDER = "use dataset/create_tfrecord.py --images=FOLDER --annotations={folder}"
 _WHAT_TO_DO = {

@@ -1,7 +1,7 @@
 """Masks of COCO's segmentations: polygons and run lengths, validated before they are passed to pycocotools' C code.
 
-That code does not check its input: it allocates five points for each pixel of an outline and writes as many pixels as the
-run lengths specify, so numbers out of range crash the process.
+That code does not check its input: it allocates five points for each pixel of an outline and writes as many pixels as
+the run lengths specify, so numbers out of range crash the process.
 """
 
 import io
@@ -27,14 +27,17 @@ def check_segmentation(segmentation: Any) -> None:
     """Raise UnusableSegmentation for a segmentation that is invalid for any image size."""
     if isinstance(segmentation, list):
         if not 1 <= len(segmentation) <= MOST_POLYGONS:
-            raise UnusableSegmentation(f"{len(segmentation)} polygons in its segmentation, expected 1 to {MOST_POLYGONS}")
+            raise UnusableSegmentation(
+                f"{len(segmentation)} polygons in its segmentation, expected 1 to {MOST_POLYGONS}"
+            )
         for polygon in segmentation:
             _points(polygon)
     elif isinstance(segmentation, dict):
         counts, size = segmentation.get("counts"), segmentation.get("size")
         if not _is_flat(size) or len(size) != 2 or not (isinstance(counts, str) or _is_flat(counts)):
-            raise UnusableSegmentation(f"segmentation {shown(segmentation)}, expected run lengths: size (height, width) and "
-                                       "counts")
+            raise UnusableSegmentation(
+                f"segmentation {shown(segmentation)}, expected run lengths: size (height, width) and counts"
+            )
     else:
         raise UnusableSegmentation(f"segmentation {shown(segmentation)}, expected polygons or run lengths")
 
@@ -68,7 +71,9 @@ def mask_png(segmentation: Any, size: tuple[int, int]) -> tuple[bytes, str | Non
 def proved_run_lengths(segmentation: Any, size: tuple[int, int]) -> RunLengths:
     """Return the run lengths of an unvalidated segmentation in an image (height, width). Raises UnusableSegmentation."""
     check_segmentation(segmentation)
-    return _union(segmentation, size)[0] if isinstance(segmentation, list) else run_lengths(_unrolled(segmentation, size))
+    return (
+        _union(segmentation, size)[0] if isinstance(segmentation, list) else run_lengths(_unrolled(segmentation, size))
+    )
 
 
 def _is_flat(values: Any) -> bool:
@@ -79,14 +84,18 @@ def _is_flat(values: Any) -> bool:
 def _points(polygon: Any) -> np.ndarray:
     """Return a polygon (x, y, x, y, ..) as [n, 2] float64, x and y. Raises UnusableSegmentation if invalid."""
     if not _is_flat(polygon) or len(polygon) < 6 or len(polygon) % 2:
-        raise UnusableSegmentation(f"polygon {shown(polygon)} in its segmentation, expected at least 3 pairs of x and y")
+        raise UnusableSegmentation(
+            f"polygon {shown(polygon)} in its segmentation, expected at least 3 pairs of x and y"
+        )
     try:
         points = np.array(polygon, np.float64).reshape(-1, 2)
     except OverflowError:  # an integer beyond float64
         points = np.array([[np.inf, np.inf]])
     if not (np.abs(points) <= LARGEST_COORDINATE).all():  # also true for NaN
-        raise UnusableSegmentation(f"polygon {shown(polygon)} in its segmentation, expected finite coordinates of at most "
-                                   f"{LARGEST_COORDINATE:g}")
+        raise UnusableSegmentation(
+            f"polygon {shown(polygon)} in its segmentation, expected finite coordinates of at most "
+            f"{LARGEST_COORDINATE:g}"
+        )
     return points
 
 
@@ -111,7 +120,9 @@ def _check_outline(polygons: list[np.ndarray], *, longest_edge: int) -> None:
         return  # the usual case
     outline = sum(np.abs(points - np.roll(points, 1, axis=0)).max(axis=1).sum() for points in polygons)
     if outline > LONGEST_OUTLINE:
-        raise UnusableSegmentation(f"outline of {outline:.0f} pixels in its segmentation, expected at most {LONGEST_OUTLINE}")
+        raise UnusableSegmentation(
+            f"outline of {outline:.0f} pixels in its segmentation, expected at most {LONGEST_OUTLINE}"
+        )
 
 
 def _clipped(points: np.ndarray, window: np.ndarray) -> np.ndarray:
@@ -134,14 +145,18 @@ def _clipped(points: np.ndarray, window: np.ndarray) -> np.ndarray:
 def _unrolled(segmentation: dict, size: tuple[int, int]) -> np.ndarray:
     """Decode column-wise run lengths that begin with zeros: [height, width] uint8."""
     if segmentation["size"] != list(size):
-        raise UnusableSegmentation(f"segmentation of size {shown(segmentation['size'])}, expected that of the image, {[*size]}")
+        raise UnusableSegmentation(
+            f"segmentation of size {shown(segmentation['size'])}, expected that of the image, {[*size]}"
+        )
     counts = segmentation["counts"]
     if isinstance(counts, str):
         counts = _decompressed(counts)
     area = size[0] * size[1]
     if not all(0 <= count <= area and count == int(count) for count in counts) or sum(counts) != area:
-        raise UnusableSegmentation(f"run lengths {shown(counts)} in its segmentation, expected non-negative integers with the "
-                                   f"sum {area}, the pixels of the image")
+        raise UnusableSegmentation(
+            f"run lengths {shown(counts)} in its segmentation, expected non-negative integers with the "
+            f"sum {area}, the pixels of the image"
+        )
     values = np.arange(len(counts), dtype=np.uint8) & 1
     return np.repeat(values, np.array(counts, np.int64)).reshape(size[::-1]).T
 

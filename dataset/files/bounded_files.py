@@ -11,15 +11,21 @@ from dataset.files.untrusted_values import shown, told_with
 from program_support.errors import InputError
 
 LARGEST_FILE_BYTES = 2**30  # of an image or an XML file: a record holds less than 2 GiB
-_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket",
-          stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 _DEVICES = (stat.S_IFCHR, stat.S_IFBLK)
 
 
 def read_regular_file(path: str | os.PathLike) -> bytes:
     """Return the content of a regular file of at most `LARGEST_FILE_BYTES`.
 
-    Raises OSError, with `strerror` as the reason; also for pipes, which could block, and devices, which could be endless.
+    Raises OSError, with `strerror` as the reason; also for pipes, which could block, and devices, which could be
+    endless.
     """
     with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -53,8 +59,8 @@ def _check_kind(found: os.stat_result, path: str | os.PathLike) -> None:
 def read_json(path: str, *, hasher: Any = None) -> Any:
     """Return the content of a UTF-8 JSON file, its bytes passed to `hasher`; pipes are allowed (`<(zcat a.json.gz)`).
 
-    Raises InputError with the file name if it cannot be read, is not JSON, or has a key twice with different values, of which
-    Python's json would drop one.
+    Raises InputError with the file name if it cannot be read, is not JSON, or has a key twice with different values, of
+    which Python's json would drop one.
     """
     try:
         if stat.S_IFMT(os.stat(path).st_mode) in _DEVICES:
@@ -82,6 +88,8 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         for key, value in pairs:
             if value != found[key]:
-                raise InputError(f"an object with id {shown(found.get('id'))} gives {shown(key)} twice, as {shown(value)} "
-                                 f"and as {shown(found[key])}")
+                raise InputError(
+                    f"an object with id {shown(found.get('id'))} gives {shown(key)} twice, as {shown(value)} "
+                    f"and as {shown(found[key])}"
+                )
     return found

@@ -23,7 +23,9 @@ def csv_rows(
         while line := file.readline(_LONGEST_LINE_BYTES):
             number += 1
             if len(line) == _LONGEST_LINE_BYTES:
-                raise InputError(f"{path}: line {number} has more than {_LONGEST_LINE_BYTES} bytes: not a CSV file of boxes")
+                raise InputError(
+                    f"{path}: line {number} has more than {_LONGEST_LINE_BYTES} bytes: not a CSV file of boxes"
+                )
             taken(line)
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
 

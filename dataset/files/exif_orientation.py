@@ -2,11 +2,13 @@
 
 All entry points follow these rules:
 
-- Images for inference (`infer.py`, `load_detector`, `serve.py`, `export.py`, `inspector.py`, the images for 8-bit calibration)
+- Images for inference (`infer.py`, `load_detector`, `serve.py`, `export.py`, `inspector.py`, the images for 8-bit
+  calibration)
 are rotated upright, and boxes and masks are in pixels of the upright image; see `read_image` and `StoredImage.upright`.
 `infer.py --noapply_exif_orientation` ignores the tag, for results that are compared with annotations of stored pixels,
 such as COCO's.
-- Images with labels (conversion, data check, and records in training and evaluation) keep their stored pixels, because the
+- Images with labels (conversion, data check, and records in training and evaluation) keep their stored pixels, because
+  the
 labels of COCO, VOC and Open Images refer to these. Labels of the upright image are rejected; see
   `dataset/conversion/exif_mismatch.py`.
 - Pixels in memory (arrays, PIL images, video frames) are not rotated.
@@ -28,8 +30,14 @@ class _Turn(NamedTuple):
 
 
 _TURNS = {
-    1: _Turn(False, False, False), 2: _Turn(False, False, True), 3: _Turn(False, True, True), 4: _Turn(False, True, False),
-    5: _Turn(True, False, False), 6: _Turn(True, False, True), 7: _Turn(True, True, True), 8: _Turn(True, True, False),
+    1: _Turn(False, False, False),
+    2: _Turn(False, False, True),
+    3: _Turn(False, True, True),
+    4: _Turn(False, True, False),
+    5: _Turn(True, False, False),
+    6: _Turn(True, False, True),
+    7: _Turn(True, True, True),
+    8: _Turn(True, True, False),
 }
 
 

@@ -45,7 +45,14 @@ class FileKind(Enum):
     @property
     def holds_annotations(self) -> bool:
         """Return whether the file can be converted to training data."""
-        return self not in (FileKind.COCO_RESULTS, FileKind.JSON, FileKind.XML, FileKind.YAML, FileKind.IMAGE, FileKind.ZIP)
+        return self not in (
+            FileKind.COCO_RESULTS,
+            FileKind.JSON,
+            FileKind.XML,
+            FileKind.YAML,
+            FileKind.IMAGE,
+            FileKind.ZIP,
+        )
 
 
 def kind_of_file(path: str | Path) -> FileKind | None:
@@ -104,8 +111,12 @@ def _folders(top: Path) -> Iterator[Path]:
     level = [top] if top.is_dir() else []
     for _ in range(_MOST_LEVELS):
         yield from level
-        level = [path for place in level for path in _entries(place)
-                 if path.is_dir() and not path.name.startswith(".") and not _leads_above(path)]
+        level = [
+            path
+            for place in level
+            for path in _entries(place)
+            if path.is_dir() and not path.name.startswith(".") and not _leads_above(path)
+        ]
 
 
 def _leads_above(path: Path) -> bool:
@@ -142,7 +153,12 @@ def _kind_of_json(content: bytes, start: str) -> FileKind:
         return FileKind.LABELME
     if isinstance(found, dict) and isinstance(found.get("images"), list):
         return FileKind.COCO
-    if isinstance(found, list) and found and isinstance(found[0], dict) and {"image_id", "bbox", "score"} <= found[0].keys():
+    if (
+        isinstance(found, list)
+        and found
+        and isinstance(found[0], dict)
+        and {"image_id", "bbox", "score"} <= found[0].keys()
+    ):
         return FileKind.COCO_RESULTS
     return FileKind.JSON
 

@@ -38,8 +38,11 @@ def image_folder(path: str | None) -> str:
     """Return the folder of --images. Raises InputError if it is not a folder."""
     if path and os.path.isdir(path):
         return path
-    what = "is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER" if is_zipfile(path or "") else (
-        "is a file" if os.path.exists(path or "") else "no such folder")
+    what = (
+        "is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER"
+        if is_zipfile(path or "")
+        else ("is a file" if os.path.exists(path or "") else "no such folder")
+    )
     raise InputError(f"--images={path or ''}: {what}; expected the folder with the images")
 
 
@@ -51,11 +54,16 @@ def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str,
     found: dict[str, None] = {}
     for name in names:
         if not name:
-            raise InputError(f"--{flag} is empty; expected an image, a folder or a glob")  # Path("") is the current folder
+            raise InputError(
+                f"--{flag} is empty; expected an image, a folder or a glob"
+            )  # Path("") is the current folder
         path = Path(name)
         if path.is_dir():
-            files = sorted(str(file) for file in path.iterdir()
-                           if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".") and file.is_file())
+            files = sorted(
+                str(file)
+                for file in path.iterdir()
+                if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".") and file.is_file()
+            )
         else:
             files = [name] if path.is_file() else sorted(file for file in glob.glob(name) if Path(file).is_file())
         if not files:
@@ -78,7 +86,8 @@ def read_image(path: str) -> np.ndarray:
 def read_stored_image(path: str, *, least_side: int | None = None) -> StoredImage:
     """Decode a file completely (the first frame of an animation). Raises InputError for an incomplete image.
 
-    With `least_side`, a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, no side shorter than `least_side`: much faster.
+    With `least_side`, a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, no side shorter than `least_side`: much
+    faster.
     """
     try:
         file = open_regular_file(path)
@@ -195,7 +204,9 @@ def folder_names(names: Sequence[str]) -> list[str]:
 
 
 def _allowed(name: str) -> str:
-    letters = (letter if letter not in _FORBIDDEN and unicodedata.category(letter)[0] != "C" else "_"
-               for letter in unicodedata.normalize("NFC", name))
+    letters = (
+        letter if letter not in _FORBIDDEN and unicodedata.category(letter)[0] != "C" else "_"
+        for letter in unicodedata.normalize("NFC", name)
+    )
     cut = "".join(letters).strip(" .").encode()[:_MOST_BYTES].decode(errors="ignore").strip(" .")
     return f"_{cut}" if not cut or cut.split(".")[0].strip().casefold() in _DEVICES else cut

@@ -4,7 +4,9 @@ import itertools
 import re
 from collections.abc import Iterator
 
-_JPEG_NEXT = re.compile(rb"(?:[^\xff]*+\xff++[\x00\x01\xd0-\xd8])*+[^\xff]*+\xff++(.)", re.DOTALL)  # with content, or end
+_JPEG_NEXT = re.compile(
+    rb"(?:[^\xff]*+\xff++[\x00\x01\xd0-\xd8])*+[^\xff]*+\xff++(.)", re.DOTALL
+)  # with content, or end
 _JPEG_SCAN, _JPEG_END = 0xDA, 0xD9
 _PNG_HEAD = b"\x89PNG\r\n\x1a\n"
 _GIF_EXTENSION, _GIF_FIRST_IMAGE, _GIF_END = 0x21, 0x2C, 0x3B
@@ -13,8 +15,8 @@ _GIF_EXTENSION, _GIF_FIRST_IMAGE, _GIF_END = 0x21, 0x2C, 0x3B
 def image_parts(encoded: bytes) -> Iterator[str]:
     """Yield "scan" or "segment" for each part of a JPEG's first image, "part" for those of a PNG and of a GIF's header.
 
-    Decoders find the parts in the same way, also in damaged files. Nothing is yielded for other formats, whose decoding time
-    is proportional to bytes and pixels.
+    Decoders find the parts in the same way, also in damaged files. Nothing is yielded for other formats, whose decoding
+    time is proportional to bytes and pixels.
     """
     if encoded.startswith(b"\xff\xd8"):
         yield from _jpeg_parts(encoded)

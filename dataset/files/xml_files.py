@@ -13,8 +13,15 @@ _DECLARED_ENCODING = re.compile(rb"""(?:\xef\xbb\xbf)?<\?xml\s[^>]*?encoding\s*=
 _READ_BY_EXPAT = {"utf-8", "utf-16", "us-ascii", "iso-8859-1"}
 # Byte order marks, and "<" without one; those of UTF-32 come first because they begin with those of UTF-16.
 _WIDE_ENCODINGS = (
-    (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"), (b"<\0\0\0", "utf-32-le"), (b"\0\0\0<", "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"), (b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (b"<\0\0\0", "utf-32-le"),
+    (b"\0\0\0<", "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+    (b"<\0", "utf-16-le"),
+    (b"\0<", "utf-16-be"),
+)
 _NOT_FOR_FILES = {"idna", "unicode-escape", "raw-unicode-escape"}
 # Windows declares the first but writes the second, a superset.
 _SUPERSETS = {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "big5": "cp950"}
@@ -60,7 +67,9 @@ def _decoded(content: bytes) -> bytes | str:
     if name.lower() in _READ_BY_EXPAT:
         return content
     if (codec := _ascii_superset(name)) is None:
-        raise ValueError(f"declares the encoding {shown(name)}, which is unknown or does not match the file; expected UTF-8")
+        raise ValueError(
+            f"declares the encoding {shown(name)}, which is unknown or does not match the file; expected UTF-8"
+        )
     return _text(content.removeprefix(codecs.BOM_UTF8), codec)
 
 

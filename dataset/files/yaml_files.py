@@ -37,8 +37,9 @@ class ValueLoader(_Plain, yaml.SafeLoader):
     """Reads numbers, booleans and null as in YAML 1.1, and the tuples that Python programs write."""
 
 
-ValueLoader.add_constructor("tag:yaml.org,2002:python/tuple",
-                            lambda loader, node: tuple(loader.construct_sequence(node, deep=True)))
+ValueLoader.add_constructor(
+    "tag:yaml.org,2002:python/tuple", lambda loader, node: tuple(loader.construct_sequence(node, deep=True))
+)
 
 
 def read_yaml(path: str | os.PathLike, *, loader: type = _TextLoader) -> tuple[Any, bytes]:
@@ -57,5 +58,11 @@ def read_yaml(path: str | os.PathLike, *, loader: type = _TextLoader) -> tuple[A
         raise InputError(f"{path}: {error}") from error
     except RecursionError as error:
         raise InputError(f"{path}: is nested too deeply to parse") from error
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:  # such as `!!timestamp 5`, `!!bool x`
+    except (
+        yaml.YAMLError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        LookupError,
+    ) as error:  # such as `!!timestamp 5`, `!!bool x`
         raise InputError(f"{path}: is not YAML ({' '.join(str(error).split())[:120]})") from error

@@ -1,7 +1,7 @@
 """Random augmentations of training images and their objects, seeded.
 
-Each draws a `Crop`, which depends only on the seed, the image's size and its boxes, and applies it to pixels and boxes. All
-place the image at the top left of the network input and pad with zeros; the device zeroes the padding again after
+Each draws a `Crop`, which depends only on the seed, the image's size and its boxes, and applies it to pixels and boxes.
+All place the image at the top left of the network input and pad with zeros; the device zeroes the padding again after
 normalization.
 """
 
@@ -63,8 +63,9 @@ class ScaleJitterCrop(Cropping):
         """Draw flip, scale and place as the reference does.
 
         r ~ U(jitter); the image is scaled to fit int(r H), int(r W); if it is then larger than H, W, a uniformly placed
-        crop is taken. The reference resizes the image and crops the result. Here the crop is made in whole pixels of the
-        original, and only this window is resampled: it differs by at most half a pixel, and boxes follow it exactly.
+        crop is taken. The reference resizes the image and crops the result. Here the crop is made in whole pixels of
+        the original, and only this window is resampled: it differs by at most half a pixel, and boxes follow it
+        exactly.
         """
         draws = tf.random.stateless_uniform([4], seed=seed)
         factor = self.jitter_min + (self.jitter_max - self.jitter_min) * draws[0]

@@ -17,8 +17,9 @@ _ROUNDS_DOWN = -0.499  # offset that makes OpenCV round down, as Pillow does
 class ColorJitter:
     """torchvision's ColorJitter for uint8 images: each change once, in random order.
 
-    brightness, contrast and saturation: the factor is uniform in 1 - x .. 1 + x, at least 0, relative to black, to the image's
-    mean gray and to each pixel's gray. hue: the rotation is uniform in -x .. x of the color circle. 0 disables a change.
+    brightness, contrast and saturation: the factor is uniform in 1 - x .. 1 + x, at least 0, relative to black, to the
+    image's mean gray and to each pixel's gray. hue: the rotation is uniform in -x .. x of the color circle. 0 disables
+    a change.
     """
 
     brightness: float = 0.125

@@ -58,8 +58,8 @@ def part_of(crop: Crop, within: Tensor, *, seed: Tensor) -> Crop:
 def crop_image(encoded: Tensor, crop: Crop, *, size: tuple[int, int], window: Window = decode_window) -> Tensor:
     """Resample the window of an encoded image, mirror it and pad it: [H, W, 3] uint8.
 
-    Half-pixel bilinear resampling without antialiasing, as the default of `Letterbox`, but by OpenCV, which takes half the
-    time and differs by at most one gray level.
+    Half-pixel bilinear resampling without antialiasing, as the default of `Letterbox`, but by OpenCV, which takes half
+    the time and differs by at most one gray level.
     """
     image = tf.numpy_function(_resampled, [window(encoded, crop), crop.size, crop.flip, size], tf.uint8, stateful=False)
     return tf.ensure_shape(image, [*size, 3])
@@ -78,9 +78,9 @@ def _resampled(window: np.ndarray, window_size: np.ndarray, flip: np.ndarray, si
 def crop_boxes(boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:
     """Apply a crop to boxes.
 
-    [N, 4] float32 yxyx as fractions of the original image -> [N, 4] float32 yxyx input pixels, clipped to the valid area,
-    and [N] bool, whether to keep the box: MINIMUM_BOX_SIDE pixels are left in each direction, or all of a box that is
-    thinner than that.
+    [N, 4] float32 yxyx as fractions of the original image -> [N, 4] float32 yxyx input pixels, clipped to the valid
+    area, and [N] bool, whether to keep the box: MINIMUM_BOX_SIDE pixels are left in each direction, or all of a box
+    that is thinner than that.
     """
     ratio = tf.cast(crop.size, tf.float32) / tf.cast(crop.window, tf.float32)
     corners = tf.reshape(boxes, [-1, 2, 2]) * tf.cast(source_size, tf.float32)  # [N, (min, max), (y, x)]
@@ -96,35 +96,54 @@ def crop_boxes(boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tenso
     return tf.where(crop.flip, tf.concat([mirrored_low, mirrored_high], axis=-1), plain), kept
 
 
-def crop_masks(pngs: Tensor, boxes: Tensor, crop: Crop, *, source_size: Tensor, side: int,
-               file_name: Tensor) -> tuple[Tensor, Tensor]:
+def crop_masks(
+    pngs: Tensor, boxes: Tensor, crop: Crop, *, source_size: Tensor, side: int, file_name: Tensor
+) -> tuple[Tensor, Tensor]:
     """Apply a crop to masks, cropped to the boxes: [n, side, side] uint8, 0 or 1, and [n] bool, whether the object is visible.
 
     `pngs` [n] have the size of the image and are nonzero inside the object; `boxes` [n, 4] float32 are the output of
-    `crop_boxes`, in input pixels after crop and flip. A cell is 1 if the original pixel at its center belongs to the object, so
-    coordinates are rounded only once. An object is visible if any original pixel that its box touches belongs to it, also
-    between cell centers. Raises InputError, with `file_name`, for a PNG that is not a mask of this image.
+    `crop_boxes`, in input pixels after crop and flip. A cell is 1 if the original pixel at its center belongs to the
+    object, so coordinates are rounded only once. An object is visible if any original pixel that its box touches
+    belongs to it, also between cell centers. Raises InputError, with `file_name`, for a PNG that is not a mask of this
+    image.
     """
     masks, shows = tf.numpy_function(
-        _masks_in_boxes, [pngs, boxes, *crop, source_size, side, file_name], (tf.uint8, tf.bool), stateful=False)
+        _masks_in_boxes, [pngs, boxes, *crop, source_size, side, file_name], (tf.uint8, tf.bool), stateful=False
+    )
     return tf.ensure_shape(masks, [None, side, side]), tf.ensure_shape(shows, [None])
 
 
-def _masks_in_boxes(pngs: np.ndarray, boxes: np.ndarray, offset: np.ndarray, window: np.ndarray, size: np.ndarray,
-                    flip: np.ndarray, source_size: np.ndarray, side: np.ndarray,
-                    file_name: bytes) -> tuple[np.ndarray, np.ndarray]:
+def _masks_in_boxes(
+    pngs: np.ndarray,
+    boxes: np.ndarray,
+    offset: np.ndarray,
+    window: np.ndarray,
+    size: np.ndarray,
+    flip: np.ndarray,
+    source_size: np.ndarray,
+    side: np.ndarray,
+    file_name: bytes,
+) -> tuple[np.ndarray, np.ndarray]:
     masks, shows = np.zeros((len(pngs), side, side), np.uint8), np.zeros(len(pngs), bool)
-    shares = np.concatenate([(np.arange(side) + 0.5) / side, [0.0, 1.0]])  # of the box: the centers of cells, and its edges
+    shares = np.concatenate(
+        [(np.arange(side) + 0.5) / side, [0.0, 1.0]]
+    )  # of the box: the centers of cells, and its edges
     for number, (png, box) in enumerate(zip(pngs, boxes.astype(np.float64), strict=True)):
-        y, x = (low + shares * (high - low) for low, high in zip(box[:2], box[2:], strict=True))  # [side + 2] input pixels
+        y, x = (
+            low + shares * (high - low) for low, high in zip(box[:2], box[2:], strict=True)
+        )  # [side + 2] input pixels
         if flip:
             x = size[1] - x
-        y, x = (offset[axis] + places * (window[axis] / size[axis]) for axis, places in enumerate((y, x)))  # original pixels
+        y, x = (
+            offset[axis] + places * (window[axis] / size[axis]) for axis, places in enumerate((y, x))
+        )  # original pixels
         rows, columns = (
-            np.clip(places[:side].astype(np.int64), 0, source_size[axis] - 1) for axis, places in enumerate((y, x)))
+            np.clip(places[:side].astype(np.int64), 0, source_size[axis] - 1) for axis, places in enumerate((y, x))
+        )
         touched = tuple(
             slice(max(int(edges.min()), offset[axis]), min(math.ceil(edges.max()), offset[axis] + window[axis]))
-            for axis, edges in enumerate((y[side:], x[side:])))
+            for axis, edges in enumerate((y[side:], x[side:]))
+        )
         mask = decoded_mask(png, source_size, file_name)
         masks[number] = mask[rows[:, None], columns] != 0
         shows[number] = mask[touched].any()
@@ -136,6 +155,8 @@ def decoded_mask(png: bytes, size: np.ndarray, file_name: bytes) -> np.ndarray:
     mask = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_GRAYSCALE | cv2.IMREAD_ANYDEPTH) if png else None
     if mask is None or mask.shape != (*size,):
         found = "no PNG" if mask is None else f"a PNG of {mask.shape[0]} x {mask.shape[1]} pixels"
-        raise InputError(f"{file_name.decode('utf-8', 'replace')}: image/object/mask holds {found}; expected a mask of the "
-                         f"image, {size[0]} x {size[1]}; convert again with --include_masks")
+        raise InputError(
+            f"{file_name.decode('utf-8', 'replace')}: image/object/mask holds {found}; expected a mask of the "
+            f"image, {size[0]} x {size[1]}; convert again with --include_masks"
+        )
     return mask

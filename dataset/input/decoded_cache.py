@@ -30,7 +30,8 @@ def available_memory() -> tuple[int, int]:
 class DecodedCache:
     """Images by record number, added when first decoded, as long as a fifth of the memory is free.
 
-    3 bytes per pixel: 0.9 MB per image of COCO. Each rank of a machine has its own cache, because each reads all images.
+    3 bytes per pixel: 0.9 MB per image of COCO. Each rank of a machine has its own cache, because each reads all
+    images.
     """
 
     def __init__(self, *, say: Callable[[str], None], memory: Callable[[], tuple[int, int]] = available_memory):
@@ -70,7 +71,9 @@ class DecodedCache:
                 self._images[int(number)] = image.copy()  # TensorFlow owns the memory of the argument
             else:
                 self._is_full = True
-                self._say(f"--cache=decoded: {len(self._images)} images fill the memory; the others are decoded in every epoch")
+                self._say(
+                    f"--cache=decoded: {len(self._images)} images fill the memory; the others are decoded in every epoch"
+                )
         return _cut(image, offset, size)
 
 

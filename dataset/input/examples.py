@@ -31,12 +31,14 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
         if config.train_on_crowds:
             record["crowd"] = tf.zeros_like(record["crowd"])
         crop = augmentation.draw(
-            source_size, seed=seed, boxes=tf.boolean_mask(record["boxes"], tf.logical_not(record["crowd"])))
+            source_size, seed=seed, boxes=tf.boolean_mask(record["boxes"], tf.logical_not(record["crowd"]))
+        )
         if within is not None:
             crop = part_of(crop, within, seed=tf.random.experimental.stateless_fold_in(seed, _PART))
         boxes, kept = augmentation.boxes(record["boxes"], crop, source_size=source_size)
         image = augmentation.image(
-            record["encoded"], crop, window=decode_window if cache is None else partial(cache.window, number))
+            record["encoded"], crop, window=decode_window if cache is None else partial(cache.window, number)
+        )
         return View(
             image=augmentation.recolored(image, seed),
             size=crop.size,
@@ -55,13 +57,26 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
             record = parse(serialized[0])
 
             def load_one_of(image: int, within: Tensor) -> View:
-                return load(parse(serialized[image]), number[image], tf.random.experimental.stateless_fold_in(seed, image),
-                            within)
+                return load(
+                    parse(serialized[image]),
+                    number[image],
+                    tf.random.experimental.stateless_fold_in(seed, image),
+                    within,
+                )
 
-            view = tf.cond(tf.strings.length(serialized[1]) == 0, lambda: load(record, number[0], seed),
-                           lambda: composition.compose(load_one_of, seed))
-        return Batch(images=view.image, sizes=view.size, objects=_in_slots(view.objects, config.max_instances_per_image),
-                     image_ids=record["image_id"], positions=position, scales=view.scale)
+            view = tf.cond(
+                tf.strings.length(serialized[1]) == 0,
+                lambda: load(record, number[0], seed),
+                lambda: composition.compose(load_one_of, seed),
+            )
+        return Batch(
+            images=view.image,
+            sizes=view.size,
+            objects=_in_slots(view.objects, config.max_instances_per_image),
+            image_ids=record["image_id"],
+            positions=position,
+            scales=view.scale,
+        )
 
     return example
 
@@ -76,15 +91,24 @@ def evaluation_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]
         input_px_per_image = tf.cast(source_size, tf.float32) / scale
         boxes = record["boxes"] * tf.tile(input_px_per_image, [2])
         kept = tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1)
-        objects = _objects(record, boxes, kept, config.resize.whole(source_size), source_size=source_size, config=config)
-        return Batch(images=resized, sizes=size, objects=_in_slots(objects, config.max_instances_per_image),
-                     image_ids=record["image_id"], positions=number, scales=scale)
+        objects = _objects(
+            record, boxes, kept, config.resize.whole(source_size), source_size=source_size, config=config
+        )
+        return Batch(
+            images=resized,
+            sizes=size,
+            objects=_in_slots(objects, config.max_instances_per_image),
+            image_ids=record["image_id"],
+            positions=number,
+            scales=scale,
+        )
 
     return example
 
 
-def _objects(record: dict[str, Tensor], boxes: Tensor, kept: Tensor, crop: Crop, *, source_size: Tensor,
-             config: InputConfig) -> Objects:
+def _objects(
+    record: dict[str, Tensor], boxes: Tensor, kept: Tensor, crop: Crop, *, source_size: Tensor, config: InputConfig
+) -> Objects:
     """Return the objects of one image in the order of the record, at most the M largest. Boxes are in input pixels.
 
     With masks, an object is dropped if its box is visible in the crop but its mask is not.
@@ -93,13 +117,27 @@ def _objects(record: dict[str, Tensor], boxes: Tensor, kept: Tensor, crop: Crop,
     numbers = tf.gather(numbers, _largest(tf.gather(boxes, numbers), config.max_instances_per_image))
     masks = tf.zeros([tf.size(numbers), 0, 0], tf.uint8)
     if config.mask_size:
-        masks, shows = crop_masks(tf.gather(_masks_of(record), numbers), tf.gather(boxes, numbers), crop,
-                                  source_size=source_size, side=config.mask_size, file_name=record["file_name"])
+        masks, shows = crop_masks(
+            tf.gather(_masks_of(record), numbers),
+            tf.gather(boxes, numbers),
+            crop,
+            source_size=source_size,
+            side=config.mask_size,
+            file_name=record["file_name"],
+        )
         numbers, masks = tf.boolean_mask(numbers, shows), tf.boolean_mask(masks, shows)
-    boxes, classes, crowd, difficult = (tf.gather(values, numbers) for values in (
-        boxes, _classes_of(record, config.category_ids), record["crowd"], record["difficult"]))
-    return Objects(boxes=boxes, classes=classes, valid=tf.fill([tf.size(numbers)], True), crowd=crowd, difficult=difficult,
-                   masks=masks)
+    boxes, classes, crowd, difficult = (
+        tf.gather(values, numbers)
+        for values in (boxes, _classes_of(record, config.category_ids), record["crowd"], record["difficult"])
+    )
+    return Objects(
+        boxes=boxes,
+        classes=classes,
+        valid=tf.fill([tf.size(numbers)], True),
+        crowd=crowd,
+        difficult=difficult,
+        masks=masks,
+    )
 
 
 def _largest(boxes: Tensor, count: int) -> Tensor:
@@ -113,7 +151,9 @@ def _in_slots(objects: Objects, slots: int) -> Objects:
     largest = _largest(objects.boxes, slots)
 
     def in_slots(values: Tensor) -> Tensor:
-        padded = tf.pad(tf.gather(values, largest), [[0, slots - tf.size(largest)]] + [[0, 0]] * (values.shape.rank - 1))
+        padded = tf.pad(
+            tf.gather(values, largest), [[0, slots - tf.size(largest)]] + [[0, 0]] * (values.shape.rank - 1)
+        )
         return tf.ensure_shape(padded, [slots, *values.shape[1:]])
 
     return Objects(*map(in_slots, objects))

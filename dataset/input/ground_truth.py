@@ -19,9 +19,9 @@ from program_support.errors import InputError
 def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with_masks: bool = False) -> dict:
     """Return the contents of records as COCO's dictionary (images, annotations, categories), boxes in original pixels.
 
-    Difficult objects have `difficult` 1. `with_masks` adds the run lengths of each mask as `segmentation`, None if the record
-    has none. JPEGs are not decoded, masks only if requested. Raises InputError for an id that two images share and for an
-    unknown category id.
+    Difficult objects have `difficult` 1. `with_masks` adds the run lengths of each mask as `segmentation`, None if the
+    record has none. JPEGs are not decoded, masks only if requested. Raises InputError for an id that two images share
+    and for an unknown category id.
     """
     reader, known = RecordReader(index), set(class_names.category_ids)
 
@@ -30,13 +30,19 @@ def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with
         record = parse_record(serialized, with_masks=with_masks)
         return {"size": image_size(record.pop("encoded")), **record}
 
-    records = (tf.data.Dataset.range(len(index)).map(partial(read_record, reader))
-               .map(annotations_of, num_parallel_calls=tf.data.AUTOTUNE))
+    records = (
+        tf.data.Dataset.range(len(index))
+        .map(partial(read_record, reader))
+        .map(annotations_of, num_parallel_calls=tf.data.AUTOTUNE)
+    )
     files: dict[int, str] = {}
     images, annotations = [], []
     for tensors in RecordBatches(
-            records.prefetch(tf.data.AUTOTUNE), reader, rows_of=lambda number: Rows(np.array([number]), np.array([number])),
-            example=lambda serialized, _: annotations_of(serialized)):
+        records.prefetch(tf.data.AUTOTUNE),
+        reader,
+        rows_of=lambda number: Rows(np.array([number]), np.array([number])),
+        example=lambda serialized, _: annotations_of(serialized),
+    ):
         record = {name: values.numpy() for name, values in tensors.items()}
         image = _image_entry(record)
         if image["id"] in files:
@@ -44,8 +50,10 @@ def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with
         files[image["id"]] = image["file_name"]
         unknown = sorted(set(record["category_ids"].tolist()) - known)
         if unknown:
-            raise InputError(f"{image['file_name']}: image {image['id']} has category ids {unknown}; "
-                             f"the categories are {sorted(known)}")
+            raise InputError(
+                f"{image['file_name']}: image {image['id']} has category ids {unknown}; "
+                f"the categories are {sorted(known)}"
+            )
         images.append(image)
         annotations += _annotation_entries(record, image, first_id=len(annotations) + 1)
     return {"images": images, "annotations": annotations, "categories": class_names.to_categories()}

@@ -18,7 +18,8 @@ _FORMER_KEYS = {"half_pixel_centres": "half_pixel_centers"}  # of files that an 
 class HostResize:
     """A rule of `dataset.input.resize` with its parameters, as stored in an exported file.
 
-    kind: "letterbox" into size, "stretch" to size, or "fit": the shorter side to `shorter`, the longer to at most `longer`.
+    kind: "letterbox" into size, "stretch" to size, or "fit": the shorter side to `shorter`, the longer to at most
+    `longer`.
     """
 
     kind: str
@@ -33,8 +34,10 @@ class HostResize:
             raise InputError(f"resize rule {self.kind!r}; expected one of {', '.join(RULES)}")
         sides_fit = len(self.size) == 2 and 1 <= min(self.size) <= max(self.size) <= _MOST_SIDE
         if not sides_fit or (self.kind == "fit" and not 1 <= self.shorter <= self.longer):
-            raise InputError(f"resize rule {self.kind} with size {self.size}, sides {self.shorter} and {self.longer}; expected "
-                             f"all above zero, and of two sides at most {_MOST_SIDE}")
+            raise InputError(
+                f"resize rule {self.kind} with size {self.size}, sides {self.shorter} and {self.longer}; expected "
+                f"all above zero, and of two sides at most {_MOST_SIDE}"
+            )
 
     @classmethod
     def of(cls, stated: Mapping[str, Any]) -> "HostResize":
@@ -70,7 +73,7 @@ class HostResize:
         scaled = self.scaled_size(source)
         made = np.zeros((*self.size, 3), np.uint8)
         resample = _antialiased if self.antialias else _interpolated
-        made[:scaled[0], :scaled[1]] = (resample(image, scaled, self._places) + np.float32(0.5)).astype(np.uint8)
+        made[: scaled[0], : scaled[1]] = (resample(image, scaled, self._places) + np.float32(0.5)).astype(np.uint8)
         return made, np.int32(scaled), np.float32(source) / np.float32(scaled)
 
     def _places(self, count: int, source: int) -> np.ndarray:
@@ -84,8 +87,9 @@ class HostResize:
 
 def _interpolated(image: np.ndarray, scaled: tuple[int, int], places: Callable[[int, int], np.ndarray]) -> np.ndarray:
     """Interpolate bilinearly in TensorFlow's order, along rows, then between rows: float32 [h', w', 3]."""
-    (top, bottom, down), (left, right, across) = (_neighbors(places(count, source), source)
-                                                  for count, source in zip(scaled, image.shape[:2], strict=True))
+    (top, bottom, down), (left, right, across) = (
+        _neighbors(places(count, source), source) for count, source in zip(scaled, image.shape[:2], strict=True)
+    )
     across = across[None, :, None]
 
     def row(numbers):
@@ -104,8 +108,9 @@ def _neighbors(places: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, 
 
 def _antialiased(image: np.ndarray, scaled: tuple[int, int], places: Callable[[int, int], np.ndarray]) -> np.ndarray:
     """Resample with a triangle filter as wide as an output pixel, weights normalized to 1: float32 [h', w', 3]."""
-    rows, columns = (_triangles(places(count, source), count, source)
-                     for count, source in zip(scaled, image.shape[:2], strict=True))
+    rows, columns = (
+        _triangles(places(count, source), count, source) for count, source in zip(scaled, image.shape[:2], strict=True)
+    )
     across = np.einsum("wx,yxc->ywc", columns, image.astype(np.float32), optimize=True)
     return np.einsum("hy,ywc->hwc", rows, across, optimize=True)
 

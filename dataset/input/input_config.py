@@ -26,11 +26,21 @@ class InputConfig:
     num_threads: int = 0  # 0: TensorFlow's own thread pool
 
     @classmethod
-    def letterboxed(cls, *, image_size: tuple[int, int], jitter_min: float = 0.1, jitter_max: float = 2.0,
-                    flip_probability: float = 0.5, **settings: Any) -> "InputConfig":
+    def letterboxed(
+        cls,
+        *,
+        image_size: tuple[int, int],
+        jitter_min: float = 0.1,
+        jitter_max: float = 2.0,
+        flip_probability: float = 0.5,
+        **settings: Any,
+    ) -> "InputConfig":
         """Return EfficientDet's: `Letterbox` to (H, W), `ScaleJitterCrop` for training; `settings` are the other fields."""
-        return cls(resize=Letterbox(image_size),
-                   augmentation=ScaleJitterCrop(image_size, jitter_min, jitter_max, flip_probability), **settings)
+        return cls(
+            resize=Letterbox(image_size),
+            augmentation=ScaleJitterCrop(image_size, jitter_min, jitter_max, flip_probability),
+            **settings,
+        )
 
     @property
     def image_size(self) -> tuple[int, int]:

@@ -10,7 +10,9 @@ import tensorflow as tf
 from object_detection.structures import Objects, Tensor
 from program_support.errors import InputError
 
-_LEAST_SHARE = 0.25  # minimum distance of the point where the four images meet from the border, as a fraction of the side
+_LEAST_SHARE = (
+    0.25  # minimum distance of the point where the four images meet from the border, as a fraction of the side
+)
 _FILL = (124, 116, 104)  # ImageNet's mean color, zero after normalization as padding is
 
 
@@ -23,7 +25,9 @@ class View(NamedTuple):
     scale: Tensor  # [2] float32, original pixels per input pixel
 
 
-Load = Callable[..., View]  # (number of the image, within: [2] int32 or None) -> its view, cropped to at most `within` pixels
+Load = Callable[
+    ..., View
+]  # (number of the image, within: [2] int32 or None) -> its view, cropped to at most `within` pixels
 
 
 class Composition(Protocol):
@@ -42,8 +46,8 @@ class Composition(Protocol):
 class Mosaic:
     """Parts of four images around a random point (Bochkovskiy et al. 2020, YOLOv4, section 3.4).
 
-    Each image is augmented as usual, so that object sizes are the same as without mosaic; a random part of it, at most as large
-    as its quadrant, fills the quadrant from its upper left corner.
+    Each image is augmented as usual, so that object sizes are the same as without mosaic; a random part of it, at most
+    as large as its quadrant, fills the quadrant from its upper left corner.
     """
 
     size: tuple[int, int]  # H, W of the network input
@@ -69,9 +73,15 @@ class Mosaic:
         extents = [tf.stack(extent) for extent in ((y, x), (y, width - x), (height - y, x), (height - y, width - x))]
         views = [load(number, within=extent) for number, extent in enumerate(extents)]
         image = tf.numpy_function(
-            self._pasted, [*starts, *(view.image[:view.size[0], :view.size[1]] for view in views)], tf.uint8, stateful=False)
-        moved = [view.objects._replace(boxes=view.objects.boxes + tf.cast(tf.tile(start, [2]), tf.float32))
-                 for view, start in zip(views, starts, strict=True)]
+            self._pasted,
+            [*starts, *(view.image[: view.size[0], : view.size[1]] for view in views)],
+            tf.uint8,
+            stateful=False,
+        )
+        moved = [
+            view.objects._replace(boxes=view.objects.boxes + tf.cast(tf.tile(start, [2]), tf.float32))
+            for view, start in zip(views, starts, strict=True)
+        ]
         objects = Objects(*(tf.concat(values, axis=0) for values in zip(*moved, strict=True)))
         return View(tf.ensure_shape(image, [*self.size, 3]), size, objects, views[0].scale)
 

@@ -31,8 +31,8 @@ def epoch_length(factors: np.ndarray) -> int:
 def repeated(factors: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Return the image numbers of one epoch, `epoch_length` of them in random order.
 
-    Each appears as often as the integer part of its factor, and once more with the probability of the fractional part. The
-    fractional parts are drawn together (systematic sampling), so that the sum is constant.
+    Each appears as often as the integer part of its factor, and once more with the probability of the fractional part.
+    The fractional parts are drawn together (systematic sampling), so that the sum is constant.
     """
     counts, rests = np.floor(factors).astype(np.int64), factors % 1.0
     order = random.permutation(len(factors))  # otherwise neighbors would never be drawn together
@@ -51,8 +51,8 @@ def _drawn(factors: np.ndarray) -> int:
 class StreamOrder:
     """Maps positions of the infinite stream to records.
 
-    An epoch has each of `count` records once, or according to `factors` [count] (see `repeated`); all epochs have the same
-    length, so that a position determines its epoch.
+    An epoch has each of `count` records once, or according to `factors` [count] (see `repeated`); all epochs have the
+    same length, so that a position determines its epoch.
     """
 
     def __init__(self, count: int, seed: int, factors: np.ndarray | None = None):

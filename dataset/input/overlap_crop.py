@@ -15,17 +15,20 @@ _NO_RULE = -1.0  # below every overlap: no constraint
 _LEAST_OVERLAPS = (0.1, 0.3, 0.5, 0.7, 0.9, _NO_RULE)  # options besides no crop, one of which is drawn
 _LEAST_SIDE, _FLATTEST = 0.3, 2.0  # minimum side of a crop, as a fraction of the image's, and maximum aspect ratio
 _FLIP, _COLORS, _FIRST_OPTIONS = 0, 1, 2  # independent random streams
-_AT_ONCE, _MOST_TIMES = 16, 60  # options; one in seven is no crop, so the probability that none of all is chosen is about 1e-64
+_AT_ONCE, _MOST_TIMES = (
+    16,
+    60,
+)  # options; one in seven is no crop, so the probability that none of all is chosen is about 1e-64
 
 
 @dataclass(frozen=True)
 class OverlapCrop(Cropping):
     """One of seven options: the full image, or a random part whose IoU with every object is above 0.1, 0.3, .. or any.
 
-    A part is drawn `tries` times; if none fits, another option is drawn. Objects whose center is strictly inside are kept;
-    there is at least one. The drawn part is rounded to whole pixels first, so that boxes and pixels are cropped alike (the
-    reference rounds only pixels, a difference of less than one). Images without objects are not cropped. The part is then
-    resampled to `size` with antialiasing, as in Pillow, randomly mirrored, and `colors` is applied.
+    A part is drawn `tries` times; if none fits, another option is drawn. Objects whose center is strictly inside are
+    kept; there is at least one. The drawn part is rounded to whole pixels first, so that boxes and pixels are cropped
+    alike (the reference rounds only pixels, a difference of less than one). Images without objects are not cropped. The
+    part is then resampled to `size` with antialiasing, as in Pillow, randomly mirrored, and `colors` is applied.
     """
 
     size: tuple[int, int]  # H, W of the network input
@@ -45,6 +48,7 @@ class OverlapCrop(Cropping):
 
     def _drawn(self, source_size: Tensor, seed: Tensor, corners: Tensor) -> tuple[Tensor, Tensor]:
         """Return offset and window of the first option that fits the objects; options are evaluated in parallel."""
+
         def draw_options(number, offset, window, found):
             draws = tf.random.stateless_uniform([_AT_ONCE, 1 + 4 * self.tries], seed=_seed_of(seed, number))
             options = tf.cast(draws[:, 0] * (1 + len(_LEAST_OVERLAPS)), tf.int32)
@@ -58,9 +62,12 @@ class OverlapCrop(Cropping):
             return number + 1, offset, tf.where(whole[first], source_size, windows[first]), tf.reduce_any(fits)
 
         _, offset, window, found = tf.while_loop(
-            lambda number, offset, window, found: tf.logical_not(found), draw_options,
+            lambda number, offset, window, found: tf.logical_not(found),
+            draw_options,
             (tf.constant(_FIRST_OPTIONS), tf.zeros_like(source_size), source_size, tf.shape(corners)[0] == 0),
-            maximum_iterations=_MOST_TIMES, parallel_iterations=1)
+            maximum_iterations=_MOST_TIMES,
+            parallel_iterations=1,
+        )
         return tf.where(found, offset, 0), tf.where(found, window, source_size)
 
     def boxes(self, boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,14 +31,20 @@ _SLOT_STEP = 8  # slots are multiples of this, so that a traced step has few dif
 
 
 def training_dataset(
-    index: RecordIndex, config: InputConfig, *, first_position: int = 0, rank: int = 0, world_size: int = 1,
-    cache: DecodedCache | None = None, factors: np.ndarray | None = None,
+    index: RecordIndex,
+    config: InputConfig,
+    *,
+    first_position: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    cache: DecodedCache | None = None,
+    factors: np.ndarray | None = None,
 ) -> RecordBatches:
     """Return infinite batches (`Batch`) of one rank, starting at a position of the stream without reading earlier records.
 
-    Iterating raises InputError, in one line with file, offset and image, for an unusable record (a category id that is not in
-    the configuration, an undecodable image) and for a file that was deleted or truncated. The M largest boxes are kept. A cache
-    belongs to one index. `factors` [n] are the repeat factors of the records (`repeat_factors`).
+    Iterating raises InputError, in one line with file, offset and image, for an unusable record (a category id that is
+    not in the configuration, an undecodable image) and for a file that was deleted or truncated. The M largest boxes
+    are kept. A cache belongs to one index. `factors` [n] are the repeat factors of the records (`repeat_factors`).
     """
     reader, order = RecordReader(index), StreamOrder(len(index), config.seed, factors)
 
@@ -72,9 +78,12 @@ def training_dataset(
     if config.use_fake_data:
         batches = batches.take(1).cache().repeat()
     return RecordBatches(
-        batches.with_options(_options(config)).prefetch(tf.data.AUTOTUNE), reader,
+        batches.with_options(_options(config)).prefetch(tf.data.AUTOTUNE),
+        reader,
         rows_of=lambda batch: rows(np.arange(batch * config.batch_size, (batch + 1) * config.batch_size)),
-        example=training_example(replace(config, composition=None)), category_ids=config.category_ids)
+        example=training_example(replace(config, composition=None)),
+        category_ids=config.category_ids,
+    )
 
 
 def evaluation_dataset(
@@ -105,8 +114,12 @@ def evaluation_dataset(
         return Rows(numbers, numbers)
 
     return RecordBatches(
-        batches.with_options(_options(config)).prefetch(tf.data.AUTOTUNE), reader, rows_of=rows,
-        example=example, category_ids=config.category_ids)
+        batches.with_options(_options(config)).prefetch(tf.data.AUTOTUNE),
+        reader,
+        rows_of=rows,
+        example=example,
+        category_ids=config.category_ids,
+    )
 
 
 class OriginalImage(NamedTuple):

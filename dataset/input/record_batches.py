@@ -19,8 +19,13 @@ _RAISED_IN_PYTHON = "Traceback (most recent call last):"
 _INPUT_ERROR = re.compile(r"\bInputError: (.*?)\s*" + re.escape(_RAISED_IN_PYTHON), re.DOTALL)
 _GRAPH_NODES = re.compile(r"\{\{.*?\}\}|\[\[.*|\[Op:.*", re.DOTALL)
 # Other errors are not caused by records: out of memory, cancellation, or a defect of this program.
-_MISTAKES_OF_DATA = (tf.errors.InvalidArgumentError, tf.errors.DataLossError, tf.errors.NotFoundError,
-                     tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
+_MISTAKES_OF_DATA = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.DataLossError,
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.FailedPreconditionError,
+)
 
 
 def input_error(error: tf.errors.OpError) -> InputError | None:
@@ -55,12 +60,19 @@ class Rows(NamedTuple):
 class RecordBatches:
     """Batches of a tf.data pipeline over records; iterating raises InputError, naming file, offset and image.
 
-    TensorFlow's own errors name a graph node. After an error, the records of the failed batch, which the deterministic order
-    identifies, are processed again one by one.
+    TensorFlow's own errors name a graph node. After an error, the records of the failed batch, which the deterministic
+    order identifies, are processed again one by one.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, reader: RecordReader, *, rows_of: Callable[[int], Rows],
-                 example: Callable[[Tensor, Tensor], Any], category_ids: tuple[int, ...] | None = None):
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        reader: RecordReader,
+        *,
+        rows_of: Callable[[int], Rows],
+        example: Callable[[Tensor, Tensor], Any],
+        category_ids: tuple[int, ...] | None = None,
+    ):
         """Wrap a pipeline.
 
         rows_of: batch number from 0 -> its records. example: the pipeline's function of (serialized record, position).
@@ -99,8 +111,10 @@ class RecordBatches:
             (payload,) = self._reader.read(np.array([number]))
             if failure := self._failure(payload, position):
                 found = inspect_record(payload, category_ids=self._category_ids)
-                return InputError(f"{index.path(number)}: the record at byte {index.start(number)} "
-                                  f"({found.name}) cannot be used: {found.contradiction or failure}")
+                return InputError(
+                    f"{index.path(number)}: the record at byte {index.start(number)} "
+                    f"({found.name}) cannot be used: {found.contradiction or failure}"
+                )
         return None
 
     def _failure(self, payload: bytes, position: int) -> str:

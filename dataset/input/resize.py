@@ -1,9 +1,9 @@
 """Resize rules, which convert an image of any size to the network input.
 
-A rule is called with an image and returns the three tensors that networks and boxes need; `size` is fixed, so that programs
-are compiled once. By default rules resample as in the training of the published EfficientDet checkpoints (google/automl):
-bilinear at half-pixel centers, without antialiasing. The pixels are TensorFlow's, because a rule is part of exported models.
-h, w are the size of the original image, H, W that of the network input.
+A rule is called with an image and returns the three tensors that networks and boxes need; `size` is fixed, so that
+programs are compiled once. By default rules resample as in the training of the published EfficientDet checkpoints
+(google/automl): bilinear at half-pixel centers, without antialiasing. The pixels are TensorFlow's, because a rule is
+part of exported models. h, w are the size of the original image, H, W that of the network input.
 """
 
 import math
@@ -51,8 +51,12 @@ class _Rule(_Resampling):
 
     def whole(self, source_size: Tensor) -> Crop:
         """Return the crop of the full image to its position in the input."""
-        return Crop(offset=tf.zeros_like(source_size), window=source_size, size=self.scaled_size(source_size),
-                    flip=tf.constant(False))
+        return Crop(
+            offset=tf.zeros_like(source_size),
+            window=source_size,
+            size=self.scaled_size(source_size),
+            flip=tf.constant(False),
+        )
 
     def resample(self, image: Tensor, scaled: Tensor) -> Tensor:
         """[h, w, 3] uint8 -> [H, W, 3] uint8: resized to `scaled` [2] int32 at the top left, 0 elsewhere."""
@@ -66,9 +70,9 @@ class _Rule(_Resampling):
     def __call__(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Resize an image [h, w, 3] uint8.
 
-        Returns [H, W, 3] uint8; [2] int32 height and width of the valid area; [2] float32 original pixels per input pixel, y
-        and x, which differ because sides are rounded to whole pixels. The reference scales boxes by one number, which
-        displaces them by up to a pixel (AP 0.92 instead of 0.99 at 128 pixels).
+        Returns [H, W, 3] uint8; [2] int32 height and width of the valid area; [2] float32 original pixels per input
+        pixel, y and x, which differ because sides are rounded to whole pixels. The reference scales boxes by one
+        number, which displaces them by up to a pixel (AP 0.92 instead of 0.99 at 128 pixels).
         """
         source_size = tf.shape(image)[:2]
         scaled = self.scaled_size(source_size)
@@ -102,7 +106,8 @@ class Stretch(_Rule):
 class FitWithin(_Rule):
     """The rule of RetinaNet and Mask R-CNN: the shorter side to `shorter`, unless the longer would exceed `longer`.
 
-    The aspect ratio is kept. The input is a square whose side is `longer`, rounded up to a `multiple` of the network's largest
+    The aspect ratio is kept. The input is a square whose side is `longer`, rounded up to a `multiple` of the network's
+    largest
     stride: wide and tall images have the same shape, so a program is compiled once. Sides are rounded down in float32
     (torchvision: float64), so one of the two may be a pixel shorter (docs/reference/detectors.md).
     """
@@ -113,8 +118,10 @@ class FitWithin(_Rule):
 
     def __post_init__(self):
         if not 1 <= self.shorter <= self.longer or self.multiple < 1:
-            raise InputError(f"shorter side {self.shorter}, longer side {self.longer}, multiple of {self.multiple}; expected "
-                             "1 <= shorter <= longer and a multiple of at least 1")
+            raise InputError(
+                f"shorter side {self.shorter}, longer side {self.longer}, multiple of {self.multiple}; expected "
+                "1 <= shorter <= longer and a multiple of at least 1"
+            )
 
     @property
     def size(self) -> tuple[int, int]:
@@ -136,8 +143,9 @@ def host_resize(rule: ResizeRule) -> HostResize:
         return HostResize(kind="fit", shorter=rule.shorter, longer=rule.longer, **resampling)
     kinds = {Letterbox: "letterbox", Stretch: "stretch"}
     if type(rule) not in kinds:
-        raise InputError(f"resize rule {type(rule).__name__} has no NumPy implementation; expected Letterbox, Stretch or "
-                         "FitWithin")
+        raise InputError(
+            f"resize rule {type(rule).__name__} has no NumPy implementation; expected Letterbox, Stretch or FitWithin"
+        )
     return HostResize(kind=kinds[type(rule)], **resampling)
 
 

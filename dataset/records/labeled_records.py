@@ -22,8 +22,8 @@ _WANTED = frozenset((*_SIDES, _LABELS, _CROWD, _HEIGHT, _WIDTH, _NAME, _ID, _DIG
 def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: Sequence[int] | None = None) -> LabeledImages:
     """Return the images of an index, or of these record numbers, ascending; checksums are not verified.
 
-    Raises InputError, with file, offset and image, for a record that is not an Example, has lists of unequal lengths or an
-    unknown category id.
+    Raises InputError, with file, offset and image, for a record that is not an Example, has lists of unequal lengths or
+    an unknown category id.
     """
     numbers = np.arange(len(index)) if numbers is None else np.asarray(numbers)
     names, sizes, digests, boxes, labels, crowd, counts = [], [], [], [], [], [], []
@@ -46,15 +46,26 @@ def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: Sequen
     left_out = [f"{names[owner]}: box without area inside the image" for owner in owners[~kept].tolist()]
     reader = RecordReader(index)
     return LabeledImages(
-        class_names=class_names, names=names, sizes=sizes, owners=owners[kept], boxes=boxes[kept],
-        classes=_classes(np.concatenate(labels), class_names, index)[kept], crowd=np.concatenate(crowd)[kept],
-        digests=digests, encoded=lambda number: _encoded(reader.read([numbers[number]])[0]), left_out=left_out)
+        class_names=class_names,
+        names=names,
+        sizes=sizes,
+        owners=owners[kept],
+        boxes=boxes[kept],
+        classes=_classes(np.concatenate(labels), class_names, index)[kept],
+        crowd=np.concatenate(crowd)[kept],
+        digests=digests,
+        encoded=lambda number: _encoded(reader.read([numbers[number]])[0]),
+        left_out=left_out,
+    )
 
 
 def _places(index: RecordIndex, numbers: np.ndarray) -> Iterator[tuple[int, mmap.mmap, int]]:
     """Yield each record's number, its memory-mapped file, and its offset there."""
     for file_number in np.unique(index.file_numbers[numbers]):
-        with open(index.paths[file_number], "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
+        with (
+            open(index.paths[file_number], "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer,
+        ):
             buffer.madvise(mmap.MADV_RANDOM)  # otherwise the images in between would be read, too
             for number in numbers[index.file_numbers[numbers] == file_number].tolist():
                 yield number, buffer, int(index.offsets[number])
@@ -65,7 +76,7 @@ def _size(fields: dict, buffer: mmap.mmap, start: int, length: int) -> tuple[int
     stated = [fields.get(key, ()) for key in (_HEIGHT, _WIDTH)]
     if all(len(values) == 1 and values[0] > 0 for values in stated):
         return int(stated[0][0]), int(stated[1][0])
-    return stored_size(_encoded(bytes(buffer[start:start + length])))
+    return stored_size(_encoded(bytes(buffer[start : start + length])))
 
 
 def _encoded(payload: bytes) -> bytes:
@@ -87,6 +98,8 @@ def _classes(labels: np.ndarray, class_names: ClassNames, index: RecordIndex) ->
     known = np.array(class_names.category_ids)
     classes = np.minimum(np.searchsorted(known, labels), len(known) - 1)
     if unknown := sorted({*labels[known[classes] != labels].tolist()}):
-        raise InputError(f"{index.paths[0]}: the records have unknown category ids {unknown[:8]}; the categories are "
-                         f"{class_names.category_ids}")
+        raise InputError(
+            f"{index.paths[0]}: the records have unknown category ids {unknown[:8]}; the categories are "
+            f"{class_names.category_ids}"
+        )
     return classes.astype(np.int32)

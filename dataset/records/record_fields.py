@@ -1,7 +1,8 @@
 """Read single fields of serialized `tf.train.Example`s in place, without TensorFlow and without reading the image.
 
-The encoding is protocol buffers' (https://protobuf.dev/programming-guides/encoding): Example {1: Features}, Features {1: map of
-key to Feature}, a map's entry {1: key, 2: value}, Feature {1: bytes, 2: floats, 3: integers}, each a list {1: values}.
+The encoding is protocol buffers' (https://protobuf.dev/programming-guides/encoding): Example {1: Features}, Features
+{1: map of key to Feature}, a map's entry {1: key, 2: value}, Feature {1: bytes, 2: floats, 3: integers}, each a list
+{1: values}.
 """
 
 from collections.abc import Collection, Iterator
@@ -29,7 +30,9 @@ def record_fields(buffer: Buffer, start: int, end: int, wanted: Collection[bytes
     try:
         for features, first, last in _fields(buffer, start, end):
             for entry, begin, stop in _fields(buffer, first, last) if features == 1 else ():
-                parts = {number: (low, high) for number, low, high in _fields(buffer, begin, stop)} if entry == 1 else {}
+                parts = (
+                    {number: (low, high) for number, low, high in _fields(buffer, begin, stop)} if entry == 1 else {}
+                )
                 key = bytes(buffer[slice(*parts[1])]) if 1 in parts else b""
                 if key in wanted and 2 in parts:
                     found[key] = _feature(buffer, *parts[2])

@@ -17,16 +17,17 @@ _CONVERT = "convert the data set to records first (dataset/create_tfrecord.py)"
 def expand_glob(pattern: str | Path) -> list[str]:
     """Return the files that match a pattern, sorted, so that every rank numbers the records equally.
 
-    Raises InputError if nothing matches (with the contents of the folder), if other files than records match, and if shards
-    of two conversions match, because every image would be read twice.
+    Raises InputError if nothing matches (with the contents of the folder), if other files than records match, and if
+    shards of two conversions match, because every image would be read twice.
     """
     if Path(pattern).is_dir():
         raise InputError(f"{pattern}: is a folder, expected a pattern that names records; {_advice(Path(pattern))}")
     paths = sorted(path for path in glob.glob(str(pattern)) if Path(path).is_file())
     if not paths:
         advice = _patterns([Path(path) for path in sorted(glob.glob(f"{pattern}-*"))])
-        raise InputError(f"{pattern}: no file matches; "
-                         f"{f'give {advice}' if advice else _what_stands_in(Path(pattern).parent)}")
+        raise InputError(
+            f"{pattern}: no file matches; {f'give {advice}' if advice else _what_stands_in(Path(pattern).parent)}"
+        )
     for path in paths:
         if kind := kind_of_file(path):
             raise InputError(f"{path}: is {kind.value}, expected records; {_instead_of(path, kind, among=paths)}")
@@ -37,7 +38,9 @@ def expand_glob(pattern: str | Path) -> list[str]:
     for prefix, found in totals.items():
         if len(found) > 1:
             counts = " and of ".join(str(int(total)) for total in sorted(found))
-            raise InputError(f"{pattern}: {prefix} are shards of several conversions, of {counts}; expected shards of one")
+            raise InputError(
+                f"{pattern}: {prefix} are shards of several conversions, of {counts}; expected shards of one"
+            )
     return paths
 
 
@@ -46,8 +49,10 @@ def _instead_of(path: str, kind: FileKind, *, among: list[str]) -> str:
     if patterns := _patterns([Path(other) for other in among]):
         return f"give {patterns}"
     if kind is FileKind.COCO:
-        return (f"convert it (dataset/create_coco_tfrecord.py --object_annotations_file={path}) and use the records; "
-                "the flag for a COCO JSON file is --val_json_file")
+        return (
+            f"convert it (dataset/create_coco_tfrecord.py --object_annotations_file={path}) and use the records; "
+            "the flag for a COCO JSON file is --val_json_file"
+        )
     return _CONVERT
 
 
@@ -71,8 +76,10 @@ def _patterns(paths: list[Path]) -> str:
             found[f"{match['prefix']}-*"] += 1
         elif holds_records(path):
             found[str(path.with_name(f"*{path.suffix}"))] += 1
-    return " or ".join(f"'{pattern}' ({count} file{'s' if count > 1 else ''})" for pattern, count in
-                       sorted(found.items())[:_NAMES_SHOWN])
+    return " or ".join(
+        f"'{pattern}' ({count} file{'s' if count > 1 else ''})"
+        for pattern, count in sorted(found.items())[:_NAMES_SHOWN]
+    )
 
 
 def _what_stands_in(folder: Path) -> str:

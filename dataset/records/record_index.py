@@ -1,8 +1,8 @@
 """Random access to TFRecord files: an index of all records, and reading several records at once.
 
 A TFRecord file is a chain of: length (8 bytes, little endian), masked CRC-32C of the length (4), payload, masked
-CRC-32C of the payload (4). The index reads the first twelve bytes of each record and no payload; a payload's checksum is
-verified each time it is read. Files must be local or mounted.
+CRC-32C of the payload (4). The index reads the first twelve bytes of each record and no payload; a payload's checksum
+is verified each time it is read. Files must be local or mounted.
 """
 
 import contextlib
@@ -47,13 +47,19 @@ class RecordIndex:
 
     def damage(self, number: int) -> InputError:
         """Return the error for a record with a checksum mismatch."""
-        return InputError(f"{self.path(number)}: damaged: checksum mismatch in the record at byte {self.start(number)} "
-                          f"(image {number + 1} of {len(self)}); copy the file again or convert again")
+        return InputError(
+            f"{self.path(number)}: damaged: checksum mismatch in the record at byte {self.start(number)} "
+            f"(image {number + 1} of {len(self)}); copy the file again or convert again"
+        )
 
     def only(self, kept: np.ndarray) -> "RecordIndex":
         """Return an index of the records that are True in `kept`, [n] bool."""
-        return RecordIndex(paths=self.paths, file_numbers=self.file_numbers[kept], offsets=self.offsets[kept],
-                           lengths=self.lengths[kept])
+        return RecordIndex(
+            paths=self.paths,
+            file_numbers=self.file_numbers[kept],
+            offsets=self.offsets[kept],
+            lengths=self.lengths[kept],
+        )
 
 
 def index_records(paths: Sequence[str]) -> RecordIndex:
@@ -124,8 +130,10 @@ def _walk(path: str, descriptor: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cut_short(path: str, offset: int, size: int) -> InputError:
-    return InputError(f"{path}: cut short: the record at byte {offset} continues past the end of the file, which has "
-                      f"{size} bytes; expected a complete TFRecord file; convert again")
+    return InputError(
+        f"{path}: cut short: the record at byte {offset} continues past the end of the file, which has "
+        f"{size} bytes; expected a complete TFRecord file; convert again"
+    )
 
 
 def _not_a_record(path: str, header: bytes, offset: int) -> InputError:
@@ -156,9 +164,9 @@ class RecordReader:
     def read(self, numbers: np.ndarray) -> list[bytes]:
         """Return the payloads of the records with these numbers, in this order.
 
-        Raises InputError, with the file name, for a checksum mismatch, and for a file that is unreadable, deleted, replaced or
-        truncated since it was indexed. Deleted files are errors even while they are open: the result must not depend on the
-        number of open files, and a resumed training would read other data.
+        Raises InputError, with the file name, for a checksum mismatch, and for a file that is unreadable, deleted,
+        replaced or truncated since it was indexed. Deleted files are errors even while they are open: the result must
+        not depend on the number of open files, and a resumed training would read other data.
         """
         return [self._read_one(int(number)) for number in numbers]
 
@@ -177,8 +185,10 @@ class RecordReader:
                     file.seek(offset)
                     payload, checksum = file.read(length), file.read(_FOOTER_BYTES)
         if missing := length + _FOOTER_BYTES - len(payload) - len(checksum):
-            raise InputError(f"{path}: the record at byte {self.index.start(number)} lacks its last {missing} bytes; the file "
-                             "changed while in use")
+            raise InputError(
+                f"{path}: the record at byte {self.index.start(number)} lacks its last {missing} bytes; the file "
+                "changed while in use"
+            )
         if _masked_crc32c(payload) != checksum:
             raise self.index.damage(number)
         return payload

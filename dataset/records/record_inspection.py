@@ -18,10 +18,21 @@ _SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", 
 _LABELS = "image/object/class/label"
 _OPTIONAL = ("image/object/is_crowd", "image/object/difficult", "image/object/mask")  # absent, or one value per object
 _SINGLE = ("image/source_id", "image/filename")
-_KINDS = {"image/encoded": "bytes_list", **dict.fromkeys(_SINGLE, "bytes_list"), **dict.fromkeys(_SIDES, "float_list"),
-          _LABELS: "int64_list", "image/object/is_crowd": "int64_list", "image/object/difficult": "int64_list",
-          "image/object/mask": "bytes_list", "image/object/area": "float_list"}
-_COMMON_IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF")  # JPEG, PNG, WebP; other formats are passed to the decoder
+_KINDS = {
+    "image/encoded": "bytes_list",
+    **dict.fromkeys(_SINGLE, "bytes_list"),
+    **dict.fromkeys(_SIDES, "float_list"),
+    _LABELS: "int64_list",
+    "image/object/is_crowd": "int64_list",
+    "image/object/difficult": "int64_list",
+    "image/object/mask": "bytes_list",
+    "image/object/area": "float_list",
+}
+_COMMON_IMAGES = (
+    b"\xff\xd8\xff",
+    b"\x89PNG\r\n\x1a\n",
+    b"RIFF",
+)  # JPEG, PNG, WebP; other formats are passed to the decoder
 
 Features = Mapping[str, tf.train.Feature]
 Box = tuple[float, float, float, float]  # y_min, x_min, y_max, x_max as fractions of the image
@@ -60,8 +71,9 @@ def _values(features: Features, key: str) -> Sequence[Any]:
 
 
 def _name(features: Features) -> str:
-    file_name, image_id = (b"".join(_values(features, key)[:1]).decode("utf-8", "replace")
-                           for key in ("image/filename", "image/source_id"))
+    file_name, image_id = (
+        b"".join(_values(features, key)[:1]).decode("utf-8", "replace") for key in ("image/filename", "image/source_id")
+    )
     image = f"image {image_id}" if image_id else ""
     return f"{file_name}, {image}" if file_name and image else file_name or image or "no name"
 

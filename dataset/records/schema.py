@@ -78,7 +78,9 @@ def encode_record(record: Record) -> bytes:
     if record.captions:
         features["image/caption"] = _bytes(*(caption.encode() for caption in record.captions))
     example = tf.train.Example(features=tf.train.Features(feature=features))
-    return example.SerializeToString(deterministic=True)  # otherwise the order of the features would vary between processes
+    return example.SerializeToString(
+        deterministic=True
+    )  # otherwise the order of the features would vary between processes
 
 
 _FEATURES = {
@@ -126,7 +128,8 @@ def parse_record(serialized: Tensor, *, with_masks: bool = False) -> dict[str, T
             tf.strings.regex_full_match(source_id, r"[0-9]{1,18}"),
             lambda: tf.strings.to_number(source_id, tf.int64),
             lambda: tf.strings.to_hash_bucket_fast(
-                tf.where(source_id == "", features["image/encoded"], source_id), 2**62),
+                tf.where(source_id == "", features["image/encoded"], source_id), 2**62
+            ),
         ),
         "boxes": boxes,
         "category_ids": dense["image/object/class/label"],

@@ -1,7 +1,7 @@
 """Verify records before the first training step: complete, undamaged, and with objects.
 
-`index_records` always reads the framing (lengths that add up to the end of the file). The verification reads every byte:
-the checksum of each record, and the description of its image and objects. No image is decoded.
+`index_records` always reads the framing (lengths that add up to the end of the file). The verification reads every
+byte: the checksum of each record, and the description of its image and objects. No image is decoded.
 """
 
 from collections import defaultdict
@@ -24,16 +24,22 @@ _SAMPLE_BAD_FRACTION = 0.5  # a small sample detects a wrong data set, but canno
 _NAMED = 3
 
 
-def verify_records(index: RecordIndex, *, when: str, max_bad_fraction: float, say: Callable[[str], None],
-                   category_ids: Collection[int] | None = None) -> RecordIndex:
+def verify_records(
+    index: RecordIndex,
+    *,
+    when: str,
+    max_bad_fraction: float,
+    say: Callable[[str], None],
+    category_ids: Collection[int] | None = None,
+) -> RecordIndex:
     """Return the index without unusable records; an image with an empty list of boxes is valid.
 
-    `when`: "auto" verifies all records up to AUTO_BYTES and AUTO_RECORDS and inspects a sample of larger data sets, "always"
-    verifies any amount, "never" nothing. `index` is complete, as `index_records` returns it.
+    `when`: "auto" verifies all records up to AUTO_BYTES and AUTO_RECORDS and inspects a sample of larger data sets,
+    "always" verifies any amount, "never" nothing. `index` is complete, as `index_records` returns it.
 
-    Raises InputError, with file, offset and image, for a record with a checksum mismatch or a contradiction (lists of unequal
-    lengths, boxes that are not numbers, ids not in `category_ids`); if more than `max_bad_fraction` of the records or of the
-    boxes are unusable; and if there are no boxes.
+    Raises InputError, with file, offset and image, for a record with a checksum mismatch or a contradiction (lists of
+    unequal lengths, boxes that are not numbers, ids not in `category_ids`); if more than `max_bad_fraction` of the
+    records or of the boxes are unusable; and if there are no boxes.
     """
     if not 0 <= max_bad_fraction <= 1:
         raise InputError(f"--max_bad_fraction={max_bad_fraction}: expected 0 to 1")
@@ -60,8 +66,9 @@ def _is_due(index: RecordIndex, when: str) -> bool:
     return when == "always" or (when == "auto" and small)
 
 
-def _inspect_sample(index: RecordIndex, *, max_bad_fraction: float, say: Callable[[str], None],
-                    category_ids: Collection[int] | None) -> None:
+def _inspect_sample(
+    index: RecordIndex, *, max_bad_fraction: float, say: Callable[[str], None], category_ids: Collection[int] | None
+) -> None:
     """Inspect a sample, to report a completely wrong data set (captions, boxes in pixels) at any size."""
     tally = _Tally(index)
     numbers = np.unique(np.linspace(0, len(index) - 1, _SAMPLE).astype(np.int64))
@@ -69,8 +76,10 @@ def _inspect_sample(index: RecordIndex, *, max_bad_fraction: float, say: Callabl
         tally.add(number, payload, category_ids=category_ids)
     tally.judge(max_bad_fraction=max(max_bad_fraction, _SAMPLE_BAD_FRACTION))
     tally.warn(say, fate="not skipped; use --verify_records=always to skip them")
-    say(f"checked {len(numbers)} of {len(index)} records ({index.lengths.sum() / 1e9:.1f} GB); --verify_records=always "
-        "verifies the checksums of all")
+    say(
+        f"checked {len(numbers)} of {len(index)} records ({index.lengths.sum() / 1e9:.1f} GB); --verify_records=always "
+        "verifies the checksums of all"
+    )
 
 
 @dataclass
@@ -88,8 +97,10 @@ class _Tally:
         """Add a record. Raises InputError if it is contradictory."""
         found = inspect_record(payload, category_ids=category_ids)
         if found.contradiction:
-            raise InputError(f"{self.index.path(number)}: the record at byte {self.index.start(number)} ({found.name}) "
-                             f"holds {found.contradiction}; convert again")
+            raise InputError(
+                f"{self.index.path(number)}: the record at byte {self.index.start(number)} ({found.name}) "
+                f"holds {found.contradiction}; convert again"
+            )
         self.records += 1
         self.boxes += found.boxes
         if found.useless:
@@ -103,19 +114,25 @@ class _Tally:
         """Raise InputError if too many records or boxes are unusable."""
         bad = sum(map(len, self.useless.values()))
         if bad > max_bad_fraction * self.records or bad == self.records:
-            raise InputError(f"{self._useless_records()}: {bad / self.records:.2%} of the records; expected at most "
-                             f"{max_bad_fraction:.2%}; {self._advice(bad)}")
+            raise InputError(
+                f"{self._useless_records()}: {bad / self.records:.2%} of the records; expected at most "
+                f"{max_bad_fraction:.2%}; {self._advice(bad)}"
+            )
         outside = len(self.boxes_outside)
         if outside > max_bad_fraction * self.boxes:
-            raise InputError(f"{self._useless_boxes()}: {outside / self.boxes:.2%}; expected at most {max_bad_fraction:.2%}, "
-                             "in fractions of the image (not pixels, minimum before maximum); to accept this, set "
-                             f"--max_bad_fraction={allowing_fraction(outside, self.boxes)}")
+            raise InputError(
+                f"{self._useless_boxes()}: {outside / self.boxes:.2%}; expected at most {max_bad_fraction:.2%}, "
+                "in fractions of the image (not pixels, minimum before maximum); to accept this, set "
+                f"--max_bad_fraction={allowing_fraction(outside, self.boxes)}"
+            )
 
     def demand_boxes(self) -> None:
         """Raise InputError if there are no boxes."""
         if not self.boxes:
-            raise InputError(f"{self.index.paths[0]}: no boxes in {self.records} records; expected records with object "
-                             "annotations (--verify_records=never trains without boxes)")
+            raise InputError(
+                f"{self.index.paths[0]}: no boxes in {self.records} records; expected records with object "
+                "annotations (--verify_records=never trains without boxes)"
+            )
 
     def warn(self, say: Callable[[str], None], *, fate: str) -> None:
         if self.useless:
@@ -124,21 +141,30 @@ class _Tally:
             say(f"warning: {self._useless_boxes()}; training ignores them")
 
     def _advice(self, bad: int) -> str:
-        keep = ("if they are images without objects, --verify_records=never keeps them as such"
-                if NO_BOX_KEYS in self.useless else "convert again")
+        keep = (
+            "if they are images without objects, --verify_records=never keeps them as such"
+            if NO_BOX_KEYS in self.useless
+            else "convert again"
+        )
         if bad == self.records:
             return f"were they made without annotations? {keep}"
         return f"{keep}; --max_bad_fraction={allowing_fraction(bad, self.records)} leaves them out"
 
     def _useless_records(self) -> str:
-        return "; ".join(f"{len(numbers)} of {self.records} records hold {reason}: {self._places(numbers)}"
-                         for reason, numbers in self.useless.items())
+        return "; ".join(
+            f"{len(numbers)} of {self.records} records hold {reason}: {self._places(numbers)}"
+            for reason, numbers in self.useless.items()
+        )
 
     def _useless_boxes(self) -> str:
-        return (f"{len(self.boxes_outside)} of {self.boxes} boxes have no area inside their image: "
-                f"{self._places(sorted(set(self.boxes_outside)))}")
+        return (
+            f"{len(self.boxes_outside)} of {self.boxes} boxes have no area inside their image: "
+            f"{self._places(sorted(set(self.boxes_outside)))}"
+        )
 
     def _places(self, numbers: list[int]) -> str:
-        shown = [f"{self.names[number]} (byte {self.index.start(number)} of {self.index.path(number)})"
-                 for number in numbers[:_NAMED]]
+        shown = [
+            f"{self.names[number]} (byte {self.index.start(number)} of {self.index.path(number)})"
+            for number in numbers[:_NAMED]
+        ]
         return ", ".join(shown) + (f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else "")

@@ -79,8 +79,15 @@ class Scene:
         found = []
         for number, (kind, crowd) in enumerate(self._kinds):
             seen = self._shown == number
-            found.append({"category_id": kind.category_id, "bbox": list(extent(seen)), "area": int(seen.sum()),
-                          "iscrowd": int(crowd), "segmentation": run_lengths(seen)})
+            found.append(
+                {
+                    "category_id": kind.category_id,
+                    "bbox": list(extent(seen)),
+                    "area": int(seen.sum()),
+                    "iscrowd": int(crowd),
+                    "segmentation": run_lengths(seen),
+                }
+            )
         return found
 
 

@@ -13,7 +13,9 @@ from efficientdet.artifacts.artifact_metadata import NAMES, ArtifactMetadata, me
 from efficientdet.artifacts.onnx_props import onnx_props
 from program_support.errors import InputError
 
-ModelContent = bytes | tuple[bytes, bytes]  # a file; or .xml and .bin of OpenVINO; or network and post-processing of LiteRT
+ModelContent = (
+    bytes | tuple[bytes, bytes]
+)  # a file; or .xml and .bin of OpenVINO; or network and post-processing of LiteRT
 POSTPROCESSING = "efficientdet.postprocessing"  # key in a LiteRT file with the name of its post-processing file
 _LITERT_MARK = b"TFL3"  # at offset 4
 _MOST_BYTES = 1 << 28  # of an entry of the archive in a LiteRT file
@@ -78,8 +80,11 @@ def _litert(path: Path) -> tuple[ModelContent, Mapping[str, str]]:
         return model, {}  # a third-party file
     try:
         with zipfile.ZipFile(io.BytesIO(model)) as archive:
-            entries = {entry.filename: archive.read(entry) for entry in archive.infolist()
-                       if entry.filename in (*NAMES, POSTPROCESSING) and entry.file_size <= _MOST_BYTES}
+            entries = {
+                entry.filename: archive.read(entry)
+                for entry in archive.infolist()
+                if entry.filename in (*NAMES, POSTPROCESSING) and entry.file_size <= _MOST_BYTES
+            }
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(str(error)) from error
     content = (model, _content(postprocessing_file(path))) if POSTPROCESSING in entries else model

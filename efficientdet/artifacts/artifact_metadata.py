@@ -1,7 +1,7 @@
 """Metadata of exported files: classes, configuration, input and outputs.
 
-The values are JSON under the names below: in an ONNX file's `metadata_props`, in the `rt_info` of an OpenVINO file, in the zip
-archive at the end of a LiteRT file.
+The values are JSON under the names below: in an ONNX file's `metadata_props`, in the `rt_info` of an OpenVINO file, in
+the zip archive at the end of a LiteRT file.
 """
 
 import json
@@ -13,7 +13,12 @@ from dataset.input.host_resize import HostResize
 from efficientdet.checkpoints.description import Description, description_of
 from program_support.errors import InputError
 
-DESCRIPTION, INPUT, OUTPUTS, VERSION = "efficientdet", "efficientdet.input", "efficientdet.outputs", "efficientdet.version"
+DESCRIPTION, INPUT, OUTPUTS, VERSION = (
+    "efficientdet",
+    "efficientdet.input",
+    "efficientdet.outputs",
+    "efficientdet.version",
+)
 NAMES = (DESCRIPTION, INPUT, OUTPUTS, VERSION)
 DETECTIONS = ("boxes", "scores", "classes")  # outputs of an exported detector, which may also have masks
 _VERSION = 1  # version of the metadata
@@ -34,8 +39,12 @@ class ArtifactMetadata:
 
     def to_props(self) -> dict[str, str]:
         """Return the metadata as key-value pairs of the file."""
-        return {DESCRIPTION: json.dumps(vars(self.description)), INPUT: json.dumps(self.resize.to_dict()),
-                OUTPUTS: json.dumps(self.outputs), VERSION: json.dumps(_VERSION)}
+        return {
+            DESCRIPTION: json.dumps(vars(self.description)),
+            INPUT: json.dumps(self.resize.to_dict()),
+            OUTPUTS: json.dumps(self.outputs),
+            VERSION: json.dumps(_VERSION),
+        }
 
 
 def metadata_of(props: Mapping[str, str], *, path: str) -> ArtifactMetadata:
@@ -46,13 +55,18 @@ def metadata_of(props: Mapping[str, str], *, path: str) -> ArtifactMetadata:
         if (version := json.loads(props[VERSION])) != _VERSION:
             raise InputError(f"has version {version!r} of the metadata; expected {_VERSION}")
         description = description_of(json.loads(props[DESCRIPTION]))
-        metadata = ArtifactMetadata(description=description, resize=HostResize.of(json.loads(props[INPUT])),
-                                    outputs=tuple(json.loads(props[OUTPUTS])))
+        metadata = ArtifactMetadata(
+            description=description,
+            resize=HostResize.of(json.loads(props[INPUT])),
+            outputs=tuple(json.loads(props[OUTPUTS])),
+        )
         metadata.class_names  # noqa: B018 - reports invalid names
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: the metadata is damaged ({error})") from error
-    if metadata.outputs[:len(DETECTIONS)] != DETECTIONS:
-        raise InputError(f"{path}: has the outputs {', '.join(map(str, metadata.outputs))}; expected {', '.join(DETECTIONS)}")
+    if metadata.outputs[: len(DETECTIONS)] != DETECTIONS:
+        raise InputError(
+            f"{path}: has the outputs {', '.join(map(str, metadata.outputs))}; expected {', '.join(DETECTIONS)}"
+        )
     return metadata

@@ -41,8 +41,10 @@ def calibration_of_records(index: "RecordIndex", *, most: int) -> CalibrationIma
     from dataset.input.pipeline import original_images
 
     numbers = _spread(len(index), most)
-    return CalibrationImages(tuple(f"record {number}" for number in numbers),
-                             lambda: (image.pixels for image in original_images(index, numbers)))
+    return CalibrationImages(
+        tuple(f"record {number}" for number in numbers),
+        lambda: (image.pixels for image in original_images(index, numbers)),
+    )
 
 
 def _spread(count: int, most: int) -> range:

@@ -1,9 +1,9 @@
 """Export of a dense detector to a LiteRT (.tflite) file, or two files in int8, by TensorFlow's converter.
 
-The metadata is a zip archive after the model, as TensorFlow Lite's own metadata is; readers of models ignore it. The float32
-model includes suppression, whose loop is LiteRT's WHILE. The converter's quantizer aborts on that loop, and boxes decoded in
-int8 would be rounded to several pixels. So the int8 model returns logits and deltas, and a second float32 file computes the
-detections.
+The metadata is a zip archive after the model, as TensorFlow Lite's own metadata is; readers of models ignore it. The
+float32 model includes suppression, whose loop is LiteRT's WHILE. The converter's quantizer aborts on that loop, and
+boxes decoded in int8 would be rounded to several pixels. So the int8 model returns logits and deltas, and a second
+float32 file computes the detections.
 """
 
 import io
@@ -33,12 +33,17 @@ Inputs = Iterable[Mapping[str, np.ndarray]]
 
 
 def write_litert(
-    detector: Detector, path: str | Path, *, description: Description, resize: ResizeRule, calibration: Inputs | None = None
+    detector: Detector,
+    path: str | Path,
+    *,
+    description: Description,
+    resize: ResizeRule,
+    calibration: Inputs | None = None,
 ) -> None:
     """Write one file, or with `calibration` inputs an int8 file and its `postprocessing_file`.
 
-    The model computes `DETECTIONS` of one image, as `onnx_model` does, from `images` [1, H, W, 3] uint8 and `sizes` [1, 2]
-    int32. Raise InputError for two-stage detectors and for backends other than TensorFlow; OSError of the disk.
+    The model computes `DETECTIONS` of one image, as `onnx_model` does, from `images` [1, H, W, 3] uint8 and `sizes` [1,
+    2] int32. Raise InputError for two-stage detectors and for backends other than TensorFlow; OSError of the disk.
     """
     if detector.litert_obstacle:
         raise InputError(f"{path}: {detector.litert_obstacle}; use --formats=onnx,openvino")
@@ -52,14 +57,23 @@ def write_litert(
 
     files = ArtifactMetadata(description=description, resize=host_resize(resize), outputs=DETECTIONS).to_props()
     if calibration is None:
-        model = _converted(lambda images, sizes: found(detector.outputs(images, sizes), sizes), ("images", "sizes"), image,
-                           DETECTIONS)
+        model = _converted(
+            lambda images, sizes: found(detector.outputs(images, sizes), sizes), ("images", "sizes"), image, DETECTIONS
+        )
     else:
         model = _converted(detector.outputs, ("images", "sizes"), image, detector.output_names, calibration=calibration)
         shapes = [tf.TensorSpec([1, *output.shape[1:]], tf.float32) for output in detector.network.outputs]
         second = postprocessing_file(path)
-        write_bytes(second, _converted(lambda *tensors: found(tensors[:-1], tensors[-1]), (*detector.output_names, "sizes"),
-                                       (*shapes, image[1]), DETECTIONS), flush=True)
+        write_bytes(
+            second,
+            _converted(
+                lambda *tensors: found(tensors[:-1], tensors[-1]),
+                (*detector.output_names, "sizes"),
+                (*shapes, image[1]),
+                DETECTIONS,
+            ),
+            flush=True,
+        )
         files[POSTPROCESSING] = json.dumps(second.name)
     content = io.BytesIO(model)
     with zipfile.ZipFile(content, "a") as archive:
@@ -69,14 +83,21 @@ def write_litert(
 
 
 @without_gradient_warnings()
-def _converted(function: Callable, inputs: Sequence[str], shapes: Sequence[tf.TensorSpec], outputs: Sequence[str], *,
-               calibration: Inputs | None = None) -> bytes:
+def _converted(
+    function: Callable,
+    inputs: Sequence[str],
+    shapes: Sequence[tf.TensorSpec],
+    outputs: Sequence[str],
+    *,
+    calibration: Inputs | None = None,
+) -> bytes:
     """Convert a function to a model with constant weights and these names in its signature."""
     traced = tf.function(function, autograph=False).get_concrete_function(*shapes)
     frozen = convert_variables_to_constants_v2(traced)
     named = [tf.TensorSpec(shape.shape, shape.dtype, name=name) for name, shape in zip(inputs, shapes, strict=True)]
-    run = tf.function(lambda *tensors: dict(zip(outputs, frozen(*tensors), strict=True)), input_signature=named,
-                      autograph=False)
+    run = tf.function(
+        lambda *tensors: dict(zip(outputs, frozen(*tensors), strict=True)), input_signature=named, autograph=False
+    )
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # missing ranges: the images determine them
         try:

@@ -21,10 +21,14 @@ def pads(layer, size: Sequence[int | None], taps: Sequence[int], strides: Sequen
     if layer.padding == "valid":
         return [0, 0, 0, 0]
     if None in size:
-        raise InputError(f"layer {layer.name} of type {type(layer).__name__} pads an image of unknown size, which has no "
-                         "translation to ONNX")
-    totals = [max((-(-side // stride) - 1) * stride + tap - side, 0)
-              for side, tap, stride in zip(size, taps, strides, strict=True)]
+        raise InputError(
+            f"layer {layer.name} of type {type(layer).__name__} pads an image of unknown size, which has no "
+            "translation to ONNX"
+        )
+    totals = [
+        max((-(-side // stride) - 1) * stride + tap - side, 0)
+        for side, tap, stride in zip(size, taps, strides, strict=True)
+    ]
     return [total // 2 for total in totals] + [total - total // 2 for total in totals]
 
 
@@ -37,8 +41,15 @@ def convolution(
     reach = [(tap - 1) * rate + 1 for tap, rate in zip(kernel.shape[2:], dilation, strict=True)]
     dilated = {"dilations": dilation} if max(dilation) > 1 else {}
     source = graph.image(source)
-    output = graph.add_image("Conv", [source, kernel, bias], group=groups, kernel_shape=kernel.shape[2:], strides=strides,
-                             pads=pads(layer, size, reach, strides), **dilated)
+    output = graph.add_image(
+        "Conv",
+        [source, kernel, bias],
+        group=groups,
+        kernel_shape=kernel.shape[2:],
+        strides=strides,
+        pads=pads(layer, size, reach, strides),
+        **dilated,
+    )
     is_product = kernel.shape[2:] == (1, 1) and groups == 1 and tuple(strides) == (1, 1)
     graph.convolved[output] = Convolved(source, f"{output}.1", f"{output}.2", is_product)
     return output
@@ -48,8 +59,17 @@ def depthwise(graph: OnnxGraph, source: str, layer, kernel, bias, *, size) -> st
     """Add a depthwise convolution of kernel [k, k, C, m], with m outputs per channel; return an image."""
     kernel = array(kernel)
     height, width, channels, several = kernel.shape
-    return convolution(graph, source, layer, kernel.reshape(height, width, 1, channels * several), bias, size=size,
-                       strides=layer.strides, dilation=layer.dilation_rate, groups=channels)
+    return convolution(
+        graph,
+        source,
+        layer,
+        kernel.reshape(height, width, 1, channels * several),
+        bias,
+        size=size,
+        strides=layer.strides,
+        dilation=layer.dilation_rate,
+        groups=channels,
+    )
 
 
 def normalization(graph: OnnxGraph, source: str, layer, *, rank: int) -> str:
@@ -84,11 +104,12 @@ def predictions(graph: OnnxGraph, maps: Sequence[str]) -> str | None:
         return None
     shared = all(are_products) and all(
         np.array_equal(graph.constant(one), kernel) and np.array_equal(graph.constant(other), bias)
-        for one, other in zip(kernels, biases, strict=True))
+        for one, other in zip(kernels, biases, strict=True)
+    )
     if not (graph.for_onnxruntime and shared):
         return _rows(graph, maps, channels=len(kernel))
-    # The inputs of the last convolution have a tenth of the size of its outputs, so that they are reshaped instead. The bias is
-    # a row of the matrix: a separate Add would need a pass over the outputs.
+    # The inputs of the last convolution have a tenth of the size of its outputs, so that they are reshaped instead. The
+    # bias is a row of the matrix: a separate Add would need a pass over the outputs.
     rows = _rows(graph, sources, channels=kernel.shape[1])
     rows = graph.add("Pad", [rows, np.array([0, 0, 0, 0, 0, 1]), np.float32(1)])
     return graph.add("MatMul", [rows, np.concatenate([kernel[:, :, 0, 0].T, bias[None]])])

@@ -1,7 +1,7 @@
 """Export of a detector to ONNX and OpenVINO, whose runtimes are faster at inference than Keras.
 
-The model computes the network's outputs from uint8 images. It includes normalization; batch norm is folded into convolutions.
-`object_detection.suppression.host_suppression` post-processes the outputs of a dense detector.
+The model computes the network's outputs from uint8 images. It includes normalization; batch norm is folded into
+convolutions. `object_detection.suppression.host_suppression` post-processes the outputs of a dense detector.
 """
 
 import os
@@ -61,22 +61,26 @@ def write_openvino(model: onnx.ModelProto, path: str | Path, *, description: Des
 
 def model_props(model: onnx.ModelProto, *, description: Description, resize: ResizeRule) -> dict[str, str]:
     """Return the metadata of a file of this model in any format."""
-    return ArtifactMetadata(description=description, resize=host_resize(resize),
-                            outputs=tuple(output.name for output in model.graph.output)).to_props()
+    return ArtifactMetadata(
+        description=description, resize=host_resize(resize), outputs=tuple(output.name for output in model.graph.output)
+    ).to_props()
 
 
 def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bool = False) -> onnx.ModelProto:
     """Return a model with the inputs `images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32, for any B.
 
-    The outputs of a dense detector are `class_logits` [B, A, K], `box_deltas` [B, A, 4] and `best_logits` [B, A], the highest
-    of each anchor, all float32. The outputs of any other network have the layout of Keras and the names
-    `detector.output_names`, else `network.output_names` with the suffixes `.1`, `.2`, ... for a layer with several outputs.
+    The outputs of a dense detector are `class_logits` [B, A, K], `box_deltas` [B, A, 4] and `best_logits` [B, A], the
+    highest of each anchor, all float32. The outputs of any other network have the layout of Keras and the names
+    `detector.output_names`, else `network.output_names` with the suffixes `.1`, `.2`, ... for a layer with several
+    outputs.
 
-    detects: the outputs of a dense detector are `DETECTIONS` instead: boxes [B, D, 4] yxyx in pixels of the input, scores
-    [B, D] and classes [B, D] int32, best first, padded with scores of 0. Two-stage networks always return detections.
+    detects: the outputs of a dense detector are `DETECTIONS` instead: boxes [B, D, 4] yxyx in pixels of the input,
+    scores [B, D] and classes [B, D] int32, best first, padded with scores of 0. Two-stage networks always return
+    detections.
 
-    for_onnxruntime: use the nodes that are fastest in ONNX Runtime on a CPU, which saves 10% of the time. `class_logits` is
-    then [B, A / n, n K], with the n anchors of a cell in a row: the order of values is the same, and a Reshape would copy them.
+    for_onnxruntime: use the nodes that are fastest in ONNX Runtime on a CPU, which saves 10% of the time.
+    `class_logits` is then [B, A / n, n K], with the n anchors of a cell in a row: the order of values is the same, and
+    a Reshape would copy them.
 
     Raise InputError for a layer without a translation (see `OnnxGraph`).
     """
@@ -90,7 +94,7 @@ def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bo
 def translated(graph: OnnxGraph, detector: Detector) -> list[str]:
     """Add normalization and network; return a tensor for each output of the network."""
     pixels = add_normalization(graph, detector, images=_INPUTS[0], sizes=_INPUTS[1])
-    return add_network(graph, detector.network, [pixels, _INPUTS[1]][:len(detector.network.inputs)])
+    return add_network(graph, detector.network, [pixels, _INPUTS[1]][: len(detector.network.inputs)])
 
 
 def assembled(
@@ -102,11 +106,17 @@ def assembled(
     nodes = graph.nodes(list(outputs))
     inputs = [_value("images", "uint8", (*detector.image_size, 3)), _value("sizes", "int32", (2,))]
     model = helper.make_model(
-        helper.make_graph(nodes, detector.network.name, inputs,
-                          [_value(name, output.dtype, output.shape) for name, output in outputs.items()],
-                          graph.initializers(nodes)),
-        opset_imports=[helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)], ir_version=10,
-        producer_name="efficientdet")
+        helper.make_graph(
+            nodes,
+            detector.network.name,
+            inputs,
+            [_value(name, output.dtype, output.shape) for name, output in outputs.items()],
+            graph.initializers(nodes),
+        ),
+        opset_imports=[helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)],
+        ir_version=10,
+        producer_name="efficientdet",
+    )
     onnx.checker.check_model(model)
     return model
 
@@ -114,8 +124,12 @@ def assembled(
 def _own_outputs(graph: OnnxGraph, detector: Detector, tensors: Sequence[str]) -> dict[str, Output]:
     """Return the outputs of a network in the layout of Keras."""
     network = detector.network
-    return {name: Output(graph.keras(tensor), output.dtype, output.shape[1:]) for name, tensor, output in zip(
-        detector.output_names or _output_names(network), tensors, network.outputs, strict=True)}
+    return {
+        name: Output(graph.keras(tensor), output.dtype, output.shape[1:])
+        for name, tensor, output in zip(
+            detector.output_names or _output_names(network), tensors, network.outputs, strict=True
+        )
+    }
 
 
 def _output_names(network: keras.Model) -> list[str]:
@@ -136,5 +150,6 @@ def _value(name: str, dtype: str, shape: Sequence[int | None]) -> onnx.ValueInfo
     """Return an input or output with this shape after the batch axis; 16-bit floats of Keras become float32."""
     is_float = "float" in dtype
     kind = TensorProto.FLOAT if is_float else helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    return helper.make_tensor_value_info(name, kind, ["B", *(f"{name}.{axis}" if side is None else side
-                                                             for axis, side in enumerate(shape, start=1))])
+    return helper.make_tensor_value_info(
+        name, kind, ["B", *(f"{name}.{axis}" if side is None else side for axis, side in enumerate(shape, start=1))]
+    )

@@ -1,8 +1,8 @@
 """Builder of ONNX graphs: nodes, constants and memory layouts of tensors.
 
-Keras uses images [B, h, w, C]; ONNX's convolutions use [B, C, h, w]. A tensor is a name; it has either the layout of Keras or
-is an image with channels second. A reader requests one of the two layouts, and a Transpose is added only if the tensor has the
-other. Nodes on which no output depends are left out of the file.
+Keras uses images [B, h, w, C]; ONNX's convolutions use [B, C, h, w]. A tensor is a name; it has either the layout of
+Keras or is an image with channels second. A reader requests one of the two layouts, and a Transpose is added only if
+the tensor has the other. Nodes on which no output depends are left out of the file.
 """
 
 import hashlib
@@ -36,15 +36,16 @@ class OnnxGraph:
     """A graph to which translations of layers add nodes.
 
     A custom layer of a family defines its translation as a method `to_onnx(self, graph, inputs)`. `inputs` are names of
-    tensors in the layout of Keras (any rank; images [B, h, w, C]). It returns the name of its output, or a list of names, in
-    the same layout. `shape_of` returns the static shape of an input. A layer that computes on images with channels second
-    reads `image(tensor)` and returns `as_image(output)`, which avoids Transposes.
+    tensors in the layout of Keras (any rank; images [B, h, w, C]). It returns the name of its output, or a list of
+    names, in the same layout. `shape_of` returns the static shape of an input. A layer that computes on images with
+    channels second reads `image(tensor)` and returns `as_image(output)`, which avoids Transposes.
     """
 
     def __init__(self, *, for_onnxruntime: bool = False, prefix: str = ""):
         """Initialize an empty graph.
 
-        for_onnxruntime: prefer nodes that are fast in ONNX Runtime on a CPU to the simplest ones; prefix: prefix of all names.
+        for_onnxruntime: prefer nodes that are fast in ONNX Runtime on a CPU to the simplest ones; prefix: prefix of all
+        names.
         """
         self.for_onnxruntime, self._prefix = for_onnxruntime, prefix
         self._nodes: list[_Node] = []
@@ -56,7 +57,9 @@ class OnnxGraph:
         self.convolved: dict[str, Convolved] = {}  # by output; without tensors that several layers read
         self.reshaped_images: dict[str, str] = {}  # tensor -> the image with the same values in the order of Keras
         self.layer = ""  # current layer, a part of the names of nodes
-        self.cells: dict[str, tuple[str, int]] = {}  # predictions [B, A, K] -> the same as [B, cells, channels], and channels
+        self.cells: dict[
+            str, tuple[str, int]
+        ] = {}  # predictions [B, A, K] -> the same as [B, cells, channels], and channels
 
     def inner(self, name: str) -> "OnnxGraph":
         """Return an empty graph for the body of a node such as Loop; it may read tensors of this graph."""
@@ -67,11 +70,15 @@ class OnnxGraph:
         [output] = self.add_several(kind, inputs, 1, name=name, **attributes)
         return output
 
-    def add_several(self, kind: str, inputs: Sequence, count: int, *, name: str | None = None, **attributes) -> list[str]:
+    def add_several(
+        self, kind: str, inputs: Sequence, count: int, *, name: str | None = None, **attributes
+    ) -> list[str]:
         """Add a node with `count` outputs, such as TopK, and return their names."""
         first = name or f"{self._prefix}{self.layer and f'{self.layer}/'}{kind}_{len(self._nodes)}"
-        names = [tensor if isinstance(tensor, str) else self._constant(tensor, f"{first}.{number}")
-                 for number, tensor in enumerate(inputs)]
+        names = [
+            tensor if isinstance(tensor, str) else self._constant(tensor, f"{first}.{number}")
+            for number, tensor in enumerate(inputs)
+        ]
         outputs = [first, *(f"{first}:{number}" for number in range(1, count))]
         self._nodes.append(_Node(kind, names, outputs, attributes))
         return outputs
@@ -80,18 +87,33 @@ class OnnxGraph:
         """Add a Cast to a NumPy type such as "float32"."""
         return self.add("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
-    def loop(self, body: "OnnxGraph", start: str, *, times: int, state: str, next_state: str,
-             scanned: dict[str, str]) -> list[str]:
+    def loop(
+        self, body: "OnnxGraph", start: str, *, times: int, state: str, next_state: str, scanned: dict[str, str]
+    ) -> list[str]:
         """Add a Loop; see `object_detection.onnx_nodes.Graph`."""
         value, prefix = helper.make_tensor_value_info, body._prefix
         number, condition = f"{prefix}number", f"{prefix}condition"
         go_on = body.add("Identity", [condition])
-        outputs = [value(go_on, TensorProto.BOOL, []), value(next_state, TensorProto.FLOAT, None), *(
-            value(tensor, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), None) for tensor, dtype in scanned.items())]
+        outputs = [
+            value(go_on, TensorProto.BOOL, []),
+            value(next_state, TensorProto.FLOAT, None),
+            *(
+                value(tensor, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), None)
+                for tensor, dtype in scanned.items()
+            ),
+        ]
         nodes = body.nodes([output.name for output in outputs])
         content = helper.make_graph(
-            nodes, prefix, [value(number, TensorProto.INT64, []), value(condition, TensorProto.BOOL, []),
-                            value(state, TensorProto.FLOAT, None)], outputs, body.initializers(nodes))
+            nodes,
+            prefix,
+            [
+                value(number, TensorProto.INT64, []),
+                value(condition, TensorProto.BOOL, []),
+                value(state, TensorProto.FLOAT, None),
+            ],
+            outputs,
+            body.initializers(nodes),
+        )
         return self.add_several("Loop", [np.array(times), np.array(True), start], 1 + len(scanned), body=content)[1:]
 
     def add_image(self, kind: str, inputs: Sequence, **attributes) -> str:
@@ -168,8 +190,11 @@ class OnnxGraph:
         """
         used = {tensor for node in nodes for tensor in node.input}
         first: dict[tuple, str] = {}
-        same = {name: first.setdefault((array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest()), name)
-                for name, array in self._constants.items() if name in used}
+        same = {
+            name: first.setdefault((array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest()), name)
+            for name, array in self._constants.items()
+            if name in used
+        }
         for node in nodes:
             node.input[:] = [same.get(tensor, tensor) for tensor in node.input]
         return [numpy_helper.from_array(self._constants[name], name) for name in first.values()]

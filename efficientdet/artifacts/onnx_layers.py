@@ -22,13 +22,17 @@ from program_support.errors import InputError
 def add_network(graph: OnnxGraph, network: keras.Model, inputs: Sequence[str]) -> list[str]:
     """Add every layer of a functional model in inference mode, with its current weights.
 
-    inputs: a tensor for each input of the network. Return a tensor for each of `network.outputs`. Raise InputError for a layer
-    without a translation (see `OnnxGraph`).
+    inputs: a tensor for each input of the network. Return a tensor for each of `network.outputs`. Raise InputError for
+    a layer without a translation (see `OnnxGraph`).
     """
     network = getattr(network, "_functional", None) or network  # a Sequential has one inside
     # Keras has no public interface for the nodes of a shared layer.
-    nodes = [node for depth in sorted(network._nodes_by_depth, reverse=True) for node in network._nodes_by_depth[depth]
-             if not node.is_input]
+    nodes = [
+        node
+        for depth in sorted(network._nodes_by_depth, reverse=True)
+        for node in network._nodes_by_depth[depth]
+        if not node.is_input
+    ]
     read = chain(network.outputs, *(node.input_tensors for node in nodes))
     readers = Counter(map(id, read))
     names: dict[int, str] = {}
@@ -63,23 +67,38 @@ def _translated(graph: OnnxGraph, node, inputs: list[str]) -> list[str]:
         if isinstance(layer, kind) and type(layer).call is kind.call and translations.is_channels_last(layer):
             made = translate(graph, layer, inputs, node)
             return [made] if isinstance(made, str) else made
-    raise InputError(f"layer {layer.name} of type {type(layer).__name__} has no translation to ONNX; define its method "
-                     "to_onnx")
+    raise InputError(
+        f"layer {layer.name} of type {type(layer).__name__} has no translation to ONNX; define its method to_onnx"
+    )
 
 
 def _convolution(graph, layer, inputs, node) -> str:
-    convolved = convolution(graph, inputs[0], layer, layer.kernel, layer.bias, size=node.input_tensors[0].shape[1:3],
-                            strides=layer.strides, dilation=layer.dilation_rate, groups=layer.groups)
+    convolved = convolution(
+        graph,
+        inputs[0],
+        layer,
+        layer.kernel,
+        layer.bias,
+        size=node.input_tensors[0].shape[1:3],
+        strides=layer.strides,
+        dilation=layer.dilation_rate,
+        groups=layer.groups,
+    )
     return translations.activated(graph, convolved, layer.activation)
 
 
 def _transposed(graph, layer, inputs, node) -> str:
     if layer.padding != "valid" or layer.output_padding is not None:
-        raise InputError(f"layer {layer.name} of type Conv2DTranspose has no translation to ONNX with padding {layer.padding}")
-    kernel = np.transpose(translations.array(layer.kernel), (3, 2, 0, 1))  # rows, columns, out, in -> in, out, rows, columns
+        raise InputError(
+            f"layer {layer.name} of type Conv2DTranspose has no translation to ONNX with padding {layer.padding}"
+        )
+    kernel = np.transpose(
+        translations.array(layer.kernel), (3, 2, 0, 1)
+    )  # rows, columns, out, in -> in, out, rows, columns
     bias = [] if layer.bias is None else [translations.array(layer.bias)]
-    made = graph.add_image("ConvTranspose", [graph.image(inputs[0]), kernel, *bias], strides=layer.strides,
-                           dilations=layer.dilation_rate)
+    made = graph.add_image(
+        "ConvTranspose", [graph.image(inputs[0]), kernel, *bias], strides=layer.strides, dilations=layer.dilation_rate
+    )
     return translations.activated(graph, made, layer.activation)
 
 
@@ -97,7 +116,9 @@ def _separable(graph, layer, inputs, node) -> str:
 def _batch_norm(graph, layer, inputs, node) -> str:
     rank = len(node.outputs[0].shape)
     if layer.axis % rank != rank - 1:
-        raise InputError(f"layer {layer.name} of type BatchNormalization has no translation to ONNX over axis {layer.axis}")
+        raise InputError(
+            f"layer {layer.name} of type BatchNormalization has no translation to ONNX over axis {layer.axis}"
+        )
     return normalization(graph, inputs[0], layer, rank=rank)
 
 

@@ -27,8 +27,10 @@ def add_normalization(graph: OnnxGraph, detector, *, images: str, sizes: str) ->
     black, white = (_asked(detector, np.full_like(probe, value), size)[0, 0, 0] for value in (0, 255))
     scale, shift, outside = (white - black) / 255, black, wanted[0, -1, -1]
     if not _agree(np.where(_is_inside(probe, size), probe * scale + shift, outside), wanted):
-        raise InputError(f"{type(detector).__name__}.normalize has no translation to ONNX: expected a scale and shift of each "
-                         "channel with a constant color outside of the image")
+        raise InputError(
+            f"{type(detector).__name__}.normalize has no translation to ONNX: expected a scale and shift of each "
+            "channel with a constant color outside of the image"
+        )
     pixels = graph.add("Cast", [graph.image(images)], to=TensorProto.FLOAT)
     pixels = graph.add("Add", [graph.add("Mul", [pixels, _by_channel(scale)]), _by_channel(shift)])
     rows, columns = _inside(graph, sizes, height, width)

@@ -1,7 +1,7 @@
 """Translation of the layers between the stages of a two-stage network to ONNX (`model/region_layers.py`).
 
-Uses ONNX's NonMaxSuppression and RoiAlign. The number of regions is dynamic, while Keras pads to a fixed number, and masks are
-computed only for detections.
+Uses ONNX's NonMaxSuppression and RoiAlign. The number of regions is dynamic, while Keras pads to a fixed number, and
+masks are computed only for detections.
 """
 
 import math
@@ -37,12 +37,15 @@ def proposals(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]
     found, first = [], 0
     for level, size in enumerate(grid.level_sizes):
         ends = [np.array([first]), np.array([first + size]), np.array([1])]
-        best, numbers = graph.add_several("TopK", [graph.add("Slice", [logits, *ends]),
-                                                   np.array([min(config.candidates_per_level, size)])], 2)
+        best, numbers = graph.add_several(
+            "TopK", [graph.add("Slice", [logits, *ends]), np.array([min(config.candidates_per_level, size)])], 2
+        )
         own = graph.add("GatherND", [graph.add("Slice", [deltas, *ends]), unsqueezed(graph, numbers)], batch_dims=1)
-        anchors = graph.add("Gather", [grid.boxes[first:first + size], numbers])
-        level_scores = [graph.add("Sigmoid", [best]) if other == level else graph.add("Mul", [best, _NONE])
-                        for other in range(len(grid.level_sizes))]
+        anchors = graph.add("Gather", [grid.boxes[first : first + size], numbers])
+        level_scores = [
+            graph.add("Sigmoid", [best]) if other == level else graph.add("Mul", [best, _NONE])
+            for other in range(len(grid.level_sizes))
+        ]
         found.append((graph.add("Sigmoid", [best]), config.box_coder.decode_in_onnx(graph, own, anchors), level_scores))
         first += size
     scores = graph.add("Concat", [values for values, _, _ in found], axis=1)
@@ -51,10 +54,21 @@ def proposals(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]
     by_level = [graph.add("Concat", [values[level] for _, _, values in found], axis=1) for level in range(len(found))]
     by_level = graph.add("Concat", [unsqueezed(graph, values, axis=1) for values in by_level], axis=1)  # [B, L, N]
     large = unsqueezed(graph, is_large(graph, boxes, config.least_side), axis=1)
-    kept = not_suppressed(graph, boxes, graph.add("Mul", [by_level, large]), iou_threshold=config.iou_threshold,
-                 most=config.kept_per_level)
-    boxes, scores, _ = best_of(graph, boxes, graph.add("Mul", [scores, kept]), [], count=node.outputs[0].shape[1],
-                             candidates=sum(min(config.candidates_per_level, size) for size in grid.level_sizes))
+    kept = not_suppressed(
+        graph,
+        boxes,
+        graph.add("Mul", [by_level, large]),
+        iou_threshold=config.iou_threshold,
+        most=config.kept_per_level,
+    )
+    boxes, scores, _ = best_of(
+        graph,
+        boxes,
+        graph.add("Mul", [scores, kept]),
+        [],
+        count=node.outputs[0].shape[1],
+        candidates=sum(min(config.candidates_per_level, size) for size in grid.level_sizes),
+    )
     return [boxes, graph.add("Greater", [scores, _NONE])]
 
 
@@ -71,9 +85,10 @@ def aligned(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
         rows = _numbers(graph, boxes)
     images = graph.add("Div", [rows, np.array(count)])
     regions = graph.add("Gather", [boxes, _X_FIRST], axis=1)
-    strides = level_strides([tensor.shape[1:3] for tensor in node.input_tensors[:len(levels)]], layer.image_size)
-    chosen = _levels_of(graph, boxes, finest=round(math.log2(strides[0][0])), count=len(levels),
-                        slack=layer.pooling.level_slack)
+    strides = level_strides([tensor.shape[1:3] for tensor in node.input_tensors[: len(levels)]], layer.image_size)
+    chosen = _levels_of(
+        graph, boxes, finest=round(math.log2(strides[0][0])), count=len(levels), slack=layer.pooling.level_slack
+    )
     # One mode of RoiAlign has a minimum side of one cell; the other has none, and shifts by half a cell.
     has_least_side = layer.pooling.least_side > 0
     features, order = [], []
@@ -82,10 +97,16 @@ def aligned(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
         boxes = graph.add("Gather", [regions, own])
         if not has_least_side:
             boxes = graph.add("Add", [boxes, np.float32(stride[0] / 2)])
-        pooled = graph.add("RoiAlign", [graph.image(level), boxes, graph.add("Gather", [images, own])],
-                           coordinate_transformation_mode="output_half_pixel" if has_least_side else "half_pixel", mode="avg",
-                           sampling_ratio=layer.pooling.samples, spatial_scale=1.0 / stride[0], output_height=layer.side,
-                           output_width=layer.side)
+        pooled = graph.add(
+            "RoiAlign",
+            [graph.image(level), boxes, graph.add("Gather", [images, own])],
+            coordinate_transformation_mode="output_half_pixel" if has_least_side else "half_pixel",
+            mode="avg",
+            sampling_ratio=layer.pooling.samples,
+            spatial_scale=1.0 / stride[0],
+            output_height=layer.side,
+            output_width=layer.side,
+        )
         features.append(pooled)
         order.append(own)
     order = graph.add("Concat", order, axis=0)
@@ -98,8 +119,9 @@ def detected(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
     logits, deltas, boxes, valid, sizes = map(graph.keras, inputs)
     suppression, count = layer.config, node.input_tensors[2].shape[1]
     classes = node.input_tensors[0].shape[-1] - 1
-    probabilities = graph.add("Slice", [graph.add("Softmax", [logits], axis=-1), np.array([1]), np.array([classes + 1]),
-                                        np.array([1])])
+    probabilities = graph.add(
+        "Slice", [graph.add("Softmax", [logits], axis=-1), np.array([1]), np.array([classes + 1]), np.array([1])]
+    )
     probabilities = graph.add("Reshape", [probabilities, np.array([-1, count, classes])])
     exist = unsqueezed(graph, graph.add("Cast", [valid], to=TensorProto.FLOAT))
     pairs = graph.add("Reshape", [graph.add("Mul", [probabilities, exist]), np.array([0, -1])])
@@ -107,17 +129,23 @@ def detected(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
     best, places = graph.add_several("TopK", [pairs, np.array([candidates])], 2)
     numbers, own = graph.add("Div", [places, np.array(classes)]), graph.add("Mod", [places, np.array(classes)])
     own_deltas = graph.add("Reshape", [deltas, np.array([-1, count * (classes + 1), 4])])
-    picked = graph.add("Add", [graph.add("Mul", [numbers, np.array(classes + 1)]), graph.add("Add", [own, np.array(1)])])
+    picked = graph.add(
+        "Add", [graph.add("Mul", [numbers, np.array(classes + 1)]), graph.add("Add", [own, np.array(1)])]
+    )
     own_deltas = entries(graph, own_deltas, picked)
     regions = entries(graph, boxes, numbers)
     found = suppression.box_coder.decode_in_onnx(graph, own_deltas, regions)
     found = clipped(graph, found, sizes, last_pixel=suppression.box_coder.last_pixel)
     scores = graph.add("Mul", [above(graph, best, suppression.score_threshold), is_large(graph, found, LEAST_SIDE)])
-    by_class = (spread_over_classes(graph, scores, own, classes=classes) if suppression.per_class
-                else unsqueezed(graph, scores, axis=1))
+    by_class = (
+        spread_over_classes(graph, scores, own, classes=classes)
+        if suppression.per_class
+        else unsqueezed(graph, scores, axis=1)
+    )
     kept = not_suppressed(graph, found, by_class, iou_threshold=suppression.iou_threshold)
-    found, scores, [own] = best_of(graph, found, graph.add("Mul", [scores, kept]), [own], candidates=candidates,
-                                 count=suppression.max_detections)
+    found, scores, [own] = best_of(
+        graph, found, graph.add("Mul", [scores, kept]), [own], candidates=candidates, count=suppression.max_detections
+    )
     return list(in_slots(graph, found, scores, own))
 
 
@@ -138,8 +166,13 @@ def _levels_of(graph: OnnxGraph, boxes: str, *, finest: int, count: int, slack: 
     """Add `roi_align.region_levels` of boxes [R, 4]; return float32."""
     low, high = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
     area = graph.add("ReduceProd", [graph.add("Sub", [high, low]), np.array([1])], keepdims=0)
-    octaves = graph.add("Div", [graph.add("Log", [graph.add("Div", [graph.add("Sqrt", [area]), np.float32(CANONICAL_SIDE)])]),
-                                np.float32(math.log(2))])
+    octaves = graph.add(
+        "Div",
+        [
+            graph.add("Log", [graph.add("Div", [graph.add("Sqrt", [area]), np.float32(CANONICAL_SIDE)])]),
+            np.float32(math.log(2)),
+        ],
+    )
     wanted = graph.add("Floor", [graph.add("Add", [octaves, np.float32(CANONICAL_LEVEL + slack)])])
     wanted = graph.add("Clip", [wanted, np.float32(finest), np.float32(finest + count - 1)])
     return graph.add("Sub", [wanted, np.float32(finest)])

@@ -1,7 +1,7 @@
 """Translation of layers other than convolutions to ONNX: activations, sums, shapes, resizing.
 
-Each function takes the graph, the layer, the names of its inputs and its node in the Keras graph (with the shapes), and returns
-the name of the output.
+Each function takes the graph, the layer, the names of its inputs and its node in the Keras graph (with the shapes), and
+returns the name of the output.
 """
 
 import keras
@@ -11,8 +11,15 @@ from efficientdet.artifacts.onnx_convolutions import array, pads, predictions
 from efficientdet.artifacts.onnx_graph import OnnxGraph
 from program_support.errors import InputError
 
-_ACTIVATIONS = {"sigmoid": "Sigmoid", "relu": "Relu", "tanh": "Tanh", "elu": "Elu", "softplus": "Softplus",
-                "exponential": "Exp", "hard_silu": "HardSwish"}
+_ACTIVATIONS = {
+    "sigmoid": "Sigmoid",
+    "relu": "Relu",
+    "tanh": "Tanh",
+    "elu": "Elu",
+    "softplus": "Softplus",
+    "exponential": "Exp",
+    "hard_silu": "HardSwish",
+}
 _IMAGE_AXES = {0: 0, 1: 2, 2: 3, 3: 1}  # axis of an image in Keras -> axis with channels second
 
 
@@ -30,8 +37,10 @@ def activated(graph: OnnxGraph, source: str, activation) -> str:
     elif name in _ACTIVATIONS:
         made = graph.add(_ACTIVATIONS[name], [source])
     else:
-        raise InputError(f"activation {name} has no translation to ONNX; expected one of linear, silu, softmax, relu6, "
-                         f"{', '.join(_ACTIVATIONS)}")
+        raise InputError(
+            f"activation {name} has no translation to ONNX; expected one of linear, silu, softmax, relu6, "
+            f"{', '.join(_ACTIVATIONS)}"
+        )
     return graph.as_image(made) if graph.is_image(source) else made
 
 
@@ -57,11 +66,14 @@ def softmax(graph, layer, inputs, node) -> str:
 
 def combined(kind: str):
     """Return the translation of Add or Multiply; inputs of lower rank get axes after the batch axis."""
+
     def translate(graph, layer, inputs, node) -> str:
         ranks = [len(tensor.shape) for tensor in node.input_tensors]
         rank = max(ranks)
-        inputs = [tensor if own == rank else graph.add("Unsqueeze", [graph.keras(tensor), np.arange(1, 1 + rank - own)])
-                  for tensor, own in zip(inputs, ranks, strict=True)]
+        inputs = [
+            tensor if own == rank else graph.add("Unsqueeze", [graph.keras(tensor), np.arange(1, 1 + rank - own)])
+            for tensor, own in zip(inputs, ranks, strict=True)
+        ]
         return chained(graph, kind, inputs)
 
     return translate
@@ -86,9 +98,15 @@ def dense(graph, layer, inputs, node) -> str:
 
 def pooled(kind: str):
     """Return the translation of a pooling layer; averages do not include the padding."""
+
     def translate(graph, layer, inputs, node) -> str:
-        return graph.add_image(kind, [graph.image(inputs[0])], kernel_shape=layer.pool_size, strides=layer.strides,
-                               pads=pads(layer, node.input_tensors[0].shape[1:3], layer.pool_size, layer.strides))
+        return graph.add_image(
+            kind,
+            [graph.image(inputs[0])],
+            kernel_shape=layer.pool_size,
+            strides=layer.strides,
+            pads=pads(layer, node.input_tensors[0].shape[1:3], layer.pool_size, layer.strides),
+        )
 
     return translate
 
@@ -106,14 +124,18 @@ def pooled_globally(graph, layer, inputs, node) -> str:
 def padded(graph, layer, inputs, node) -> str:
     """Add keras.layers.ZeroPadding2D."""
     (top, bottom), (left, right) = layer.padding
-    return graph.add_image("Pad", [graph.image(inputs[0]), np.array([0, 0, top, left, 0, 0, bottom, right]), np.float32(0)])
+    return graph.add_image(
+        "Pad", [graph.image(inputs[0]), np.array([0, 0, top, left, 0, 0, bottom, right]), np.float32(0)]
+    )
 
 
 def upsampled(graph, layer, inputs, node) -> str:
     """Add keras.layers.UpSampling2D with nearest interpolation."""
     if layer.interpolation != "nearest":
-        raise InputError(f"layer {layer.name} of type UpSampling2D has no translation to ONNX with {layer.interpolation} "
-                         "interpolation; expected nearest")
+        raise InputError(
+            f"layer {layer.name} of type UpSampling2D has no translation to ONNX with {layer.interpolation} "
+            "interpolation; expected nearest"
+        )
     return _repeated(graph, graph.image(inputs[0]), layer.size)
 
 
@@ -121,9 +143,15 @@ def reshaped(graph, layer, inputs, node) -> str:
     """Add Reshape or Flatten. Reshaping a pooled image [B, C] to [B, 1, 1, C] returns the image itself."""
     target = node.outputs[0].shape[1:]
     before = graph.reshaped_images.get(inputs[0])
-    if before is not None and len(node.input_tensors[0].shape) == 2 and target == (1, 1, node.input_tensors[0].shape[1]):
+    if (
+        before is not None
+        and len(node.input_tensors[0].shape) == 2
+        and target == (1, 1, node.input_tensors[0].shape[1])
+    ):
         return before
-    made = graph.add("Reshape", [graph.keras(inputs[0]), np.array([0, *(-1 if side is None else side for side in target)])])
+    made = graph.add(
+        "Reshape", [graph.keras(inputs[0]), np.array([0, *(-1 if side is None else side for side in target)])]
+    )
     if graph.is_image(inputs[0]):
         graph.reshaped_images[made] = inputs[0]
     return made
@@ -155,8 +183,14 @@ def weighted_fusion(graph, layer, inputs, node) -> str:
     weights = np.stack([array(weight) for weight in layer.fusion_weights])
     weights = np.maximum(weights, 0) if layer.fusion_relu else weights
     shares = weights / (weights.sum() + np.float32(1e-4))
-    return chained(graph, "Add", [_scaled(graph, graph.image(source), share, channels=node.outputs[0].shape[-1])
-                                  for source, share in zip(inputs, shares, strict=True)])
+    return chained(
+        graph,
+        "Add",
+        [
+            _scaled(graph, graph.image(source), share, channels=node.outputs[0].shape[-1])
+            for source, share in zip(inputs, shares, strict=True)
+        ],
+    )
 
 
 def _scaled(graph: OnnxGraph, source: str, factor, *, channels: int) -> str:
@@ -172,16 +206,22 @@ def nearest_resize(graph, layer, inputs, node) -> str:
     for axis, target, side in zip((2, 3), layer.size, before, strict=True):
         if target % side:
             source = graph.add_image("Gather", [source, np.array(layer.source_rows(side, target))], axis=axis)
-    return _repeated(graph, source, [1 if target % side else target // side
-                                     for target, side in zip(layer.size, before, strict=True)])
+    return _repeated(
+        graph, source, [1 if target % side else target // side for target, side in zip(layer.size, before, strict=True)]
+    )
 
 
 def _repeated(graph: OnnxGraph, image: str, times) -> str:
     """Repeat each row and column of an image."""
     if max(times) == 1:
         return image
-    return graph.add_image("Resize", [image, "", np.float32([1, 1, *times])], mode="nearest", nearest_mode="floor",
-                           coordinate_transformation_mode="asymmetric")
+    return graph.add_image(
+        "Resize",
+        [image, "", np.float32([1, 1, *times])],
+        mode="nearest",
+        nearest_mode="floor",
+        coordinate_transformation_mode="asymmetric",
+    )
 
 
 def activation(graph, layer, inputs, node) -> str:

@@ -15,9 +15,9 @@ def quantized(
 ) -> onnx.ModelProto:
     """Quantize a model of `onnx_model`: uint8 inputs and int8 kernels of convolutions, as nodes that runtimes fuse.
 
-    The range of an input is determined on `inputs` (see `CalibrationImages`); a kernel has a scale for each output channel.
-    Everything else, including outputs of convolutions and the nodes in `exact`, stays float32. narrow: 7-bit kernels, for x86
-    CPUs on which the sums would saturate (`sums_of_bytes_saturate`).
+    The range of an input is determined on `inputs` (see `CalibrationImages`); a kernel has a scale for each output
+    channel. Everything else, including outputs of convolutions and the nodes in `exact`, stays float32. narrow: 7-bit
+    kernels, for x86 CPUs on which the sums would saturate (`sums_of_bytes_saturate`).
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
@@ -25,10 +25,18 @@ def quantized(
         before, after = Path(folder, "float.onnx"), Path(folder, "int8.onnx")
         onnx.save(model, str(before))
         quantize_static(
-            before, after, _reader(iter(inputs)), quant_format=QuantFormat.QDQ, op_types_to_quantize=["Conv"],
-            per_channel=True, reduce_range=narrow, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+            before,
+            after,
+            _reader(iter(inputs)),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=["Conv"],
+            per_channel=True,
+            reduce_range=narrow,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
             nodes_to_exclude=list(exact),
-            extra_options={"OpTypesToExcludeOutputQuantization": ["Conv"]})  # the following nodes are fused in float32
+            extra_options={"OpTypesToExcludeOutputQuantization": ["Conv"]},
+        )  # the following nodes are fused in float32
         return onnx.load(str(after))
 
 

@@ -22,12 +22,18 @@ def signal_to_noise(
     powers = []  # [images, layers, 2]: signal and noise
     for one in inputs:
         wanted, found = (session.run(names, one) for session in sessions)
-        powers.append([(np.mean(np.square(ours)), np.mean(np.square(ours - theirs)))
-                       for ours, theirs in zip(wanted, found, strict=True)])
+        powers.append(
+            [
+                (np.mean(np.square(ours)), np.mean(np.square(ours - theirs)))
+                for ours, theirs in zip(wanted, found, strict=True)
+            ]
+        )
     powers = np.float64(powers)
     by_layer = dict(zip(names, _decibels(powers.sum(axis=0)), strict=True))
-    return (dict(sorted(by_layer.items(), key=lambda entry: entry[1])),
-            _decibels(powers[:, last].mean(axis=1)).tolist())
+    return (
+        dict(sorted(by_layer.items(), key=lambda entry: entry[1])),
+        _decibels(powers[:, last].mean(axis=1)).tolist(),
+    )
 
 
 def _putting_out(model: onnx.ModelProto, names: list[str]):

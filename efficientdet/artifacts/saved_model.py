@@ -19,7 +19,15 @@ from program_support.errors import InputError
 
 SIGNATURE = "serving_default"
 _OUTPUTS = {"boxes", "scores", "classes", "count"}
-_DAMAGE = (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError, tf.errors.OpError)  # raised on loading
+_DAMAGE = (
+    OSError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    tf.errors.OpError,
+)  # raised on loading
 # Custom gradients capture tensors of the forward pass, which cannot be saved.
 FOR_INFERENCE = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
 
@@ -27,10 +35,10 @@ FOR_INFERENCE = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
 def export_saved_model(detector: Detector, folder: str, *, description: Description, resize: ResizeRule) -> None:
     """Write a SavedModel that detects in `images` uint8 [B, h, w, 3] of any size; it includes `resize`.
 
-    The outputs are `boxes` [B, D, 4] float32 yxyx in pixels of the images, `scores` [B, D] float32, `classes` [B, D] int64
-    (category ids of the data set) and `count` [B] int32, the number of valid detections; with masks also `masks`
-    [B, D, S, S] float32, the probability that a cell of the box belongs to the object. Class names and configuration are in
-    description.json in the folder. Raise OSError.
+    The outputs are `boxes` [B, D, 4] float32 yxyx in pixels of the images, `scores` [B, D] float32, `classes` [B, D]
+    int64 (category ids of the data set) and `count` [B] int32, the number of valid detections; with masks also `masks`
+    [B, D, S, S] float32, the probability that a cell of the box belongs to the object. Class names and configuration
+    are in description.json in the folder. Raise OSError.
     """
     class_names = ClassNames.from_categories(description.categories)
     module = tf.Module()
@@ -40,9 +48,14 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")], autograph=False)
     def detect(images):
         boxed, sizes, scales = tf.map_fn(
-            resize, images,
-            fn_output_signature=(tf.TensorSpec([*size, 3], tf.uint8), tf.TensorSpec([2], tf.int32),
-                                 tf.TensorSpec([2], tf.float32)))
+            resize,
+            images,
+            fn_output_signature=(
+                tf.TensorSpec([*size, 3], tf.uint8),
+                tf.TensorSpec([2], tf.int32),
+                tf.TensorSpec([2], tf.float32),
+            ),
+        )
         found = detections_in_original(detector, boxed, sizes, scales)
         return {
             "boxes": found.boxes,
@@ -64,6 +77,7 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
 @contextlib.contextmanager
 def without_gradient_warnings() -> Iterator[None]:
     """Silence TensorFlow's warning that a loaded function may have no gradient, which inference does not need."""
+
     def is_other(record: logging.LogRecord) -> bool:
         return "unsaved custom gradients" not in record.getMessage()
 
@@ -84,8 +98,10 @@ def load_saved_model(folder: str):
             loaded = tf.saved_model.load(folder)
         run = loaded.signatures[SIGNATURE]
         if set(run.structured_input_signature[1]) != {"images"} or not set(run.structured_outputs) >= _OUTPUTS:
-            raise ValueError(f"{SIGNATURE} takes {', '.join(run.structured_input_signature[1])} and returns "
-                             f"{', '.join(map(str, run.structured_outputs))}")
+            raise ValueError(
+                f"{SIGNATURE} takes {', '.join(run.structured_input_signature[1])} and returns "
+                f"{', '.join(map(str, run.structured_outputs))}"
+            )
     except _DAMAGE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
         raise InputError(f"{folder}: is not a complete SavedModel of this project ({reason})") from error

@@ -56,11 +56,16 @@ def figures(first: Run, runs: Sequence[Run], *, batch_size: int) -> dict[str, An
     return {
         "batch_size": batch_size,
         "runs": len(runs),
-        "latency_ms": {stage: {name: 1000 * value for name, value in latency._asdict().items()}
-                       for stage, latency in latencies.items()},
+        "latency_ms": {
+            stage: {name: 1000 * value for name, value in latency._asdict().items()}
+            for stage, latency in latencies.items()
+        },
         "images_per_s": {stage: batch_size / latency.mean for stage, latency in latencies.items()},
-        "compile_s": {stage: max(first.seconds[stage] - latency.p50, 0.0) for stage, latency in latencies.items()
-                      if stage != "preprocessing"},
+        "compile_s": {
+            stage: max(first.seconds[stage] - latency.p50, 0.0)
+            for stage, latency in latencies.items()
+            if stage != "preprocessing"
+        },
         "detections_per_image": float(np.mean([run.detections for run in runs])),
     }
 

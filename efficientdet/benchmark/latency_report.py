@@ -7,19 +7,38 @@ from typing import Any
 
 from efficientdet.benchmark.latency import Latency
 
-_LOG_UNITS = {"inference_fps": "images/s", "inference_latency_ms": "ms", "latency_avg": "s", "latency_90": "s",
-              "latency_95": "s", "latency_99": "s"}
+_LOG_UNITS = {
+    "inference_fps": "images/s",
+    "inference_latency_ms": "ms",
+    "latency_avg": "s",
+    "latency_90": "s",
+    "latency_95": "s",
+    "latency_99": "s",
+}
 
 
 def table(report: Mapping[str, Any]) -> list[str]:
     """Return the report as lines for a console."""
-    lines = [f"{name:<22} {report[name]}" for name in
-             ("model", "weights", "runtime", "device", "load_average", "precision", "batch_size", "runs", "input")]
+    lines = [
+        f"{name:<22} {report[name]}"
+        for name in (
+            "model",
+            "weights",
+            "runtime",
+            "device",
+            "load_average",
+            "precision",
+            "batch_size",
+            "runs",
+            "input",
+        )
+    ]
     lines.append(f"{'image_size':<22} {report['image_size'][0]} x {report['image_size'][1]}")
     lines.append(f"{'versions':<22} {', '.join(f'{name} {version}' for name, version in report['versions'].items())}")
     if report.get("candidates_per_image") is not None:
-        lines.append(f"{'candidates_per_image':<22} {report['candidates_per_image']} above score "
-                     f"{report['score_threshold']}")
+        lines.append(
+            f"{'candidates_per_image':<22} {report['candidates_per_image']} above score {report['score_threshold']}"
+        )
     lines.append(f"{'detections_per_image':<22} {report['detections_per_image']:.1f}")
     for place in ("host", "device"):
         peak = report[f"peak_{place}_memory_bytes"]

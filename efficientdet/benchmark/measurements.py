@@ -78,10 +78,16 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
     detector = restored.detector
     size = detector.image_size
     images = _images(config, size, lambda: restored.resize)
-    predict = build_predict(detector, compiled=runtime.use_xla, runtime=model.runtime, int8_images=model.int8_images,
-                            resize=restored.resize if model.int8_images else None)
+    predict = build_predict(
+        detector,
+        compiled=runtime.use_xla,
+        runtime=model.runtime,
+        int8_images=model.int8_images,
+        resize=restored.resize if model.int8_images else None,
+    )
     preprocessing = None
     if importlib.util.find_spec("tensorflow"):
+
         def preprocessing(photographs):
             return preprocess(photographs, restored.resize)
     else:
@@ -135,7 +141,7 @@ def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[M
         return {name: np.asarray(tensor) for name, tensor in signature(batch).items()}
 
     def measure() -> Run:
-        batch, = to_device(images.batch()[0])
+        (batch,) = to_device(images.batch()[0])
         seconds, outputs = timed(lambda: detect(batch))
         return Run({"end_to_end": seconds}, float(outputs["count"].mean()))
 
@@ -151,8 +157,12 @@ def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[M
 
 def _exported_runtime(model: ModelConfig) -> dict[str, Any]:
     """Return device and precision of a runtime other than Keras."""
-    return {"runtime": model.runtime, "precision": "int8" if model.int8_images else "float32", "device": processor_name(),
-            "peak_device_memory_bytes": None}
+    return {
+        "runtime": model.runtime,
+        "precision": "int8" if model.int8_images else "float32",
+        "device": processor_name(),
+        "peak_device_memory_bytes": None,
+    }
 
 
 def _machine() -> dict[str, Any]:

@@ -19,8 +19,14 @@ PHOTOGRAPH = (480, 640)  # height, width of the input of preprocessing: the usua
 class Images:
     """Images for each run: new random pixels, or the same photograph."""
 
-    def __init__(self, photograph: np.ndarray | None, *, size: tuple[int, int], batch_size: int,
-                 resize: "ResizeRule | None" = None):
+    def __init__(
+        self,
+        photograph: np.ndarray | None,
+        *,
+        size: tuple[int, int],
+        batch_size: int,
+        resize: "ResizeRule | None" = None,
+    ):
         """Prepare images; size: of the network's input; resize: the resize rule for a photograph."""
         self._photograph, self._size, self._batch_size, self._resize = photograph, size, batch_size, resize
         self._random = np.random.default_rng(0)
@@ -35,8 +41,11 @@ class Images:
         """Return images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] as in a `Batch`."""
         if self._photograph is not None:
             return preprocess(self.photographs(), self._resize)
-        return (self._noise(self._size), np.full((self._batch_size, 2), self._size, np.int32),
-                np.ones((self._batch_size, 2), np.float32))
+        return (
+            self._noise(self._size),
+            np.full((self._batch_size, 2), self._size, np.int32),
+            np.ones((self._batch_size, 2), np.float32),
+        )
 
     def _noise(self, size: tuple[int, int]) -> np.ndarray:
         return self._random.integers(0, 256, (self._batch_size, *size, 3), np.uint8)
@@ -51,8 +60,8 @@ def preprocess(photographs: Iterable[np.ndarray], resize: "ResizeRule") -> tuple
 def measure_detector(predict: BackendDetector | HostDetector, images: Images, *, preprocessing: Callable | None) -> Run:
     """Time one run of each stage in turn, so that other load on the machine affects all of them equally.
 
-    Clipping and scaling of the boxes are timed only end to end. If the network runs separately, its outputs are copied for the
-    stages, because the images of a batch share memory: end to end takes less than the sum of the stages.
+    Clipping and scaling of the boxes are timed only end to end. If the network runs separately, its outputs are copied
+    for the stages, because the images of a batch share memory: end to end takes less than the sum of the stages.
     """
     seconds = {}
     if preprocessing:

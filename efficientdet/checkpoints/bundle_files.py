@@ -1,9 +1,9 @@
 """Atomic replacement of the files of a TensorFlow bundle (`.index`, `.data-00000-of-00001`).
 
-Two files cannot be renamed at once. But an `.index` states the number of its data files, which is part of their names. So a
-bundle with one data file is first published as one with two: its data file under another name, and an empty one. Renaming the
-`.index` then replaces the bundle in one step, also for TensorFlow's own tools. A second such step restores the usual names. A
-killed process leaves either the old bundle or the new one intact.
+Two files cannot be renamed at once. But an `.index` states the number of its data files, which is part of their names.
+So a bundle with one data file is first published as one with two: its data file under another name, and an empty one.
+Renaming the `.index` then replaces the bundle in one step, also for TensorFlow's own tools. A second such step restores
+the usual names. A killed process leaves either the old bundle or the new one intact.
 """
 
 import glob
@@ -85,8 +85,10 @@ def _data_file_count(prefix: Path) -> int:
             head = stream.read(5)
     except FileNotFoundError:
         return 0
-    # The table's first entry has the empty key: 0 bytes shared with a key before, 0 of its own, the length of the value,
-    # then a BundleHeaderProto (tensorflow/core/protobuf/tensor_bundle.proto), whose field 1 is num_shards, in a byte if small.
+    # The table's first entry has the empty key: 0 bytes shared with a key before, 0 of its own, the length of the
+    # value, then a BundleHeaderProto (tensorflow/core/protobuf/tensor_bundle.proto), whose field 1 is num_shards, in a
+    # byte if
+    # small.
     return head[4] if len(head) == 5 and head[:2] == b"\0\0" and head[3] == 0x08 and head[4] < 0x80 else 0
 
 
@@ -96,9 +98,11 @@ def _as_two_data_files(staged: Path) -> Path:
 
     linked = link_bundle(staged, staged.with_name("linked"))
     nothing, bridge = staged.with_name("nothing"), staged.with_name("bridge")
-    tf.raw_ops.SaveV2(prefix=str(nothing), tensor_names=[SECOND_FILE_ARRAY], shape_and_slices=[""],
-                      tensors=[tf.zeros([0], tf.int8)])
-    tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=[str(linked), str(nothing)], destination_prefix=str(bridge),
-                                  delete_old_dirs=False)
+    tf.raw_ops.SaveV2(
+        prefix=str(nothing), tensor_names=[SECOND_FILE_ARRAY], shape_and_slices=[""], tensors=[tf.zeros([0], tf.int8)]
+    )
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=[str(linked), str(nothing)], destination_prefix=str(bridge), delete_old_dirs=False
+    )
     flush_to_disk(f"{bridge}{INDEX_SUFFIX}")
     return bridge

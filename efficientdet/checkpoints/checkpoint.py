@@ -3,9 +3,9 @@
 A bundle holds `<name>` for every weight of the model, `<name>/ExponentialMovingAverage`, `<name>/Momentum` and
 `global_step` as the published TensorFlow checkpoints do, so that one reader supports both.
 
-The newest checkpoint in a folder is the one with the highest `save_number` in the JSON, which survives copying. Checkpoints
-without a number (third-party or older ones) are older than all others. Among these, the checkpoint in the folder's
-`checkpoint` file is the newest, then the one with more `images_seen`, then the one with the later file time.
+The newest checkpoint in a folder is the one with the highest `save_number` in the JSON, which survives copying.
+Checkpoints without a number (third-party or older ones) are older than all others. Among these, the checkpoint in the
+folder's `checkpoint` file is the newest, then the one with more `images_seen`, then the one with the later file time.
 """
 
 import contextlib
@@ -36,16 +36,18 @@ from program_support.atomic_files import flush_to_disk, unfinished_folder, write
 from program_support.errors import InputError
 
 _BUNDLE_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
-_LEFT_BY_EARLIER_VERSIONS = re.compile(r"\.(checkpoint|(ema)?ckpt(-\w+)?)(\.json|\.index|\.data-\d{5}-of-\d{5})?\.\d+"
-                                       r"(\.(index|data-\S+))?")
+_LEFT_BY_EARLIER_VERSIONS = re.compile(
+    r"\.(checkpoint|(ema)?ckpt(-\w+)?)(\.json|\.index|\.data-\d{5}-of-\d{5})?\.\d+"
+    r"(\.(index|data-\S+))?"
+)
 _ATTEMPTS = 5  # to read a checkpoint while another process replaces it
 
 
 def checkpoint_prefix(path: str | Path) -> str:
     """Return the prefix of the checkpoint that a prefix, one of its files or a folder (its newest checkpoint) names.
 
-    The path of a third-party file (`array_files`) is returned unchanged. Raise InputError if there is no checkpoint. Does not
-    import TensorFlow.
+    The path of a third-party file (`array_files`) is returned unchanged. Raise InputError if there is no checkpoint.
+    Does not import TensorFlow.
     """
     if is_array_file(path):
         return str(path)
@@ -68,8 +70,8 @@ def prefixes(folder: Path, pattern: str = "*") -> list[Path]:
 def writing_order(prefix: Path) -> tuple[float, bool, int, float]:
     """Return a key that sorts the bundles of a folder from the oldest to the newest; see the module's docstring.
 
-    A bundle with an unreadable description is the newest if the `checkpoint` file names it, so that reading it reports the
-    error. Otherwise it is the oldest, as is a bundle that is being removed.
+    A bundle with an unreadable description is the newest if the `checkpoint` file names it, so that reading it reports
+    the error. Otherwise it is the oldest, as is a bundle that is being removed.
     """
     is_named = _named_by_state_file(prefix.parent) == prefix.name
     try:
@@ -77,7 +79,11 @@ def writing_order(prefix: Path) -> tuple[float, bool, int, float]:
         written = Path(f"{prefix}{INDEX_SUFFIX}").stat().st_mtime
     except (InputError, OSError):
         return (math.inf if is_named else -1, is_named, 0, 0.0)
-    return (description.save_number, is_named, description.images_seen, written) if description else (0, is_named, 0, written)
+    return (
+        (description.save_number, is_named, description.images_seen, written)
+        if description
+        else (0, is_named, 0, written)
+    )
 
 
 def read_arrays(prefix: str | Path) -> dict[str, np.ndarray]:
@@ -86,7 +92,9 @@ def read_arrays(prefix: str | Path) -> dict[str, np.ndarray]:
 
     try:
         reader = tf.train.load_checkpoint(str(prefix))
-        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name != SECOND_FILE_ARRAY}
+        return {
+            name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name != SECOND_FILE_ARRAY
+        }
     except (tf.errors.OpError, ValueError, IndexError) as error:  # IndexError: the data file is truncated
         raise InputError(f"{prefix}: cannot be read as a checkpoint ({str(error).splitlines()[0]})") from error
 
@@ -114,8 +122,8 @@ def write_arrays(
 ) -> Description:
     """Write a bundle and its description atomically, flushed to disk, and return the description as written.
 
-    `newest`: make it the newest checkpoint of the folder and name it in the `checkpoint` file. Raise InputError if the disk is
-    full or read-only; an existing checkpoint of that name is then unchanged.
+    `newest`: make it the newest checkpoint of the folder and name it in the `checkpoint` file. Raise InputError if the
+    disk is full or read-only; an existing checkpoint of that name is then unchanged.
     """
     import tensorflow as tf
 
@@ -124,8 +132,12 @@ def write_arrays(
         target.parent.mkdir(parents=True, exist_ok=True)
         with unfinished_folder(target, also=_LEFT_BY_EARLIER_VERSIONS) as folder:
             staged = folder / "whole"
-            tf.raw_ops.SaveV2(prefix=str(staged), tensor_names=list(arrays), shape_and_slices=[""] * len(arrays),
-                              tensors=[tf.convert_to_tensor(array) for array in arrays.values()])
+            tf.raw_ops.SaveV2(
+                prefix=str(staged),
+                tensor_names=list(arrays),
+                shape_and_slices=[""] * len(arrays),
+                tensors=[tf.convert_to_tensor(array) for array in arrays.values()],
+            )
             for suffix in BUNDLE_SUFFIXES:
                 flush_to_disk(f"{staged}{suffix}")
             description = replace(description, save_number=_last_save_number(target.parent) + 1 if newest else 0)
@@ -150,7 +162,9 @@ def _named_by_state_file(folder: Path) -> str | None:
     except OSError:
         return None
     match = re.search(r'^model_checkpoint_path: "(.*)"', text, re.MULTILINE)
-    return Path(match[1]).name if match else None  # other tools write absolute paths, and the folder may have been moved
+    return (
+        Path(match[1]).name if match else None
+    )  # other tools write absolute paths, and the folder may have been moved
 
 
 def _last_save_number(folder: Path) -> int:

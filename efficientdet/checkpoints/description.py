@@ -1,8 +1,8 @@
 """Description of a checkpoint: model, hyperparameters and classes as JSON, beside a bundle and in every exported model.
 
-Beside a bundle the JSON also has the digests of the `.index` files it belongs to (`bundles`) and a checksum. While a bundle is
-being replaced, it also has the description of the previous one (`replaces`), so that renaming the `.index` switches arrays and
-description at the same time.
+Beside a bundle the JSON also has the digests of the `.index` files it belongs to (`bundles`) and a checksum. While a
+bundle is being replaced, it also has the description of the previous one (`replaces`), so that renaming the `.index`
+switches arrays and description at the same time.
 """
 
 import hashlib
@@ -30,9 +30,11 @@ class Description:
     global_step: int = 0
     steps_per_epoch: int = 0
     run: dict[str, Any] = field(default_factory=dict)  # progress of the training: see TrainingProgress
-    score_thresholds: dict[str, Any] = field(default_factory=dict)  # measured ones: see `score_thresholds.thresholds_to_store`
-    # The number of the checkpoint in the order of writing in its folder, from 1; 0: unknown. `continues`: the name of the
-    # checkpoint in this folder that the training has written or read before this one.
+    score_thresholds: dict[str, Any] = field(
+        default_factory=dict
+    )  # measured ones: see `score_thresholds.thresholds_to_store`
+    # The number of the checkpoint in the order of writing in its folder, from 1; 0: unknown. `continues`: the name of
+    # the checkpoint in this folder that the training has written or read before this one.
     save_number: int = field(default=0, compare=False)
     continues: str = field(default="", compare=False)
 
@@ -76,15 +78,20 @@ def read_description(prefix: str | Path) -> Description | None:
         return None
     except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise InputError(f"{path}: is not a valid description of a checkpoint ({error})") from error
-    raise InputError(f"{path}: does not belong to {prefix}.index: one of them is damaged or was replaced without the other")
+    raise InputError(
+        f"{path}: does not belong to {prefix}.index: one of them is damaged or was replaced without the other"
+    )
 
 
-def write_description(prefix: str | Path, description: Description, *, bundles: Sequence[str],
-                      replaces: Mapping | None = None) -> None:
+def write_description(
+    prefix: str | Path, description: Description, *, bundles: Sequence[str], replaces: Mapping | None = None
+) -> None:
     """Write the JSON for the bundles with these digests. `replaces`: see `said_of`."""
     content = {**vars(description), "bundles": list(bundles), **({"replaces": dict(replaces)} if replaces else {})}
     content = json.loads(json.dumps(content))  # as it will be read: tuples become lists
-    write_text(f"{prefix}{DESCRIPTION_SUFFIX}", json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n")
+    write_text(
+        f"{prefix}{DESCRIPTION_SUFFIX}", json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
+    )
 
 
 def store_thresholds(prefix: str | Path, thresholds: Mapping[str, Any]) -> None:
@@ -94,8 +101,10 @@ def store_thresholds(prefix: str | Path, thresholds: Mapping[str, Any]) -> None:
     """
     digest, description = bundle_digest(prefix), read_description(prefix)
     if description is None:
-        raise InputError(f"{prefix}: has no {DESCRIPTION_SUFFIX} file for score thresholds, unlike checkpoints of this "
-                         "project; export.py --val_file_pattern=GLOB stores them in the exported files")
+        raise InputError(
+            f"{prefix}: has no {DESCRIPTION_SUFFIX} file for score thresholds, unlike checkpoints of this "
+            "project; export.py --val_file_pattern=GLOB stores them in the exported files"
+        )
     try:
         write_description(prefix, replace(description, score_thresholds=dict(thresholds)), bundles=[digest])
     except OSError as error:
@@ -117,8 +126,9 @@ def said_of(prefix: str | Path) -> dict | None:
 def _compare_checksum(content: Mapping) -> None:
     stated = content.get("checksum")
     if stated is not None and stated != _checksum({key: value for key, value in content.items() if key != "checksum"}):
-        raise ValueError("checksum mismatch: the file has changed since it was written; if you edited it, remove its line "
-                         "`checksum`")
+        raise ValueError(
+            "checksum mismatch: the file has changed since it was written; if you edited it, remove its line `checksum`"
+        )
 
 
 def _checksum(content: Mapping) -> str:
@@ -147,4 +157,6 @@ def _check_thresholds(thresholds: Mapping) -> None:
     classes = thresholds.get("classes")
     scores = [thresholds.get("overall"), *(classes.values() if isinstance(classes, dict) else [None])]
     if not all(isinstance(score, float) and 0 <= score <= 1 for score in scores):
-        raise TypeError(f"score_thresholds is {str(thresholds)[:200]!r}; expected overall and classes, scores from 0 to 1")
+        raise TypeError(
+            f"score_thresholds is {str(thresholds)[:200]!r}; expected overall and classes, scores from 0 to 1"
+        )

@@ -52,15 +52,16 @@ def load_weights(
 ) -> None:
     """Load every weight of the network from a checkpoint with the same classes.
 
-    `averaged`: use the moving average if the checkpoint has both. Raise InputError for missing or unexpected weights and other
-    shapes.
+    `averaged`: use the moving average if the checkpoint has both. Raise InputError for missing or unexpected weights
+    and other shapes.
     """
     variables = named_variables(network)
     arrays = _named_arrays(source, variables, family=family, averaged=averaged)
     rows = _class_rows(source, arrays, class_names, family=family, shapes=_shapes(variables))
     if rows is None:
-        raise InputError(f"{source.prefix}: its classes differ from the requested ones "
-                         f"({_class_difference(source, class_names)})")
+        raise InputError(
+            f"{source.prefix}: its classes differ from the requested ones ({_class_difference(source, class_names)})"
+        )
     _assign(variables, family.with_class_rows(arrays, rows, _shapes(variables)), source=source)
 
 
@@ -76,10 +77,14 @@ def load_what_fits(network: keras.Model, source: Source, *, family: Family, clas
         return [f"all {len(variables)} weights from {source.prefix}"]
     anew = [name for name in variables if family.is_class_predictor(name)]
     wanted = {name: variable for name, variable in variables.items() if name not in anew}
-    _assign(wanted, {name: array for name, array in arrays.items() if not family.is_class_predictor(name)}, source=source)
+    _assign(
+        wanted, {name: array for name, array in arrays.items() if not family.is_class_predictor(name)}, source=source
+    )
     layers = ", ".join(dict.fromkeys(name.rsplit("/", 1)[0] for name in anew))
-    return [f"{len(wanted)} weights from {source.prefix}",
-            f"{layers} starts from scratch: {_class_difference(source, class_names)}"]
+    return [
+        f"{len(wanted)} weights from {source.prefix}",
+        f"{layers} starts from scratch: {_class_difference(source, class_names)}",
+    ]
 
 
 def load_backbone(network: keras.Model, source: Source, *, family: Family) -> list[str]:
@@ -90,8 +95,9 @@ def load_backbone(network: keras.Model, source: Source, *, family: Family) -> li
     every = named_variables(network)
     variables = {name: variable for name, variable in every.items() if family.is_backbone(name)}
     if not variables:
-        raise InputError(f"{source.prefix}: the network has no backbone weights to load; its first weights are "
-                         f"{_some(tuple(every))}")
+        raise InputError(
+            f"{source.prefix}: the network has no backbone weights to load; its first weights are {_some(tuple(every))}"
+        )
     arrays = _named_arrays(source, variables, family=family)
     _assign(variables, {name: array for name, array in arrays.items() if name in variables}, source=source)
     return [f"{len(variables)} backbone weights from {source.prefix}"]
@@ -103,8 +109,10 @@ def _named_arrays(
     """Rename the checkpoint's arrays. Raise InputError if a third-party file has no weight of this network."""
     arrays = family.named_arrays(source.arrays, variables, averaged=averaged)
     if is_array_file(source.prefix) and not any(name in variables for name in arrays):
-        raise InputError(f"{source.prefix}: has the arrays {_some(tuple(source.arrays))}, none of which is a weight of this "
-                         f"network of the family {family.name}; expected {_some(tuple(variables))}")
+        raise InputError(
+            f"{source.prefix}: has the arrays {_some(tuple(source.arrays))}, none of which is a weight of this "
+            f"network of the family {family.name}; expected {_some(tuple(variables))}"
+        )
     return arrays
 
 
@@ -138,8 +146,10 @@ def _class_difference(source: Source, class_names: ClassNames) -> str:
     if source.class_names is None:
         return f"the checkpoint does not name its classes, and their number is not {len(class_names)}"
     theirs, ours = set(source.class_names.names), set(class_names.names)
-    return (f"the checkpoint has {len(theirs)} classes ({_some(source.class_names.names)}), "
-            f"the data {len(ours)} ({_some(class_names.names)})")
+    return (
+        f"the checkpoint has {len(theirs)} classes ({_some(source.class_names.names)}), "
+        f"the data {len(ours)} ({_some(class_names.names)})"
+    )
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -37,8 +37,8 @@ def restore_detector(config: ModelConfig, *, precision: str = "float32") -> Rest
     """Read a checkpoint of any kind into a detector.
 
     Model and hyperparameters are those of the checkpoint if it states them, else those of `model_name`, changed by
-    `overrides`. Classes are `class_names`, which must have the names in the checkpoint (category ids may differ), else the
-    checkpoint's, else those of COCO. Raise InputError if the checkpoint and the configuration disagree.
+    `overrides`. Classes are `class_names`, which must have the names in the checkpoint (category ids may differ), else
+    the checkpoint's, else those of COCO. Raise InputError if the checkpoint and the configuration disagree.
     """
     source, model_name, class_names = read_source(config.ckpt_path), config.model_name, config.class_names
     stated = source.description.model_name if source.description else None
@@ -47,8 +47,10 @@ def restore_detector(config: ModelConfig, *, precision: str = "float32") -> Rest
     if config.model_name_given and stated not in (None, model_name):
         raise InputError(f"{source.prefix}: is a checkpoint of {stated}, not of --model_name={model_name}")
     if source.class_names is not None and class_names is not None and not source.class_names.has_names_of(class_names):
-        raise InputError(f"{source.prefix}: its classes are {', '.join(source.class_names.names[:6])}; those of the data are "
-                         f"{', '.join(class_names.names[:6])}")
+        raise InputError(
+            f"{source.prefix}: its classes are {', '.join(source.class_names.names[:6])}; those of the data are "
+            f"{', '.join(class_names.names[:6])}"
+        )
     names = class_names or source.class_names or COCO_2017
     stated_classes(config.overrides.get("num_classes"), names)
     family = hyperparameters_of(stated or model_name, {}).family
@@ -57,8 +59,11 @@ def restore_detector(config: ModelConfig, *, precision: str = "float32") -> Rest
         detector = build_detector(hparams, num_classes=len(names), precision=precision)
         load_weights(detector.network, source, family=family, class_names=names, averaged=config.averaged)
     description = Description(
-        model_name=hparams.model_name, hparams=hparams.to_dict(), categories=names.to_categories(),
+        model_name=hparams.model_name,
+        hparams=hparams.to_dict(),
+        categories=names.to_categories(),
         weights="averaged" if config.averaged else "raw",
         global_step=source.description.global_step if source.description else 0,
-        score_thresholds=source.description.score_thresholds if source.description else {})
+        score_thresholds=source.description.score_thresholds if source.description else {},
+    )
     return Restored(detector=detector, hparams=hparams, class_names=names, description=description)

@@ -1,10 +1,10 @@
 """The last checkpoints `ckpt-STEP` of a training, and recovery after a crash.
 
-The step does not determine the newest checkpoint: a larger batch size makes steps smaller, and `--resume=OLDER` and rollbacks
-go back. The order of writing does, see checkpoint.py; of two checkpoints with the same step the later one is kept. Each
-checkpoint names the previous one that its training has written or read (`continues`). The lineage of a training consists of
-its own checkpoints, the checkpoint from which it resumed, the one that this continues, and so on. A rollback stays in the
-lineage.
+The step does not determine the newest checkpoint: a larger batch size makes steps smaller, and `--resume=OLDER` and
+rollbacks go back. The order of writing does, see checkpoint.py; of two checkpoints with the same step the later one is
+kept. Each checkpoint names the previous one that its training has written or read (`continues`). The lineage of a
+training consists of its own checkpoints, the checkpoint from which it resumed, the one that this continues, and so on.
+A rollback stays in the lineage.
 """
 
 import re
@@ -63,8 +63,8 @@ class CheckpointStore:
     def save(self, arrays: Mapping[str, np.ndarray], description: Description) -> str:
         """Write `ckpt-STEP` with the second name `ckpt`, remove older checkpoints and return the prefix.
 
-        Keeps the last three checkpoints of the folder and the last three of the lineage. Raise InputError if the folder is
-        not writable; earlier checkpoints are then unchanged.
+        Keeps the last three checkpoints of the folder and the last three of the lineage. Raise InputError if the folder
+        is not writable; earlier checkpoints are then unchanged.
         """
         prefix = self.folder / f"ckpt-{description.global_step}"
         before = next((earlier for earlier in self._lineage() if earlier != prefix), None)
@@ -89,7 +89,9 @@ class CheckpointStore:
         saved = self._saved()
         sound = [one for one in saved if not one.damage]
         yield from (one.damage for one in saved if one.damage)
-        yield from _read_each(dict.fromkeys(one.prefix for one in (*_lineage_of(next(iter(sound), None), sound), *sound)))
+        yield from _read_each(
+            dict.fromkeys(one.prefix for one in (*_lineage_of(next(iter(sound), None), sound), *sound))
+        )
 
     def readable_lineage(self) -> Iterator[Source | InputError]:
         """Yield the checkpoints of this training's lineage, as `readable` does."""
@@ -159,7 +161,7 @@ def _lineage_of(start: _Saved | None, saved: list[_Saved]) -> Iterator[_Saved]:
     while current:
         yield current
         if not current.save_number:
-            yield from saved[saved.index(current) + 1:] if current in saved else ()
+            yield from saved[saved.index(current) + 1 :] if current in saved else ()
             return
         before = by_name.get(current.description.continues)
         # A higher number: another training has overwritten that checkpoint.
@@ -178,10 +180,14 @@ def _read_whole(prefix: str) -> Source:
     """Read a training checkpoint with all arrays, whose checksums are verified."""
     source = read_source(prefix)
     if source.description is None or "global_step" not in source.arrays:
-        raise InputError(f"{prefix}: is no training checkpoint from which to resume (no {prefix}{DESCRIPTION_SUFFIX}, or "
-                         "weights only)")
+        raise InputError(
+            f"{prefix}: is no training checkpoint from which to resume (no {prefix}{DESCRIPTION_SUFFIX}, or "
+            "weights only)"
+        )
     TrainingProgress.from_json(source.description.run, where=f"{prefix}{DESCRIPTION_SUFFIX}")
     if (step := int(source.arrays["global_step"])) != source.description.global_step:
-        raise InputError(f"{prefix}: its arrays are of step {step}, but {prefix}{DESCRIPTION_SUFFIX} is of step "
-                         f"{source.description.global_step}")
+        raise InputError(
+            f"{prefix}: its arrays are of step {step}, but {prefix}{DESCRIPTION_SUFFIX} is of step "
+            f"{source.description.global_step}"
+        )
     return source

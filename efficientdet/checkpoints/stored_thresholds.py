@@ -30,13 +30,19 @@ class ScoreThresholds:
         if not (stored := description.score_thresholds):
             return cls()
         classes = stored["classes"]
-        return cls(overall=stored["overall"], source="the best F1 on the validation data, stored with the model",
-                   by_category={entry["id"]: classes[entry["name"]] for entry in description.categories
-                                if entry["name"] in classes})
+        return cls(
+            overall=stored["overall"],
+            source="the best F1 on the validation data, stored with the model",
+            by_category={
+                entry["id"]: classes[entry["name"]] for entry in description.categories if entry["name"] in classes
+            },
+        )
 
     def of(self, category_ids: np.ndarray) -> np.ndarray:
         """Return the threshold of each detection, [N] float64."""
-        return np.array([self.by_category.get(category_id, self.overall) for category_id in category_ids.tolist()], float)
+        return np.array(
+            [self.by_category.get(category_id, self.overall) for category_id in category_ids.tolist()], float
+        )
 
     def __str__(self) -> str:
         values = self.by_category.values()

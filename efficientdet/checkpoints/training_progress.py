@@ -34,10 +34,14 @@ class TrainingProgress:
             kind = kinds.get(name)
             fits = kind is not None and isinstance(value, (int, float) if kind is float else kind)
             if not fits or (isinstance(value, bool) and kind is not bool):
-                raise InputError(f"{where}: {name} of run is {value!r}; expected "
-                                 + (kind.__name__ if kind else f"only {', '.join(kinds)}"))
+                raise InputError(
+                    f"{where}: {name} of run is {value!r}; expected "
+                    + (kind.__name__ if kind else f"only {', '.join(kinds)}")
+                )
         progress = cls(**content)
         if progress.images_seen < 0 or progress.ranks < 1:
-            raise InputError(f"{where}: run has {progress.images_seen} images_seen and {progress.ranks} ranks; expected at "
-                             "least 0 and 1")
+            raise InputError(
+                f"{where}: run has {progress.images_seen} images_seen and {progress.ranks} ranks; expected at "
+                "least 0 and 1"
+            )
         return progress

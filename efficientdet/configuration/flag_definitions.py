@@ -29,19 +29,31 @@ def define_model_flags(values: FlagValues = FLAGS) -> None:
 def define_machine_flags(values: FlagValues = FLAGS) -> None:
     """Define --amp, --precision and --use_xla."""
     define = Define(values)
-    define.bool("amp", None, "Automatic mixed precision: mixed_float16 instead of float32. Default: on with an accelerator.")
-    define.enum("precision", None, ["float32", "mixed_float16", "mixed_bfloat16"], "Precision policy of "
-                "Keras. Overrides --amp.")
+    define.bool(
+        "amp", None, "Automatic mixed precision: mixed_float16 instead of float32. Default: on with an accelerator."
+    )
+    define.enum(
+        "precision", None, ["float32", "mixed_float16", "mixed_bfloat16"], "Precision policy of Keras. Overrides --amp."
+    )
     define.bool("use_xla", None, "Compile with XLA. Default: on with an accelerator.")
 
 
 def define_runtime_flag(values: FlagValues = FLAGS) -> None:
     """Define --runtime and --int8_images, for entry points that only detect."""
     define = Define(values)
-    define.enum("runtime", "keras", RUNTIMES, "Runtime of the network: the Keras backend, or ONNX Runtime or OpenVINO on "
-                "a CPU, for which the network is exported with folded batch norm.")
-    define.multi_string("int8_images", None, "With --runtime=openvino: run convolutions in int8, calibrated on these images; "
-                        "use training images. An image, a folder or a glob pattern.")
+    define.enum(
+        "runtime",
+        "keras",
+        RUNTIMES,
+        "Runtime of the network: the Keras backend, or ONNX Runtime or OpenVINO on "
+        "a CPU, for which the network is exported with folded batch norm.",
+    )
+    define.multi_string(
+        "int8_images",
+        None,
+        "With --runtime=openvino: run convolutions in int8, calibrated on these images; "
+        "use training images. An image, a folder or a glob pattern.",
+    )
 
 
 def finish_flags(program: str, values: FlagValues = FLAGS) -> None:
@@ -51,14 +63,22 @@ def finish_flags(program: str, values: FlagValues = FLAGS) -> None:
     for name, gone in GONE.get(program, {}).items():
         define = flags.DEFINE_bool if gone.boolean else flags.DEFINE_string
         define(name, None, f"Removed: {gone.reason}.", flag_values=values)
-        flags.register_validator(name, lambda value, gone=gone: value in (None, "") or str(value) in gone.passes,
-                                 message=f"has been removed: {gone.reason}", flag_values=values)
+        flags.register_validator(
+            name,
+            lambda value, gone=gone: value in (None, "") or str(value) in gone.passes,
+            message=f"has been removed: {gone.reason}",
+            flag_values=values,
+        )
 
 
 def typed_name(name: str) -> str:
     """Return the name under which a flag was given: its own name or an alias."""
-    given = [alias for aliases in ALIASES.values() for alias, original in aliases.items()
-             if original == name and alias in flags.FLAGS and flags.FLAGS[alias].present]
+    given = [
+        alias
+        for aliases in ALIASES.values()
+        for alias, original in aliases.items()
+        if original == name and alias in flags.FLAGS and flags.FLAGS[alias].present
+    ]
     return given[0] if given else name
 
 
@@ -89,11 +109,18 @@ def checked_overrides(given: Mapping[str, Any] | None = None, *, values: FlagVal
     return overrides
 
 
-def model_config(ckpt_path: str | None, overrides: Mapping[str, Any], *, values: FlagValues = FLAGS,
-                 **settings: Any) -> ModelConfig:
+def model_config(
+    ckpt_path: str | None, overrides: Mapping[str, Any], *, values: FlagValues = FLAGS, **settings: Any
+) -> ModelConfig:
     """Return the configuration of --model_name, --weights and the arguments. `settings` are further fields."""
-    return ModelConfig(ckpt_path=ckpt_path, model_name=values.model_name, model_name_given=model_name_given(values),
-                       overrides=overrides, averaged=values.weights == "averaged", **settings)
+    return ModelConfig(
+        ckpt_path=ckpt_path,
+        model_name=values.model_name,
+        model_name_given=model_name_given(values),
+        overrides=overrides,
+        averaged=values.weights == "averaged",
+        **settings,
+    )
 
 
 def hyperparameters(values: FlagValues = FLAGS, **flag_names: str) -> Hyperparameters:
@@ -104,7 +131,9 @@ def hyperparameters(values: FlagValues = FLAGS, **flag_names: str) -> Hyperparam
     """
     defaults = {key: values[name].default for key, name in flag_names.items()}
     given = {key: values[name].value for key, name in flag_names.items() if values[name].present}
-    hparams = hyperparameters_of(values.model_name, {key: value for key, value in defaults.items() if value is not None})
+    hparams = hyperparameters_of(
+        values.model_name, {key: value for key, value in defaults.items() if value is not None}
+    )
     return with_overrides(with_overrides(hparams, parse_overrides(values.hparams)), given)
 
 

@@ -63,8 +63,9 @@ def class_names_for(records: tuple[str, ...], *, json_file: str | None) -> Class
     if beside is None and in_json is None:
         raise InputError(f"{records[0]}: no .classes.json beside the records; pass a COCO json with --val_json_file")
     if beside is not None and in_json is not None and not beside.has_names_of(in_json):
-        raise InputError(f"{json_file}: its categories ({_shown(in_json)}) are not the classes of the records "
-                         f"({_shown(beside)})")
+        raise InputError(
+            f"{json_file}: its categories ({_shown(in_json)}) are not the classes of the records ({_shown(beside)})"
+        )
     return beside or in_json
 
 

@@ -23,8 +23,9 @@ def parse_overrides(text: str | Mapping[str, Any]) -> dict[str, Any]:
     for item in text.split(","):
         key, equals, value = (part.strip() for part in item.partition("="))
         if not equals or not key or not value:
-            raise InputError(f"--hparams: {shown(item)} in {shown(text)}; expected comma-separated key=value items, or a "
-                             ".yaml file")
+            raise InputError(
+                f"--hparams: {shown(item)} in {shown(text)}; expected comma-separated key=value items, or a .yaml file"
+            )
         items.append((key, tuple(map(_literal, value.split("*"))) if "*" in value else _literal(value)))
     return _distinct(items, where=shown(text)[1:-1])
 

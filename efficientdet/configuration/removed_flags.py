@@ -23,8 +23,12 @@ _RECORDS_FOR_TFLITE = Gone("it served TFLite; export.py --int8_images=FILES has 
 
 ALIASES = {
     "train": {
-        "backbone_ckpt": "backbone_init", "ckpt": "pretrained_ckpt", "save_checkpoints_steps": "checkpoint_steps",
-        "tf_random_seed": "seed", "train_batch_size": "batch_size", "train_file_pattern": "training_file_pattern",
+        "backbone_ckpt": "backbone_init",
+        "ckpt": "pretrained_ckpt",
+        "save_checkpoints_steps": "checkpoint_steps",
+        "tf_random_seed": "seed",
+        "train_batch_size": "batch_size",
+        "train_file_pattern": "training_file_pattern",
         "validation_file_pattern": "val_file_pattern",
     },
     "eval": {"ckpt": "ckpt_path", "model_dir": "ckpt_path"},
@@ -34,7 +38,9 @@ ALIASES = {
 
 GONE = {
     "train": {
-        "eval_after_training": Gone("--training_mode=traineval and train evaluate at the end", _SWITCHED_OFF, boolean=True),
+        "eval_after_training": Gone(
+            "--training_mode=traineval and train evaluate at the end", _SWITCHED_OFF, boolean=True
+        ),
         "eval_master": _TPU,
         "eval_name": Gone("it named a job of a TPU cluster; --model_dir names a run"),
         "eval_timeout": Gone("train.py evaluates while it trains; eval.py evaluates one checkpoint"),
@@ -45,31 +51,47 @@ GONE = {
         "min_eval_interval": Gone("train.py evaluates while it trains, every --eval_period epochs"),
         "num_cores": _TPU,
         "num_cores_per_replica": _TPU,
-        "profile": Gone("the log has the seconds of each part of a training; inspector.py --trace_filename=FOLDER writes a "
-                        "trace of inference", _SWITCHED_OFF, boolean=True),
+        "profile": Gone(
+            "the log has the seconds of each part of a training; inspector.py --trace_filename=FOLDER writes a "
+            "trace of inference",
+            _SWITCHED_OFF,
+            boolean=True,
+        ),
         "run_epoch_in_child_process": Gone("a training is one process", ("True", "False"), boolean=True),
         "steps_per_execution": Gone("a step is one compiled program and reports after each", ("1",)),
-        "strategy": Gone("a process trains on one GPU; for several: python scripts/horovodrun.py -np N python train.py ..."),
+        "strategy": Gone(
+            "a process trains on one GPU; for several: python scripts/horovodrun.py -np N python train.py ..."
+        ),
         "tpu": _TPU,
         "tpu_zone": _TPU,
         "use_spatial_partition": Gone(_TPU.reason, _SWITCHED_OFF, boolean=True),
     },
     "eval": {
         "gcp_project": _TPU,
-        "only_this_epoch": Gone("it never did anything; --ckpt=PREFIX names the checkpoint, such as ema_weights/emackpt-300"),
+        "only_this_epoch": Gone(
+            "it never did anything; --ckpt=PREFIX names the checkpoint, such as ema_weights/emackpt-300"
+        ),
         "tpu": _TPU,
         "tpu_zone": _TPU,
     },
     "infer": {},
     "inspector": {
-        "debug": Gone("it never did anything here; infer.py --debug and train.py --debug run step by step", _SWITCHED_OFF,
-                      boolean=True),
+        "debug": Gone(
+            "it never did anything here; infer.py --debug and train.py --debug run step by step",
+            _SWITCHED_OFF,
+            boolean=True,
+        ),
         "file_pattern": _RECORDS_FOR_TFLITE,
         "num_calibration_steps": _RECORDS_FOR_TFLITE,
-        "only_network": Gone("--onnx_path=FILE exports the network alone, --mode=benchmark times it beside the whole",
-                             _SWITCHED_OFF, boolean=True),
+        "only_network": Gone(
+            "--onnx_path=FILE exports the network alone, --mode=benchmark times it beside the whole",
+            _SWITCHED_OFF,
+            boolean=True,
+        ),
         "output_image_dir": Gone("infer.py --image_path=FILE --output_dir=FOLDER draws into images"),
-        "tensorrt": Gone("TensorFlow no longer contains TensorRT; export.py --formats=onnx-efficientnms writes ONNX for it"),
+        "tensorrt": Gone(
+            "TensorFlow no longer contains TensorRT; export.py --formats=onnx-efficientnms writes ONNX for it"
+        ),
         "tflite": _TFLITE,
         "tflite_path": _TFLITE,
     },

@@ -81,12 +81,19 @@ class TrainingConfig:
 
     def __post_init__(self):
         check_logger_names(self.loggers)
-        check_submission(division=self.mlperf_division, status=self.mlperf_status, ruleset=self.mlperf_ruleset,
-                         organization=self.mlperf_organization, platform=self.mlperf_platform)
+        check_submission(
+            division=self.mlperf_division,
+            status=self.mlperf_status,
+            ruleset=self.mlperf_ruleset,
+            organization=self.mlperf_organization,
+            platform=self.mlperf_platform,
+        )
         if self.eval_epochs and (self.eval_period is not None or self.eval_from):
             raise InputError("--eval_epochs cannot be combined with --eval_period or --eval_from")
         if self.lr_per_64 is not None and self.hparams.learning_rate is not None:
-            raise InputError("--lr and --lr_per_64 are both given; expected one: the learning rate, or the rate per 64 images")
+            raise InputError(
+                "--lr and --lr_per_64 are both given; expected one: the learning rate, or the rate per 64 images"
+            )
         for name in ("validate", "target_ap", "patience"):
             if getattr(self, name) and not self.val_records:
                 raise InputError(f"--{name} needs --val_file_pattern")
@@ -95,7 +102,9 @@ class TrainingConfig:
             try:
                 re.compile(expression)
             except re.error as error:
-                raise InputError(f"hparam var_freeze_expr is {expression!r}: invalid regular expression ({error})") from error
+                raise InputError(
+                    f"hparam var_freeze_expr is {expression!r}: invalid regular expression ({error})"
+                ) from error
 
     @property
     def evaluates(self) -> bool:

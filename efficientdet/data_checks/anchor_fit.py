@@ -12,12 +12,13 @@ _AT_ONCE = 20_000  # objects per chunk, to limit memory
 def best_overlaps(boxes: np.ndarray, grid: AnchorGrid) -> np.ndarray:
     """Return the largest IoU of each box [N, 4] (yxyx, pixels of the input) with any anchor, [N] float32.
 
-    On a grid it is reached by the anchor of the nearest row and column, because the overlap decreases with the distance.
+    On a grid it is reached by the anchor of the nearest row and column, because the overlap decreases with the
+    distance.
     """
     best = np.zeros(len(boxes), np.float32)
     for begin in range(0, len(boxes), _AT_ONCE):
-        part = np.asarray(boxes[begin:begin + _AT_ONCE], np.float32)
-        best[begin:begin + _AT_ONCE] = _best_overlaps(part, grid)
+        part = np.asarray(boxes[begin : begin + _AT_ONCE], np.float32)
+        best[begin : begin + _AT_ONCE] = _best_overlaps(part, grid)
     return best
 
 
@@ -32,8 +33,9 @@ def _best_overlaps(boxes: np.ndarray, grid: AnchorGrid) -> np.ndarray:
     return best
 
 
-def overlaps_in_training(boxes: np.ndarray, grid: AnchorGrid, *, image_size: tuple[int, int], scales: tuple[float, float]
-                         ) -> np.ndarray:
+def overlaps_in_training(
+    boxes: np.ndarray, grid: AnchorGrid, *, image_size: tuple[int, int], scales: tuple[float, float]
+) -> np.ndarray:
     """Return the largest IoU of each box at the scales (lowest, highest) of scale jitter: [views, N].
 
     Boxes that a crop moves outside the input are moved back inside; truncation by the crop is ignored.

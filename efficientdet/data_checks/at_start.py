@@ -18,26 +18,32 @@ _FILES, _RECORDS = 8, 1000  # numbers of files and records in the sample, evenly
 def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]:
     """Check a sample of the records; return the configuration, with --suggest fixed, and a line for each warning.
 
-    A hyperparameter that the user set keeps its value. Records that cannot be read are reported later, when all are indexed and
-    verified.
+    A hyperparameter that the user set keeps its value. Records that cannot be read are reported later, when all are
+    indexed and verified.
     """
     if config.benchmark:
         return config, []
-    paths = config.records[::-(-len(config.records) // _FILES)]
+    paths = config.records[:: -(-len(config.records) // _FILES)]
     try:
         index = index_records(paths)
         numbers = np.unique(np.linspace(0, len(index) - 1, min(_RECORDS, len(index))).astype(int))
         images = labeled_records(index, config.class_names, numbers)
     except InputError:
         return config, []
-    found = [finding for finding in quick_findings(images, config.hparams, fixed=config.hparams_given)
-             if finding.level == WARNING]
-    suggested = {key: value for finding in found for key, value in finding.settings.items() if key not in config.hparams_given}
+    found = [
+        finding
+        for finding in quick_findings(images, config.hparams, fixed=config.hparams_given)
+        if finding.level == WARNING
+    ]
+    suggested = {
+        key: value for finding in found for key, value in finding.settings.items() if key not in config.hparams_given
+    }
     lines = [f"warning: {finding.line}" for finding in found]
     if not suggested:
         return config, lines
     if not config.suggest:
         return config, [*lines, f"--suggest, or --hparams={as_hparams(suggested)}, fixes it"]
-    changed = dataclasses.replace(config, hparams=with_overrides(config.hparams, suggested),
-                                 hparams_given=config.hparams_given | suggested.keys())
+    changed = dataclasses.replace(
+        config, hparams=with_overrides(config.hparams, suggested), hparams_given=config.hparams_given | suggested.keys()
+    )
     return changed, [*lines, f"--suggest sets {as_hparams(suggested)}"]

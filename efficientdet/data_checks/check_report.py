@@ -48,31 +48,53 @@ def page(examination: Examination) -> str:
     """Return the page as HTML."""
     view, warnings = examination.view, len(examination.warnings)
     height, width = view.size
-    what = " and ".join(f"{len(split.images):,} {split.name} images with {len(split.images.boxes):,} boxes"
-                        for split in examination.splits)
+    what = " and ".join(
+        f"{len(split.images):,} {split.name} images with {len(split.images.boxes):,} boxes"
+        for split in examination.splits
+    )
     figure = f"{warnings} warning{'s' * (warnings != 1)}" if warnings else "No problems found"
-    return document("Data check", [
-        heading("Data check", figure=figure,
-                lead=f"{what}. Input of {examination.hparams.name}: {width} x {height} pixels (width x height)."),
-        notices([(finding.level, finding.line) for finding in examination.findings if finding.level != NOTE]),
-        section("Suggested hyperparameters", _settings(examination)),
-        section("Notes", notices([(finding.level, finding.line) for finding in examination.findings if finding.level == NOTE])),
-        section("Classes", _classes(examination)),
-        section("Object size at the network input", _histogram(examination, view.sides, SIZES, "px")),
-        section("Aspect ratio of boxes (width / height)", _histogram(examination, ratios(view), RATIOS, "")),
-        section("Image statistics", _images(examination)),
-        section("Most suspicious images", _suspicious(examination))])
+    return document(
+        "Data check",
+        [
+            heading(
+                "Data check",
+                figure=figure,
+                lead=f"{what}. Input of {examination.hparams.name}: {width} x {height} pixels (width x height).",
+            ),
+            notices([(finding.level, finding.line) for finding in examination.findings if finding.level != NOTE]),
+            section("Suggested hyperparameters", _settings(examination)),
+            section(
+                "Notes",
+                notices([(finding.level, finding.line) for finding in examination.findings if finding.level == NOTE]),
+            ),
+            section("Classes", _classes(examination)),
+            section("Object size at the network input", _histogram(examination, view.sides, SIZES, "px")),
+            section("Aspect ratio of boxes (width / height)", _histogram(examination, ratios(view), RATIOS, "")),
+            section("Image statistics", _images(examination)),
+            section("Most suspicious images", _suspicious(examination)),
+        ],
+    )
 
 
 def _settings(examination: Examination) -> str:
     if not examination.trials:
         return ""
-    rows = [(as_hparams(trial.settings) or "current", share(trial.unmatched), share(trial.unmatched_in_training),
-             share(trial.padding), f"{trial.cost:.2f}") for trial in examination.trials]
+    rows = [
+        (
+            as_hparams(trial.settings) or "current",
+            share(trial.unmatched),
+            share(trial.unmatched_in_training),
+            share(trial.padding),
+            f"{trial.cost:.2f}",
+        )
+        for trial in examination.trials
+    ]
     columns = ("Hyperparameters", "Unmatched (evaluation)", "Unmatched (training)", "Padding", "Relative cost")
-    lead = paragraph("Unmatched: share of objects that no anchor overlaps with an IoU of 0.5 or more, at the scale of "
-                     "evaluation and with the scale augmentation of training. Padding: share of the network input. Relative "
-                     "cost: number of anchors relative to the current hyperparameters.")
+    lead = paragraph(
+        "Unmatched: share of objects that no anchor overlaps with an IoU of 0.5 or more, at the scale of "
+        "evaluation and with the scale augmentation of training. Padding: share of the network input. Relative "
+        "cost: number of anchors relative to the current hyperparameters."
+    )
     suggested = command(f"--hparams={as_hparams(examination.settings)}") if examination.settings else ""
     return suggested + lead + table(columns, rows, label="Suggested hyperparameters")
 
@@ -80,9 +102,17 @@ def _settings(examination: Examination) -> str:
 def _classes(examination: Examination) -> str:
     rows = sorted(class_rows(examination.view), key=lambda found: -found["objects"])
     total = max(sum(found["objects"] for found in rows), 1)
-    shown = [(found["name"], found["objects"], share(found["objects"] / total), found["images"],
-              "" if found["median_size"] is None else f"{found['median_size']:.0f} px",
-              "" if found["unmatched"] is None else share(found["unmatched"])) for found in rows[:_CLASSES]]
+    shown = [
+        (
+            found["name"],
+            found["objects"],
+            share(found["objects"] / total),
+            found["images"],
+            "" if found["median_size"] is None else f"{found['median_size']:.0f} px",
+            "" if found["unmatched"] is None else share(found["unmatched"]),
+        )
+        for found in rows[:_CLASSES]
+    ]
     hidden = len(rows) - _CLASSES
     more = paragraph(f"{hidden} classes with fewer objects are listed in {NUMBERS}.") if hidden > 0 else ""
     return table(("Class", "Objects", "Share", "Images", "Median size", "Unmatched"), shown, label="Classes") + more
@@ -93,7 +123,11 @@ def _histogram(examination: Examination, values: np.ndarray, bounds: tuple[float
     names = [_between(each["from"], each["to"], unit) for each in found]
     unmatched = {name: 100 * each["unmatched"] for name, each in zip(names, found, strict=True) if each["unmatched"]}
     counts = {name: each["objects"] for name, each in zip(names, found, strict=True)}
-    rest = subheading("Unmatched objects (no anchor with IoU 0.5 or more)") + bars(unmatched, unit=" %") if unmatched else ""
+    rest = (
+        subheading("Unmatched objects (no anchor with IoU 0.5 or more)") + bars(unmatched, unit=" %")
+        if unmatched
+        else ""
+    )
     return subheading("Number of objects") + bars(counts, form="d") + rest
 
 
@@ -107,19 +141,25 @@ def _images(examination: Examination) -> str:
     parts = []
     for name, found in numbers(examination)["splits"].items():
         sizes = ", ".join(f"{size['width']} x {size['height']} ({size['images']})" for size in found["common_sizes"])
-        facts = [("Images", str(found["images"])), ("Images without objects", str(found["images_without_objects"])),
-                 ("Maximum objects per image", str(found["most_objects"])), ("Crowd boxes", str(found["crowds"])),
-                 ("Most common sizes (width x height, images)", sizes),
-                 ("Brightness: minimum, quartiles, maximum (0 to 255)", ", ".join(map(str, found["brightness"]))),
-                 ("Images decoded for this check", str(found["images_read"]))]
+        facts = [
+            ("Images", str(found["images"])),
+            ("Images without objects", str(found["images_without_objects"])),
+            ("Maximum objects per image", str(found["most_objects"])),
+            ("Crowd boxes", str(found["crowds"])),
+            ("Most common sizes (width x height, images)", sizes),
+            ("Brightness: minimum, quartiles, maximum (0 to 255)", ", ".join(map(str, found["brightness"]))),
+            ("Images decoded for this check", str(found["images_read"])),
+        ]
         parts.append(subheading(name.capitalize()) + table((), facts, label=f"Statistics of the {name} images"))
     return "".join(parts)
 
 
 def _suspicious(examination: Examination) -> str:
     """Return the most suspicious images of all splits, drawn with their boxes."""
-    ranked = [[(-len(reasons), place, split, number, reasons) for place, (number, reasons) in enumerate(split.suspicious)]
-              for split in examination.splits]
+    ranked = [
+        [(-len(reasons), place, split, number, reasons) for place, (number, reasons) in enumerate(split.suspicious)]
+        for split in examination.splits
+    ]
     drawn = []
     for *_, split, number, reasons in list(heapq.merge(*ranked, key=lambda found: found[:2]))[:_PICTURES]:
         images = split.images

@@ -23,7 +23,8 @@ class DataCheckConfig:
     """Configuration of a data check: records, or images with labels.
 
     records: "training" and, if given, "validation": paths of TFRecords. Empty: `images`, a folder, with the labels
-    `annotations` (None: in that folder) and those of validation, `val_annotations` (None: as `annotations` splits them).
+    `annotations` (None: in that folder) and those of validation, `val_annotations` (None: as `annotations` splits
+    them).
     images_read: how many images of each split are decoded. output_dir: for doctor.html and doctor.json.
     """
 
@@ -50,7 +51,9 @@ def check_data(splits: Mapping[str, LabeledImages], config: DataCheckConfig) -> 
 
     total = sum(min(len(images), config.images_read) for images in splits.values())
     with Progress("doctor", total=total, noun="image", patient=True) as bar:
-        examination = examine(splits, config.hparams, images_read=config.images_read, done=lambda: bar.advance(images=1))
+        examination = examine(
+            splits, config.hparams, images_read=config.images_read, done=lambda: bar.advance(images=1)
+        )
     for finding in examination.findings:
         print(f"{finding.level:8} {finding.line}")
     if not examination.warnings:

@@ -10,7 +10,13 @@ import numpy as np
 from dataset.conversion.image_statistics import look_at
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, as_hparams
-from efficientdet.data_checks.image_checks import Looks, picture_findings, same_picture_findings, same_pictures, split_findings
+from efficientdet.data_checks.image_checks import (
+    Looks,
+    picture_findings,
+    same_picture_findings,
+    same_pictures,
+    split_findings,
+)
 from efficientdet.data_checks.input_checks import input_findings
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.data_checks.label_checks import label_findings
@@ -30,7 +36,9 @@ class Split:
     name: str
     images: LabeledImages
     looks: Looks
-    suspicious: list[tuple[int, list[str]]] = field(default_factory=list)  # image number and reasons, the most suspicious first
+    suspicious: list[tuple[int, list[str]]] = field(
+        default_factory=list
+    )  # image number and reasons, the most suspicious first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +68,13 @@ def quick_findings(images: LabeledImages, hparams: Hyperparameters, *, fixed: Co
     return _sorted([*input_findings(view, fixed=fixed), *label_findings(images, hparams)])
 
 
-def examine(splits: Mapping[str, LabeledImages], hparams: Hyperparameters, *, images_read: int,
-            done: Callable[[], None] = lambda: None) -> Examination:
+def examine(
+    splits: Mapping[str, LabeledImages],
+    hparams: Hyperparameters,
+    *,
+    images_read: int,
+    done: Callable[[], None] = lambda: None,
+) -> Examination:
     """Examine the training images, the first of `splits`, and the other splits.
 
     All boxes are examined; at most `images_read` images of each split are decoded. `done` is called after each.
@@ -74,13 +87,23 @@ def examine(splits: Mapping[str, LabeledImages], hparams: Hyperparameters, *, im
         findings += split_findings(training, other)
     examined = []
     for number, (name, images) in enumerate(splits.items()):
-        split = list(picture_findings(images, looks[number])) + (list(label_findings(images, hparams)) if number else [])
+        split = list(picture_findings(images, looks[number])) + (
+            list(label_findings(images, hparams)) if number else []
+        )
         findings += [_of_split(finding, name if len(splits) > 1 and number else "") for finding in split]
         scaled = InputView(images=images, hparams=hparams).scaled / np.maximum(images.sizes, 1)
         sides = ((images.boxes[:, 2:] - images.boxes[:, :2]) * scaled[images.owners]).min(axis=1, initial=np.inf)
         twins = [place for pair in pairs for split_number, place in pair[:2] if split_number == number]
-        examined.append(Split(name=name, images=images, looks=looks[number], suspicious=suspicions(
-            images, looks[number], input_sides=sides, twins=twins, slots=hparams.max_instances_per_image)))
+        examined.append(
+            Split(
+                name=name,
+                images=images,
+                looks=looks[number],
+                suspicious=suspicions(
+                    images, looks[number], input_sides=sides, twins=twins, slots=hparams.max_instances_per_image
+                ),
+            )
+        )
     findings, view = _sorted(findings), InputView(images=training, hparams=hparams)
     settings = {key: value for finding in findings for key, value in finding.settings.items()}
     tried = list(trials(view, settings)) if view.anchors is not None and len(view.boxes) else []
@@ -91,15 +114,34 @@ def numbers(examination: Examination) -> dict[str, Any]:
     """Return the content of doctor.json."""
     view = examination.view
     return {
-        "model": examination.hparams.model_name, "input": {"height": view.size[0], "width": view.size[1]},
-        "findings": [{"about": finding.about, "level": finding.level, "line": finding.line, "settings": dict(finding.settings),
-                      "images": list(finding.images)} for finding in examination.findings],
+        "model": examination.hparams.model_name,
+        "input": {"height": view.size[0], "width": view.size[1]},
+        "findings": [
+            {
+                "about": finding.about,
+                "level": finding.level,
+                "line": finding.line,
+                "settings": dict(finding.settings),
+                "images": list(finding.images),
+            }
+            for finding in examination.findings
+        ],
         "suggested": {"settings": examination.settings, "hparams": as_hparams(examination.settings)},
-        "trials": [{"hparams": as_hparams(trial.settings), "unmatched": trial.unmatched, "padding": trial.padding,
-                    "unmatched_in_training": trial.unmatched_in_training, "cost": trial.cost} for trial in examination.trials],
-        "classes": class_rows(view), "sizes": histogram(view, view.sides, SIZES),
+        "trials": [
+            {
+                "hparams": as_hparams(trial.settings),
+                "unmatched": trial.unmatched,
+                "padding": trial.padding,
+                "unmatched_in_training": trial.unmatched_in_training,
+                "cost": trial.cost,
+            }
+            for trial in examination.trials
+        ],
+        "classes": class_rows(view),
+        "sizes": histogram(view, view.sides, SIZES),
         "aspect_ratios": histogram(view, ratios(view), RATIOS),
-        "splits": {split.name: _split_numbers(split) for split in examination.splits}}
+        "splits": {split.name: _split_numbers(split) for split in examination.splits},
+    }
 
 
 def class_rows(view: InputView) -> list[dict[str, Any]]:
@@ -109,8 +151,15 @@ def class_rows(view: InputView) -> list[dict[str, Any]]:
     for number, name in enumerate(images.class_names.names):
         mine = view.classes == number
         unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.anchors is not None else None
-        rows.append({"name": name, "objects": int(mine.sum()), "images": int(with_it[number]),
-                     "median_size": float(np.median(view.sides[mine])) if mine.any() else None, "unmatched": unmatched})
+        rows.append(
+            {
+                "name": name,
+                "objects": int(mine.sum()),
+                "images": int(with_it[number]),
+                "median_size": float(np.median(view.sides[mine])) if mine.any() else None,
+                "unmatched": unmatched,
+            }
+        )
     return rows
 
 
@@ -134,20 +183,34 @@ def _split_numbers(split: Split) -> dict[str, Any]:
     images, looks = split.images, [look for look in split.looks.values() if look is not None]
     sizes, counts = np.unique(images.sizes, axis=0, return_counts=True)
     common = np.argsort(-counts, kind="stable")[:10]
-    return {"images": len(images), "objects": len(images.boxes), "crowds": int(images.crowd.sum()),
-            "images_without_objects": int(np.sum(images.counts() == 0)), "most_objects": int(images.counts().max(initial=0)),
-            "boxes_left_out": list(images.left_out), "images_left_out": list(images.images_left_out),
-            "images_read": len(split.looks),
-            "common_sizes": [{"height": int(sizes[i][0]), "width": int(sizes[i][1]), "images": int(counts[i])} for i in common],
-            "brightness": np.percentile([look.brightness for look in looks], [0, 25, 50, 75, 100]).round(1).tolist()
-            if looks else [],
-            "suspicious": [{"image": images.names[number], "reasons": reasons}
-                           for number, reasons in split.suspicious[:_SHOWN]]}
+    return {
+        "images": len(images),
+        "objects": len(images.boxes),
+        "crowds": int(images.crowd.sum()),
+        "images_without_objects": int(np.sum(images.counts() == 0)),
+        "most_objects": int(images.counts().max(initial=0)),
+        "boxes_left_out": list(images.left_out),
+        "images_left_out": list(images.images_left_out),
+        "images_read": len(split.looks),
+        "common_sizes": [
+            {"height": int(sizes[i][0]), "width": int(sizes[i][1]), "images": int(counts[i])} for i in common
+        ],
+        "brightness": np.percentile([look.brightness for look in looks], [0, 25, 50, 75, 100]).round(1).tolist()
+        if looks
+        else [],
+        "suspicious": [
+            {"image": images.names[number], "reasons": reasons} for number, reasons in split.suspicious[:_SHOWN]
+        ],
+    }
 
 
 def _of_split(finding: Finding, name: str) -> Finding:
-    return Finding(about=finding.about, level=finding.level, images=finding.images,
-                   line=f"{name}: {finding.line}" if name else finding.line)
+    return Finding(
+        about=finding.about,
+        level=finding.level,
+        images=finding.images,
+        line=f"{name}: {finding.line}" if name else finding.line,
+    )
 
 
 def _sorted(findings: Sequence[Finding]) -> list[Finding]:

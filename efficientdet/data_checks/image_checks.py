@@ -19,22 +19,29 @@ Pair = tuple[tuple[int, int], tuple[int, int], bool]
 
 def picture_findings(images: LabeledImages, looks: Looks) -> Iterator[Finding]:
     """Yield findings about the images of a split; `looks` are measurements of the images that were read."""
-    of = {"cannot be decoded": [number for number, found in looks.items() if found is None],
-          _OTHER_SIZE: [number for number, found in looks.items() if found and found.size != tuple(images.sizes[number])],
-          "are nearly black": _where(looks, lambda found: found.brightness < DARK),
-          "are nearly white": _where(looks, lambda found: found.brightness > BRIGHT),
-          "are a single color": _where(looks, lambda found: found.contrast < BLANK)}
+    of = {
+        "cannot be decoded": [number for number, found in looks.items() if found is None],
+        _OTHER_SIZE: [number for number, found in looks.items() if found and found.size != tuple(images.sizes[number])],
+        "are nearly black": _where(looks, lambda found: found.brightness < DARK),
+        "are nearly white": _where(looks, lambda found: found.brightness > BRIGHT),
+        "are a single color": _where(looks, lambda found: found.contrast < BLANK),
+    }
     for what, numbers in of.items():
         if numbers:
             names = [images.names[number] for number in numbers]
-            yield Finding(about="images", level=WARNING if what in _ALARMING else NOTE, images=names,
-                          line=f"{len(names)} of {len(looks)} {what}: {named(names)}")
+            yield Finding(
+                about="images",
+                level=WARNING if what in _ALARMING else NOTE,
+                images=names,
+                line=f"{len(names)} of {len(looks)} {what}: {named(names)}",
+            )
 
 
 def same_pictures(splits: Sequence[LabeledImages], looks: Sequence[Looks]) -> list[Pair]:
     """Return pairs of identical or similar images, each as two (split, number) and whether their files are identical.
 
-    Identical files are found among all images with digests in the records, near-duplicates among the images that were read.
+    Identical files are found among all images with digests in the records, near-duplicates among the images that were
+    read.
     """
     first, found = {}, {}
     for split, images in enumerate(splits):
@@ -52,18 +59,31 @@ def same_pictures(splits: Sequence[LabeledImages], looks: Sequence[Looks]) -> li
 def same_picture_findings(splits: Sequence[LabeledImages], pairs: Sequence[Pair]) -> Iterator[Finding]:
     """Yield findings about copies and possible near-duplicates in both splits, which raise the measured AP, and in one."""
     for equal, what in ((True, "with identical files"), (False, "that look alike (possible near-duplicates)")):
-        across, within = ([f"{splits[one[0]].names[one[1]]} and {splits[other[0]].names[other[1]]}"
-                           for one, other, same in pairs if same == equal and (one[0] != other[0]) == of_both]
-                          for of_both in (True, False))
+        across, within = (
+            [
+                f"{splits[one[0]].names[one[1]]} and {splits[other[0]].names[other[1]]}"
+                for one, other, same in pairs
+                if same == equal and (one[0] != other[0]) == of_both
+            ]
+            for of_both in (True, False)
+        )
         if across:
             harm = "the AP will be too high" if equal else "if they show the same scene, the AP will be too high"
-            yield Finding(about="copies in both splits" if equal else "near-duplicates in both splits", level=WARNING,
-                          images=across, line=f"{_pairs(across)} of a training and a validation image {what}: {named(across)}; "
-                          f"{harm}; keep each pair in one split")
+            yield Finding(
+                about="copies in both splits" if equal else "near-duplicates in both splits",
+                level=WARNING,
+                images=across,
+                line=f"{_pairs(across)} of a training and a validation image {what}: {named(across)}; "
+                f"{harm}; keep each pair in one split",
+            )
         if within:
             many = len(within) > _MANY_TWINS * sum(map(len, splits))
-            yield Finding(about="copies" if equal else "near-duplicates", level=WARNING if many else NOTE, images=within,
-                          line=f"{_pairs(within)} of images of one split {what}: {named(within)}")
+            yield Finding(
+                about="copies" if equal else "near-duplicates",
+                level=WARNING if many else NOTE,
+                images=within,
+                line=f"{_pairs(within)} of images of one split {what}: {named(within)}",
+            )
 
 
 def split_findings(training: LabeledImages, validation: LabeledImages) -> Iterator[Finding]:
@@ -77,9 +97,14 @@ def split_findings(training: LabeledImages, validation: LabeledImages) -> Iterat
         unlikely = alone & (counts[mine] / max(counts[mine].sum(), 1) * counts[other].sum() > 10)
         if alone.any():
             listed = [f"{name} ({count})" for name, count in zip(names[alone], counts[mine][alone], strict=True)]
-            yield Finding(about="classes in one split", level=level if unlikely.any() else NOTE, line=(
-                f"{counted(alone.sum(), 'class has', 'classes have')} objects only in the {what} images ({share(lost)} of "
-                f"their objects): {named(listed)}"))
+            yield Finding(
+                about="classes in one split",
+                level=level if unlikely.any() else NOTE,
+                line=(
+                    f"{counted(alone.sum(), 'class has', 'classes have')} objects only in the {what} images ({share(lost)} of "
+                    f"their objects): {named(listed)}"
+                ),
+            )
 
 
 def _pairs(listed: Sequence[str]) -> str:

@@ -19,10 +19,15 @@ def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[
     if shape:
         height, width = view.size
         after = view.after(**shape)
-        yield Finding(about="padding", level=WARNING, settings=shape, line=f"{share(view.padding)} of every {width}x{height} "
-                      f"input is padding; {as_hparams(shape)} (width x height) shows the images equally large with "
-                      f"{share(after.padding)} and reduces the computation of a step by "
-                      f"{share(1 - np.prod(after.size) / np.prod(view.size))}")
+        yield Finding(
+            about="padding",
+            level=WARNING,
+            settings=shape,
+            line=f"{share(view.padding)} of every {width}x{height} "
+            f"input is padding; {as_hparams(shape)} (width x height) shows the images equally large with "
+            f"{share(after.padding)} and reduces the computation of a step by "
+            f"{share(1 - np.prod(after.size) / np.prod(view.size))}",
+        )
         view = view if "image_size" in fixed else after
     if view.anchors is not None and len(view.boxes) and (settings := better_anchors(view, fixed=fixed)):
         yield _of_anchors(view, settings)
@@ -35,11 +40,19 @@ def _of_anchors(view: InputView, settings: dict) -> Finding:
     counts = np.bincount(classes, minlength=len(view.images.class_names))
     often = np.flatnonzero(counts >= _OBJECTS_OF_A_CLASS)
     shares = {number: (before[classes == number].mean(), left[classes == number].mean()) for number in often}
-    worst = sorted((number for number in often if shares[number][0] >= before.mean()), key=lambda number: -shares[number][0])
+    worst = sorted(
+        (number for number in often if shares[number][0] >= before.mean()), key=lambda number: -shares[number][0]
+    )
     smallest = float(np.sqrt(view.anchors.sides.prod(axis=0)).min())
     names = view.images.class_names.names
     without, with_them = ([f"{names[number]} {share(shares[number][place])}" for number in worst] for place in (0, 1))
-    return Finding(about="anchors", level=WARNING, settings=settings, line=(
-        f"{share(before.mean())} of the objects, at training scales, have an IoU below 0.5 with every anchor (the smallest "
-        f"is {smallest:.0f} pixels wide){f', most often {named(without)}' if worst else ''}; {as_hparams(settings)} "
-        f"reduces this to {share(left.mean())}{f' ({named(with_them)})' if worst else ''}"))
+    return Finding(
+        about="anchors",
+        level=WARNING,
+        settings=settings,
+        line=(
+            f"{share(before.mean())} of the objects, at training scales, have an IoU below 0.5 with every anchor (the smallest "
+            f"is {smallest:.0f} pixels wide){f', most often {named(without)}' if worst else ''}; {as_hparams(settings)} "
+            f"reduces this to {share(left.mean())}{f' ({named(with_them)})' if worst else ''}"
+        ),
+    )

@@ -32,7 +32,9 @@ class InputView:
         """Height and width of each image in the input, [n, 2] int32."""
         rule = self.hparams.family.resize_rule(self.hparams)
         different, which = np.unique(self.images.sizes, axis=0, return_inverse=True)
-        return np.array([np.asarray(rule.scaled_size(size)) for size in different], np.int32).reshape(-1, 2)[which.ravel()]
+        return np.array([np.asarray(rule.scaled_size(size)) for size in different], np.int32).reshape(-1, 2)[
+            which.ravel()
+        ]
 
     @cached_property
     def padding(self) -> float:

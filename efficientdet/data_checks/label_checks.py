@@ -33,8 +33,12 @@ def alike_names(names: tuple[str, ...]) -> Iterator[Finding]:
     for name in names:
         groups["".join(letter for letter in name.casefold() if letter.isalnum())].append(name)
     if same := [" = ".join(map(repr, group)) for group in groups.values() if len(group) > 1]:
-        yield Finding(about="class names", level=WARNING, line=f"class names differ only in case or spaces: {named(same)}; "
-                      "merge them if they are one class: each treats the objects of the other as background")
+        yield Finding(
+            about="class names",
+            level=WARNING,
+            line=f"class names differ only in case or spaces: {named(same)}; "
+            "merge them if they are one class: each treats the objects of the other as background",
+        )
 
 
 def duplicate_boxes(images: LabeledImages) -> np.ndarray:
@@ -49,12 +53,16 @@ def duplicate_boxes(images: LabeledImages) -> np.ndarray:
         possible = possible[possible + distance < len(order)]
         other = possible + distance
         near = (keys[possible] == keys[other]) & (
-            boxes[other, 0] - boxes[possible, 0] <= (1 - DUPLICATE) * (boxes[possible, 2] - boxes[possible, 0]))
+            boxes[other, 0] - boxes[possible, 0] <= (1 - DUPLICATE) * (boxes[possible, 2] - boxes[possible, 0])
+        )
         possible, other = possible[near], other[near]
         if not len(possible):
             break
-        common = np.clip(np.minimum(boxes[possible, 2:], boxes[other, 2:]) - np.maximum(boxes[possible, :2], boxes[other, :2]),
-                         0, None).prod(axis=1)
+        common = np.clip(
+            np.minimum(boxes[possible, 2:], boxes[other, 2:]) - np.maximum(boxes[possible, :2], boxes[other, :2]),
+            0,
+            None,
+        ).prod(axis=1)
         found = common > DUPLICATE * (areas[possible] + areas[other] - common)
         pairs.append(np.stack([order[possible[found]], order[other[found]]], axis=1))
     return np.concatenate(pairs) if pairs else np.zeros((0, 2), int)
@@ -70,12 +78,19 @@ def _imbalance(images: LabeledImages) -> Iterator[Finding]:
     counts = np.bincount(images.classes, minlength=len(images.class_names))
     names = np.array(images.class_names.names)
     if absent := names[counts == 0].tolist():
-        yield Finding(about="absent classes", level=NOTE, line=f"{len(absent)} of {len(names)} classes have no object: "
-                      f"{named(absent)}")
+        yield Finding(
+            about="absent classes",
+            level=NOTE,
+            line=f"{len(absent)} of {len(names)} classes have no object: {named(absent)}",
+        )
     if rare := names[(counts > 0) & (counts < _RARE * counts.max(initial=0))].tolist():
-        yield Finding(about="rare classes", level=NOTE, line=f"{counted(len(rare), 'class has', 'classes have')} fewer than "
-                      f"{share(_RARE)} of the objects of {names[counts.argmax()]}: {named(rare)}; --balance=repeat_factor "
-                      "repeats their images")
+        yield Finding(
+            about="rare classes",
+            level=NOTE,
+            line=f"{counted(len(rare), 'class has', 'classes have')} fewer than "
+            f"{share(_RARE)} of the objects of {names[counts.argmax()]}: {named(rare)}; --balance=repeat_factor "
+            "repeats their images",
+        )
 
 
 def _empty_images(images: LabeledImages) -> Iterator[Finding]:
@@ -83,16 +98,26 @@ def _empty_images(images: LabeledImages) -> Iterator[Finding]:
     if len(empty):
         part = len(empty) / len(images)
         advice = "; check for missing labels: these images are trained on as background" if part > _MANY_EMPTY else ""
-        yield Finding(about="empty images", level=WARNING if part > _MANY_EMPTY else NOTE, images=_names(images, empty), line=(
-            f"{counted(len(empty), 'image has', 'images have')} no object ({share(part)}): {named(_names(images, empty))}"
-            + advice))
+        yield Finding(
+            about="empty images",
+            level=WARNING if part > _MANY_EMPTY else NOTE,
+            images=_names(images, empty),
+            line=(
+                f"{counted(len(empty), 'image has', 'images have')} no object ({share(part)}): {named(_names(images, empty))}"
+                + advice
+            ),
+        )
 
 
 def _crowds(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
     if images.crowd.any():
         fate = "used as positives (train_on_crowds)" if hparams.train_on_crowds else "not used as positives"
-        yield Finding(about="crowds", level=NOTE, images=_names(images, np.unique(images.owners[images.crowd])),
-                      line=f"{counted(images.crowd.sum(), 'crowd box', 'crowd boxes')}, {fate}")
+        yield Finding(
+            about="crowds",
+            level=NOTE,
+            images=_names(images, np.unique(images.owners[images.crowd])),
+            line=f"{counted(images.crowd.sum(), 'crowd box', 'crowd boxes')}, {fate}",
+        )
 
 
 def _slots(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
@@ -101,19 +126,31 @@ def _slots(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]
     if len(beyond):
         lost, enough = int(np.sum(counts[beyond] - slots)), -(-int(counts.max()) // _SLOT_STEP) * _SLOT_STEP
         yield Finding(
-            about="slots", level=WARNING, settings={"max_instances_per_image": enough}, images=_names(images, beyond), line=(
+            about="slots",
+            level=WARNING,
+            settings={"max_instances_per_image": enough},
+            images=_names(images, beyond),
+            line=(
                 f"{counted(len(beyond), 'image has', 'images have')} more objects than max_instances_per_image={slots}, the "
-                f"most {counts.max()}: {lost} are dropped in training; max_instances_per_image={enough} keeps them"))
+                f"most {counts.max()}: {lost} are dropped in training; max_instances_per_image={enough} keeps them"
+            ),
+        )
 
 
 def _left_out(images: LabeledImages) -> Iterator[Finding]:
-    for lines, total, one, several in ((images.left_out, len(images.boxes), "box is", "boxes are"),
-                                       (images.images_left_out, len(images), "image is", "images are")):
+    for lines, total, one, several in (
+        (images.left_out, len(images.boxes), "box is", "boxes are"),
+        (images.images_left_out, len(images), "image is", "images are"),
+    ):
         if lines:
             many = len(lines) > _MANY_LEFT_OUT * total
             more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
-            yield Finding(about="left out", level=WARNING if many else NOTE, images=lines, line=(
-                f"{counted(len(lines), one, several)} invalid and skipped: {'; '.join(lines[:3])}{more}"))
+            yield Finding(
+                about="left out",
+                level=WARNING if many else NOTE,
+                images=lines,
+                line=(f"{counted(len(lines), one, several)} invalid and skipped: {'; '.join(lines[:3])}{more}"),
+            )
 
 
 def _odd_boxes(images: LabeledImages) -> Iterator[Finding]:
@@ -121,15 +158,27 @@ def _odd_boxes(images: LabeledImages) -> Iterator[Finding]:
     if len(pairs := duplicate_boxes(images)):
         where = _names(images, np.unique(images.owners[pairs[:, 0]]))
         many = len(pairs) > _MANY_DUPLICATES * total
-        yield Finding(about="duplicate boxes", level=WARNING if many else NOTE, images=where, line=(
-            f"{counted(len(pairs), 'pair', 'pairs')} of nearly the same box of one class (IoU above {DUPLICATE}): one object "
-            f"labeled twice? {named(where)}"))
+        yield Finding(
+            about="duplicate boxes",
+            level=WARNING if many else NOTE,
+            images=where,
+            line=(
+                f"{counted(len(pairs), 'pair', 'pairs')} of nearly the same box of one class (IoU above {DUPLICATE}): one object "
+                f"labeled twice? {named(where)}"
+            ),
+        )
     if (covering := whole_image_boxes(images) & ~images.crowd).any():
         where = _names(images, np.unique(images.owners[covering]))
         many = covering.sum() > _MANY_WHOLE * total
-        yield Finding(about="whole-image boxes", level=WARNING if many else NOTE, images=where, line=(
-            f"{counted(covering.sum(), 'box is', 'boxes are')} nearly as large as the image ({share(covering.sum() / total)}): "
-            f"{named(where)}" + ("; is this a data set for classification?" if many else "")))
+        yield Finding(
+            about="whole-image boxes",
+            level=WARNING if many else NOTE,
+            images=where,
+            line=(
+                f"{counted(covering.sum(), 'box is', 'boxes are')} nearly as large as the image ({share(covering.sum() / total)}): "
+                f"{named(where)}" + ("; is this a data set for classification?" if many else "")
+            ),
+        )
 
 
 def _names(images: LabeledImages, numbers: np.ndarray) -> list[str]:

@@ -60,7 +60,8 @@ def sampled(view: InputView) -> np.ndarray:
 def better_anchors(view: InputView, *, fixed: Collection[str] = ()) -> dict[str, Any]:
     """Return `anchor_scale`, and `aspect_ratios` where these help too, that leave far fewer objects unmatched; or {}.
 
-    `jitter_min`, unless it is `fixed`, is included if many objects remain unmatched and far fewer with less scale jitter.
+    `jitter_min`, unless it is `fixed`, is included if many objects remain unmatched and far fewer with less scale
+    jitter.
     """
     numbers = sampled(view)
     before = _severity(view, numbers)
@@ -87,8 +88,11 @@ def _best_scale(view: InputView, numbers: np.ndarray, **others: Any) -> tuple[di
     """Return `others` with the best `anchor_scale`, of several the nearest to the current one, and the remaining share."""
     others.pop("anchor_scale", None)
     scales = {step: float(f"{view.hparams.anchor_scale * 2 ** (step / 2):.2g}") for step in _STEPS}
-    found = {step: severity for step, scale in scales.items()
-             if (severity := _severity_after(view, numbers, anchor_scale=scale, **others)) is not None}
+    found = {
+        step: severity
+        for step, scale in scales.items()
+        if (severity := _severity_after(view, numbers, anchor_scale=scale, **others)) is not None
+    }
     if not found:  # the other scales are not allowed by the family
         return others, 1.0
     step = min(found, key=lambda step: (found[step] > min(found.values()) * 1.1, abs(step)))
@@ -101,7 +105,9 @@ def trials(view: InputView, suggested: Mapping[str, Any]) -> Iterator[Trial]:
     anchors = len(view.anchors)
     others = [{}, suggested]
     if hasattr(hparams, "anchor_scale"):
-        others += [{"anchor_scale": float(f"{hparams.anchor_scale * factor:.3g}")} for factor in (0.5, 1 / math.sqrt(2))]
+        others += [
+            {"anchor_scale": float(f"{hparams.anchor_scale * factor:.3g}")} for factor in (0.5, 1 / math.sqrt(2))
+        ]
     if hasattr(hparams, "aspect_ratios"):
         others.append({"aspect_ratios": _clustered_ratios(view, len(hparams.aspect_ratios))})
     if hasattr(hparams, "jitter_min"):
@@ -117,9 +123,13 @@ def trials(view: InputView, suggested: Mapping[str, Any]) -> Iterator[Trial]:
         tried.append(dict(settings))
         try:
             after = view.after(**settings)
-            yield Trial(settings=settings, unmatched=float(np.mean(after.unmatched_of(numbers))), padding=after.padding,
-                        unmatched_in_training=float(np.mean(after.unmatched_in_training(numbers))),
-                        cost=len(after.anchors) / anchors)
+            yield Trial(
+                settings=settings,
+                unmatched=float(np.mean(after.unmatched_of(numbers))),
+                padding=after.padding,
+                unmatched_in_training=float(np.mean(after.unmatched_in_training(numbers))),
+                cost=len(after.anchors) / anchors,
+            )
         except InputError:  # not allowed by the family
             continue
 
@@ -148,8 +158,12 @@ def _clustered_ratios(view: InputView, count: int) -> tuple[float, ...]:
     centers = np.percentile(logarithms, 100 * (np.arange(count) + 0.5) / count)
     for _ in range(_CLUSTER_ROUNDS):
         nearest = np.abs(logarithms[:, None] - centers).argmin(axis=1)
-        centers = np.array([logarithms[nearest == number].mean() if np.any(nearest == number) else centers[number]
-                            for number in range(count)])
+        centers = np.array(
+            [
+                logarithms[nearest == number].mean() if np.any(nearest == number) else centers[number]
+                for number in range(count)
+            ]
+        )
     return tuple(float(f"{math.exp(center):.2g}") for center in np.sort(centers))
 
 

@@ -14,11 +14,13 @@ _TINY = 2.0  # pixels of a side at the network's input
 _THIN = 12.0  # longer side by shorter
 
 
-def suspicions(images: LabeledImages, looks: Looks, *, input_sides: np.ndarray, twins: Sequence[int], slots: int
-               ) -> list[tuple[int, list[str]]]:
+def suspicions(
+    images: LabeledImages, looks: Looks, *, input_sides: np.ndarray, twins: Sequence[int], slots: int
+) -> list[tuple[int, list[str]]]:
     """Return image numbers with reasons, the most suspicious first.
 
-    input_sides [N]: the shorter side of each box in pixels of the network's input; twins: images that look like another.
+    input_sides [N]: the shorter side of each box in pixels of the network's input; twins: images that look like
+    another.
     """
     reasons: dict[int, Counter] = defaultdict(Counter)
 
@@ -48,5 +50,7 @@ def suspicions(images: LabeledImages, looks: Looks, *, input_sides: np.ndarray, 
         elif look.contrast < BLANK or not DARK <= look.brightness <= BRIGHT:
             add([number], "dark, white or blank")
     ranked = sorted(reasons, key=lambda number: (-len(reasons[number]), -sum(reasons[number].values()), number))
-    return [(number, [f"{count} x {reason}" if count > 1 else reason for reason, count in reasons[number].items()])
-            for number in ranked]
+    return [
+        (number, [f"{count} x {reason}" if count > 1 else reason for reason, count in reasons[number].items()])
+        for number in ranked
+    ]

@@ -51,8 +51,8 @@ def device_prefetch(batches: Iterable[Batch], depth: int = 2) -> Iterator[Batch]
     """Yield the same batches (any nest of arrays); under JAX they are copied to the device in advance.
 
     depth: number of batches on the device, including the current one: with 2 the next one is copied during a step.
-    Arrays that a device would truncate to 32 bits, such as image ids, stay on the host as NumPy arrays. An error of `batches`
-    is raised after the batches before it. Under TensorFlow the batches are passed through unchanged.
+    Arrays that a device would truncate to 32 bits, such as image ids, stay on the host as NumPy arrays. An error of
+    `batches` is raised after the batches before it. Under TensorFlow the batches are passed through unchanged.
     """
     return _copied_ahead(iter(batches), depth) if _is_jax() else iter(batches)
 
@@ -150,8 +150,12 @@ def total_device_memory() -> int | None:
 
 def total_host_memory() -> int:
     """Return the bytes of memory of the machine, or of the container if it has less."""
-    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-                *cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+    return min(
+        [
+            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            *cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")),
+        ]
+    )
 
 
 def cgroup_limits(membership: Path, mount: Path) -> Iterator[int]:
@@ -182,8 +186,11 @@ def _total_cuda_memory(ordinal: int) -> int | None:
     except OSError:
         return None
     device, total = ctypes.c_int(), ctypes.c_size_t()
-    failed = (driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), ordinal)
-              or driver.cuDeviceTotalMem_v2(ctypes.byref(total), device))
+    failed = (
+        driver.cuInit(0)
+        or driver.cuDeviceGet(ctypes.byref(device), ordinal)
+        or driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+    )
     return None if failed else total.value
 
 
@@ -212,7 +219,9 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
             return function(*arguments)
 
-    return lambda *arguments: run([variable.value for variable in variables], *jax.tree.map(jax.numpy.asarray, arguments))
+    return lambda *arguments: run(
+        [variable.value for variable in variables], *jax.tree.map(jax.numpy.asarray, arguments)
+    )
 
 
 def processor_name() -> str:

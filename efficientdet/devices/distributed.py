@@ -1,7 +1,7 @@
 """The processes of one training, and the only interface to Horovod.
 
-A single process neither needs nor imports Horovod. Several processes started by horovodrun, mpirun or srun join each other or
-stop with an error; none trains on its own by mistake.
+A single process neither needs nor imports Horovod. Several processes started by horovodrun, mpirun or srun join each
+other or stop with an error; none trains on its own by mistake.
 """
 
 import contextlib
@@ -60,15 +60,15 @@ class World:
     def meet(self) -> None:
         """Wait until every rank has arrived.
 
-        The first rank writes checkpoints, metrics and reports while the others wait, so the deadline is longer than that of a
-        step.
+        The first rank writes checkpoints, metrics and reports while the others wait, so the deadline is longer than
+        that of a step.
         """
 
     def deadline(self, factor: float = 1.0) -> contextlib.AbstractContextManager:
         """Return a context manager that ends this process if its block takes too long.
 
-        After HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (default 50) times `factor` this process prints its stack and exits with
-        status 1, and the launcher ends the others. Horovod's own check does not detect ranks that hang in Python.
+        After HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (default 50) times `factor` this process prints its stack and exits
+        with status 1, and the launcher ends the others. Horovod's own check does not detect ranks that hang in Python.
         """
         return contextlib.nullcontext()
 
@@ -127,26 +127,42 @@ def join_world(environment: Mapping[str, str] | None = None, *, group_size: int 
     """
     launcher, process_count = launched_by(os.environ if environment is None else environment)
     if process_count % group_size:
-        raise InputError(f"--bn_group={group_size}: expected 1 or a divisor of the number of processes, {process_count}")
+        raise InputError(
+            f"--bn_group={group_size}: expected 1 or a divisor of the number of processes, {process_count}"
+        )
     if process_count == 1:
         return World()
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
-        raise InputError(f"{launcher} started {process_count} processes under KERAS_BACKEND={os.environ['KERAS_BACKEND']}: "
-                         "several devices need Horovod, which requires KERAS_BACKEND=tensorflow")
+        raise InputError(
+            f"{launcher} started {process_count} processes under KERAS_BACKEND={os.environ['KERAS_BACKEND']}: "
+            "several devices need Horovod, which requires KERAS_BACKEND=tensorflow"
+        )
     try:
         import horovod.tensorflow as hvd
     except ImportError as error:
-        raise InputError(f"{launcher} started {process_count} processes, but Horovod cannot be imported ({error}): run "
-                         "bash scripts/install_horovod.sh") from error
-    groups = [hvd.ProcessSet(range(first, first + group_size))
-              for first in range(0, process_count if 1 < group_size < process_count else 0, group_size)]
+        raise InputError(
+            f"{launcher} started {process_count} processes, but Horovod cannot be imported ({error}): run "
+            "bash scripts/install_horovod.sh"
+        ) from error
+    groups = [
+        hvd.ProcessSet(range(first, first + group_size))
+        for first in range(0, process_count if 1 < group_size < process_count else 0, group_size)
+    ]
     hvd.init(process_sets=groups)
     if hvd.size() != process_count:
-        raise InputError(f"{launcher} started {process_count} processes, but Horovod sees {hvd.size()}: it was built without "
-                         "support for this launcher; use horovodrun, or build it where MPI is installed")
+        raise InputError(
+            f"{launcher} started {process_count} processes, but Horovod sees {hvd.size()}: it was built without "
+            "support for this launcher; use horovodrun, or build it where MPI is installed"
+        )
     _take_own_gpu(hvd.local_rank())
-    return _HorovodWorld(rank=hvd.rank(), size=hvd.size(), local_rank=hvd.local_rank(), local_size=hvd.local_size(),
-                         group_size=group_size, group=groups[hvd.rank() // group_size] if groups else None)
+    return _HorovodWorld(
+        rank=hvd.rank(),
+        size=hvd.size(),
+        local_rank=hvd.local_rank(),
+        local_size=hvd.local_size(),
+        group_size=group_size,
+        group=groups[hvd.rank() // group_size] if groups else None,
+    )
 
 
 def launched_by(environment: Mapping[str, str]) -> tuple[str, int]:
@@ -154,8 +170,12 @@ def launched_by(environment: Mapping[str, str]) -> tuple[str, int]:
 
     Slurm counts as launcher only for a process of a step (srun): a batch script also has SLURM_NTASKS, but runs alone.
     """
-    for launcher, variable in (("horovodrun", "HOROVOD_SIZE"), ("mpirun", "OMPI_COMM_WORLD_SIZE"), ("mpirun", "PMI_SIZE"),
-                               ("srun", "SLURM_STEP_NUM_TASKS")):
+    for launcher, variable in (
+        ("horovodrun", "HOROVOD_SIZE"),
+        ("mpirun", "OMPI_COMM_WORLD_SIZE"),
+        ("mpirun", "PMI_SIZE"),
+        ("srun", "SLURM_STEP_NUM_TASKS"),
+    ):
         count = environment.get(variable, "")
         if count.isdigit() and int(count) > 1:
             return launcher, int(count)

@@ -26,21 +26,27 @@ def check_gpus(gpus: Iterable[Gpu], *, newest_kernels: Version | None) -> None:
 
     Args:
       gpus: the GPUs in use.
-      newest_kernels: the highest compute capability that TensorFlow has kernels for; None if TensorFlow is not the backend.
+      newest_kernels: the highest compute capability that TensorFlow has kernels for; None if TensorFlow is not the
+          backend.
 
     Raises:
       InputError: the installed cuDNN no longer supports a GPU.
     """
     for name, capability in sorted(set(gpus)):
         if capability < _TURING and (cudnn := cudnn_version()) and cudnn >= _CUDNN_WITHOUT_VOLTA:
-            raise InputError(f"{name}: cuDNN {_dotted(cudnn)} does not support compute capability {_dotted(capability)}; "
-                             "install the last version that does: python -m pip install 'nvidia-cudnn-cu12<9.11'")
+            raise InputError(
+                f"{name}: cuDNN {_dotted(cudnn)} does not support compute capability {_dotted(capability)}; "
+                "install the last version that does: python -m pip install 'nvidia-cudnn-cu12<9.11'"
+            )
         # Kernels of one major version run on every GPU of that version; other versions need their own.
         if newest_kernels and capability[0] > newest_kernels[0]:
-            print(f"warning: {name}: TensorFlow has kernels up to compute capability {_dotted(newest_kernels)}, this GPU has "
-                  f"{_dotted(capability)}; expect XLA to end the process with 'PTX version does not support target'. "
-                  "Use a GPU up to Hopper, or KERAS_BACKEND=jax with jax[cuda12]: docs/guides/clusters.md",
-                  file=sys.stderr, flush=True)
+            print(
+                f"warning: {name}: TensorFlow has kernels up to compute capability {_dotted(newest_kernels)}, this GPU has "
+                f"{_dotted(capability)}; expect XLA to end the process with 'PTX version does not support target'. "
+                "Use a GPU up to Hopper, or KERAS_BACKEND=jax with jax[cuda12]: docs/guides/clusters.md",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def cudnn_version() -> Version | None:

@@ -17,8 +17,8 @@ _FEWEST_TURNS = 3
 def multiply_adds_per_second(precision: str, *, seconds: float = 1.0, side: int | None = None) -> float:
     """Return the multiply-adds per second of products of square matrices with `side` rows.
 
-    They are computed in the compute dtype of the policy `precision`. The result is the best repetition within `seconds`, of at
-    least three; it is an upper bound for the kernels of a network.
+    They are computed in the compute dtype of the policy `precision`. The result is the best repetition within
+    `seconds`, of at least three; it is an upper bound for the kernels of a network.
     """
     on_device = accelerator_count() > 0
     side, together = side or (_SIDE if on_device else _SIDE_ON_CPU), _TOGETHER if on_device else 1

@@ -12,8 +12,10 @@ from efficientdet.devices.runtime_environment import keep_freed_memory
 from program_support.errors import InputError
 from program_support.processor_cores import available_cores
 
-SLOW_BFLOAT16 = ("warning: --precision=mixed_bfloat16 saves memory but is slower than float32 on a CPU, where depthwise "
-                 "convolutions and activations take up to 4 times as long in 16 bits; for speed use --precision=float32")
+SLOW_BFLOAT16 = (
+    "warning: --precision=mixed_bfloat16 saves memory but is slower than float32 on a CPU, where depthwise "
+    "convolutions and activations take up to 4 times as long in 16 bits; for speed use --precision=float32"
+)
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 
 
@@ -26,14 +28,19 @@ class Runtime:
 
 
 def start_runtime(
-    *, precision: str | None = None, amp: bool | None = None, use_xla: bool | None = None, seed: int | None = None,
-    deterministic: bool = False, owns_process: bool = True,
+    *,
+    precision: str | None = None,
+    amp: bool | None = None,
+    use_xla: bool | None = None,
+    seed: int | None = None,
+    deterministic: bool = False,
+    owns_process: bool = True,
 ) -> Runtime:
     """Set up the runtime; mixed precision and XLA are by default on with an accelerator and off on a CPU.
 
-    `precision` overrides `amp` (True: mixed_float16). Python, NumPy and the backend are seeded. `deterministic`: the same bits
-    from the same start, with the same number of cores. `owns_process`: False in a third-party process, whose allocator is not
-    changed.
+    `precision` overrides `amp` (True: mixed_float16). Python, NumPy and the backend are seeded. `deterministic`: the
+    same bits from the same start, with the same number of cores. `owns_process`: False in a third-party process, whose
+    allocator is not changed.
     """
     if precision is not None and precision not in PRECISIONS:
         raise InputError(f"--precision={precision}: expected one of {', '.join(PRECISIONS)}")
@@ -78,8 +85,11 @@ def _gpus() -> list[Gpu]:
     if keras.backend.backend() == "jax":
         import jax
 
-        return [Gpu(device.device_kind, tuple(map(int, capability.split(".")))) for device in jax.local_devices()
-                if (capability := getattr(device, "compute_capability", None))]
+        return [
+            Gpu(device.device_kind, tuple(map(int, capability.split("."))))
+            for device in jax.local_devices()
+            if (capability := getattr(device, "compute_capability", None))
+        ]
     import tensorflow as tf
 
     details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))

@@ -36,9 +36,9 @@ def prepare_environment(*, owns_process: bool = True) -> None:
 def keep_freed_memory() -> None:
     """Reuse freed memory instead of returning it to the system, which would clear every page again.
 
-    On a CPU the tensors of a step are allocated again each time, and glibc maps and unmaps every large one: a third of the
-    time of a step of D0 at 512 pixels. The process then keeps its peak memory. Nothing is done with another C library, or if
-    the environment configures the allocator (MALLOC_ARENA_MAX and similar variables, GLIBC_TUNABLES).
+    On a CPU the tensors of a step are allocated again each time, and glibc maps and unmaps every large one: a third of
+    the time of a step of D0 at 512 pixels. The process then keeps its peak memory. Nothing is done with another C
+    library, or if the environment configures the allocator (MALLOC_ARENA_MAX and similar variables, GLIBC_TUNABLES).
     """
     library = ctypes.CDLL(None)
     is_told = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)

@@ -1,7 +1,7 @@
 """Protection of a thread's signal stack from libraries that replace it.
 
-OpenVINO sets a signal stack in the thread that compiles a network and frees it with the network. Python's handlers run on
-that stack, so the next Ctrl-C would cause a segmentation fault.
+OpenVINO sets a signal stack in the thread that compiles a network and frees it with the network. Python's handlers run
+on that stack, so the next Ctrl-C would cause a segmentation fault.
 """
 
 import contextlib

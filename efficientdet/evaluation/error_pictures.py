@@ -16,11 +16,13 @@ _LONGER_SIDE = 560  # pixels of one of the two images
 _GAP = 8
 
 
-def error_pictures(analysis: ErrorAnalysis, rows: DetectionRows, index: RecordIndex, *, record_numbers: Sequence[int],
-                   count: int) -> Iterator[tuple[str, np.ndarray]]:
+def error_pictures(
+    analysis: ErrorAnalysis, rows: DetectionRows, index: RecordIndex, *, record_numbers: Sequence[int], count: int
+) -> Iterator[tuple[str, np.ndarray]]:
     """Yield caption and plot, uint8 [h, w, 3], of the images with the most errors, the worst first.
 
-    `rows` are the analyzed detections, `record_numbers` the records of `rows.evaluated_ids`. Images are read one at a time.
+    `rows` are the analyzed detections, `record_numbers` the records of `rows.evaluated_ids`. Images are read one at a
+    time.
     """
     worst = analysis.worst_images(count)
     number_of = dict(zip(rows.evaluated_ids.tolist(), record_numbers, strict=True))
@@ -32,8 +34,12 @@ def error_pictures(analysis: ErrorAnalysis, rows: DetectionRows, index: RecordIn
 def _caption(name: str, errors: ImageErrors, analysis: ErrorAnalysis) -> str:
     types = Counter(analysis.errors.types[errors.wrong].tolist())
     wrong = ", ".join(f"{count} {name}" for name, count in types.most_common())
-    parts = [name, f"{len(errors.right)} right", f"{len(errors.missed)} missed",
-             f"{len(errors.wrong)} wrong" + (f" ({wrong})" if wrong else "")]
+    parts = [
+        name,
+        f"{len(errors.right)} right",
+        f"{len(errors.missed)} missed",
+        f"{len(errors.wrong)} wrong" + (f" ({wrong})" if wrong else ""),
+    ]
     return " \N{MIDDLE DOT} ".join(parts)
 
 
@@ -46,11 +52,20 @@ def _drawn(errors: ImageErrors, analysis: ErrorAnalysis, rows: DetectionRows, im
 
     def panel(boxes: np.ndarray, classes: np.ndarray, chosen: Iterable[tuple[str, np.ndarray]], **scores) -> np.ndarray:
         numbers = np.concatenate([here for _, here in chosen])
-        return draw_detections(shown, scale * boxes[numbers], classes=classes[numbers], names=comparison.names,
-                               colors=[COLORS[kind] for kind, here in chosen for _ in here],
-                               **{name: values[numbers] for name, values in scores.items()})
+        return draw_detections(
+            shown,
+            scale * boxes[numbers],
+            classes=classes[numbers],
+            names=comparison.names,
+            colors=[COLORS[kind] for kind, here in chosen for _ in here],
+            **{name: values[numbers] for name, values in scores.items()},
+        )
 
     left = panel(objects, comparison.objects.classes, [("right", errors.found), ("missed", errors.missed)])
-    right = panel(rows.boxes[comparison.detected], comparison.detections.classes,
-                  [("right", errors.right), ("wrong", errors.wrong)], scores=comparison.scores)
+    right = panel(
+        rows.boxes[comparison.detected],
+        comparison.detections.classes,
+        [("right", errors.right), ("wrong", errors.wrong)],
+        scores=comparison.scores,
+    )
     return np.concatenate([left, np.full((shown.shape[0], _GAP, 3), 255, np.uint8), right], axis=1)

@@ -60,12 +60,25 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     restored, runtime = open_model(config.model)
     index = index_records(config.records)
     evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file) if world.is_first else None
-    inputs = input_config(restored.hparams, class_names=restored.class_names, batch_size=config.batch_size,
-                          num_threads=config.num_threads)
-    predict = build_predict(restored.detector, compiled=runtime.use_xla, runtime=config.model.runtime,
-                            int8_images=config.model.int8_images, resize=restored.resize)
-    rows = detect_all(predict, index, inputs, class_names=restored.class_names, samples=config.samples, world=world,
-                      masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels)
+    inputs = input_config(
+        restored.hparams, class_names=restored.class_names, batch_size=config.batch_size, num_threads=config.num_threads
+    )
+    predict = build_predict(
+        restored.detector,
+        compiled=runtime.use_xla,
+        runtime=config.model.runtime,
+        int8_images=config.model.int8_images,
+        resize=restored.resize,
+    )
+    rows = detect_all(
+        predict,
+        index,
+        inputs,
+        class_names=restored.class_names,
+        samples=config.samples,
+        world=world,
+        masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels,
+    )
     if not world.is_first:
         return None
     if config.testdev_dir:
@@ -78,8 +91,15 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
         with telling_write_errors(config.output_json):
             write_measures(config.output_json, measures)
     if config.report:
-        _write_report(config, restored, measures, ErrorAnalysis(comparison=evaluator.compare(rows)), rows=rows, index=index,
-                      world_size=world.size)
+        _write_report(
+            config,
+            restored,
+            measures,
+            ErrorAnalysis(comparison=evaluator.compare(rows)),
+            rows=rows,
+            index=index,
+            world_size=world.size,
+        )
     return measures
 
 
@@ -96,18 +116,40 @@ def _tell_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:
     print(f"\nscore threshold of the best F1: {overall:g}{by_class}{stored}")
 
 
-def _write_report(config: EvaluationConfig, restored: Restored, measures: CocoMeasures, analysis: ErrorAnalysis, *,
-                  rows: DetectionRows, index: RecordIndex, world_size: int) -> None:
-    pictures = error_pictures(analysis, rows, index, count=_PICTURES, record_numbers=record_numbers(
-        index, samples=config.samples, world_size=world_size))
+def _write_report(
+    config: EvaluationConfig,
+    restored: Restored,
+    measures: CocoMeasures,
+    analysis: ErrorAnalysis,
+    *,
+    rows: DetectionRows,
+    index: RecordIndex,
+    world_size: int,
+) -> None:
+    pictures = error_pictures(
+        analysis,
+        rows,
+        index,
+        count=_PICTURES,
+        record_numbers=record_numbers(index, samples=config.samples, world_size=world_size),
+    )
     hparams, files = restored.hparams, len(config.records)
-    facts = {"model": hparams.name, "checkpoint": config.model.ckpt_path, "weights": restored.description.weights,
-             "step": restored.description.global_step, "input size": hparams.image_size,
-             "records": config.records[0] + (f" and {files - 1} more" if files > 1 else ""),
-             "ground truth": config.json_file or "the records", "runtime": config.model.runtime}
-    write_evaluation_report(config.report, EvaluationReport(
-        title=f"Evaluation of {hparams.name}", measures=measures, analysis=analysis, pictures=pictures,
-        facts=facts))
+    facts = {
+        "model": hparams.name,
+        "checkpoint": config.model.ckpt_path,
+        "weights": restored.description.weights,
+        "step": restored.description.global_step,
+        "input size": hparams.image_size,
+        "records": config.records[0] + (f" and {files - 1} more" if files > 1 else ""),
+        "ground truth": config.json_file or "the records",
+        "runtime": config.model.runtime,
+    }
+    write_evaluation_report(
+        config.report,
+        EvaluationReport(
+            title=f"Evaluation of {hparams.name}", measures=measures, analysis=analysis, pictures=pictures, facts=facts
+        ),
+    )
     print(f"report: {Path(config.report) / 'report.html'}")
 
 
@@ -136,8 +178,9 @@ def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
         try:
             found.append(proved_run_lengths(segmentation, size) if segmentation and size else None)
         except UnusableSegmentation as error:
-            raise InputError(f"{truth.source}: annotations[{annotation['id'] - 1}] of image {annotation['image_id']} has "
-                             f"{error}") from error
+            raise InputError(
+                f"{truth.source}: annotations[{annotation['id'] - 1}] of image {annotation['image_id']} has {error}"
+            ) from error
     return found
 
 
@@ -150,23 +193,37 @@ def with_category_ids(truth: GroundTruth, class_names: ClassNames) -> GroundTrut
     theirs = [name.strip() for name in truth.categories.values()]
     if sorted(theirs) != sorted(ours):
         name = next(name for name in [*theirs, *ours] if theirs.count(name) != (name in ours))
-        raise InputError(f"{truth.source}: has {theirs.count(name)} categories named {shown(name)}, the detector has "
-                         f"{int(name in ours)}; expected the same classes")
+        raise InputError(
+            f"{truth.source}: has {theirs.count(name)} categories named {shown(name)}, the detector has "
+            f"{int(name in ours)}; expected the same classes"
+        )
     new_id = {category_id: ours[name] for category_id, name in zip(truth.categories, theirs, strict=True)}
     if all(category_id == same for category_id, same in new_id.items()):
         return truth
-    return replace(truth, categories=dict(zip(class_names.category_ids, class_names.names, strict=True)), annotations=tuple(
-        {**annotation, "category_id": new_id[annotation["category_id"]]} for annotation in truth.annotations))
+    return replace(
+        truth,
+        categories=dict(zip(class_names.category_ids, class_names.names, strict=True)),
+        annotations=tuple(
+            {**annotation, "category_id": new_id[annotation["category_id"]]} for annotation in truth.annotations
+        ),
+    )
 
 
 def detect_all(
-    predict: BatchDetector, index: RecordIndex, config: InputConfig, *, class_names: ClassNames, samples: int = 0,
-    world: World | None = None, watched: Callable[[Iterable], Iterable] = iter, masks_in_whole_pixels: bool = False,
+    predict: BatchDetector,
+    index: RecordIndex,
+    config: InputConfig,
+    *,
+    class_names: ClassNames,
+    samples: int = 0,
+    world: World | None = None,
+    watched: Callable[[Iterable], Iterable] = iter,
+    masks_in_whole_pixels: bool = False,
 ) -> DetectionRows:
     """Detect in the first `samples` records (0: all) and return the rows of all ranks on every rank.
 
-    Each image is decoded once, by one rank. Masks are pasted into the images; for `masks_in_whole_pixels` see `pasted_masks`.
-    The batches are iterated through `watched`, which may raise between or after them.
+    Each image is decoded once, by one rank. Masks are pasted into the images; for `masks_in_whole_pixels` see
+    `pasted_masks`. The batches are iterated through `watched`, which may raise between or after them.
     """
     world = world or World()
     results = CocoResults()
@@ -180,9 +237,16 @@ def detect_all(
             boxes, scores, classes, valid = (np.asarray(values)[rows] for values in detections[:4])
             masks = None if detections.masks is None else np.asarray(detections.masks)[rows]
             original_sizes = np.rint(np.asarray(batch.sizes) * np.asarray(batch.scales)).astype(np.int64)[rows]
-            results.add(np.asarray(batch.image_ids)[rows], boxes, scores=scores, category_ids=category_ids[classes],
-                        valid=valid, masks=masks, original_sizes=original_sizes,
-                        masks_in_whole_pixels=masks_in_whole_pixels)
+            results.add(
+                np.asarray(batch.image_ids)[rows],
+                boxes,
+                scores=scores,
+                category_ids=category_ids[classes],
+                valid=valid,
+                masks=masks,
+                original_sizes=original_sizes,
+                masks_in_whole_pixels=masks_in_whole_pixels,
+            )
             progress.advance(int(rows.sum()), images=int(rows.sum()))
     if world.size == 1:
         return results.rows()

@@ -52,8 +52,12 @@ class EvaluationReport:
 
 def write_evaluation_report(folder: str | Path, report: EvaluationReport) -> None:
     """Write report.html and report.json into an existing folder. Raises InputError if they cannot be written."""
-    content = {"title": report.title, "facts": {key: str(value) for key, value in report.facts.items()},
-               "measures": report.measures.to_json(), **report.analysis.to_json()}
+    content = {
+        "title": report.title,
+        "facts": {key: str(value) for key, value in report.facts.items()},
+        "measures": report.measures.to_json(),
+        **report.analysis.to_json(),
+    }
     numbers = json.dumps(content, indent=1, allow_nan=False) + "\n"
     for path, text in ((Path(folder, "report.json"), numbers), (Path(folder, "report.html"), evaluation_page(report))):
         with telling_write_errors(path):
@@ -63,28 +67,39 @@ def write_evaluation_report(folder: str | Path, report: EvaluationReport) -> Non
 def evaluation_page(report: EvaluationReport) -> str:
     """Return the page as HTML."""
     analysis, measures = report.analysis, report.measures
-    lead = (f"{measures.images:,} images, {sum(measures.class_objects.values()):,} objects of {len(measures.class_ap)} "
-            f"classes, {measures.detections:,} detections.")
+    lead = (
+        f"{measures.images:,} images, {sum(measures.class_objects.values()):,} objects of {len(measures.class_ap)} "
+        f"classes, {measures.detections:,} detections."
+    )
     masks = "Mask AP is reported below; all other sections are about boxes." if measures.mask_numbers else ""
     pictures = [image_figure(caption, encode_image(image, "JPEG", quality=80)) for caption, image in report.pictures]
-    return document(report.title, [
-        heading(report.title, figure=_figure(measures), lead=lead), paragraph(masks) if masks else "",
-        paragraph(f"AP is {measures.numbers['AP']:g}: {measures.explanation}") if measures.explanation else "",
-        section("Error analysis (TIDE)", _costs(analysis)),
-        section("Precision-recall curves and calibration", _curves(analysis)),
-        section("Metrics per class", _classes(analysis, measures)),
-        section("Confusion matrix", _confusion(analysis)),
-        section("Images with the most errors", _worst(pictures)),
-        section("COCO metrics", _metrics(measures)),
-        section("Evaluation settings", table((), [(key, str(value)) for key, value in report.facts.items()],
-                                             label="Evaluation settings"))])
+    return document(
+        report.title,
+        [
+            heading(report.title, figure=_figure(measures), lead=lead),
+            paragraph(masks) if masks else "",
+            paragraph(f"AP is {measures.numbers['AP']:g}: {measures.explanation}") if measures.explanation else "",
+            section("Error analysis (TIDE)", _costs(analysis)),
+            section("Precision-recall curves and calibration", _curves(analysis)),
+            section("Metrics per class", _classes(analysis, measures)),
+            section("Confusion matrix", _confusion(analysis)),
+            section("Images with the most errors", _worst(pictures)),
+            section("COCO metrics", _metrics(measures)),
+            section(
+                "Evaluation settings",
+                table((), [(key, str(value)) for key, value in report.facts.items()], label="Evaluation settings"),
+            ),
+        ],
+    )
 
 
 def _figure(measures: CocoMeasures) -> str:
     shown = {"AP": measures.numbers["AP"], "AP50": measures.numbers["AP50"], "AP75": measures.numbers["AP75"]}
     if measures.mask_numbers:
         shown["mask AP"] = measures.mask_numbers["AP"]
-    return " \N{NO-BREAK SPACE} ".join(f"{name} {_shown(value if value >= 0 else math.nan)}" for name, value in shown.items())
+    return " \N{NO-BREAK SPACE} ".join(
+        f"{name} {_shown(value if value >= 0 else math.nan)}" for name, value in shown.items()
+    )
 
 
 def _shown(value: float) -> str:
@@ -99,17 +114,35 @@ def _costs(analysis: ErrorAnalysis) -> str:
     costs = analysis.costs
     known = {name: cost.ap for name, cost in costs.items() if not math.isnan(cost.ap)}
     most = max(known.values(), default=0.0)
-    rows = [(name, _plain(cost.ap), Bar(cost.ap / most if most > 0 and name in known else 0.0), cost.count, ERROR_TYPES[name])
-            for name, cost in costs.items()]
-    lead = ("AP50 lost is the increase of AP at IoU 0.5 if all errors of that type were corrected (TIDE, Bolya et al. 2020), "
-            "without a score threshold.")
+    rows = [
+        (
+            name,
+            _plain(cost.ap),
+            Bar(cost.ap / most if most > 0 and name in known else 0.0),
+            cost.count,
+            ERROR_TYPES[name],
+        )
+        for name, cost in costs.items()
+    ]
+    lead = (
+        "AP50 lost is the increase of AP at IoU 0.5 if all errors of that type were corrected (TIDE, Bolya et al. 2020), "
+        "without a score threshold."
+    )
     if most > 0:
         lead = f"The error type that costs the most AP: {max(known, key=known.get)}. {lead}"
     order = _by_ap(analysis)
     highest = max((np.nanmax(np.append(cost.class_ap, 0.0)) for cost in costs.values()), default=0.0) or 1.0
-    by_class = table(("Class", *costs), [
-        (analysis.comparison.names[k], *(Heat(_shown(cost.class_ap[k]), cost.class_ap[k] / highest, is_bad=True)
-                                         for cost in costs.values())) for k in order], label="AP50 lost per class")
+    by_class = table(
+        ("Class", *costs),
+        [
+            (
+                analysis.comparison.names[k],
+                *(Heat(_shown(cost.class_ap[k]), cost.class_ap[k] / highest, is_bad=True) for cost in costs.values()),
+            )
+            for k in order
+        ],
+        label="AP50 lost per class",
+    )
     by_type = table(("Error type", "AP50 lost", "", "Count", "Definition"), rows, label="Error types")
     return paragraph(lead) + by_type + collapsible("AP50 lost per class", by_class)
 
@@ -129,35 +162,88 @@ def _curves(analysis: ErrorAnalysis) -> str:
 
     mean = {name: points(values[:, present].mean(axis=1)) for name, values in at.items()} if present else {}
     bins = analysis.reliability
-    measured = [(score, precision) for score, precision in zip(bins.scores.tolist(), bins.precision.tolist(), strict=True)
-                if not math.isnan(score)]
-    charts = [chart_figure("Precision-recall curve, mean over classes", mean, x_label="Recall", y_label="Precision",
-                           highest=1.0)]
+    measured = [
+        (score, precision)
+        for score, precision in zip(bins.scores.tolist(), bins.precision.tolist(), strict=True)
+        if not math.isnan(score)
+    ]
+    charts = [
+        chart_figure(
+            "Precision-recall curve, mean over classes", mean, x_label="Recall", y_label="Precision", highest=1.0
+        )
+    ]
     if measured:
-        charts.append(chart_figure("Reliability diagram", {"Measured": measured, "Perfect calibration": [
-            (0.0, 0.0), (1.0, 1.0)]}, x_label="Confidence score", y_label="Precision at IoU 0.5", highest=1.0))
+        charts.append(
+            chart_figure(
+                "Reliability diagram",
+                {"Measured": measured, "Perfect calibration": [(0.0, 0.0), (1.0, 1.0)]},
+                x_label="Confidence score",
+                y_label="Precision at IoU 0.5",
+                highest=1.0,
+            )
+        )
     best = analysis.threshold
-    lead = (f"Best F1 over all classes at IoU 0.5: {best.f1:.3f} at a score threshold of {best.score:.2f} (precision "
-            f"{best.precision:.3f}, recall {best.recall:.3f}). " if best.f1 else "") + (
+    lead = (
+        f"Best F1 over all classes at IoU 0.5: {best.f1:.3f} at a score threshold of {best.score:.2f} (precision "
+        f"{best.precision:.3f}, recall {best.recall:.3f}). "
+        if best.f1
+        else ""
+    ) + (
         f"The expected calibration error is {bins.expected_error:.3f}: the mean difference between a detection's score and the "
-        "measured precision.")
-    small = grid([chart_figure(analysis.comparison.names[k], {name: points(values[:, k]) for name, values in at.items()},
-                               x_label="Recall", y_label="Precision", highest=1.0, small=True) for k in present])
-    return paragraph(lead) + row(charts) + (
-        small if len(present) <= _MOST_CHARTS else collapsible(f"Precision-recall curves of {len(present)} classes", small))
+        "measured precision."
+    )
+    small = grid(
+        [
+            chart_figure(
+                analysis.comparison.names[k],
+                {name: points(values[:, k]) for name, values in at.items()},
+                x_label="Recall",
+                y_label="Precision",
+                highest=1.0,
+                small=True,
+            )
+            for k in present
+        ]
+    )
+    return (
+        paragraph(lead)
+        + row(charts)
+        + (
+            small
+            if len(present) <= _MOST_CHARTS
+            else collapsible(f"Precision-recall curves of {len(present)} classes", small)
+        )
+    )
 
 
 def _classes(analysis: ErrorAnalysis, measures: CocoMeasures) -> str:
-    columns = {"AP": "all", "AP50": "IoU 0.50", "AP75": "IoU 0.75", "AP small": "small", "AP medium": "medium",
-               "AP large": "large"}
+    columns = {
+        "AP": "all",
+        "AP50": "IoU 0.50",
+        "AP75": "IoU 0.75",
+        "AP small": "small",
+        "AP medium": "medium",
+        "AP large": "large",
+    }
     rows = []
     for k in _by_ap(analysis):
         name, best = analysis.comparison.names[k], analysis.thresholds[k]
         values = [float(analysis.class_ap[key][k]) for key in columns.values()]
-        rows.append((name, measures.class_objects[name], *(Heat(_shown(value), value) for value in values),
-                     _plain(best.score), _plain(best.precision), _plain(best.recall), Heat(_shown(best.f1), best.f1)))
-    lead = ("Sorted by ascending AP. AP small, medium and large: objects below 32 x 32 pixels, in between, and above 96 x 96 "
-            "pixels. Threshold: the score with the best F1 at IoU 0.5, for which precision, recall and F1 are listed.")
+        rows.append(
+            (
+                name,
+                measures.class_objects[name],
+                *(Heat(_shown(value), value) for value in values),
+                _plain(best.score),
+                _plain(best.precision),
+                _plain(best.recall),
+                Heat(_shown(best.f1), best.f1),
+            )
+        )
+    lead = (
+        "Sorted by ascending AP. AP small, medium and large: objects below 32 x 32 pixels, in between, and above 96 x 96 "
+        "pixels. Threshold: the score with the best F1 at IoU 0.5, for which precision, recall and F1 are listed."
+    )
     names = ("Class", "Objects", *columns, "Threshold", "Precision", "Recall", "F1")
     return paragraph(lead) + table(names, rows, label="Metrics per class") if rows else ""
 
@@ -173,10 +259,14 @@ def _confusion(analysis: ErrorAnalysis) -> str:
     chosen = [*np.sort(order[:_MOST_CLASSES]).tolist(), background]
     labels = [*names, "background"]
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    rows = [(labels[i], *(Heat(str(counts[i, j]) if counts[i, j] else "", shares[i, j], is_bad=i != j) for j in chosen))
-            for i in chosen]
-    lead = ("Rows: ground-truth class; columns: predicted class. Last column: missed objects (false negatives); last row: "
-            "detections without an object (false positives). Score threshold of a class: the one with the best F1.")
+    rows = [
+        (labels[i], *(Heat(str(counts[i, j]) if counts[i, j] else "", shares[i, j], is_bad=i != j) for j in chosen))
+        for i in chosen
+    ]
+    lead = (
+        "Rows: ground-truth class; columns: predicted class. Last column: missed objects (false negatives); last row: "
+        "detections without an object (false positives). Score threshold of a class: the one with the best F1."
+    )
     if len(chosen) <= background:
         lead += f" Shown are the {_MOST_CLASSES} classes with the most errors; report.json has all."
     pairs = np.argsort(-among, axis=None, kind="stable")[:_MOST_CONFUSIONS]
@@ -184,19 +274,36 @@ def _confusion(analysis: ErrorAnalysis) -> str:
     confused = [(names[i], names[j], int(count), f"{shares[i, j]:.1%}") for i, j, count in pairs if count]
     matrix = table(("", *(labels[j] for j in chosen)), rows, label="Confusion matrix", upright=True)
     columns = ("Ground truth", "Predicted", "Count", "Share of the ground-truth objects")
-    return paragraph(lead) + matrix + (
-        subheading("Most frequent confusions") + table(columns, confused, label="Most frequent confusions") if confused else "")
+    return (
+        paragraph(lead)
+        + matrix
+        + (
+            subheading("Most frequent confusions") + table(columns, confused, label="Most frequent confusions")
+            if confused
+            else ""
+        )
+    )
 
 
 def _worst(pictures: list[str]) -> str:
     if not pictures:
         return ""
-    colors = {name: "#{:02x}{:02x}{:02x}".format(*COLORS[kind]) for name, kind in (
-        ("Correct", "right"), ("Missed (false negative)", "missed"), ("Wrong (false positive)", "wrong"))}
-    lead = ("Left: ground truth. Right: detections above the score threshold of their class with the best F1. Click an image "
-            "to enlarge it.")
+    colors = {
+        name: "#{:02x}{:02x}{:02x}".format(*COLORS[kind])
+        for name, kind in (
+            ("Correct", "right"),
+            ("Missed (false negative)", "missed"),
+            ("Wrong (false positive)", "wrong"),
+        )
+    }
+    lead = (
+        "Left: ground truth. Right: detections above the score threshold of their class with the best F1. Click an image "
+        "to enlarge it."
+    )
     return paragraph(lead) + legend(colors) + row(pictures)
 
 
 def _metrics(measures: CocoMeasures) -> str:
-    return metrics_table({"Boxes": measures.numbers} | ({"Masks": measures.mask_numbers} if measures.mask_numbers else {}))
+    return metrics_table(
+        {"Boxes": measures.numbers} | ({"Masks": measures.mask_numbers} if measures.mask_numbers else {})
+    )

@@ -8,7 +8,9 @@ from pathlib import Path
 from program_support.atomic_files import telling_write_errors, write_text
 
 MOST_LOST = 0.01  # loss of AP by int8 from which classes and layers are listed
-_HOW_TO_MEASURE = "AP was not measured; use `--val_file_pattern='records/val-*'` to measure it for the checkpoint and files."
+_HOW_TO_MEASURE = (
+    "AP was not measured; use `--val_file_pattern='records/val-*'` to measure it for the checkpoint and files."
+)
 _MOST_LISTED = 10
 
 
@@ -62,47 +64,80 @@ class ArtifactTable:
 
     def write(self, folder: str) -> None:
         """Write artifacts.json and artifacts.md. Raise InputError if they cannot be written."""
-        for name, text in (("artifacts.json", json.dumps(asdict(self), indent=1) + "\n"), ("artifacts.md", self._markdown())):
+        for name, text in (
+            ("artifacts.json", json.dumps(asdict(self), indent=1) + "\n"),
+            ("artifacts.md", self._markdown()),
+        ):
             with telling_write_errors(Path(folder, name)):
                 write_text(Path(folder, name), text)
 
     def _markdown(self) -> str:
         measured = self.checkpoint is not None
-        titles = ["format", "file", "MB", "median ms", "p99 ms", "detections", "agree", "box differs by", "score differs by",
-                  *(["AP", "AP50", "AP less the checkpoint's"] if measured else [])]
-        lines = [f"# {self.model} as files", "",
-                 f"{self.machine}; " + ", ".join(f"{name} {version}" for name, version in self.versions.items()) + ".",
-                 f"Milliseconds: an image resized and detected, batch 1. Agreement: {self.compared_in}.",
-                 self._measured() if measured else _HOW_TO_MEASURE,
-                 *([f"int8 calibration: {self.calibration_images} images."] if self.calibration_images else []),
-                 "",
-                 _row(titles), _row(["---"] * len(titles)),
-                 *(_row(_cells(line, columns=len(titles))) for line in self.artifacts)]
+        titles = [
+            "format",
+            "file",
+            "MB",
+            "median ms",
+            "p99 ms",
+            "detections",
+            "agree",
+            "box differs by",
+            "score differs by",
+            *(["AP", "AP50", "AP less the checkpoint's"] if measured else []),
+        ]
+        lines = [
+            f"# {self.model} as files",
+            "",
+            f"{self.machine}; " + ", ".join(f"{name} {version}" for name, version in self.versions.items()) + ".",
+            f"Milliseconds: an image resized and detected, batch 1. Agreement: {self.compared_in}.",
+            self._measured() if measured else _HOW_TO_MEASURE,
+            *([f"int8 calibration: {self.calibration_images} images."] if self.calibration_images else []),
+            "",
+            _row(titles),
+            _row(["---"] * len(titles)),
+            *(_row(_cells(line, columns=len(titles))) for line in self.artifacts),
+        ]
         for line in self.artifacts:
             lines += _losses(line)
         return "\n".join(lines) + "\n"
 
     def _measured(self) -> str:
-        return (f"AP of {self.validation_images} images of the validation records; the checkpoint has "
-                f"AP {self.checkpoint.ap:.4f}, AP50 {self.checkpoint.ap50:.4f}.")
+        return (
+            f"AP of {self.validation_images} images of the validation records; the checkpoint has "
+            f"AP {self.checkpoint.ap:.4f}, AP50 {self.checkpoint.ap50:.4f}."
+        )
 
 
 def _cells(line: Artifact, *, columns: int) -> list[str]:
     quality = line.quality
     times = ["-" if value is None else f"{value}" for value in (line.median_ms, line.p99_ms)]
-    return [line.format, line.file, f"{line.megabytes}", *times, f"{line.compared}", f"{line.agreement:.1%}",
-            f"{line.box_difference:.2g}", f"{line.score_difference:.2g}",
-            *([f"{quality.ap:.4f}", f"{quality.ap50:.4f}", f"{quality.ap_difference:+.4f}"] if quality else "---")][:columns]
+    return [
+        line.format,
+        line.file,
+        f"{line.megabytes}",
+        *times,
+        f"{line.compared}",
+        f"{line.agreement:.1%}",
+        f"{line.box_difference:.2g}",
+        f"{line.score_difference:.2g}",
+        *([f"{quality.ap:.4f}", f"{quality.ap50:.4f}", f"{quality.ap_difference:+.4f}"] if quality else "---"),
+    ][:columns]
 
 
 def _losses(line: Artifact) -> list[str]:
     lines = []
     if line.quality and line.quality.class_losses:
-        lines += ["", f"Classes with a lower AP in {line.file}: " + ", ".join(
-            f"{name} {-lost:+.3f}" for name, lost in line.quality.class_losses.items()) + "."]
+        lines += [
+            "",
+            f"Classes with a lower AP in {line.file}: "
+            + ", ".join(f"{name} {-lost:+.3f}" for name, lost in line.quality.class_losses.items())
+            + ".",
+        ]
     if line.loss:
-        for title, entries in (("layer (output of its convolution)", line.loss.layers),
-                               ("calibration image (outputs of the last convolutions)", line.loss.images)):
+        for title, entries in (
+            ("layer (output of its convolution)", line.loss.layers),
+            ("calibration image (outputs of the last convolutions)", line.loss.images),
+        ):
             lines += ["", _row([f"{line.file}: {title}", "signal-to-noise ratio, dB"]), _row(["---"] * 2)]
             lines += [_row([name, f"{value:.1f}"]) for name, value in list(entries.items())[:_MOST_LISTED]]
     return lines

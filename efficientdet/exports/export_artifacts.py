@@ -81,21 +81,33 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
         print(f"wrote {path}: {_told(lines[-1])}")
     quality = None if comparison.measures is None else _quality(comparison.measures, comparison.measures)
     table = ArtifactTable(
-        model=restored.description.model_name, machine=device_name(), versions=versions(), checkpoint=quality,
+        model=restored.description.model_name,
+        machine=device_name(),
+        versions=versions(),
+        checkpoint=quality,
         compared_in=f"{comparison.compared}: the fraction found by both checkpoint and file, of the same class and with all "
-                    f"sides within {_PIXELS} pixels (int8: with an IoU of {SAME_OBJECT_IOU} or more), in batches of "
-                    + ", ".join(map(str, _BATCHES)),
+        f"sides within {_PIXELS} pixels (int8: with an IoU of {SAME_OBJECT_IOU} or more), in batches of "
+        + ", ".join(map(str, _BATCHES)),
         validation_images=comparison.measures.images if comparison.measures else 0,
-        calibration_images=len(calibration.names), artifacts=lines)
+        calibration_images=len(calibration.names),
+        artifacts=lines,
+    )
     table.write(config.output_dir)
-    wrong = [line for line in lines if line.format not in IN_8_BITS
-             and (line.agreement < _LEAST_AGREEMENT or line.score_difference > _SCORE)]
+    wrong = [
+        line
+        for line in lines
+        if line.format not in IN_8_BITS and (line.agreement < _LEAST_AGREEMENT or line.score_difference > _SCORE)
+    ]
     if wrong and comparison.best_score < _TRAINED:
-        print(f"warning: {wrong[0].file} does not find all detections of the checkpoint, whose highest score is "
-              f"{comparison.best_score:.3f}: it is hardly trained, so that rounding changes the order of its boxes")
+        print(
+            f"warning: {wrong[0].file} does not find all detections of the checkpoint, whose highest score is "
+            f"{comparison.best_score:.3f}: it is hardly trained, so that rounding changes the order of its boxes"
+        )
     elif wrong:
-        raise RuntimeError(f"{wrong[0].file} does not find the detections of the checkpoint; see "
-                           f"{config.output_dir}/artifacts.md for the differences")
+        raise RuntimeError(
+            f"{wrong[0].file} does not find the detections of the checkpoint; see "
+            f"{config.output_dir}/artifacts.md for the differences"
+        )
     return table
 
 
@@ -113,15 +125,19 @@ def _write(restored: Restored, name: str, path: Path, *, calibration: Calibratio
     elif name == "onnx-int8":
         # 7-bit kernels work on every CPU. The last layers are a small part of the work and sensitive to rounding.
         model = onnx_model(detector, detects=True)
-        write_onnx(quantized(model, calibration.inputs(restored.resize), narrow=True, exact=last_convolutions(model)), path,
-                   **stated)
+        write_onnx(
+            quantized(model, calibration.inputs(restored.resize), narrow=True, exact=last_convolutions(model)),
+            path,
+            **stated,
+        )
     elif name == "onnx-efficientnms":
         write_onnx(efficientnms_model(detector), path, **stated)
     elif name in ("litert", "litert-int8"):
         from efficientdet.artifacts.litert_file import write_litert
 
-        write_litert(detector, path, **stated,
-                     calibration=calibration.inputs(restored.resize) if name in IN_8_BITS else None)
+        write_litert(
+            detector, path, **stated, calibration=calibration.inputs(restored.resize) if name in IN_8_BITS else None
+        )
     elif name == "openvino":
         write_openvino(onnx_model(detector, detects=True), path, **stated)
     else:
@@ -143,8 +159,9 @@ class _Comparison:
             self.measures = self._measured(reference)
             print(f"checkpoint: AP {self.measures.numbers['AP']:.4f} on {self.measures.images} images")
             if not restored.description.score_thresholds:
-                self.restored = replace(restored, description=replace(
-                    restored.description, score_thresholds=self.measures.score_thresholds))
+                self.restored = replace(
+                    restored, description=replace(restored.description, score_thresholds=self.measures.score_thresholds)
+                )
         self._thresholds: ScoreThresholds | None = ScoreThresholds.stored_in(self.restored.description)
         self.compared = f"detections from the score threshold on ({self._thresholds})"
         print(f"score threshold: {self._thresholds}")
@@ -161,8 +178,10 @@ class _Comparison:
         else:
             found = [rows for size in batches for rows in _in_batches(detect, self._images, size)]
             pixels = None if name in IN_8_BITS else _PIXELS
-            agreements = [compare_detections(theirs, ours, pixels=pixels, thresholds=self._thresholds)
-                          for ours, theirs in zip(found, self._wanted * len(batches), strict=True)]
+            agreements = [
+                compare_detections(theirs, ours, pixels=pixels, thresholds=self._thresholds)
+                for ours, theirs in zip(found, self._wanted * len(batches), strict=True)
+            ]
         compared = sum(agreement.compared for agreement in agreements)
         share = sum(agreement.share * agreement.compared for agreement in agreements) / compared if compared else 1.0
         median, p99 = _times(lambda: detect(self._images[:1]), runs=self._config.runs) if detect else (None, None)
@@ -170,11 +189,18 @@ class _Comparison:
         loses = quality is not None and quality.ap_difference < -MOST_LOST
         lists = name == "onnx-int8" and (loses or self._config.list_layers)
         return Artifact(
-            format=name, file=path.name, megabytes=round(sum(file.stat().st_size for file in _files(path)) / 1e6, 2),
-            median_ms=median, p99_ms=p99, compared=compared // len(batches), agreement=share,
+            format=name,
+            file=path.name,
+            megabytes=round(sum(file.stat().st_size for file in _files(path)) / 1e6, 2),
+            median_ms=median,
+            p99_ms=p99,
+            compared=compared // len(batches),
+            agreement=share,
             box_difference=max((agreement.box_difference for agreement in agreements), default=0.0),
-            score_difference=max((agreement.score_difference for agreement in agreements), default=0.0), quality=quality,
-            loss=_loss(self.restored, path, calibration) if lists else None)
+            score_difference=max((agreement.score_difference for agreement in agreements), default=0.0),
+            quality=quality,
+            loss=_loss(self.restored, path, calibration) if lists else None,
+        )
 
     def _measured(self, detect: Detect) -> CocoMeasures:
         return self._evaluator.evaluate(detect_images(detect, self._index, samples=self._config.samples))
@@ -219,15 +245,20 @@ def _files(path: Path) -> list[Path]:
 
 def _quality(found: CocoMeasures, wanted: CocoMeasures) -> Quality:
     losses = {name: wanted.class_ap[name] - ap for name, ap in found.class_ap.items()}
-    return Quality(ap=found.numbers["AP"], ap50=found.numbers["AP50"],
-                   ap_difference=found.numbers["AP"] - wanted.numbers["AP"],
-                   class_losses={name: loss for name, loss in sorted(losses.items(), key=lambda entry: -entry[1])
-                                 if loss > MOST_LOST})
+    return Quality(
+        ap=found.numbers["AP"],
+        ap50=found.numbers["AP50"],
+        ap_difference=found.numbers["AP"] - wanted.numbers["AP"],
+        class_losses={
+            name: loss for name, loss in sorted(losses.items(), key=lambda entry: -entry[1]) if loss > MOST_LOST
+        },
+    )
 
 
 def _loss(restored: Restored, path: Path, calibration: CalibrationImages) -> QuantizationLoss:
-    layers, images = signal_to_noise(onnx_model(restored.detector, detects=True), onnx.load(path),
-                                     calibration.inputs(restored.resize))
+    layers, images = signal_to_noise(
+        onnx_model(restored.detector, detects=True), onnx.load(path), calibration.inputs(restored.resize)
+    )
     by_image = sorted(zip(calibration.names, images, strict=True), key=lambda entry: entry[1])
     return QuantizationLoss(layers=layers, images=dict(by_image))
 

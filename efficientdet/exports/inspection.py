@@ -72,12 +72,13 @@ def summary(restored: Restored) -> dict[str, str]:
 def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None:
     """Write a SavedModel, load it and compare its detections with those of the detector in memory.
 
-    Compares on `input_image`, else on random pixels. Raise InputError for backends other than TensorFlow, and RuntimeError if
-    the detections differ.
+    Compares on `input_image`, else on random pixels. Raise InputError for backends other than TensorFlow, and
+    RuntimeError if the detections differ.
     """
     if backend_name() != "tensorflow":
-        raise InputError("--mode=export: a SavedModel is written by the TensorFlow backend; KERAS_BACKEND is "
-                         f"{backend_name()}")
+        raise InputError(
+            f"--mode=export: a SavedModel is written by the TensorFlow backend; KERAS_BACKEND is {backend_name()}"
+        )
     from dataset.files.image_files import read_image
     from efficientdet.artifacts.saved_model import export_saved_model
     from efficientdet.inference.opened_detection import detect_with_checkpoint, saved_model_detector
@@ -92,8 +93,10 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     reloaded = saved_model_detector(folder).detect
     score_tolerance, pixels = _TOLERANCES[runtime.precision]
     agreement = compare_detections(detect([image])[0], reloaded([image])[0], pixels=pixels)
-    print(f"read back: {agreement.share:.1%} of {agreement.compared} detections agree within {pixels} pixels; "
-          f"largest difference of scores {agreement.score_difference:.2g}")
+    print(
+        f"read back: {agreement.share:.1%} of {agreement.compared} detections agree within {pixels} pixels; "
+        f"largest difference of scores {agreement.score_difference:.2g}"
+    )
     if agreement.share < _LEAST_AGREEMENT or agreement.score_difference > score_tolerance:
         raise RuntimeError(f"{folder}: the SavedModel has other detections than the detector in memory")
     if not agreement.compared:
@@ -116,9 +119,13 @@ def export_network(config: ModelConfig, path: str) -> None:
     sizes = np.int32([[height, width * 3 // 4]])
     [found] = ExportedNetwork(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes, copied)
     outputs = keras.tree.flatten(detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes))))
-    wanted = [np.asarray(output)[0] for output in outputs]  # the file of a dense detector has one more output, the best logits
-    difference = max(np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max())
-                     for ours, theirs in zip(found[: len(wanted)], wanted, strict=True))
+    wanted = [
+        np.asarray(output)[0] for output in outputs
+    ]  # the file of a dense detector has one more output, the best logits
+    difference = max(
+        np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max())
+        for ours, theirs in zip(found[: len(wanted)], wanted, strict=True)
+    )
     print(f"read back: outputs agree within {difference:.2g} of the largest")
     if not difference < _LARGEST_NETWORK_DIFFERENCE:
         raise RuntimeError(f"{path}: the file's network has other outputs than the detector in memory")
@@ -127,16 +134,22 @@ def export_network(config: ModelConfig, path: str) -> None:
 def compare_detections(ours, others, *, pixels: float | None, thresholds: ScoreThresholds | None = None) -> Agreement:
     """Compare the detections of an image with others, ignoring those with scores below the thresholds.
 
-    A detection agrees if it has a partner among the others, of its class and any score, with all four sides within `pixels`,
-    or, where these are None, with an IoU of at least SAME_OBJECT_IOU.
+    A detection agrees if it has a partner among the others, of its class and any score, with all four sides within
+    `pixels`, or, where these are None, with an IoU of at least SAME_OBJECT_IOU.
     """
-    shown, others_shown = (np.ones(len(rows.scores), bool) if thresholds is None
-                           else rows.scores >= thresholds.of(rows.category_ids) for rows in (ours, others))
+    shown, others_shown = (
+        np.ones(len(rows.scores), bool) if thresholds is None else rows.scores >= thresholds.of(rows.category_ids)
+        for rows in (ours, others)
+    )
     count, total = int(shown.sum()), int(shown.sum() + others_shown.sum())
     if not total:
         return Agreement(0, 1.0, 0.0)
     distances = np.abs(ours.boxes[:, None] - others.boxes[None]).max(axis=-1)  # [N, N']
-    near = distances <= pixels if pixels is not None else np.asarray(pairwise_iou(ours.boxes, others.boxes)) >= SAME_OBJECT_IOU
+    near = (
+        distances <= pixels
+        if pixels is not None
+        else np.asarray(pairwise_iou(ours.boxes, others.boxes)) >= SAME_OBJECT_IOU
+    )
     partners = near & (ours.category_ids[:, None] == others.category_ids[None])
     pairs = {}
     for row, others_near in enumerate(partners):  # the best score first
@@ -149,7 +162,9 @@ def compare_detections(ours, others, *, pixels: float | None, thresholds: ScoreT
     return Agreement(count, share, float(difference), max((float(distances[pair]) for pair in matched), default=0.0))
 
 
-def compare_plugin_inputs(restored: Restored, path: Path, images: Sequence[np.ndarray], *, pixels: float) -> list[Agreement]:
+def compare_plugin_inputs(
+    restored: Restored, path: Path, images: Sequence[np.ndarray], *, pixels: float
+) -> list[Agreement]:
     """Compare the inputs of the plugin in a file for TensorRT with those computed by Keras, without TensorRT.
 
     For each image these are the decoded box and the scores of every anchor.
@@ -159,18 +174,31 @@ def compare_plugin_inputs(restored: Restored, path: Path, images: Sequence[np.nd
     from efficientdet.artifacts.onnx_efficientnms import without_plugin
 
     detector, model = restored.detector, onnx.load(path)
-    activated = any(attribute.name == "score_activation" and attribute.i for node in model.graph.node
-                    for attribute in node.attribute)  # the plugin applies the sigmoid
+    activated = any(
+        attribute.name == "score_activation" and attribute.i
+        for node in model.graph.node
+        for attribute in node.attribute
+    )  # the plugin applies the sigmoid
     network = ExportedNetwork(without_plugin(model).SerializeToString(), runtime="onnxruntime")
     agreements = []
     for image in images:
         boxed, size, _ = (np.asarray(part)[None] for part in restored.resize(image))
         [(boxes, scores)] = network(boxed, size, copied)
-        wanted, probabilities = (np.asarray(values)[0] for values in detector.boxes_and_probabilities(
-            detector.outputs(boxed, size), keras.ops.convert_to_tensor(size)))
+        wanted, probabilities = (
+            np.asarray(values)[0]
+            for values in detector.boxes_and_probabilities(
+                detector.outputs(boxed, size), keras.ops.convert_to_tensor(size)
+            )
+        )
         if activated:
             scores = np.asarray(keras.ops.sigmoid(scores))
         distances = np.abs(boxes - wanted).max(axis=-1)
-        agreements.append(Agreement(len(boxes), float((distances <= pixels).mean()),
-                                    float(np.abs(scores - probabilities).max()), float(distances.max())))
+        agreements.append(
+            Agreement(
+                len(boxes),
+                float((distances <= pixels).mean()),
+                float(np.abs(scores - probabilities).max()),
+                float(distances.max()),
+            )
+        )
     return agreements

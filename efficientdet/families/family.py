@@ -20,8 +20,8 @@ Arrays = Mapping[str, np.ndarray]
 class Family:
     """A family of detectors: its models, hyperparameters, construction and published weights.
 
-    The module `family` in a folder of efficientdet/families defines one as FAMILY; another package provides one by an entry
-    point of the group `efficientdet.families`.
+    The module `family` in a folder of efficientdet/families defines one as FAMILY; another package provides one by an
+    entry point of the group `efficientdet.families`.
     """
 
     name: ClassVar[str]
@@ -34,8 +34,14 @@ class Family:
     # Number of classes of a checkpoint without class names -> row of COCO's category id 1; the next ids follow.
     coco_class_rows: ClassVar[Mapping[int, int]] = {}
 
-    def build(self, hparams: Hyperparameters, *, num_classes: int, precision: str = "float32",
-              backbone_weights: str | None = None) -> "Detector":
+    def build(
+        self,
+        hparams: Hyperparameters,
+        *,
+        num_classes: int,
+        precision: str = "float32",
+        backbone_weights: str | None = None,
+    ) -> "Detector":
         """Build a detector with random weights, or with `backbone_weights` in the backbone. Imports Keras."""
         raise NotImplementedError
 
@@ -53,8 +59,9 @@ class Family:
         """Return the augmentation of training images."""
         from dataset.input.augmentation import ScaleJitterCrop
 
-        return ScaleJitterCrop(hparams.input_size, hparams.jitter_min, hparams.jitter_max,
-                               0.5 if hparams.input_rand_hflip else 0.0)
+        return ScaleJitterCrop(
+            hparams.input_size, hparams.jitter_min, hparams.jitter_max, 0.5 if hparams.input_rand_hflip else 0.0
+        )
 
     def numbers_per_pixel(self, hparams: Hyperparameters) -> float:
         """Return the number of activations per input pixel, from which the memory is estimated."""
@@ -63,8 +70,8 @@ class Family:
     def mlperf_benchmark(self, ruleset: str | None) -> str:
         """Return the id of the MLPerf benchmark in a version of the rules such as "2.1.0".
 
-        None: the first version with such a benchmark. Raise InputError for a version without it. A family without an MLPerf
-        benchmark returns its name.
+        None: the first version with such a benchmark. Raise InputError for a version without it. A family without an
+        MLPerf benchmark returns its name.
         """
         return self.name
 
@@ -104,6 +111,8 @@ class Family:
         """Return the number of classes of a checkpoint; None if unknown. `shapes`: shapes of the network's weights."""
         return None
 
-    def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    def with_class_rows(
+        self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, np.ndarray]:
         """Select the parts of these classes, in this order, in the weights that depend on the classes."""
         return dict(arrays)

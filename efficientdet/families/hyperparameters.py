@@ -1,7 +1,8 @@
 """Hyperparameters that all families share (input, optimizer and schedule), and the checks of `--hparams`.
 
 The class of a family adds the hyperparameters of its network (families/*/hyperparameters.py). All keys are in one flat
-namespace, as in the references. Imports neither Keras nor TensorFlow, so that an error is reported before their slow import.
+namespace, as in the references. Imports neither Keras nor TensorFlow, so that an error is reported before their slow
+import.
 """
 
 import dataclasses
@@ -94,8 +95,8 @@ class ScheduleHyperparameters:
 class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHyperparameters):
     """Hyperparameters of a model and its training, without paths and settings of the machine.
 
-    The annotation of a key states its valid values (program_support/checked_fields.py). A subclass may have one level of nested
-    dataclasses, whose keys are FIELD.KEY.
+    The annotation of a key states its valid values (program_support/checked_fields.py). A subclass may have one level
+    of nested dataclasses, whose keys are FIELD.KEY.
     """
 
     GONE: ClassVar[dict[str, Gone]] = {}  # keys of the family's reference that were removed
@@ -157,10 +158,17 @@ def with_overrides(hyperparameters: Hyperparameters, overrides: dict[str, Any]) 
     owner, nested = type(hyperparameters), hyperparameters._nested()
     for key in nested:
         if key in overrides and not isinstance(overrides[key], dict):
-            raise InputError(f"hparam {key} is {shown(overrides[key])}; expected its keys, as in "
-                             f"{key}.{dataclasses.fields(nested[key])[0].name}={dataclasses.fields(nested[key])[0].default}")
-    wanted = {inner: value for key, values in overrides.items() if key in nested or not is_gone(key, values, owner.GONE)
-              for inner, value in flattened(key, values).items() if not is_gone(inner, value, owner.GONE)}
+            raise InputError(
+                f"hparam {key} is {shown(overrides[key])}; expected its keys, as in "
+                f"{key}.{dataclasses.fields(nested[key])[0].name}={dataclasses.fields(nested[key])[0].default}"
+            )
+    wanted = {
+        inner: value
+        for key, values in overrides.items()
+        if key in nested or not is_gone(key, values, owner.GONE)
+        for inner, value in flattened(key, values).items()
+        if not is_gone(inner, value, owner.GONE)
+    }
     for key in wanted:
         _check_key(key, owner)
     changed = {key: _fitted(owner, owner, key, value) for key, value in wanted.items() if "." not in key}
@@ -189,8 +197,10 @@ def height_and_width(image_size: int | str | tuple[int, int]) -> tuple[int, int]
     except (ValueError, TypeError):
         large = False
     if not large:
-        raise InputError(f"hparam image_size is {shown(image_size)}; expected a side such as 512, WIDTHxHEIGHT, or "
-                         f"HEIGHT*WIDTH, at least {SMALLEST_SIDE} pixels a side")
+        raise InputError(
+            f"hparam image_size is {shown(image_size)}; expected a side such as 512, WIDTHxHEIGHT, or "
+            f"HEIGHT*WIDTH, at least {SMALLEST_SIDE} pixels a side"
+        )
     return height, width
 
 
@@ -216,8 +226,7 @@ def _fitted(family: type[Hyperparameters], owner: type, key: str, value: Any) ->
         return None
     if key == "image_size" or tuple in kinds:
         return tuple(value) if isinstance(value, list) else value
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool) \
-            and abs(value) <= sys.float_info.max:
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
         return float(value)
     if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
@@ -229,21 +238,25 @@ def check_order(hparams: Hyperparameters, low: str, high: str, *, may_be_equal: 
     """Raise InputError if the first of two keys is not below the second (or equal to it, if that is allowed)."""
     below, above = getattr(hparams, low), getattr(hparams, high)
     if below > above or (not may_be_equal and below == above):
-        raise InputError(f"hparam {low} is {shown(below)} and {high} {shown(above)}; expected {low} "
-                         f"{'at most' if may_be_equal else 'below'} {high}")
+        raise InputError(
+            f"hparam {low} is {shown(below)} and {high} {shown(above)}; expected {low} "
+            f"{'at most' if may_be_equal else 'below'} {high}"
+        )
 
 
 def stated_classes(num_classes: int | None, class_names: ClassNames) -> str | None:
     """Return a log line about hparam num_classes, which has no effect: the records name the classes.
 
-    The references count the background as a class, or all ids up to the largest category id, and have COCO's 90 and 91 as
-    defaults. Raise InputError for any other number that differs from the data.
+    The references count the background as a class, or all ids up to the largest category id, and have COCO's 90 and 91
+    as defaults. Raise InputError for any other number that differs from the data.
     """
     named = len(class_names)
     largest = max(class_names.category_ids)
     if num_classes in (None, named):
         return None
     if num_classes not in (named + 1, largest, largest + 1, 90, 91):
-        raise InputError(f"hparam num_classes is {num_classes}; the data names {named} classes "
-                         f"({', '.join(class_names.names[:6])}{', ..' if named > 6 else ''}): leave it out")
+        raise InputError(
+            f"hparam num_classes is {num_classes}; the data names {named} classes "
+            f"({', '.join(class_names.names[:6])}{', ..' if named > 6 else ''}): leave it out"
+        )
     return f"num_classes={num_classes} counts as the reference does; the network has the {named} classes of the data"

@@ -14,7 +14,13 @@ def input_config(hparams: Hyperparameters, *, class_names: ClassNames, batch_siz
     resize = family.resize_rule(hparams)
     composition = Mosaic(resize.size, hparams.mosaic_probability) if hparams.mosaic_probability else None
     return InputConfig(
-        resize=resize, augmentation=family.augmentation(hparams), composition=composition,
+        resize=resize,
+        augmentation=family.augmentation(hparams),
+        composition=composition,
         batch_size=batch_size,
-        category_ids=class_names.category_ids, max_instances_per_image=hparams.max_instances_per_image,
-        mask_size=hparams.mask_size, train_on_crowds=hparams.train_on_crowds, **settings)
+        category_ids=class_names.category_ids,
+        max_instances_per_image=hparams.max_instances_per_image,
+        mask_size=hparams.mask_size,
+        train_on_crowds=hparams.train_on_crowds,
+        **settings,
+    )

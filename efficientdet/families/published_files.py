@@ -88,5 +88,7 @@ def published_files() -> dict[str, PublishedFile]:
 
 def table() -> list[str]:
     """Return a line for each file: short name, file name, size and content."""
-    return [f"{name:28} {file.file:42} {f'{file.size / 1e6:4.0f} MB' if file.size else '':7}  {file.holds}, {file.published}"
-            for name, file in by_short_name().items()]
+    return [
+        f"{name:28} {file.file:42} {f'{file.size / 1e6:4.0f} MB' if file.size else '':7}  {file.holds}, {file.published}"
+        for name, file in by_short_name().items()
+    ]

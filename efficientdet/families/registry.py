@@ -23,8 +23,11 @@ DEFAULT_MODEL = "efficientdet-d0"  # as in the references
 @cache
 def families() -> tuple:
     """Return every `Family`, those of this package first, sorted by name."""
-    found = [importlib.import_module(f"{folder.__name__}.{module.name}.family").FAMILY
-             for module in sorted(pkgutil.iter_modules(folder.__path__)) if module.ispkg]
+    found = [
+        importlib.import_module(f"{folder.__name__}.{module.name}.family").FAMILY
+        for module in sorted(pkgutil.iter_modules(folder.__path__))
+        if module.ispkg
+    ]
     return (*found, *(entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS))))
 
 
@@ -39,19 +42,26 @@ def family_of(model_name: str) -> Any:
         if model_name in family.presets:
             return family
     nearest = nearest_name(model_name, model_names())
-    raise InputError(f"--model_name={model_name}: expected one of {', '.join(model_names())}"
-                     + (f"; the nearest is {nearest}" if nearest else ""))
+    raise InputError(
+        f"--model_name={model_name}: expected one of {', '.join(model_names())}"
+        + (f"; the nearest is {nearest}" if nearest else "")
+    )
 
 
 def hyperparameters_of(model_name: str, overrides: Mapping[str, Any]) -> Any:
     """Return the published `Hyperparameters` of a model, changed by flat overrides {"nms_configs.method": "hard"}."""
     family = family_of(model_name)
     published = family.hyperparameters(model_name=model_name, **family.presets[model_name])
-    stored = {key: value for key, value in overrides.items() if key != "model_name"}  # stored hyperparameters contain it
+    stored = {
+        key: value for key, value in overrides.items() if key != "model_name"
+    }  # stored hyperparameters contain it
     return published.overridden(stored)
 
 
-def build_detector(hparams, *, num_classes: int, precision: str = "float32",
-                   backbone_weights: str | None = None) -> "Detector":
+def build_detector(
+    hparams, *, num_classes: int, precision: str = "float32", backbone_weights: str | None = None
+) -> "Detector":
     """Build a detector of the family of these `Hyperparameters`; see `Family.build`."""
-    return hparams.family.build(hparams, num_classes=num_classes, precision=precision, backbone_weights=backbone_weights)
+    return hparams.family.build(
+        hparams, num_classes=num_classes, precision=precision, backbone_weights=backbone_weights
+    )

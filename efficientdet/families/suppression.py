@@ -23,7 +23,12 @@ def suppression_config(nms: NmsConfigs, *, drops_equal: bool = False, **others: 
         iou_threshold = float(np.nextafter(np.float32(iou_threshold), np.float32(0)))
     unset = nms.score_thresh is None or (nms.method == "gaussian" and nms.score_thresh == 0)
     return SuppressionConfig(
-        method=nms.method, per_class=nms.per_class, candidates=nms.max_nms_inputs, max_detections=nms.max_output_size,
+        method=nms.method,
+        per_class=nms.per_class,
+        candidates=nms.max_nms_inputs,
+        max_detections=nms.max_output_size,
         iou_threshold=iou_threshold,
         score_threshold=0.001 if unset else nms.score_thresh,
-        sigma=0.5 if nms.sigma is None else nms.sigma, **others)
+        sigma=0.5 if nms.sigma is None else nms.sigma,
+        **others,
+    )

@@ -20,15 +20,23 @@ class TorchFamily(Family):
 
     body: ClassVar[str]  # prefix of the names of the ResNet's weights, such as "backbone/"
 
-    def build(self, hparams: Hyperparameters, *, num_classes: int, precision: str = "float32",
-              backbone_weights: str | None = None) -> "Detector":
+    def build(
+        self,
+        hparams: Hyperparameters,
+        *,
+        num_classes: int,
+        precision: str = "float32",
+        backbone_weights: str | None = None,
+    ) -> "Detector":
         """Build a detector with random weights. Raise InputError for `backbone_weights`.
 
         A torchvision backbone is loaded as a checkpoint, not through this argument.
         """
         if backbone_weights:
-            raise InputError(f"--backbone_init={backbone_weights}: is no file that {hparams.model_name} can start from; "
-                             f"expected torchvision's {self.imagenet_backbone(hparams)}, a checkpoint, or imagenet")
+            raise InputError(
+                f"--backbone_init={backbone_weights}: is no file that {hparams.model_name} can start from; "
+                f"expected torchvision's {self.imagenet_backbone(hparams)}, a checkpoint, or imagenet"
+            )
         return self.build_detector(hparams, num_classes=num_classes, precision=precision)
 
     def build_detector(self, hparams: Hyperparameters, *, num_classes: int, precision: str) -> "Detector":

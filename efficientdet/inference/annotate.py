@@ -55,12 +55,13 @@ class AnnotationConfig:
 def annotate(config: AnnotationConfig) -> None:
     """Detect in images, videos or a camera, and write annotated copies and detections.
 
-    The detections in images are written as COCO results with file names, and all of them in further formats if requested. Boxes
-    are in pixels of the upright image, or of the stored image without `apply_exif_orientation`; a result of an image for which
-    the two differ has a key that tells which.
+    The detections in images are written as COCO results with file names, and all of them in further formats if
+    requested. Boxes are in pixels of the upright image, or of the stored image without `apply_exif_orientation`; a
+    result of an image for which the two differ has a key that tells which.
 
     Raises:
-      InputError: before anything is written, an output would overwrite an input; at the end, an input could not be decoded.
+      InputError: before anything is written, an output would overwrite an input; at the end, an input could not be
+          decoded.
         Such inputs are skipped and reported.
     """
     inputs = config.inputs
@@ -77,11 +78,20 @@ def annotate(config: AnnotationConfig) -> None:
     files = ResultFiles(config.output_dir, names, formats=config.formats, crops=config.save_crops)
     ids, failures = image_ids([shown_path(path) for path in inputs.images]), []
     if inputs.images:
-        _annotate_images(config, outputs, ids, detect=detect, names=names, thresholds=thresholds, files=files,
-                         failures=failures)
+        _annotate_images(
+            config, outputs, ids, detect=detect, names=names, thresholds=thresholds, files=files, failures=failures
+        )
     if videos or inputs.camera is not None:
-        _annotate_videos(config, videos, max(ids, default=0) + 1, detect=detect, names=names, thresholds=thresholds,
-                         files=files, failures=failures)
+        _annotate_videos(
+            config,
+            videos,
+            max(ids, default=0) + 1,
+            detect=detect,
+            names=names,
+            thresholds=thresholds,
+            files=files,
+            failures=failures,
+        )
     files.write()
     for failure in failures:
         print(f"skipped: {printable(failure)}")
@@ -89,12 +99,23 @@ def annotate(config: AnnotationConfig) -> None:
         count = len(inputs.images) + len(videos)
         noun = "images and videos" if inputs.images and videos else "images" if inputs.images else "videos"
         done = len(failures) < count
-        raise InputError(f"{len(failures) if done else 'none'} of {count} {noun} could {'not ' if done else ''}be decoded; the "
-                         f"first: {failures[0]}")
+        raise InputError(
+            f"{len(failures) if done else 'none'} of {count} {noun} could {'not ' if done else ''}be decoded; the "
+            f"first: {failures[0]}"
+        )
 
 
-def _annotate_images(config: AnnotationConfig, outputs: Sequence[Path], ids: Sequence[int], *, detect: Detect,
-                     names: ClassNames, thresholds: ScoreThresholds, files: ResultFiles, failures: list[str]) -> None:
+def _annotate_images(
+    config: AnnotationConfig,
+    outputs: Sequence[Path],
+    ids: Sequence[int],
+    *,
+    detect: Detect,
+    names: ClassNames,
+    thresholds: ScoreThresholds,
+    files: ResultFiles,
+    failures: list[str],
+) -> None:
     file_names = distinct_names([shown_path(path) for path in config.inputs.images])
     results, found, drawn = [], 0, 0
     with Progress("infer", total=len(outputs), noun="image") as progress:
@@ -107,22 +128,45 @@ def _annotate_images(config: AnnotationConfig, outputs: Sequence[Path], ids: Seq
                 results += [{**result, **of_image} for result in results_json(rows.with_image_id(ids[number]))]
                 shown = rows.drawn(thresholds.of(rows.category_ids), config.max_boxes)
                 orientation = 1 if config.apply_exif_orientation else image.orientation
-                _draw(image.pixels, shown, outputs[number], names=names, orientation=orientation,
-                      shorter_side=None if config.tiling is None else min(config.tiling.size))
-                files.add(outputs[number].stem, file_names[number], ids[number], pixels=image.pixels, rows=shown,
-                          orientation=orientation)
+                _draw(
+                    image.pixels,
+                    shown,
+                    outputs[number],
+                    names=names,
+                    orientation=orientation,
+                    shorter_side=None if config.tiling is None else min(config.tiling.size),
+                )
+                files.add(
+                    outputs[number].stem,
+                    file_names[number],
+                    ids[number],
+                    pixels=image.pixels,
+                    rows=shown,
+                    orientation=orientation,
+                )
                 found, drawn = found + 1, drawn + len(shown.scores)
             progress.advance(len(images), images=len(images))
     with telling_write_errors(Path(config.output_dir) / DETECTIONS_FILE):
         write_results(Path(config.output_dir) / DETECTIONS_FILE, results)
     if found:
         highest = f" (highest score {max(result['score'] for result in results):.3g})" if results else ""
-        print(f"images: {found}, detections drawn: {drawn} of {len(results)}{highest}; "
-              f"{config.output_dir}/{DETECTIONS_FILE} holds all")
+        print(
+            f"images: {found}, detections drawn: {drawn} of {len(results)}{highest}; "
+            f"{config.output_dir}/{DETECTIONS_FILE} holds all"
+        )
 
 
-def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id: int, *, detect: Detect, names: ClassNames,
-                     thresholds: ScoreThresholds, files: ResultFiles, failures: list[str]) -> None:
+def _annotate_videos(
+    config: AnnotationConfig,
+    videos: dict[str, Path],
+    first_id: int,
+    *,
+    detect: Detect,
+    names: ClassNames,
+    thresholds: ScoreThresholds,
+    files: ResultFiles,
+    failures: list[str],
+) -> None:
     """Annotate videos; frames are named STEM_000001 etc. and have image ids from `first_id` on."""
     from efficientdet.inference.video import UnreadableVideo, VideoConfig, annotate_video
 
@@ -130,13 +174,23 @@ def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id
     sources = videos if camera is None else {camera: Path(config.output_dir, f"camera_{camera}.mp4")}
     ids = itertools.count(first_id)
     for source, target in sources.items():
+
         def add(number: int, frame: np.ndarray, rows: DetectionRows, stem: str = target.stem) -> None:
             files.add(f"{stem}_{number:06d}", None, next(ids), pixels=frame, rows=rows)
 
         try:
             annotate_video(
-                VideoConfig(source=source, output_video=str(target), batch_size=config.batch_size, thresholds=thresholds,
-                            max_boxes=config.max_boxes), _in_tiles(config, detect), names, found=add)
+                VideoConfig(
+                    source=source,
+                    output_video=str(target),
+                    batch_size=config.batch_size,
+                    thresholds=thresholds,
+                    max_boxes=config.max_boxes,
+                ),
+                _in_tiles(config, detect),
+                names,
+                found=add,
+            )
         except UnreadableVideo as error:
             failures.append(str(error))
 
@@ -161,8 +215,10 @@ def _output_paths(config: AnnotationConfig, sources: Sequence[str], suffix: str)
     for path in paths:
         if os.path.realpath(path) in originals:
             kind = "image" if suffix == ".jpg" else "video"
-            raise InputError(f"--output_dir={config.output_dir}: the output {path.name} would overwrite the {kind} {path}; "
-                             "expected another folder")
+            raise InputError(
+                f"--output_dir={config.output_dir}: the output {path.name} would overwrite the {kind} {path}; "
+                "expected another folder"
+            )
     return paths
 
 
@@ -173,8 +229,10 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
         try:
             image = read_input(path)
             if max(image.pixels.shape) > _LARGEST_SIDE:
-                raise InputError(f"{path}: cannot be saved (it has a side of {max(image.pixels.shape)} pixels, a JPEG "
-                                 f"{_LARGEST_SIDE} at most)")
+                raise InputError(
+                    f"{path}: cannot be saved (it has a side of {max(image.pixels.shape)} pixels, a JPEG "
+                    f"{_LARGEST_SIDE} at most)"
+                )
         except InputError as error:
             failures.append(str(error))
             continue
@@ -208,23 +266,36 @@ def _opened(config: AnnotationConfig) -> OpenedModel:
         from efficientdet.artifacts.saved_model import export_saved_model
 
         restored, _ = open_model(config.model)
-        export_saved_model(restored.detector, config.saved_model_dir, description=restored.description, resize=restored.resize)
+        export_saved_model(
+            restored.detector, config.saved_model_dir, description=restored.description, resize=restored.resize
+        )
         print(f"wrote {config.saved_model_dir}")
     else:
         start_runtime(precision=config.model.precision, amp=config.model.amp, use_xla=config.model.use_xla)
     return saved_model_detector(config.saved_model_dir)
 
 
-def _draw(pixels: np.ndarray, rows: DetectionRows, path: Path, *, names: ClassNames, orientation: int,
-          shorter_side: int | None) -> None:
+def _draw(
+    pixels: np.ndarray,
+    rows: DetectionRows,
+    path: Path,
+    *,
+    names: ClassNames,
+    orientation: int,
+    shorter_side: int | None,
+) -> None:
     """Write the image with detections.
 
-    Its pixels are in the coordinate system of the boxes in detections.json. An EXIF `orientation` other than 1 is kept, and the
-    labels are drawn so that they are upright in a viewer that applies it.
+    Its pixels are in the coordinate system of the boxes in detections.json. An EXIF `orientation` other than 1 is kept,
+    and the labels are drawn so that they are upright in a viewer that applies it.
     """
     drawn = draw_detections(
-        upright_image(pixels, orientation), upright_boxes(rows.boxes, orientation, size=pixels.shape[:2]),
-        classes=np.searchsorted(names.category_ids, rows.category_ids), names=names.names, scores=rows.scores,
+        upright_image(pixels, orientation),
+        upright_boxes(rows.boxes, orientation, size=pixels.shape[:2]),
+        classes=np.searchsorted(names.category_ids, rows.category_ids),
+        names=names.names,
+        scores=rows.scores,
         shorter_side=shorter_side,
-        masks=None if rows.masks is None else DecodedMasks(rows.masks, lambda mask: upright_image(mask, orientation)))
+        masks=None if rows.masks is None else DecodedMasks(rows.masks, lambda mask: upright_image(mask, orientation)),
+    )
     write_output(path, encode_image(stored_image(drawn, orientation), "JPEG", quality=92, orientation=orientation))

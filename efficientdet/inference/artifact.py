@@ -19,7 +19,9 @@ def artifact_runtime(path: str, runtime: str, *, asked_by: str) -> str:
         raise InputError(f"{asked_by}: {path} is not a self-contained detector written by export.py")
     runtime = kind.runtimes[0] if runtime == "keras" else runtime
     if runtime not in kind.runtimes:
-        raise InputError(f"{asked_by}: {path} is a file of {kind.name}; {runtime} cannot run it, {kind.runtimes[0]} can")
+        raise InputError(
+            f"{asked_by}: {path} is a file of {kind.name}; {runtime} cannot run it, {kind.runtimes[0]} can"
+        )
     require_package(runtime, asked_by=asked_by)
     return runtime
 
@@ -27,10 +29,12 @@ def artifact_runtime(path: str, runtime: str, *, asked_by: str) -> str:
 def artifact_detection(path: str, *, runtime: str) -> OpenedModel:
     """Open a file of export.py with the result of `artifact_runtime`. Raises InputError for other files."""
     model, metadata = read_artifact(path)
-    detector = ArtifactDetector(ExportedNetwork(model, runtime=runtime, path=path), path=path,
-                                class_count=len(metadata.class_names))
-    return OpenedModel.of(ResizingDetector(detector, resize=metadata.resize, description=metadata.description),
-                          metadata.description)
+    detector = ArtifactDetector(
+        ExportedNetwork(model, runtime=runtime, path=path), path=path, class_count=len(metadata.class_names)
+    )
+    return OpenedModel.of(
+        ResizingDetector(detector, resize=metadata.resize, description=metadata.description), metadata.description
+    )
 
 
 class ArtifactDetector(BatchDetector):
@@ -48,12 +52,15 @@ class ArtifactDetector(BatchDetector):
         """Return the detections of one image, copied because the next outputs overwrite them."""
         shapes = [values.shape for values in outputs]
         if len(shapes) < 3 or shapes[:3] != [(*shapes[1][:1], 4), shapes[1][:1], shapes[1][:1]]:
-            raise InputError(f"{self._path}: returns {', '.join(map(str, map(list, shapes)))} for an image; expected boxes "
-                             "[D, 4], scores [D] and classes [D]")
+            raise InputError(
+                f"{self._path}: returns {', '.join(map(str, map(list, shapes)))} for an image; expected boxes "
+                "[D, 4], scores [D] and classes [D]"
+            )
         boxes, scores, classes, *masks = copied(outputs, size)
         found = classes[scores > 0]
         if found.size and not 0 <= found.min() <= found.max() < self._class_count:
-            raise InputError(f"{self._path}: returns classes {found.min()} to {found.max()}; expected 0 to "
-                             f"{self._class_count - 1}")
+            raise InputError(
+                f"{self._path}: returns classes {found.min()} to {found.max()}; expected 0 to {self._class_count - 1}"
+            )
         valid = (scores > 0) & np.isfinite(boxes).all(axis=-1)  # before they are clipped to the image
         return Detections(boxes, scores, classes, valid, masks[0] if masks else None)

@@ -45,8 +45,10 @@ class ImageDetections:
         return len(self.scores)
 
     def __repr__(self) -> str:
-        found = [f"\n  {name} {score:.2f} at {' '.join(f'{side:.1f}' for side in box)}"
-                 for name, score, box in zip(self.names, self.scores, self.boxes, strict=True)]
+        found = [
+            f"\n  {name} {score:.2f} at {' '.join(f'{side:.1f}' for side in box)}"
+            for name, score, box in zip(self.names, self.scores, self.boxes, strict=True)
+        ]
         more = [f"\n  and {len(self) - _MOST_SHOWN} more"] if len(self) > _MOST_SHOWN else []
         return "".join([f"ImageDetections: {len(self)} object{'s' * (len(self) != 1)}", *found[:_MOST_SHOWN], *more])
 
@@ -61,9 +63,16 @@ class ImageDetections:
         """
         ids = self.class_names.category_ids if self.class_names else sorted({*self.category_ids.tolist()})
         names = dict(zip(self.category_ids.tolist(), self.names, strict=True))
-        return Image.fromarray(draw_detections(
-            self._image_pixels(image), self.boxes[:, [1, 0, 3, 2]], classes=np.searchsorted(ids, self.category_ids),
-            names=[names.get(number, "") for number in ids], scores=self.scores, masks=self.masks))
+        return Image.fromarray(
+            draw_detections(
+                self._image_pixels(image),
+                self.boxes[:, [1, 0, 3, 2]],
+                classes=np.searchsorted(ids, self.category_ids),
+                names=[names.get(number, "") for number in ids],
+                scores=self.scores,
+                masks=self.masks,
+            )
+        )
 
     def save(self, path: str | os.PathLike[str], image: AnyImage | None = None) -> Path:
         """Write what `draw` returns as a JPEG or PNG file, creating its folder; return the path.
@@ -87,8 +96,11 @@ class ImageDetections:
     def to_coco(self, image_id: int = 0) -> list[dict]:
         """Return COCO results: image_id, category_id, bbox [x, y, width, height], score and, with masks, segmentation."""
         masks = None if self.masks is None else [run_lengths(mask) for mask in self.masks]
-        return results_json(DetectionRows.of_image(self.boxes[:, [1, 0, 3, 2]], self.scores, self.category_ids, masks=masks,
-                                                   image_id=image_id))
+        return results_json(
+            DetectionRows.of_image(
+                self.boxes[:, [1, 0, 3, 2]], self.scores, self.category_ids, masks=masks, image_id=image_id
+            )
+        )
 
     def to_supervision(self) -> "supervision.Detections":
         """Return `supervision.Detections` with category ids as class_id and names as data["class_name"].
@@ -100,8 +112,13 @@ class ImageDetections:
             import supervision
         except ImportError as error:
             raise InputError("to_supervision() needs the package supervision: pip install supervision") from error
-        return supervision.Detections(xyxy=self.boxes, confidence=self.scores, class_id=self.category_ids, mask=self.masks,
-                                      data={"class_name": np.array(self.names, str)})
+        return supervision.Detections(
+            xyxy=self.boxes,
+            confidence=self.scores,
+            class_id=self.category_ids,
+            mask=self.masks,
+            data={"class_name": np.array(self.names, str)},
+        )
 
     def _image_pixels(self, image: AnyImage | None) -> np.ndarray:
         image = self.image if image is None else image
@@ -121,11 +138,14 @@ class ImageDetections:
 class LoadedDetector:
     """A detector with its weights; made by `efficientdet.load_detector`."""
 
-    def __init__(self, detect: Detect, class_names: ClassNames, thresholds: ScoreThresholds | None = None, *, batch_size: int):
+    def __init__(
+        self, detect: Detect, class_names: ClassNames, thresholds: ScoreThresholds | None = None, *, batch_size: int
+    ):
         """Wrap a detection function.
 
         Args:
-          detect: detects in up to `batch_size` images, with the categories of `class_names`; available as an attribute for
+          detect: detects in up to `batch_size` images, with the categories of `class_names`; available as an attribute
+              for
             users of result rows.
           class_names: the categories.
           thresholds: the scores from which `predict` returns detections.
@@ -134,14 +154,19 @@ class LoadedDetector:
         self.detect, self.class_names, self._batch_size = detect, class_names, batch_size
         self.thresholds = thresholds or ScoreThresholds()
 
-    def predict(self, images: AnyImage | Sequence[AnyImage], *, min_score: float | None = None) -> list[ImageDetections]:
+    def predict(
+        self, images: AnyImage | Sequence[AnyImage], *, min_score: float | None = None
+    ) -> list[ImageDetections]:
         """Detect in one or several images; return a list with one result per image, in their order.
 
         Args:
-          images: file names, PIL images or arrays [h, w, 3] uint8 (RGB), mixed and of any sizes. The EXIF orientation of files
+          images: file names, PIL images or arrays [h, w, 3] uint8 (RGB), mixed and of any sizes. The EXIF orientation
+              of files
             is applied, and boxes refer to the upright image; PIL images and arrays are used unchanged.
-          min_score: lowest score of the returned detections for all classes; 0 returns all. None: the threshold of the best F1
-            of each class on the validation data if the model stores it, else 0.4; `print(detector.thresholds)` shows it.
+          min_score: lowest score of the returned detections for all classes; 0 returns all. None: the threshold of the
+              best F1
+            of each class on the validation data if the model stores it, else 0.4; `print(detector.thresholds)` shows
+            it.
 
         Raises:
           InputError: an input is not an image.
@@ -151,8 +176,14 @@ class LoadedDetector:
         for batch in _batches(inputs, self._batch_size):
             for rows, pixels in zip(self.detect(batch), batch, strict=True):
                 least = self.thresholds.of(rows.category_ids) if min_score is None else min_score
-                found.append(_result(rows.chosen(np.asarray(rows.scores) >= least), self.class_names,
-                                     size=pixels.shape[:2], image=next(given)))
+                found.append(
+                    _result(
+                        rows.chosen(np.asarray(rows.scores) >= least),
+                        self.class_names,
+                        size=pixels.shape[:2],
+                        image=next(given),
+                    )
+                )
         return found
 
 
@@ -180,7 +211,9 @@ def _pixels(image, number: int) -> np.ndarray:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise InputError(f"image {number} cannot be decoded ({reason})") from error
     if not isinstance(image, np.ndarray):
-        raise InputError(f"image {number} is of type {type(image).__name__}; expected a file name, a PIL image or an array")
+        raise InputError(
+            f"image {number} is of type {type(image).__name__}; expected a file name, a PIL image or an array"
+        )
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
         raise InputError(f"image {number} is {image.dtype} {list(image.shape)}; expected uint8 [height, width, 3]")
     return np.ascontiguousarray(image)
@@ -190,7 +223,11 @@ def _result(rows: DetectionRows, class_names: ClassNames, *, size: tuple[int, in
     """Return the detections of one image of `size` (height, width)."""
     name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
     return ImageDetections(
-        image=image, class_names=class_names,
-        boxes=np.asarray(rows.boxes, np.float32)[:, [1, 0, 3, 2]], scores=np.asarray(rows.scores, np.float32),
-        category_ids=np.asarray(rows.category_ids, np.int64), names=tuple(name_of[int(number)] for number in rows.category_ids),
-        masks=None if rows.masks is None else np.array([decoded(mask) for mask in rows.masks], bool).reshape(-1, *size))
+        image=image,
+        class_names=class_names,
+        boxes=np.asarray(rows.boxes, np.float32)[:, [1, 0, 3, 2]],
+        scores=np.asarray(rows.scores, np.float32),
+        category_ids=np.asarray(rows.category_ids, np.int64),
+        names=tuple(name_of[int(number)] for number in rows.category_ids),
+        masks=None if rows.masks is None else np.array([decoded(mask) for mask in rows.masks], bool).reshape(-1, *size),
+    )

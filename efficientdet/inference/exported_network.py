@@ -19,7 +19,9 @@ _MOST_STREAMS = 8  # each has its own activations: about 200 MB for D0 at 512
 _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
 
 Outputs = tuple[np.ndarray, ...]  # outputs for one image in the order of the file, without the batch dimension
-Run = Callable[[np.ndarray, np.ndarray], Outputs]  # images [1, H, W, 3] and sizes [1, 2]; the next call may overwrite them
+Run = Callable[
+    [np.ndarray, np.ndarray], Outputs
+]  # images [1, H, W, 3] and sizes [1, 2]; the next call may overwrite them
 Result = TypeVar("Result")
 Postprocess = Callable[[Outputs, np.ndarray], Result]  # takes the outputs of one image and its size [2]
 
@@ -27,9 +29,9 @@ Postprocess = Callable[[Outputs, np.ndarray], Result]  # takes the outputs of on
 class ExportedNetwork:
     """A file of `onnx_model`, or another artifact, as a function, with the file's content as its weights.
 
-    For a single image each layer uses all cores. The images of a batch run in parallel, each on its share of the cores: layer
-    outputs stay in the cache of the core that uses them, and the post-processing of one image overlaps with the network of
-    another. A batch as one tensor is slower on a CPU.
+    For a single image each layer uses all cores. The images of a batch run in parallel, each on its share of the cores:
+    layer outputs stay in the cache of the core that uses them, and the post-processing of one image overlaps with the
+    network of another. A batch as one tensor is slower on a CPU.
     """
 
     def __init__(self, model: ModelContent, *, runtime: str, cores: int | None = None, path: str | None = None):
@@ -49,7 +51,8 @@ class ExportedNetwork:
     def __call__(self, images: np.ndarray, sizes: np.ndarray, postprocess: Postprocess[Result]) -> list[Result]:
         """Return the results of `postprocess` for the outputs and size of each image.
 
-        images: uint8 [B, H, W, 3]; sizes: int32 [B, 2]. `postprocess` is called in a thread and must copy the outputs that it
+        images: uint8 [B, H, W, 3]; sizes: int32 [B, 2]. `postprocess` is called in a thread and must copy the outputs
+            that it
         keeps, because the next image overwrites them.
         """
         inputs = [(images[i : i + 1], sizes[i : i + 1]) for i in range(len(images))]
@@ -92,7 +95,9 @@ class ExportedNetwork:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             reason = printable(" ".join(" ".join(lines[-3:]).split()))  # it may contain names of the user's file
             reason = reason if len(reason) <= 300 else f"..{reason[-300:]}"  # the cause is at the end
-            raise InputError(f"{self._path}: {self._runtime} cannot {what} it ({reason}); is the file complete?") from error
+            raise InputError(
+                f"{self._path}: {self._runtime} cannot {what} it ({reason}); is the file complete?"
+            ) from error
 
 
 def copied(outputs: Outputs, size: np.ndarray) -> Outputs:
@@ -104,7 +109,9 @@ def _onnxruntime(model: bytes, streams: int, threads: int) -> list[Run]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = streams * (threads - 1) + 1  # of all streams together; each also uses its caller's thread
+    options.intra_op_num_threads = (
+        streams * (threads - 1) + 1
+    )  # of all streams together; each also uses its caller's thread
     options.log_severity_level = 3
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_free_dimension_override_by_name("B", 1)  # with known shapes it fuses sums with convolutions
@@ -129,7 +136,9 @@ class _BoundOutputs:
 
     def __init__(self, session):
         self._session, self._binding = session, session.io_binding()
-        buffers = {output.name: np.empty((1, *output.shape[1:]), _DTYPES[output.type]) for output in session.get_outputs()}
+        buffers = {
+            output.name: np.empty((1, *output.shape[1:]), _DTYPES[output.type]) for output in session.get_outputs()
+        }
         for name, buffer in buffers.items():
             self._binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
         self._outputs = tuple(buffer[0] for buffer in buffers.values())
@@ -148,14 +157,25 @@ def _openvino(model: ModelContent, streams: int, threads: int) -> list[Run]:
 
     core = openvino.Core()
     network = core.read_model(*model) if isinstance(model, tuple) else core.read_model(model)
-    network.reshape({port.any_name: [1, *(dimension.get_length() for dimension in list(port.partial_shape)[1:])]
-                     for port in network.inputs})
-    compiled = core.compile_model(network, "CPU", {
-        "PERFORMANCE_HINT": "LATENCY" if streams == 1 else "THROUGHPUT", "INFERENCE_PRECISION_HINT": "f32",
-        "NUM_STREAMS": streams, "INFERENCE_NUM_THREADS": streams * threads})
+    network.reshape(
+        {
+            port.any_name: [1, *(dimension.get_length() for dimension in list(port.partial_shape)[1:])]
+            for port in network.inputs
+        }
+    )
+    compiled = core.compile_model(
+        network,
+        "CPU",
+        {
+            "PERFORMANCE_HINT": "LATENCY" if streams == 1 else "THROUGHPUT",
+            "INFERENCE_PRECISION_HINT": "f32",
+            "NUM_STREAMS": streams,
+            "INFERENCE_NUM_THREADS": streams * threads,
+        },
+    )
     ready = [_OpenvinoRequest(compiled) for _ in range(streams)]
-    # OpenVINO's Python module creates tables in its first call; two threads that do this at the same time deadlock (one holds
-    # the interpreter lock, the other the table's lock).
+    # OpenVINO's Python module creates tables in its first call; two threads that do this at the same time deadlock (one
+    # holds the interpreter lock, the other the table's lock).
     ready[0](**{port.any_name: np.zeros(tuple(port.shape), port.element_type.to_dtype()) for port in compiled.inputs})
     return ready
 
@@ -172,7 +192,9 @@ class _OpenvinoRequest:
 
 
 def _litert(model: ModelContent, streams: int, threads: int) -> list[Run]:
-    return [_LitertInterpreters(model if isinstance(model, tuple) else (model,), threads=threads) for _ in range(streams)]
+    return [
+        _LitertInterpreters(model if isinstance(model, tuple) else (model,), threads=threads) for _ in range(streams)
+    ]
 
 
 class _LitertInterpreters:

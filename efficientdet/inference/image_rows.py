@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from dataset.input.host_resize import HostResize
     from dataset.input.resize import ResizeRule
 
-Detect = Callable[[list[np.ndarray]], list[DetectionRows]]  # detections of each image [h, w, 3] uint8, highest score first
+Detect = Callable[
+    [list[np.ndarray]], list[DetectionRows]
+]  # detections of each image [h, w, 3] uint8, highest score first
 
 
 class OpenedModel(NamedTuple):
@@ -60,8 +62,14 @@ def fetched(found: Detections) -> Detections:
 class ResizingDetector:
     """Detection in images of any size, which `resize` converts to network inputs."""
 
-    def __init__(self, predict: BatchDetector, *, resize: "ResizeRule | HostResize", description: Description,
-                 batch_size: int = 1):
+    def __init__(
+        self,
+        predict: BatchDetector,
+        *,
+        resize: "ResizeRule | HostResize",
+        description: Description,
+        batch_size: int = 1,
+    ):
         """Wrap a detector; batch_size: the size to which batches are padded, for compiled networks."""
         self._predict, self._resize, self._description, self._batch_size = predict, resize, description, batch_size
         self._category_ids = np.array(ClassNames.from_categories(description.categories).category_ids, np.int64)
@@ -76,20 +84,38 @@ class ResizingDetector:
     def _rows(self, found: Detections, number: int, image: np.ndarray) -> DetectionRows:
         valid = found.valid[number]
         return rows_of_image(
-            found.boxes[number][valid], found.scores[number][valid], self._category_ids[found.classes[number][valid]],
-            image=image, masks=None if found.masks is None else found.masks[number][valid], description=self._description)
+            found.boxes[number][valid],
+            found.scores[number][valid],
+            self._category_ids[found.classes[number][valid]],
+            image=image,
+            masks=None if found.masks is None else found.masks[number][valid],
+            description=self._description,
+        )
 
 
-def rows_of_signature(outputs: Mapping[str, np.ndarray], image: np.ndarray, *, description: Description) -> DetectionRows:
+def rows_of_signature(
+    outputs: Mapping[str, np.ndarray], image: np.ndarray, *, description: Description
+) -> DetectionRows:
     """Return the outputs of a SavedModel for one image as rows; `masks` [D, S, S] are optional."""
     count = int(outputs["count"])
     masks = outputs["masks"][:count] if "masks" in outputs else None
-    return rows_of_image(*(outputs[name][:count] for name in ("boxes", "scores", "classes")), image=image, masks=masks,
-                         description=description)
+    return rows_of_image(
+        *(outputs[name][:count] for name in ("boxes", "scores", "classes")),
+        image=image,
+        masks=masks,
+        description=description,
+    )
 
 
-def rows_of_image(boxes: np.ndarray, scores: np.ndarray, category_ids: np.ndarray, *, image: np.ndarray,
-                  masks: np.ndarray | None, description: Description) -> DetectionRows:
+def rows_of_image(
+    boxes: np.ndarray,
+    scores: np.ndarray,
+    category_ids: np.ndarray,
+    *,
+    image: np.ndarray,
+    masks: np.ndarray | None,
+    description: Description,
+) -> DetectionRows:
     """Return rows of an image [h, w, 3]; masks [N, S, S] within the boxes are pasted as the description specifies.
 
     NaN or infinite boxes, as from a network with NaN weights, are dropped, because JSON cannot represent them.
@@ -97,6 +123,10 @@ def rows_of_image(boxes: np.ndarray, scores: np.ndarray, category_ids: np.ndarra
     finite = np.isfinite(boxes).all(axis=1)
     boxes, pasted = boxes[finite], None
     if masks is not None:  # files of older versions do not store the rule
-        pasted = pasted_run_lengths(masks[finite], boxes, size=image.shape[:2],
-                                    in_whole_pixels=description.hparams.get("masks_in_whole_pixels", False))
+        pasted = pasted_run_lengths(
+            masks[finite],
+            boxes,
+            size=image.shape[:2],
+            in_whole_pixels=description.hparams.get("masks_in_whole_pixels", False),
+        )
     return DetectionRows.of_image(boxes, scores[finite], category_ids[finite], masks=pasted)

@@ -23,15 +23,17 @@ class Inputs(NamedTuple):
 def find_inputs(names: Sequence[str]) -> Inputs:
     """Return the files of paths, folders (their images) and globs, or a camera.
 
-    `-` is an image on the standard input; a number that is not a file is a camera. Raises InputError for a name without a
-    match, and for a camera together with other inputs.
+    `-` is an image on the standard input; a number that is not a file is a camera. Raises InputError for a name without
+    a match, and for a camera together with other inputs.
     """
     images: dict[str, None] = {}
     videos: dict[str, None] = {}
     for name in names:
         if name.isascii() and name.isdecimal() and not Path(name).exists():
             if len(names) > 1 or len(name) > 4:
-                raise InputError(f"--image_path={name}: is a camera, not a file; expected a single camera, numbered from 0")
+                raise InputError(
+                    f"--image_path={name}: is a camera, not a file; expected a single camera, numbered from 0"
+                )
             return Inputs(camera=int(name))
         for file in (name,) if name == STANDARD_INPUT else find_images([name]):
             found = videos if Path(file).suffix.lower() in VIDEO_SUFFIXES else images

@@ -17,9 +17,17 @@ _FOR_CHECKPOINTS = "model_name, class_names, hparams, precision"
 
 
 def load_detector(
-    path: str | os.PathLike[str], *, runtime: Runtime = "keras", model_name: str | None = None,
-    class_names: Sequence[str] | None = None, hparams: Mapping[str, Any] | None = None, averaged: bool = True,
-    batch_size: int = 1, precision: str | None = None, use_xla: bool | None = None, int8_images: Sequence[str] = (),
+    path: str | os.PathLike[str],
+    *,
+    runtime: Runtime = "keras",
+    model_name: str | None = None,
+    class_names: Sequence[str] | None = None,
+    hparams: Mapping[str, Any] | None = None,
+    averaged: bool = True,
+    batch_size: int = 1,
+    precision: str | None = None,
+    use_xla: bool | None = None,
+    int8_images: Sequence[str] = (),
 ) -> "LoadedDetector":
     """Load the detector of a checkpoint, of a folder with a SavedModel, or of a file of export.py.
 
@@ -52,11 +60,15 @@ def load_detector(
         raise InputError(f"batch_size={batch_size}: expected at least 1")
     if kind := kind_of(path):
         if model_name or class_names or hparams or precision or int8_images:
-            raise InputError(f"{path}: is a file of {kind.name}, which runs as it is: {_FOR_CHECKPOINTS} and int8_images are "
-                             "for checkpoints")
+            raise InputError(
+                f"{path}: is a file of {kind.name}, which runs as it is: {_FOR_CHECKPOINTS} and int8_images are "
+                "for checkpoints"
+            )
         return _artifact(path, runtime=runtime, batch_size=batch_size)
     if exported and (runtime != "keras" or model_name or class_names or hparams or precision):
-        raise InputError(f"{path}: is a SavedModel, which runs as it is: {_FOR_CHECKPOINTS} and runtime are for checkpoints")
+        raise InputError(
+            f"{path}: is a SavedModel, which runs as it is: {_FOR_CHECKPOINTS} and runtime are for checkpoints"
+        )
     _check_runtime(runtime, int8_images=int8_images)
     prefix = None if exported else checkpoint_prefix(local_path(path))
     from efficientdet.devices.runtime_environment import prepare_environment
@@ -71,10 +83,22 @@ def load_detector(
         return LoadedDetector(*saved_model_detector(path), batch_size=batch_size)
 
     names = ClassNames.numbered(class_names) if class_names else None
-    opened = detect_with_model(ModelConfig(
-        ckpt_path=prefix, model_name=model_name or DEFAULT_MODEL, model_name_given=model_name is not None, class_names=names,
-        overrides=dict(hparams or {}), averaged=averaged, precision=precision, use_xla=use_xla, runtime=runtime,
-        int8_images=tuple(int8_images)), batch_size=batch_size, owns_process=False)
+    opened = detect_with_model(
+        ModelConfig(
+            ckpt_path=prefix,
+            model_name=model_name or DEFAULT_MODEL,
+            model_name_given=model_name is not None,
+            class_names=names,
+            overrides=dict(hparams or {}),
+            averaged=averaged,
+            precision=precision,
+            use_xla=use_xla,
+            runtime=runtime,
+            int8_images=tuple(int8_images),
+        ),
+        batch_size=batch_size,
+        owns_process=False,
+    )
     return LoadedDetector(*opened, batch_size=batch_size)
 
 

@@ -13,28 +13,47 @@ from object_detection.coco.results import DetectionRows
 
 
 def detect_with_checkpoint(
-    restored: Restored, *, batch_size: int, compiled: bool, runtime: str = "keras", int8_images: tuple[str, ...] = (),
+    restored: Restored,
+    *,
+    batch_size: int,
+    compiled: bool,
+    runtime: str = "keras",
+    int8_images: tuple[str, ...] = (),
     network: ExportedNetwork | None = None,
 ) -> OpenedModel:
     """Return the detection of a restored detector in up to `batch_size` images at a time, resized by its rule.
 
     `network` replaces the detector's own network.
     """
-    predict = (build_predict(restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images,
-                             resize=restored.resize)
-               if network is None else HostDetector(restored.detector, network))
-    return OpenedModel.of(ResizingDetector(predict, resize=restored.resize, description=restored.description,
-                                           batch_size=batch_size), restored.description)
+    predict = (
+        build_predict(
+            restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images, resize=restored.resize
+        )
+        if network is None
+        else HostDetector(restored.detector, network)
+    )
+    return OpenedModel.of(
+        ResizingDetector(predict, resize=restored.resize, description=restored.description, batch_size=batch_size),
+        restored.description,
+    )
 
 
-def detect_with_model(config: ModelConfig, *, batch_size: int, owns_process: bool = True, once: bool = False) -> OpenedModel:
+def detect_with_model(
+    config: ModelConfig, *, batch_size: int, owns_process: bool = True, once: bool = False
+) -> OpenedModel:
     """Open a model and return its detection in up to `batch_size` images at a time.
 
-    once: whether the network runs a single time. On a CPU, tracing and compiling it would then take longer than the run.
+    once: whether the network runs a single time. On a CPU, tracing and compiling it would then take longer than the
+    run.
     """
     restored, runtime = open_model(config, owns_process=owns_process)
-    opened = detect_with_checkpoint(restored, batch_size=batch_size, compiled=runtime.use_xla, runtime=config.runtime,
-                                    int8_images=config.int8_images)
+    opened = detect_with_checkpoint(
+        restored,
+        batch_size=batch_size,
+        compiled=runtime.use_xla,
+        runtime=config.runtime,
+        int8_images=config.int8_images,
+    )
     on_cpu = restored.detector.detects_on_host and not runtime.use_xla and tensorflow_cpu.applies()
     if once and config.runtime == "keras" and on_cpu:
         return opened._replace(detect=tensorflow_cpu.run_eagerly(opened.detect))
@@ -67,5 +86,9 @@ class SavedModelDetector:
 
     def _rows(self, images: list[np.ndarray]) -> list[DetectionRows]:
         outputs = {name: np.asarray(values) for name, values in self._signature(np.stack(images)).items()}
-        return [rows_of_signature({name: values[i] for name, values in outputs.items()}, image, description=self.description)
-                for i, image in enumerate(images)]
+        return [
+            rows_of_signature(
+                {name: values[i] for name, values in outputs.items()}, image, description=self.description
+            )
+            for i, image in enumerate(images)
+        ]

@@ -14,8 +14,13 @@ def open_model(config: ModelConfig, *, owns_process: bool = True) -> tuple[Resto
 
     owns_process: see `start_runtime`.
     """
-    runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla,
-                            seed=0 if owns_process else None, owns_process=owns_process)
+    runtime = start_runtime(
+        precision=config.precision,
+        amp=config.amp,
+        use_xla=config.use_xla,
+        seed=0 if owns_process else None,
+        owns_process=owns_process,
+    )
     if config.ckpt_path:
         return restore_detector(config, precision=runtime.precision), runtime
     hparams = with_overrides(hyperparameters_of(config.model_name, {}), config.overrides)
@@ -25,8 +30,9 @@ def open_model(config: ModelConfig, *, owns_process: bool = True) -> tuple[Resto
 def _with_random_weights(hparams: Hyperparameters, *, precision: str) -> Restored:
     names = _names_for(hparams.num_classes)
     detector = build_detector(hparams, num_classes=len(names), precision=precision)
-    description = Description(model_name=hparams.model_name, hparams=hparams.to_dict(), categories=names.to_categories(),
-                              weights="raw")
+    description = Description(
+        model_name=hparams.model_name, hparams=hparams.to_dict(), categories=names.to_categories(), weights="raw"
+    )
     return Restored(detector=detector, hparams=hparams, class_names=names, description=description)
 
 

@@ -21,16 +21,22 @@ if TYPE_CHECKING:
 
 
 def build_predict(
-    detector: Detector, *, compiled: bool, runtime: str = "keras", int8_images: Sequence[str] = (),
+    detector: Detector,
+    *,
+    compiled: bool,
+    runtime: str = "keras",
+    int8_images: Sequence[str] = (),
     resize: "ResizeRule | None" = None,
 ) -> "BackendDetector | HostDetector":
     """Return a detector for images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] (see `Batch`).
 
-    With `runtime` keras it uses the weights of the network at each call. Any other runtime keeps the current weights, quantized
-    to int8 if there are `int8_images`, which `resize` converts to inputs.
+    With `runtime` keras it uses the weights of the network at each call. Any other runtime keeps the current weights,
+    quantized to int8 if there are `int8_images`, which `resize` converts to inputs.
     """
     if runtime != "keras":
-        return HostDetector(detector, exported_network(detector, runtime=runtime, int8_images=int8_images, resize=resize))
+        return HostDetector(
+            detector, exported_network(detector, runtime=runtime, int8_images=int8_images, resize=resize)
+        )
     if compiled or accelerator_count() or not detector.detects_on_host:
         return BackendDetector(detector, use_xla=compiled)
     return HostDetector(detector, BackendNetwork(detector))
@@ -41,18 +47,21 @@ class BackendDetector(BatchDetector):
 
     def __init__(self, detector: Detector, *, use_xla: bool):
         """Prepare the programs, which are compiled at their first call."""
+
         def detect(images, sizes):
             return detector.detections(detector.outputs(images, sizes), sizes)
 
         self.detect, self.outputs, self.postprocess = (
             device.compiled(program, detector.network, use_xla=use_xla)
-            for program in (detect, detector.outputs, detector.detections))
+            for program in (detect, detector.outputs, detector.detections)
+        )
 
 
 class HostDetector(BatchDetector):
     """A detector whose network runs separately, with post-processing in NumPy, or in the backend if NumPy has none.
 
-    On a CPU, candidate selection and NMS in NumPy take a fifth of the time of a backend's, which selects one box at a time.
+    On a CPU, candidate selection and NMS in NumPy take a fifth of the time of a backend's, which selects one box at a
+    time.
     """
 
     def __init__(self, detector: Detector, network: "BackendNetwork | ExportedNetwork"):
@@ -63,7 +72,9 @@ class HostDetector(BatchDetector):
         """See `BatchDetector`. The post-processing of one image overlaps with the network of the next."""
         if not self._detector.detects_on_host:
             return self.postprocess(self.outputs(images, sizes), sizes)
-        return stacked(self._network(np.asarray(images), np.asarray(sizes, np.int32), self._detector.detections_on_host))
+        return stacked(
+            self._network(np.asarray(images), np.asarray(sizes, np.int32), self._detector.detections_on_host)
+        )
 
     def outputs(self, images: Tensor, sizes: Tensor) -> list[Outputs]:
         """Run the network alone."""
@@ -90,8 +101,11 @@ class BackendNetwork:
     """A detector's network run by the Keras backend, with the weights that it has at each call."""
 
     def __init__(self, detector: Detector):
-        self._run = device.compiled(lambda images, sizes: detector.host_outputs(detector.outputs(images, sizes)),
-                                    detector.network, use_xla=False)
+        self._run = device.compiled(
+            lambda images, sizes: detector.host_outputs(detector.outputs(images, sizes)),
+            detector.network,
+            use_xla=False,
+        )
 
     def __call__(self, images: np.ndarray, sizes: np.ndarray, postprocess: Postprocess[Result]) -> list[Result]:
         """See `ExportedNetwork`."""

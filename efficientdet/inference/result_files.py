@@ -28,8 +28,10 @@ def chosen_formats(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in FORMATS:
             nearest = nearest_name(name, FORMATS)
-            raise InputError(f"--format={','.join(names)}: {name!r} is unknown; expected any of {', '.join(FORMATS)}"
-                             + (f"; did you mean {nearest}?" if nearest else ""))
+            raise InputError(
+                f"--format={','.join(names)}: {name!r} is unknown; expected any of {', '.join(FORMATS)}"
+                + (f"; did you mean {nearest}?" if nearest else "")
+            )
     return tuple(dict.fromkeys(names))
 
 
@@ -52,8 +54,16 @@ class ResultFiles:
         self._images, self._annotations, self._lines = [], [], []
         self._stems: set[str] = set()
 
-    def add(self, stem: str, file_name: str | None, image_id: int, *, pixels: np.ndarray, rows: DetectionRows,
-            orientation: int = 1) -> None:
+    def add(
+        self,
+        stem: str,
+        file_name: str | None,
+        image_id: int,
+        *,
+        pixels: np.ndarray,
+        rows: DetectionRows,
+        orientation: int = 1,
+    ) -> None:
         """Add the detections of an image [h, w, 3] uint8 with EXIF `orientation`; the default file name is STEM.jpg."""
         stem = distinct_stem(stem, self._stems)
         height, width = pixels.shape[:2]
@@ -65,44 +75,64 @@ class ResultFiles:
             areas = [None] * len(results) if rows.masks is None else mask_areas(rows.masks).tolist()
             for result, area in zip(results, areas, strict=True):
                 box_area = round(result["bbox"][2] * result["bbox"][3], 4)
-                self._annotations.append({"id": len(self._annotations) + 1, **result, "iscrowd": 0,
-                                          "area": box_area if area is None else area})
+                self._annotations.append(
+                    {
+                        "id": len(self._annotations) + 1,
+                        **result,
+                        "iscrowd": 0,
+                        "area": box_area if area is None else area,
+                    }
+                )
         if "yolo" in self._formats:
-            lines = [_yolo_line(index, result, width=width, height=height)
-                     for index, result in zip(classes, results, strict=True)]
+            lines = [
+                _yolo_line(index, result, width=width, height=height)
+                for index, result in zip(classes, results, strict=True)
+            ]
             write_output(self._folder / "yolo" / "labels" / f"{stem}.txt", "".join(lines).encode())
         if "csv" in self._formats:
-            self._lines += [_csv_values(image, self._names.names[index], result)
-                            for index, result in zip(classes, results, strict=True)]
+            self._lines += [
+                _csv_values(image, self._names.names[index], result)
+                for index, result in zip(classes, results, strict=True)
+            ]
         if self._crop_folders is not None:
             self._write_crops(stem, pixels, rows.boxes, classes, orientation=orientation)
 
     def write(self) -> None:
         """Write the files that cover all images."""
         if "coco" in self._formats:
-            content = {"images": self._images, "categories": self._names.to_categories(), "annotations": self._annotations}
+            content = {
+                "images": self._images,
+                "categories": self._names.to_categories(),
+                "annotations": self._annotations,
+            }
             write_output(self._folder / "coco.json", json.dumps(content).encode(), flush=True)
         if "yolo" in self._formats:
-            write_output(self._folder / "yolo" / "classes.txt", "".join(f"{name}\n" for name in self._names.names).encode())
+            write_output(
+                self._folder / "yolo" / "classes.txt", "".join(f"{name}\n" for name in self._names.names).encode()
+            )
         if "csv" in self._formats:
             text = io.StringIO(newline="")
             csv.writer(text, lineterminator="\n").writerows([_COLUMNS, *self._lines])
             write_output(self._folder / "detections.csv", text.getvalue().encode(errors="backslashreplace"), flush=True)
 
-    def _write_crops(self, stem: str, pixels: np.ndarray, boxes: np.ndarray, classes: Sequence[int], *,
-                     orientation: int) -> None:
+    def _write_crops(
+        self, stem: str, pixels: np.ndarray, boxes: np.ndarray, classes: Sequence[int], *, orientation: int
+    ) -> None:
         """Write a crop per box with every pixel that it touches; none for a box outside the image."""
         for number, (box, index) in enumerate(zip(boxes, classes, strict=True), start=1):
             crop = cropped(pixels, box)
             if crop.size:
-                write_output(self._crop_folders[index] / f"{stem}_{number}.jpg",
-                             encode_image(crop, "JPEG", quality=95, orientation=orientation))
+                write_output(
+                    self._crop_folders[index] / f"{stem}_{number}.jpg",
+                    encode_image(crop, "JPEG", quality=95, orientation=orientation),
+                )
 
 
 def cropped(pixels: np.ndarray, box: np.ndarray) -> np.ndarray:
     """Return every pixel of an image [h, w, 3] that a box [4] yxyx touches; none if it lies outside."""
-    (top, left), (bottom, right) = (np.clip(corner, 0, pixels.shape[:2]).astype(int)
-                                    for corner in (np.floor(box[:2]), np.ceil(box[2:])))
+    (top, left), (bottom, right) = (
+        np.clip(corner, 0, pixels.shape[:2]).astype(int) for corner in (np.floor(box[:2]), np.ceil(box[2:]))
+    )
     return np.ascontiguousarray(pixels[top:bottom, left:right])
 
 
@@ -114,6 +144,18 @@ def _yolo_line(index: int, result: dict, *, width: int, height: int) -> str:
 
 def _csv_values(image: dict, class_name: str, result: dict) -> list:
     x, y, width, height = result["bbox"]
-    file_name, class_name = (f"'{text}" if text.startswith(_FORMULA) else text for text in (image["file_name"], class_name))
-    return [file_name, image["width"], image["height"], class_name, result["category_id"], result["score"], x, y,
-            round(x + width, 2), round(y + height, 2)]
+    file_name, class_name = (
+        f"'{text}" if text.startswith(_FORMULA) else text for text in (image["file_name"], class_name)
+    )
+    return [
+        file_name,
+        image["width"],
+        image["height"],
+        class_name,
+        result["category_id"],
+        result["score"],
+        x,
+        y,
+        round(x + width, 2),
+        round(y + height, 2),
+    ]

@@ -1,14 +1,14 @@
 """Merging of detections in overlapping tiles of an image, in NumPy.
 
-A tile shows some objects only in part: their boxes end at one of its inner borders and are called cut. Two boxes of one class
-from different tiles are the same object if their IoU exceeds 0.5 after each is clipped to the other's tile, if the other is
-cut. Half of a car therefore matches the complete car in another tile, and two halves match in the strip that both tiles
-show.
+A tile shows some objects only in part: their boxes end at one of its inner borders and are called cut. Two boxes of one
+class from different tiles are the same object if their IoU exceeds 0.5 after each is clipped to the other's tile, if
+the other is cut. Half of a car therefore matches the complete car in another tile, and two halves match in the strip
+that both tiles show.
 
-Boxes are processed by decreasing score, cut boxes with half of their score: a complete car is preferred to half of it with a
-higher score, unless its own score is very low. A box that matches an earlier one is dropped, except that matching cut boxes
-are merged into their bounding box if they are from different tiles and score at least half as much. Boxes of one tile are
-not compared, because NMS was already applied to them.
+Boxes are processed by decreasing score, cut boxes with half of their score: a complete car is preferred to half of it
+with a higher score, unless its own score is very low. A box that matches an earlier one is dropped, except that
+matching cut boxes are merged into their bounding box if they are from different tiles and score at least half as much.
+Boxes of one tile are not compared, because NMS was already applied to them.
 """
 
 from collections import defaultdict
@@ -26,18 +26,28 @@ class _Object(NamedTuple):
     tiles: set[int]  # the tiles of its boxes
 
 
-def merged_over_tiles(boxes: np.ndarray, scores: np.ndarray, classes: np.ndarray, found_in: np.ndarray, *, tiles: np.ndarray,
-                      size: tuple[int, int]) -> list[np.ndarray]:
+def merged_over_tiles(
+    boxes: np.ndarray,
+    scores: np.ndarray,
+    classes: np.ndarray,
+    found_in: np.ndarray,
+    *,
+    tiles: np.ndarray,
+    size: tuple[int, int],
+) -> list[np.ndarray]:
     """Return for each object the numbers of its boxes, one or several parts; highest score first.
 
-    boxes [N, 4] yxyx pixels of an image of `size` (height, width), each inside its tile; scores [N]; classes [N]; found_in [N],
-    the numbers of their tiles; tiles [T, 4] yxyx. A box in none of the results duplicates an object of another tile.
+    boxes [N, 4] yxyx pixels of an image of `size` (height, width), each inside its tile; scores [N]; classes [N];
+    found_in [N], the numbers of their tiles; tiles [T, 4] yxyx. A box in none of the results duplicates an object of
+    another tile.
     """
     boxes, tiles = np.asarray(boxes, np.float64).reshape(-1, 4), np.asarray(tiles, np.float64)
     shown = tiles[found_in]
     cut = _are_cut(boxes, shown, size)
-    beside = [np.flatnonzero((_areas(_shared(tile, tiles)) > 0) & (np.arange(len(tiles)) != number)).tolist()
-              for number, tile in enumerate(tiles)]
+    beside = [
+        np.flatnonzero((_areas(_shared(tile, tiles)) > 0) & (np.arange(len(tiles)) != number)).tolist()
+        for number, tile in enumerate(tiles)
+    ]
     kept: dict[tuple[int, int], list[int]] = defaultdict(list)  # by tile and class
     object_of: dict[int, _Object] = {}
     for number in np.argsort(-(scores * np.where(cut, _RANK_OF_CUT, 1.0)), kind="stable").tolist():
@@ -67,12 +77,16 @@ def _are_cut(boxes: np.ndarray, tiles: np.ndarray, size: tuple[int, int]) -> np.
     return (inner & (np.abs(boxes - tiles) <= near)).any(axis=1)
 
 
-def _same_objects(number: int, rivals: np.ndarray, *, boxes: np.ndarray, cut: np.ndarray, shown: np.ndarray) -> np.ndarray:
+def _same_objects(
+    number: int, rivals: np.ndarray, *, boxes: np.ndarray, cut: np.ndarray, shown: np.ndarray
+) -> np.ndarray:
     """Return the candidates (numbers of boxes) that are the same object as a box; shown [N, 4]: the tile of each."""
     if not len(rivals):
         return rivals
     box, others = boxes[number], boxes[rivals]
-    seen = np.where(cut[rivals, None], _shared(box, shown[rivals]), box)  # the part of the box within the candidate's tile
+    seen = np.where(
+        cut[rivals, None], _shared(box, shown[rivals]), box
+    )  # the part of the box within the candidate's tile
     others_seen = _shared(others, shown[number]) if cut[number] else others
     shared = _areas(_shared(seen, others_seen))
     return rivals[shared > _SAME * (_areas(seen) + _areas(others_seen) - shared)]
@@ -80,7 +94,9 @@ def _same_objects(number: int, rivals: np.ndarray, *, boxes: np.ndarray, cut: np
 
 def _shared(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return intersections of boxes that broadcast, [..., 4]; with max < min if there is none."""
-    return np.concatenate([np.maximum(boxes[..., :2], others[..., :2]), np.minimum(boxes[..., 2:], others[..., 2:])], axis=-1)
+    return np.concatenate(
+        [np.maximum(boxes[..., :2], others[..., :2]), np.minimum(boxes[..., 2:], others[..., 2:])], axis=-1
+    )
 
 
 def _areas(boxes: np.ndarray) -> np.ndarray:

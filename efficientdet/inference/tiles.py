@@ -19,8 +19,8 @@ OnProgress = Callable[[int, int], None]  # takes the number of finished tiles an
 class Tiling:
     """Tiling of images into tiles of `size` (height, width), pixels of the image.
 
-    `overlap` is the minimum overlap of neighboring tiles as a fraction of a tile; `whole`: the complete image is an additional
-    tile, for objects larger than a tile.
+    `overlap` is the minimum overlap of neighboring tiles as a fraction of a tile; `whole`: the complete image is an
+    additional tile, for objects larger than a tile.
     """
 
     size: tuple[int, int]
@@ -31,19 +31,24 @@ class Tiling:
     def of(cls, text: str, *, overlap: float, whole: bool) -> "Tiling":
         """Parse a side such as 512, or WIDTHxHEIGHT. Raises InputError for anything else."""
         sides = text.lower().split("x")
-        if len(sides) > 2 or not all(side.isascii() and side.isdecimal() and len(side) < 10 and int(side) >= SMALLEST_TILE
-                                     for side in sides):
-            raise InputError(f"--tile={text}: expected a side such as 512, or WIDTHxHEIGHT, of {SMALLEST_TILE} pixels or more")
+        if len(sides) > 2 or not all(
+            side.isascii() and side.isdecimal() and len(side) < 10 and int(side) >= SMALLEST_TILE for side in sides
+        ):
+            raise InputError(
+                f"--tile={text}: expected a side such as 512, or WIDTHxHEIGHT, of {SMALLEST_TILE} pixels or more"
+            )
         return cls(size=(int(sides[-1]), int(sides[0])), overlap=overlap, whole=whole)
 
     def tiles(self, image_size: tuple[int, int]) -> np.ndarray:
         """Return the tiles [T, 4] int yxyx of an image of a size (height, width), from top to bottom.
 
-        The last tiles of a row and of a column are shifted inwards; an image not larger than a tile is one tile. With `whole`
-        the complete image comes last.
+        The last tiles of a row and of a column are shifted inwards; an image not larger than a tile is one tile. With
+        `whole` the complete image comes last.
         """
-        rows, columns = ([(start, min(start + side, length)) for start in self._starts(side, length)]
-                         for side, length in zip(self.size, image_size, strict=True))
+        rows, columns = (
+            [(start, min(start + side, length)) for start in self._starts(side, length)]
+            for side, length in zip(self.size, image_size, strict=True)
+        )
         tiles = [(top, left, bottom, right) for top, bottom in rows for left, right in columns]
         if self.whole and len(tiles) > 1:
             tiles.append((0, 0, *image_size))
@@ -58,7 +63,9 @@ class Tiling:
 class TiledDetector:
     """Detection in large images with `batch_size` tiles at a time; see `merged_over_tiles`."""
 
-    def __init__(self, detect: Detect, tiling: Tiling, *, batch_size: int, on_progress: OnProgress = lambda done, total: None):
+    def __init__(
+        self, detect: Detect, tiling: Tiling, *, batch_size: int, on_progress: OnProgress = lambda done, total: None
+    ):
         self._detect, self._tiling, self._batch_size, self._on_progress = detect, tiling, batch_size, on_progress
 
     def __call__(self, images: list[np.ndarray]) -> list[DetectionRows]:
@@ -72,7 +79,9 @@ class TiledDetector:
             return self._detect([image])[0]
         for first in range(0, len(tiles), self._batch_size):
             batch = tiles[first : first + self._batch_size]
-            found += self._detect([np.ascontiguousarray(image[top:bottom, left:right]) for top, left, bottom, right in batch])
+            found += self._detect(
+                [np.ascontiguousarray(image[top:bottom, left:right]) for top, left, bottom, right in batch]
+            )
             self._on_progress(len(found), len(tiles))
         return _merged([_in_image(rows, tile) for rows, tile in zip(found, tiles, strict=True)], tiles, image.shape[:2])
 
@@ -85,7 +94,9 @@ def _in_image(rows: DetectionRows, tile: np.ndarray) -> DetectionRows:
 
 
 def _merged(found: list[DetectionRows], tiles: np.ndarray, size: tuple[int, int]) -> DetectionRows:
-    boxes, scores, category_ids = (np.concatenate(values) for values in zip(*(rows[1:4] for rows in found), strict=True))
+    boxes, scores, category_ids = (
+        np.concatenate(values) for values in zip(*(rows[1:4] for rows in found), strict=True)
+    )
     found_in = np.repeat(np.arange(len(found)), [len(rows.scores) for rows in found])
     objects = merged_over_tiles(boxes, scores, category_ids, found_in, tiles=tiles, size=size)
     best = np.array([parts[scores[parts].argmax()] for parts in objects], int)
@@ -94,7 +105,9 @@ def _merged(found: list[DetectionRows], tiles: np.ndarray, size: tuple[int, int]
     if found[0].masks is not None:
         in_tile = np.concatenate([rows.masks for rows in found])
         masks = list(_masks(objects, in_tile, tiles[found_in], size))
-    return DetectionRows.of_image(np.array(around, np.float32).reshape(-1, 4), scores[best], category_ids[best], masks=masks)
+    return DetectionRows.of_image(
+        np.array(around, np.float32).reshape(-1, 4), scores[best], category_ids[best], masks=masks
+    )
 
 
 def _masks(objects: list[np.ndarray], masks: np.ndarray, tiles: np.ndarray, size: tuple[int, int]) -> Iterator[dict]:

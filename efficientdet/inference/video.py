@@ -50,7 +50,8 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
     """Detect in every frame and write an MP4 with the frame rate of the source, atomically when it is complete.
 
     A camera is read until Ctrl-C or SIGTERM, after which the file is finished. Frames that arrive during processing are
-    skipped, and each annotated frame is repeated until the next one, so that the video has the duration of the recording.
+    skipped, and each annotated frame is repeated until the next one, so that the video has the duration of the
+    recording.
 
     Raises:
       UnreadableVideo: the file is not a video.
@@ -62,11 +63,16 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
     writer, done, written = None, 0, 0
     try:
         frames_per_second, total = _rate_and_length(source)
-        with (_folder_beside(target) as folder, _asked_to_stop(live) as stop,
-              Progress("video", total=None if live else total or None, noun="frame", rate_of="frames") as progress):
+        with (
+            _folder_beside(target) as folder,
+            _asked_to_stop(live) as stop,
+            Progress("video", total=None if live else total or None, noun="frame", rate_of="frames") as progress,
+        ):
             start = time.monotonic()
             for frames in _batches(source, 1 if live else config.batch_size, stop):
-                writer = writer or _open_writer(folder / "unfinished.mp4", frames_per_second, frames[0].shape[:2], target)
+                writer = writer or _open_writer(
+                    folder / "unfinished.mp4", frames_per_second, frames[0].shape[:2], target
+                )
                 for frame, rows in zip(frames, detect(frames), strict=True):
                     shown = rows.drawn(config.thresholds.of(rows.category_ids), config.max_boxes)
                     drawn = _drawn(frame, shown, names)[..., ::-1].copy()  # OpenCV uses BGR
@@ -105,8 +111,13 @@ def _open_source(source: str | int):
 
 
 def _nothing(source: str | int, reason: str) -> InputError:
-    return UnreadableVideo(f"{source}: {reason}") if isinstance(source, str) else InputError(
-        f"camera {source}: cannot be read; expected the number of a connected camera, from 0, and permission to read it")
+    return (
+        UnreadableVideo(f"{source}: {reason}")
+        if isinstance(source, str)
+        else InputError(
+            f"camera {source}: cannot be read; expected the number of a connected camera, from 0, and permission to read it"
+        )
+    )
 
 
 @contextlib.contextmanager
@@ -170,5 +181,11 @@ def _batches(source, batch_size: int, stop: threading.Event) -> Iterator[list[np
 
 
 def _drawn(frame: np.ndarray, rows: DetectionRows, names: ClassNames) -> np.ndarray:
-    return draw_detections(frame, rows.boxes, classes=np.searchsorted(names.category_ids, rows.category_ids), names=names.names,
-                           scores=rows.scores, masks=None if rows.masks is None else DecodedMasks(rows.masks))
+    return draw_detections(
+        frame,
+        rows.boxes,
+        classes=np.searchsorted(names.category_ids, rows.category_ids),
+        names=names.names,
+        scores=rows.scores,
+        masks=None if rows.masks is None else DecodedMasks(rows.masks),
+    )

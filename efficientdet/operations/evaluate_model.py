@@ -38,19 +38,34 @@ def define_flags(values: FlagValues = FLAGS) -> None:
     define_runtime_flag(values)
     define.string("val_file_pattern", None, "Glob pattern of the TFRecords to evaluate on.")
     define.string("val_json_file", None, "COCO JSON file with the ground truth. Default: the boxes in the records.")
-    define.string("ckpt_path", None, "Checkpoint to evaluate: a prefix or a folder, written by this project, "
-                  "google/automl or NVIDIA.")
+    define.string(
+        "ckpt_path",
+        None,
+        "Checkpoint to evaluate: a prefix or a folder, written by this project, google/automl or NVIDIA.",
+    )
     define_flag("batch_size", Count, 8, "Batch size per process.", values)
     define_flag("eval_samples", CountOrZero, 0, "Number of records to evaluate, from the first; 0: all.", values)
-    define.enum("weights", "averaged", ["averaged", "raw"], "Weights to use if the checkpoint has both: the "
-                "moving average, or the raw weights.")
+    define.enum(
+        "weights",
+        "averaged",
+        ["averaged", "raw"],
+        "Weights to use if the checkpoint has both: the moving average, or the raw weights.",
+    )
     define.bool("enable_map_parallelization", True, "Read and decode images in parallel.")
     define.string("testdev_dir", None, "Output folder for the detections as a COCO test-dev submission.")
     define.string("output_json", None, "Output file for the COCO measures as JSON.")
-    define.string("report", None, "Output folder for report.html and report.json: precision-recall curves, confusion "
-                  "matrix, types of errors and the worst images.")
-    define.bool("store_thresholds", False, "Store the score threshold with the best F1 of each class in the checkpoint, for "
-                "infer.py, serve.py and export.py. Evaluations by train.py always do so.")
+    define.string(
+        "report",
+        None,
+        "Output folder for report.html and report.json: precision-recall curves, confusion "
+        "matrix, types of errors and the worst images.",
+    )
+    define.bool(
+        "store_thresholds",
+        False,
+        "Store the score threshold with the best F1 of each class in the checkpoint, for "
+        "infer.py, serve.py and export.py. Evaluations by train.py always do so.",
+    )
     finish_flags("eval", values)
 
 
@@ -70,13 +85,28 @@ def main(values: FlagValues = FLAGS) -> EvaluationResult | None:
     from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 
     with report_out_of_memory(batch_size=values.batch_size):
-        measures = evaluate_checkpoint(EvaluationConfig(
-            model=model_config(prefix, overrides, values=values, class_names=class_names, **runtime,
-                               **machine_settings(values)),
-            records=records, json_file=json_file, batch_size=values.batch_size, samples=values.eval_samples,
-            num_threads=0 if values.enable_map_parallelization else 1, testdev_dir=testdev_dir,
-            output_json=output_json, report=report, store_thresholds=values.store_thresholds))
+        measures = evaluate_checkpoint(
+            EvaluationConfig(
+                model=model_config(
+                    prefix, overrides, values=values, class_names=class_names, **runtime, **machine_settings(values)
+                ),
+                records=records,
+                json_file=json_file,
+                batch_size=values.batch_size,
+                samples=values.eval_samples,
+                num_threads=0 if values.enable_map_parallelization else 1,
+                testdev_dir=testdev_dir,
+                output_json=output_json,
+                report=report,
+                store_thresholds=values.store_thresholds,
+            )
+        )
     return measures and EvaluationResult(
-        numbers=measures.numbers, mask_numbers=measures.mask_numbers, class_ap=measures.class_ap, images=measures.images,
-        detections=measures.detections, score_thresholds=measures.score_thresholds,
-        report=Path(report, "report.html") if report else None)
+        numbers=measures.numbers,
+        mask_numbers=measures.mask_numbers,
+        class_ap=measures.class_ap,
+        images=measures.images,
+        detections=measures.detections,
+        score_thresholds=measures.score_thresholds,
+        report=Path(report, "report.html") if report else None,
+    )

@@ -17,16 +17,23 @@ def define_flags(values: FlagValues = FLAGS) -> None:
     define_model_flags(values)
     define.string("records", None, "Glob pattern of the training TFRecords.")
     define.string("val_records", None, "Glob pattern of the validation TFRecords.")
-    define_flags_of(DataCheckConfig, {
-        "images": "Folder of labeled images, instead of --records.",
-        "annotations": "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the folder "
-                       "of the images.",
-        "label_format": "Format of the labels. Default: detected from the content.",
-        "val_annotations": "File or folder of the validation labels, if --annotations has no validation split.",
-        "images_read": "Number of images to decode per split, evenly spaced. The boxes of all images are counted.",
-    }, values)
-    define.string("image_size", None, "Input size of the network in pixels: the side of a square, or WIDTHxHEIGHT. "
-                  "Default: the model's.")
+    define_flags_of(
+        DataCheckConfig,
+        {
+            "images": "Folder of labeled images, instead of --records.",
+            "annotations": "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the folder "
+            "of the images.",
+            "label_format": "Format of the labels. Default: detected from the content.",
+            "val_annotations": "File or folder of the validation labels, if --annotations has no validation split.",
+            "images_read": "Number of images to decode per split, evenly spaced. The boxes of all images are counted.",
+        },
+        values,
+    )
+    define.string(
+        "image_size",
+        None,
+        "Input size of the network in pixels: the side of a square, or WIDTHxHEIGHT. Default: the model's.",
+    )
     define.string("output_dir", ".", "Output folder for doctor.html and doctor.json.")
 
 
@@ -36,15 +43,24 @@ def main(values: FlagValues = FLAGS) -> ExaminationResult:
         raise InputError("expected --records=PATTERN, or --images=FOLDER with --annotations=LABELS")
     patterns = {"training": "records", "validation": "val_records"} if values.records else {}
     config = DataCheckConfig(
-        hparams=_hyperparameters(values), images=values.images, annotations=values.annotations,
+        hparams=_hyperparameters(values),
+        images=values.images,
+        annotations=values.annotations,
         val_annotations=values.val_annotations,
         records={name: records_of(values[flag].value, flag) for name, flag in patterns.items() if values[flag].value},
-        label_format=values.format, images_read=values.images_read, output_dir=writable_folder(values.output_dir, "output_dir"))
+        label_format=values.format,
+        images_read=values.images_read,
+        output_dir=writable_folder(values.output_dir, "output_dir"),
+    )
     splits = read_splits(config)  # a mistake in the files is reported before TensorFlow is imported
     prepare_environment()
     examination, page = check_data(splits, config)
-    return ExaminationResult(findings=tuple(examination.findings), settings=examination.settings, page=page,
-                             numbers=page.with_name("doctor.json"))
+    return ExaminationResult(
+        findings=tuple(examination.findings),
+        settings=examination.settings,
+        page=page,
+        numbers=page.with_name("doctor.json"),
+    )
 
 
 def _hyperparameters(values: FlagValues) -> Hyperparameters:

@@ -30,18 +30,33 @@ def define_flags(values: FlagValues = FLAGS) -> None:
     define.string("ckpt", None, "Checkpoint to export: a prefix, a folder or the name of published weights.")
     define.string("output_dir", None, "Output folder for the exported files, artifacts.md and artifacts.json.")
     define.list("formats", list(DEFAULT_FORMATS), f"Formats to export, comma-separated: {', '.join(FORMATS)}.")
-    define.multi_string("images", None, "Images on which each file is compared with the checkpoint: an image, a folder or "
-                        "a glob pattern. Default: random noise.")
-    define.enum("weights", "averaged", ["averaged", "raw"], "Weights to use if the checkpoint has both: the "
-                "moving average, or the raw weights.")
+    define.multi_string(
+        "images",
+        None,
+        "Images on which each file is compared with the checkpoint: an image, a folder or "
+        "a glob pattern. Default: random noise.",
+    )
+    define.enum(
+        "weights",
+        "averaged",
+        ["averaged", "raw"],
+        "Weights to use if the checkpoint has both: the moving average, or the raw weights.",
+    )
     define_flag("runs", Count, 30, "Number of timed runs of each file on one image.", values)
-    define.string("val_file_pattern", None, "Glob pattern of TFRecords on which the AP of the checkpoint and of each "
-                  "file is measured.")
+    define.string(
+        "val_file_pattern",
+        None,
+        "Glob pattern of TFRecords on which the AP of the checkpoint and of each file is measured.",
+    )
     define.string("val_json_file", None, "COCO JSON file with the ground truth. Default: the boxes in the records.")
     define_flag("eval_samples", CountOrZero, 0, "Number of records to evaluate, from the first; 0: all.", values)
-    define.multi_string("int8_images", None, "Calibration images for the int8 formats; use training images. An image, a "
-                        "folder, or a glob pattern of images or TFRecords. Default: the records train* in the folder "
-                        "of --val_file_pattern.")
+    define.multi_string(
+        "int8_images",
+        None,
+        "Calibration images for the int8 formats; use training images. An image, a "
+        "folder, or a glob pattern of images or TFRecords. Default: the records train* in the folder "
+        "of --val_file_pattern.",
+    )
     define_flag("int8_samples", Count, 100, "Maximum number of calibration images, evenly spaced.", values)
     define.bool("list_layers", False, "List the layers with the largest quantization error, even if AP is unaffected.")
     finish_flags("export", values)
@@ -61,14 +76,24 @@ def main(values: FlagValues = FLAGS) -> ExportResult:
 
     table = export_artifacts(
         model_config(prefix, overrides, values=values, precision="float32", use_xla=False),
-        ExportConfig(output_dir=output_dir, formats=formats, images=images, runs=values.runs,
-                     list_layers=values.list_layers, **measured, **calibrated))
+        ExportConfig(
+            output_dir=output_dir,
+            formats=formats,
+            images=images,
+            runs=values.runs,
+            list_layers=values.list_layers,
+            **measured,
+            **calibrated,
+        ),
+    )
     lines = {line.format: line for line in table.artifacts}
     return ExportResult(
         files={name: Path(output_dir, line.file) for name, line in lines.items()},
         agreement={name: line.agreement for name, line in lines.items()},
         median_ms={name: line.median_ms for name, line in lines.items() if line.median_ms is not None},
-        ap={name: line.quality.ap for name, line in lines.items() if line.quality}, table=Path(output_dir, "artifacts.md"))
+        ap={name: line.quality.ap for name, line in lines.items() if line.quality},
+        table=Path(output_dir, "artifacts.md"),
+    )
 
 
 def _validation(values: FlagValues) -> dict:

@@ -1,9 +1,9 @@
 """The Python interface: each function runs the same operation as the program of its name.
 
-Keyword arguments have the names of the program's flags. None stands for a flag that is not given. Every function prints what
-the program prints, raises `efficientdet.InputError` (one line) where the program ends with one, and TypeError for an unknown
-argument. No command line is parsed. Signal handlers and the random state of Python and NumPy are restored after a call; the
-seeds of Keras and TensorFlow keep the values that the call has set.
+Keyword arguments have the names of the program's flags. None stands for a flag that is not given. Every function prints
+what the program prints, raises `efficientdet.InputError` (one line) where the program ends with one, and TypeError for
+an unknown argument. No command line is parsed. Signal handlers and the random state of Python and NumPy are restored
+after a call; the seeds of Keras and TensorFlow keep the values that the call has set.
 """
 
 import os
@@ -29,10 +29,19 @@ Hyperparameters = str | Mapping[str, Any]
 
 
 def train(
-    training_file_pattern: AnyPath, *, model_dir: AnyPath, val_file_pattern: AnyPath | None = None,
-    model_name: str | None = None, hparams: Hyperparameters | None = None, num_epochs: int | None = None,
-    max_minutes: float | None = None, batch_size: int | None = None, pretrained_ckpt: AnyPath | None = None,
-    lr: float | None = None, precision: str | None = None, **flags: Any,
+    training_file_pattern: AnyPath,
+    *,
+    model_dir: AnyPath,
+    val_file_pattern: AnyPath | None = None,
+    model_name: str | None = None,
+    hparams: Hyperparameters | None = None,
+    num_epochs: int | None = None,
+    max_minutes: float | None = None,
+    batch_size: int | None = None,
+    pretrained_ckpt: AnyPath | None = None,
+    lr: float | None = None,
+    precision: str | None = None,
+    **flags: Any,
 ) -> TrainingResult:
     """Train a detector on TFRecords, as train.py does. A second call with the same model_dir resumes.
 
@@ -62,16 +71,36 @@ def train(
     if val_file_pattern is None and os.path.isdir(training_file_pattern):
         found = records_in(training_file_pattern, "val")
         val_file_pattern = found if found != os.fspath(training_file_pattern) else None
-    return call(train_model.main, train_model.define_flags, name="train", arguments={
-        "training_file_pattern": records_in(training_file_pattern, "train"), "model_dir": model_dir,
-        "val_file_pattern": records_in(val_file_pattern, "val"), "model_name": model_name, "hparams": hparams,
-        "num_epochs": num_epochs, "max_minutes": max_minutes, "batch_size": batch_size, "pretrained_ckpt": pretrained_ckpt,
-        "lr": lr, "precision": precision, **flags})
+    return call(
+        train_model.main,
+        train_model.define_flags,
+        name="train",
+        arguments={
+            "training_file_pattern": records_in(training_file_pattern, "train"),
+            "model_dir": model_dir,
+            "val_file_pattern": records_in(val_file_pattern, "val"),
+            "model_name": model_name,
+            "hparams": hparams,
+            "num_epochs": num_epochs,
+            "max_minutes": max_minutes,
+            "batch_size": batch_size,
+            "pretrained_ckpt": pretrained_ckpt,
+            "lr": lr,
+            "precision": precision,
+            **flags,
+        },
+    )
 
 
 def evaluate(
-    ckpt_path: AnyPath, val_file_pattern: AnyPath, *, val_json_file: AnyPath | None = None, batch_size: int | None = None,
-    report: AnyPath | None = None, hparams: Hyperparameters | None = None, **flags: Any,
+    ckpt_path: AnyPath,
+    val_file_pattern: AnyPath,
+    *,
+    val_json_file: AnyPath | None = None,
+    batch_size: int | None = None,
+    report: AnyPath | None = None,
+    hparams: Hyperparameters | None = None,
+    **flags: Any,
 ) -> EvaluationResult | None:
     """Evaluate a checkpoint on TFRecords, as eval.py does.
 
@@ -91,15 +120,32 @@ def evaluate(
         InputError: a file, value or combination of values is refused.
         TypeError: a keyword is no flag of eval.py.
     """
-    return call(evaluate_model.main, evaluate_model.define_flags, name="evaluate", arguments={
-        "ckpt_path": ckpt_path, "val_file_pattern": records_in(val_file_pattern, "val"), "val_json_file": val_json_file,
-        "batch_size": batch_size, "report": report, "hparams": hparams, **flags})
+    return call(
+        evaluate_model.main,
+        evaluate_model.define_flags,
+        name="evaluate",
+        arguments={
+            "ckpt_path": ckpt_path,
+            "val_file_pattern": records_in(val_file_pattern, "val"),
+            "val_json_file": val_json_file,
+            "batch_size": batch_size,
+            "report": report,
+            "hparams": hparams,
+            **flags,
+        },
+    )
 
 
 def export(
-    ckpt: AnyPath, output_dir: AnyPath, *, formats: Sequence[str] | None = None, images: Sequence[AnyPath] | None = None,
-    val_file_pattern: AnyPath | None = None, int8_images: Sequence[AnyPath] | None = None,
-    hparams: Hyperparameters | None = None, **flags: Any,
+    ckpt: AnyPath,
+    output_dir: AnyPath,
+    *,
+    formats: Sequence[str] | None = None,
+    images: Sequence[AnyPath] | None = None,
+    val_file_pattern: AnyPath | None = None,
+    int8_images: Sequence[AnyPath] | None = None,
+    hparams: Hyperparameters | None = None,
+    **flags: Any,
 ) -> ExportResult:
     """Export a checkpoint to standalone files and compare each with it, as export.py does.
 
@@ -108,7 +154,8 @@ def export(
         output_dir: folder for the files, artifacts.md and artifacts.json.
         formats: such as ["onnx", "openvino"]. Default: those of export.py.
         images: image files or folders to compare on. Default: noise.
-        val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: AP is not measured.
+        val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: AP is not
+            measured.
         int8_images: training images or records for the calibration of int8 formats.
         hparams: hyperparameters over those of the checkpoint.
         flags: further flags of export.py.
@@ -120,14 +167,31 @@ def export(
         InputError: a file, value or combination of values is refused, or a package is missing.
         TypeError: a keyword is no flag of export.py.
     """
-    return call(export_model.main, export_model.define_flags, name="export", arguments={
-        "ckpt": ckpt, "output_dir": output_dir, "formats": formats, "images": images,
-        "val_file_pattern": records_in(val_file_pattern, "val"), "int8_images": int8_images, "hparams": hparams, **flags})
+    return call(
+        export_model.main,
+        export_model.define_flags,
+        name="export",
+        arguments={
+            "ckpt": ckpt,
+            "output_dir": output_dir,
+            "formats": formats,
+            "images": images,
+            "val_file_pattern": records_in(val_file_pattern, "val"),
+            "int8_images": int8_images,
+            "hparams": hparams,
+            **flags,
+        },
+    )
 
 
 def convert(
-    images: AnyPath, output_dir: AnyPath = "records", *, annotations: AnyPath | None = None, format: str | None = None,
-    val_fraction: float | None = None, **flags: Any,
+    images: AnyPath,
+    output_dir: AnyPath = "records",
+    *,
+    annotations: AnyPath | None = None,
+    format: str | None = None,
+    val_fraction: float | None = None,
+    **flags: Any,
 ) -> ConversionResult:
     """Convert labeled images of any supported format to TFRecords, as create_tfrecord.py does.
 
@@ -149,18 +213,32 @@ def convert(
         InputError: a file, value or combination of values is refused.
         TypeError: a keyword is no flag of create_tfrecord.py.
     """
+
     def operation(values: Any) -> dict[str, Any]:
         return create_tfrecord.convert_labels(values, start=_start_runtime)
 
-    reports = call(operation, create_tfrecord.define_flags, name="convert", arguments={
-        "images": images, "output_dir": output_dir, "annotations": annotations, "format": format,
-        "val_fraction": val_fraction, **flags})
+    reports = call(
+        operation,
+        create_tfrecord.define_flags,
+        name="convert",
+        arguments={
+            "images": images,
+            "output_dir": output_dir,
+            "annotations": annotations,
+            "format": format,
+            "val_fraction": val_fraction,
+            **flags,
+        },
+    )
     folder, first = Path(output_dir), next(iter(reports))
     names = class_names_of_records(expand_glob(records_in(output_dir, first)))
     return ConversionResult(
-        output_dir=folder, images={split: report.images for split, report in reports.items()},
-        boxes={split: report.boxes for split, report in reports.items()}, class_names=names.names if names else (),
-        reports={split: folder / f"{split}.report.json" for split in reports})
+        output_dir=folder,
+        images={split: report.images for split, report in reports.items()},
+        boxes={split: report.boxes for split, report in reports.items()},
+        class_names=names.names if names else (),
+        reports={split: folder / f"{split}.report.json" for split in reports},
+    )
 
 
 def _start_runtime() -> None:
@@ -173,9 +251,16 @@ def _start_runtime() -> None:
 
 
 def examine(
-    data: AnyPath, *, annotations: AnyPath | None = None, val_annotations: AnyPath | None = None,
-    val_records: AnyPath | None = None, model_name: str | None = None, image_size: int | str | None = None,
-    hparams: Hyperparameters | None = None, output_dir: AnyPath | None = None, **flags: Any,
+    data: AnyPath,
+    *,
+    annotations: AnyPath | None = None,
+    val_annotations: AnyPath | None = None,
+    val_records: AnyPath | None = None,
+    model_name: str | None = None,
+    image_size: int | str | None = None,
+    hparams: Hyperparameters | None = None,
+    output_dir: AnyPath | None = None,
+    **flags: Any,
 ) -> ExaminationResult:
     """Examine a data set before training, as doctor.py does.
 
@@ -201,7 +286,22 @@ def examine(
     source = {"images": data}
     if not os.path.isdir(training):
         validation = records_in(data if val_records is None else val_records, "val")
-        source = {"records": training, "val_records": validation if validation not in (training, os.fspath(data)) else None}
-    return call(examine_data.main, examine_data.define_flags, name="examine", arguments={
-        **source, "annotations": annotations, "val_annotations": val_annotations, "model_name": model_name,
-        "image_size": image_size, "hparams": hparams, "output_dir": output_dir, **flags})
+        source = {
+            "records": training,
+            "val_records": validation if validation not in (training, os.fspath(data)) else None,
+        }
+    return call(
+        examine_data.main,
+        examine_data.define_flags,
+        name="examine",
+        arguments={
+            **source,
+            "annotations": annotations,
+            "val_annotations": val_annotations,
+            "model_name": model_name,
+            "image_size": image_size,
+            "hparams": hparams,
+            "output_dir": output_dir,
+            **flags,
+        },
+    )

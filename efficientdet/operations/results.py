@@ -26,8 +26,11 @@ class _Result:
         return "\n".join([type(self).__name__, *(f"  {name:<{width}}  {value}" for name, value in rows)])
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>"
-                       f"{html.escape(value)}</td></tr>" for name, value in self._rows())
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>"
+            f"{html.escape(value)}</td></tr>"
+            for name, value in self._rows()
+        )
         return f"<table><caption>{type(self).__name__}</caption>{rows}</table>"
 
 

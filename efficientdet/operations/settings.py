@@ -20,12 +20,17 @@ from program_support.signals import exit_code, in_a_users_process
 _FLAG = re.compile(r"--(?:no(?=amp|use_xla))?([a-z]\w*)")
 
 
-def call(operation: Callable[[flags.FlagValues], Any], define: Callable[[flags.FlagValues], None], *, name: str,
-         arguments: Mapping[str, Any]) -> Any:
+def call(
+    operation: Callable[[flags.FlagValues], Any],
+    define: Callable[[flags.FlagValues], None],
+    *,
+    name: str,
+    arguments: Mapping[str, Any],
+) -> Any:
     """Run a program's operation with `arguments` as its flags; None stands for a flag that is not given.
 
-    Raises TypeError for an argument that is no flag, InputError (one line) for a value that is refused, and KeyboardInterrupt
-    after Ctrl-C.
+    Raises TypeError for an argument that is no flag, InputError (one line) for a value that is refused, and
+    KeyboardInterrupt after Ctrl-C.
     """
     values = flags.FlagValues()
     define(values)
@@ -95,7 +100,8 @@ def _random_state_and_options() -> Iterator[None]:
             eagerly, optimizer = before or (False, {})
             tensorflow.config.run_functions_eagerly(eagerly)
             tensorflow.config.optimizer.set_experimental_options(
-                {"disable_meta_optimizer": optimizer.get("disable_meta_optimizer", False)})
+                {"disable_meta_optimizer": optimizer.get("disable_meta_optimizer", False)}
+            )
 
 
 def _tensorflow_options() -> tuple[bool, dict[str, bool]] | None:

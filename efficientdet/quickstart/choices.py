@@ -14,8 +14,8 @@ _LEAST_EPOCHS, _MOST_EPOCHS = 20, 600  # train.py checks the time after each
 _WARMUP_STEPS = 50
 _LENGTHENED = 2  # as a multiple of the expected steps: the machine may become faster
 _PATIENCE = 4  # as a multiple of the target number of steps: more would gain little
-# Seconds after the choice without training itself, as multiples of the seconds of train.py up to its first step: start and end
-# of train.py, its SavedModel, eval.py and export.py; and for each format.
+# Seconds after the choice without training itself, as multiples of the seconds of train.py up to its first step: start
+# and end of train.py, its SavedModel, eval.py and export.py; and for each format.
 _AFTER_CHOICE, _EACH_FORMAT = 2.2, 0.5
 _EVALUATION = 0.5  # of a training step with the same number of images
 _LEAST_SHARE = 0.1  # of the minutes, for training
@@ -63,14 +63,19 @@ def training_seconds(minutes: float, *, others: float) -> float:
 def image_side(largest: int, published: int, pace: Pace, *, target_steps: int, seconds: float) -> tuple[int, str]:
     """Return the longer side of the network's input, and the reason.
 
-    It is the largest, up to that of the images and of the published model, at which the target number of steps fits into the
-    seconds of training. Seconds grow with the number of pixels.
+    It is the largest, up to that of the images and of the published model, at which the target number of steps fits
+    into the seconds of training. Seconds grow with the number of pixels.
     """
     most = max(SMALLEST_SIDE, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
     for side in range(most, SMALLEST_SIDE - 1, -_MULTIPLE):
         if seconds / pace.at(side) >= target_steps:
-            limit = ("as large as the images" if side >= largest else "the model's default" if side == published else
-                     f"the largest at which {target_steps} steps fit into the time limit")
+            limit = (
+                "as large as the images"
+                if side >= largest
+                else "the model's default"
+                if side == published
+                else f"the largest at which {target_steps} steps fit into the time limit"
+            )
             return side, limit
     return SMALLEST_SIDE, f"the smallest; {target_steps} steps, needed for a good AP, exceed the time limit"
 
@@ -88,8 +93,8 @@ class Length:
 def training_length(images: int, pace: Pace, *, side: int, target_steps: int, seconds: float) -> tuple[Length, str]:
     """Return number and length of the epochs that fit into the seconds, and the reason.
 
-    Epochs are short, because the time is checked after each; an epoch need not cover the data set. There are at most four times
-    the target number of steps.
+    Epochs are short, because the time is checked after each; an epoch need not cover the data set. There are at most
+    four times the target number of steps.
     """
     enough = _PATIENCE * target_steps
     fitting = max(seconds / pace.at(side), 1)
@@ -98,11 +103,16 @@ def training_length(images: int, pace: Pace, *, side: int, target_steps: int, se
     epochs = max(1, math.ceil(min(_LENGTHENED * fitting, enough) / steps_an_epoch))
     expected = min(fitting, enough) / steps_an_epoch
     evaluations = min(4, max(1, int(seconds / 240)))
-    length = Length(num_epochs=epochs, num_examples_per_epoch=steps_an_epoch * pace.batch_size,
-                    checkpoint_period=max(1, math.ceil(expected / evaluations)),
-                    warmup_epochs=max(1.0, round(_WARMUP_STEPS / steps_an_epoch, 2)))
-    return length, (f"at most {epochs * steps_an_epoch} steps of {pace.batch_size} images"
-                    + ("; further steps would gain little" if fitting > enough else ", limited by the time"))
+    length = Length(
+        num_epochs=epochs,
+        num_examples_per_epoch=steps_an_epoch * pace.batch_size,
+        checkpoint_period=max(1, math.ceil(expected / evaluations)),
+        warmup_epochs=max(1.0, round(_WARMUP_STEPS / steps_an_epoch, 2)),
+    )
+    return length, (
+        f"at most {epochs * steps_an_epoch} steps of {pace.batch_size} images"
+        + ("; further steps would gain little" if fitting > enough else ", limited by the time")
+    )
 
 
 def learning_rate(batch: int, *, from_random_weights: bool) -> tuple[float, str]:

@@ -12,29 +12,39 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# On Linux the kernel sends SIGTERM to the program when this process ends, even by SIGKILL; the program then saves and stops.
-# A small Python program requests it and then executes the program: `preexec_fn` is unsafe in a process with threads.
+# On Linux the kernel sends SIGTERM to the program when this process ends, even by SIGKILL; the program then saves and
+# stops. A small Python program requests it and then executes the program: `preexec_fn` is unsafe in a process with
+# threads.
 _PR_SET_PDEATHSIG = 1
 _END_WITH_PARENT = (
     "import ctypes, os, sys; "
     f"ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {signal.SIGTERM.value}); "
     "os.getppid() == int(sys.argv[1]) or sys.exit(1); "  # the parent has already ended
-    "os.execv(sys.executable, [sys.executable, *sys.argv[2:]])")
+    "os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
+)
 
 
 def run_program(module: str, settings: Mapping[str, Any], *, advice: str) -> None:
     """Run a program, such as `train` or `dataset.create_tfrecord`, and wait until it ends.
 
-    It gets a flag for each setting that is not None; a list gives one flag per value. Signals are forwarded to it, and on Linux
-    it ends with this process. If the program fails, this process prints `advice`, the advice for the user, and exits with the
-    same exit code.
+    It gets a flag for each setting that is not None; a list gives one flag per value. Signals are forwarded to it, and
+    on Linux it ends with this process. If the program fails, this process prints `advice`, the advice for the user, and
+    exits with the same exit code.
     """
-    arguments = [*_place(module), *(f"--{name}={value}" for name, values in settings.items() if values is not None
-                                   for value in (values if isinstance(values, list) else [values]))]
+    arguments = [
+        *_place(module),
+        *(
+            f"--{name}={value}"
+            for name, values in settings.items()
+            if values is not None
+            for value in (values if isinstance(values, list) else [values])
+        ),
+    ]
     print(f"\n$ python {shlex.join(arguments)}", flush=True)
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     # A separate process group: a Ctrl-C reaches it only through this process; a second signal would end it unsaved.
     with subprocess.Popen([sys.executable, *_bound_to_this_process(), *arguments], process_group=0) as program:
+
         def hand_on(number: int, _: FrameType | None) -> None:
             program.send_signal(number)
 

@@ -41,8 +41,8 @@ _RESUME_ADVICE = "run the same command again to resume"
 class QuickstartConfig:
     """Configuration of a quick start.
 
-    weights: a name or path to start from, or `none`; None: the pretrained weights of the model if available. hparams: the
-    user's hyperparameters.
+    weights: a name or path to start from, or `none`; None: the pretrained weights of the model if available. hparams:
+    the user's hyperparameters.
     """
 
     images: str
@@ -63,28 +63,76 @@ def quickstart(config: QuickstartConfig) -> None:
     images = config.images
     if os.path.isfile(images):
         images = notes.once("unpack", lambda: unpacked_zip(config.images, folder / "images"))
-    notes.once("convert", lambda: run_program("dataset.create_tfrecord", {
-        "images": images, "annotations": config.annotations, "format": config.format,
-        "output_dir": folder / "records"}, advice=_RESUME_ADVICE))
+    notes.once(
+        "convert",
+        lambda: run_program(
+            "dataset.create_tfrecord",
+            {
+                "images": images,
+                "annotations": config.annotations,
+                "format": config.format,
+                "output_dir": folder / "records",
+            },
+            advice=_RESUME_ADVICE,
+        ),
+    )
     train, val, test = (_records(folder, part) for part in ("train", "val", "test"))
     measured = test or val or train
     chosen = notes.once("choose", lambda: _choose(config, folder, measured=measured, spent=notes.seconds("choose")))
     for line in chosen["why"]:
         print(f"chose {line}")
-    notes.once("train", lambda: run_program("train", {
-        "training_file_pattern": train, "val_file_pattern": val, "training_mode": None if val else "train300",
-        "model_dir": folder / "model", "model_name": config.model_name, "warn_of_lr": False,
-        **chosen["flags"], **_time_of_training(config.minutes, chosen, others=notes.seconds("train"))}, advice=_RESUME_ADVICE))
-    notes.once("evaluate", lambda: run_program("eval", {
-        "ckpt": folder / "model", "val_file_pattern": measured, "report": folder / "evaluation",
-        "output_json": folder / "metrics.json"}, advice=_RESUME_ADVICE))
+    notes.once(
+        "train",
+        lambda: run_program(
+            "train",
+            {
+                "training_file_pattern": train,
+                "val_file_pattern": val,
+                "training_mode": None if val else "train300",
+                "model_dir": folder / "model",
+                "model_name": config.model_name,
+                "warn_of_lr": False,
+                **chosen["flags"],
+                **_time_of_training(config.minutes, chosen, others=notes.seconds("train")),
+            },
+            advice=_RESUME_ADVICE,
+        ),
+    )
+    notes.once(
+        "evaluate",
+        lambda: run_program(
+            "eval",
+            {
+                "ckpt": folder / "model",
+                "val_file_pattern": measured,
+                "report": folder / "evaluation",
+                "output_json": folder / "metrics.json",
+            },
+            advice=_RESUME_ADVICE,
+        ),
+    )
     compared = [Path(images, name) for name in _labeled(measured, most=_COMPARED).names]
-    notes.once("export", lambda: run_program("export", {
-        "ckpt": folder / "model", "output_dir": folder / "exported", "formats": ",".join(config.formats),
-        "images": compared, "val_file_pattern": measured,
-        "int8_images": f"{train}.tfrecord" if {*IN_8_BITS} & {*config.formats} else None}, advice=_RESUME_ADVICE))
-    _conclude(folder, measured_on="test" if test else "validation" if val else "training", image_folder=compared[0].parent)
-    print(f"{(time.monotonic() - started) / 60:.1f} minutes; a larger --minutes than {config.minutes:g} continues the training")
+    notes.once(
+        "export",
+        lambda: run_program(
+            "export",
+            {
+                "ckpt": folder / "model",
+                "output_dir": folder / "exported",
+                "formats": ",".join(config.formats),
+                "images": compared,
+                "val_file_pattern": measured,
+                "int8_images": f"{train}.tfrecord" if {*IN_8_BITS} & {*config.formats} else None,
+            },
+            advice=_RESUME_ADVICE,
+        ),
+    )
+    _conclude(
+        folder, measured_on="test" if test else "validation" if val else "training", image_folder=compared[0].parent
+    )
+    print(
+        f"{(time.monotonic() - started) / 60:.1f} minutes; a larger --minutes than {config.minutes:g} continues the training"
+    )
 
 
 def _time_of_training(minutes: float, chosen: dict[str, Any], *, others: float) -> dict[str, Any]:
@@ -93,7 +141,9 @@ def _time_of_training(minutes: float, chosen: dict[str, Any], *, others: float) 
     seconds = choices.training_seconds(minutes, others=others)
     print(f"time: {seconds / 60:.1f} of {minutes:g} minutes for training, about {others / 60:.1f} for the other steps")
     if seconds + others > 60 * minutes:
-        print(f"warning: --minutes={minutes:g} is too short for this machine; it will take {(seconds + others) / 60:.1f}")
+        print(
+            f"warning: --minutes={minutes:g} is too short for this machine; it will take {(seconds + others) / 60:.1f}"
+        )
     more = max(1.0, minutes / chosen["minutes"])  # --minutes relative to the call that chose the epochs
     return {"max_minutes": round(seconds / 60, 3), "num_epochs": math.ceil(more * chosen["flags"]["num_epochs"])}
 
@@ -104,16 +154,21 @@ class _Notes:
     def __init__(self, path: Path, asked: dict[str, Any]):
         self._path, asked = path, json.loads(json.dumps(asked))
         try:
-            self._notes = (json.loads(path.read_text(encoding="utf-8")) if path.exists()
-                           else {"asked": asked, "done": {}, "seconds": {}})
+            self._notes = (
+                json.loads(path.read_text(encoding="utf-8"))
+                if path.exists()
+                else {"asked": asked, "done": {}, "seconds": {}}
+            )
             before, self._done, self._seconds = (self._notes[part] for part in ("asked", "done", "seconds"))
             other = [key for key in asked if key not in ("output_dir", "minutes") and before.get(key) != asked[key]]
             longer = asked["minutes"] > before["minutes"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: not a state file of a quick start ({error}); delete it to start over") from error
         if other:
-            raise InputError(f"{path}: was started with {other[0]} {before.get(other[0])!r}, not {asked[other[0]]!r}; expected "
-                             "the same, or another --output_dir")
+            raise InputError(
+                f"{path}: was started with {other[0]} {before.get(other[0])!r}, not {asked[other[0]]!r}; expected "
+                "the same, or another --output_dir"
+            )
         if longer and "train" in self._done:
             print(f"--minutes raised from {before['minutes']:g} to {asked['minutes']:g}: resuming the training")
             for step in _REPEATED_FOR_MORE_MINUTES:
@@ -149,10 +204,17 @@ def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: flo
     largest = choices.typical_side(images.sizes)
     own = max(hyperparameters_of(config.model_name, given).input_size)
     first = own if "image_size" in given else min(_FIRST_SIDE, published)
-    pace, start = _pace(config, folder, {"image_size": first, **given}, side=first,
-                        batch=choices.batch_size(len(images), accelerated=False))
+    pace, start = _pace(
+        config,
+        folder,
+        {"image_size": first, **given},
+        side=first,
+        batch=choices.batch_size(len(images), accelerated=False),
+    )
     pace = replace(pace, batch_size=choices.batch_size(len(images), accelerated=pace.accelerated))
-    after = choices.seconds_after_choice(start, formats=len(config.formats), pace=pace, measured_images=_count(measured))
+    after = choices.seconds_after_choice(
+        start, formats=len(config.formats), pace=pace, measured_images=_count(measured)
+    )
     seconds = choices.training_seconds(config.minutes, others=spent + time.monotonic() - begun + after)
     if "image_size" in given:
         side, why_side = first, "set by --hparams"
@@ -161,17 +223,33 @@ def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: flo
     settings = {"image_size": side, **({} if weights else choices.JITTER), **given}
     suggested = _examined(config, folder, settings)
     settings |= {key: value for key, value in suggested.items() if key not in given}
-    length, why_length = choices.training_length(len(images), pace, side=side, target_steps=target_steps, seconds=seconds)
+    length, why_length = choices.training_length(
+        len(images), pace, side=side, target_steps=target_steps, seconds=seconds
+    )
     rate, why_rate = choices.learning_rate(pace.batch_size, from_random_weights=not weights)
-    return {"flags": {"hparams": as_hparams(settings), "batch_size": pace.batch_size, "pretrained_ckpt": weights,
-                      "lr": None if "learning_rate" in given else rate, **asdict(length)},
-            "minutes": config.minutes, "seconds_after_choice": after, "why": [
-        f"weights: {why_weights}",
-        f"input size {side} pixels (longer side): {why_side} (median of the images: {largest})",
-        f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
-        f"{why_length}; train.py checks the time every {counted(length.num_examples_per_epoch, 'image', 'images')}",
-        f"learning rate {rate:g}: {why_rate}",
-        *([] if weights else [f"{as_hparams(choices.JITTER)}: less scale jitter suits a short training from random weights"])]}
+    return {
+        "flags": {
+            "hparams": as_hparams(settings),
+            "batch_size": pace.batch_size,
+            "pretrained_ckpt": weights,
+            "lr": None if "learning_rate" in given else rate,
+            **asdict(length),
+        },
+        "minutes": config.minutes,
+        "seconds_after_choice": after,
+        "why": [
+            f"weights: {why_weights}",
+            f"input size {side} pixels (longer side): {why_side} (median of the images: {largest})",
+            f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
+            f"{why_length}; train.py checks the time every {counted(length.num_examples_per_epoch, 'image', 'images')}",
+            f"learning rate {rate:g}: {why_rate}",
+            *(
+                []
+                if weights
+                else [f"{as_hparams(choices.JITTER)}: less scale jitter suits a short training from random weights"]
+            ),
+        ],
+    }
 
 
 def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
@@ -189,33 +267,57 @@ def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
     return config.model_name, "pretrained on COCO"
 
 
-def _pace(config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int
-          ) -> tuple[choices.Pace, float]:
+def _pace(
+    config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int
+) -> tuple[choices.Pace, float]:
     """Time some training steps with an input of this longer side; also return the seconds up to the end of the first one."""
     begun, probe = time.time(), folder / "probe"
     shutil.rmtree(probe, ignore_errors=True)
-    run_program("train", {
-        "training_file_pattern": _records(folder, "train"), "model_dir": probe, "model_name": config.model_name,
-        "benchmark": True, "benchmark_steps": _TIMED_STEPS, "batch_size": batch,
-        "log_steps": 1,  # time every step, so that the median excludes the compilation
-        "hparams": as_hparams(settings)}, advice=_RESUME_ADVICE)
+    run_program(
+        "train",
+        {
+            "training_file_pattern": _records(folder, "train"),
+            "model_dir": probe,
+            "model_name": config.model_name,
+            "benchmark": True,
+            "benchmark_steps": _TIMED_STEPS,
+            "batch_size": batch,
+            "log_steps": 1,  # time every step, so that the median excludes the compilation
+            "hparams": as_hparams(settings),
+        },
+        advice=_RESUME_ADVICE,
+    )
     log = list(read_log(probe / DEFAULT_FILE_NAME))
     found = {key: value for entry in log for key, value in (entry.get("data") or {}).items()}
     first_step = next(float(entry["timestamp"]) for entry in log if entry.get("step") == INTERVAL_STEP)
     shutil.rmtree(probe, ignore_errors=True)
     if found["load_average"] > 2 * (os.cpu_count() or 1):
-        print(f"warning: other processes use this machine (load average {found['load_average']:.1f} on {os.cpu_count()} "
-              "cores); the input size, chosen from the measured step time, may be smaller than necessary")
-    pace = choices.Pace(seconds=found["latency_training_p50"], side=side, batch_size=batch,
-                        accelerated=found["peak_device_memory_bytes"] is not None)
+        print(
+            f"warning: other processes use this machine (load average {found['load_average']:.1f} on {os.cpu_count()} "
+            "cores); the input size, chosen from the measured step time, may be smaller than necessary"
+        )
+    pace = choices.Pace(
+        seconds=found["latency_training_p50"],
+        side=side,
+        batch_size=batch,
+        accelerated=found["peak_device_memory_bytes"] is not None,
+    )
     return pace, first_step - begun
 
 
 def _examined(config: QuickstartConfig, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Run the data check and return the settings that it suggests in addition to these."""
-    run_program("doctor", {
-        "records": _records(folder, "train"), "val_records": _records(folder, "val"), "model_name": config.model_name,
-        "hparams": as_hparams(settings), "output_dir": folder / "doctor"}, advice=_RESUME_ADVICE)
+    run_program(
+        "doctor",
+        {
+            "records": _records(folder, "train"),
+            "val_records": _records(folder, "val"),
+            "model_name": config.model_name,
+            "hparams": as_hparams(settings),
+            "output_dir": folder / "doctor",
+        },
+        advice=_RESUME_ADVICE,
+    )
     return json.loads((folder / "doctor" / "doctor.json").read_text(encoding="utf-8"))["suggested"]["settings"]
 
 
@@ -223,14 +325,19 @@ def _conclude(folder: Path, *, measured_on: str, image_folder: Path) -> None:
     numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     artifact = folder / "exported" / "detector.onnx"
     print(f"\nAP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images")
-    for path, what in (("doctor/doctor.html", "data check"), ("model/report.html", "training report"),
-                       ("evaluation/report.html", "evaluation report"),
-                       ("exported/artifacts.md", "exported files")):
+    for path, what in (
+        ("doctor/doctor.html", "data check"),
+        ("model/report.html", "training report"),
+        ("evaluation/report.html", "evaluation report"),
+        ("exported/artifacts.md", "exported files"),
+    ):
         print(f"  {folder / path}: {what}")
     if artifact.exists():
         annotated = folder / "annotated"
-        print(f"annotate images:  python infer.py --model={artifact} --image_path={image_folder} --output_dir={annotated}\n"
-              f"in the browser:   python serve.py --model={artifact}")
+        print(
+            f"annotate images:  python infer.py --model={artifact} --image_path={image_folder} --output_dir={annotated}\n"
+            f"in the browser:   python serve.py --model={artifact}"
+        )
 
 
 def _labeled(pattern: str, *, most: int | None = None) -> LabeledImages:

@@ -4,18 +4,30 @@ from collections.abc import Mapping
 
 from efficientdet.reports.html_page import table
 
-_AREAS = {"s": "small objects, below 32 x 32 pixels", "m": "medium objects, 32 x 32 to 96 x 96 pixels",
-          "l": "large objects, above 96 x 96 pixels"}
+_AREAS = {
+    "s": "small objects, below 32 x 32 pixels",
+    "m": "medium objects, 32 x 32 to 96 x 96 pixels",
+    "l": "large objects, above 96 x 96 pixels",
+}
 _DEFINITIONS = {
-    "AP": "mean over the IoU thresholds 0.50 to 0.95 in steps of 0.05", "AP50": "IoU threshold 0.50",
-    "AP75": "IoU threshold 0.75", **{f"AP{area}": text for area, text in _AREAS.items()},
+    "AP": "mean over the IoU thresholds 0.50 to 0.95 in steps of 0.05",
+    "AP50": "IoU threshold 0.50",
+    "AP75": "IoU threshold 0.75",
+    **{f"AP{area}": text for area, text in _AREAS.items()},
     **{f"ARmax{count}": f"at most {count} detection{'s' * (count > 1)} per image" for count in (1, 10, 100)},
-    **{f"AR{area}": text for area, text in _AREAS.items()}}
+    **{f"AR{area}": text for area, text in _AREAS.items()},
+}
 
 
 def metrics_table(columns: Mapping[str, Mapping[str, float]]) -> str:
     """Return a table with a column of metrics per name; negative values (no such object) become a dash."""
     names = list(next(iter(columns.values()), {}))
-    rows = [(name, *(f"{metrics[name]:.4f}" if metrics[name] >= 0 else "\N{EN DASH}" for metrics in columns.values()),
-             _DEFINITIONS.get(name, "")) for name in names]
+    rows = [
+        (
+            name,
+            *(f"{metrics[name]:.4f}" if metrics[name] >= 0 else "\N{EN DASH}" for metrics in columns.values()),
+            _DEFINITIONS.get(name, ""),
+        )
+        for name in names
+    ]
     return table(("Metric", *columns, "Definition"), rows, label="COCO metrics")

@@ -28,9 +28,17 @@ class _Label(NamedTuple):
     color: Color
 
 
-def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], scores=None,
-                    masks: Sequence[np.ndarray] | None = None, colors: Sequence[Color] | None = None,
-                    shorter_side: int | None = None) -> np.ndarray:
+def draw_detections(
+    image: np.ndarray,
+    boxes,
+    *,
+    classes,
+    names: Sequence[str],
+    scores=None,
+    masks: Sequence[np.ndarray] | None = None,
+    colors: Sequence[Color] | None = None,
+    shorter_side: int | None = None,
+) -> np.ndarray:
     """Return a copy of an image with a box, a class name and a score in percent for each detection.
 
     Args:
@@ -41,8 +49,8 @@ def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], 
         scores: [N], or None for ground truth. Detections with the highest scores are drawn last.
         masks: N masks [h, w] bool, which are tinted and outlined, or None.
         colors: N colors, or None for the colors of the classes.
-        shorter_side: Shorter side in pixels of the images for which line width and font size are chosen. At most, and by
-            default, that of this image.
+        shorter_side: Shorter side in pixels of the images for which line width and font size are chosen. At most, and
+            by default, that of this image.
 
     Raises:
         ValueError: The image is of another type or shape, or a class has no name.
@@ -149,8 +157,9 @@ def _draw_boxes(canvas: Image.Image, labels: Sequence[_Label], *, side: int) -> 
         # Pillow includes the last pixel, so the box ends one pixel earlier.
         x_min, y_min, x_max, y_max = math.floor(x_min), math.floor(y_min), math.ceil(x_max) - 1, math.ceil(y_max) - 1
         if min(canvas.size) >= _RIM_FROM:
-            draw.rectangle((x_min - rim, y_min - rim, x_max + rim, y_max + rim), outline=(0, 0, 0),
-                           width=line + 2 * rim)
+            draw.rectangle(
+                (x_min - rim, y_min - rim, x_max + rim, y_max + rim), outline=(0, 0, 0), width=line + 2 * rim
+            )
         draw.rectangle((x_min, y_min, x_max, y_max), outline=label.color, width=line)
 
 
@@ -185,8 +194,9 @@ def _shortened(text: str, *, font: ImageFont.FreeTypeFont, width: float) -> str:
     if len(text) <= width and font.getlength(text) <= width:  # a letter is at least one pixel wide
         return text
     name, _, score = text.rpartition(" ")
-    kept = bisect.bisect_right(range(1, min(len(name), max(1, int(width)))), width,
-                              key=lambda kept: font.getlength(f"{name[:kept]}. {score}"))
+    kept = bisect.bisect_right(
+        range(1, min(len(name), max(1, int(width)))), width, key=lambda kept: font.getlength(f"{name[:kept]}. {score}")
+    )
     if kept:
         return f"{name[:kept]}. {score}"
     return score if font.getlength(score) <= width else ""
@@ -196,8 +206,14 @@ def _place(box, *, size: tuple[float, float], image_size: tuple[int, int], taken
     """Return the position of a label: the first of several places at its box that is free, inside the image."""
     x_min, y_min, x_max, y_max = box
     width, height = size
-    corners = [(x_min, y_min - height), (x_min, y_min), (x_min, y_max), (x_min, y_max - height),
-               (x_max - width, y_min - height), (x_max - width, y_max)]
+    corners = [
+        (x_min, y_min - height),
+        (x_min, y_min),
+        (x_min, y_max),
+        (x_min, y_max - height),
+        (x_max - width, y_min - height),
+        (x_max - width, y_max),
+    ]
     places = []
     for x, y in corners:
         x, y = min(max(x, 0), image_size[0] - width), min(max(y, 0), image_size[1] - height)

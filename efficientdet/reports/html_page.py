@@ -36,15 +36,20 @@ class Bar(NamedTuple):
 
 def document(title: str, parts: Sequence[str]) -> str:
     """Return a complete HTML page of parts made by the other functions."""
-    return ('<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{_escaped(title)}</title><style>{REPORT}</style></head><body><main>{''.join(parts)}</main></body></html>\n")
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_escaped(title)}</title><style>{REPORT}</style></head><body><main>{''.join(parts)}</main></body></html>\n"
+    )
 
 
 def heading(title: str, *, figure: str = "", lead: str = "") -> str:
     """Return the page's title, its most important result and an introductory sentence."""
-    return (f"<h1>{_escaped(title)}</h1>" + (f'<p class="big">{_escaped(figure)}</p>' if figure else "")
-            + (paragraph(lead) if lead else ""))
+    return (
+        f"<h1>{_escaped(title)}</h1>"
+        + (f'<p class="big">{_escaped(figure)}</p>' if figure else "")
+        + (paragraph(lead) if lead else "")
+    )
 
 
 def subheading(title: str) -> str:
@@ -80,12 +85,19 @@ def collapsible(summary: str, content: str) -> str:
 
 def legend(colors: Mapping[str, str]) -> str:
     """Return the legend of CSS colors by label."""
-    return '<div class="keys">' + "".join(
-        f'<span><span class="swatch" style="background:{color}"></span>{_escaped(label)}</span>'
-        for label, color in colors.items()) + "</div>"
+    return (
+        '<div class="keys">'
+        + "".join(
+            f'<span><span class="swatch" style="background:{color}"></span>{_escaped(label)}</span>'
+            for label, color in colors.items()
+        )
+        + "</div>"
+    )
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, label: str = "Table", upright: bool = False) -> str:
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, label: str = "Table", upright: bool = False
+) -> str:
     """Return a table that scrolls in a box of its own if it is too wide; nothing without rows.
 
     Args:
@@ -97,14 +109,20 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, label: st
     if not rows:
         return ""
     is_number = [isinstance(value, int | float | Heat) for value in rows[0]]
-    names = [f'<th scope="col"{_NUMERIC if right else ""}><span>{_escaped(name)}</span></th>'
-             for name, right in zip(columns, is_number, strict=False)]
-    body = "".join("<tr>" + "".join(_cell(value, right) for value, right in zip(values, is_number, strict=True)) + "</tr>"
-                   for values in rows)
+    names = [
+        f'<th scope="col"{_NUMERIC if right else ""}><span>{_escaped(name)}</span></th>'
+        for name, right in zip(columns, is_number, strict=False)
+    ]
+    body = "".join(
+        "<tr>" + "".join(_cell(value, right) for value, right in zip(values, is_number, strict=True)) + "</tr>"
+        for values in rows
+    )
     head = f"<thead><tr>{''.join(names)}</tr></thead>" if names else ""
     kind = ' class="upright"' if upright else "" if names else ' class="facts"'
-    return (f'<div class="wide" role="region" tabindex="0" aria-label="{_escaped(label)}">'
-            f"<table{kind}>{head}<tbody>{body}</tbody></table></div>")
+    return (
+        f'<div class="wide" role="region" tabindex="0" aria-label="{_escaped(label)}">'
+        f"<table{kind}>{head}<tbody>{body}</tbody></table></div>"
+    )
 
 
 def _cell(value: object, right: bool) -> str:
@@ -112,9 +130,11 @@ def _cell(value: object, right: bool) -> str:
         return f'<td class="bar">{_bar(value.share)}</td>'
     if isinstance(value, Heat):
         opacity = 0.0 if math.isnan(value.share) else min(max(value.share, 0.0), 1.0)
-        return (f'<td class="n heat{" light" if opacity > 0.7 else ""}" '
-                f'style="background:rgba(var(--{"bad" if value.is_bad else "good"}-cell),{opacity:.2f})">'
-                f"{_escaped(value.text)}</td>")
+        return (
+            f'<td class="n heat{" light" if opacity > 0.7 else ""}" '
+            f'style="background:rgba(var(--{"bad" if value.is_bad else "good"}-cell),{opacity:.2f})">'
+            f"{_escaped(value.text)}</td>"
+        )
     return f"<td{_NUMERIC if right else ''}>{_escaped(_shown(value))}</td>"
 
 
@@ -135,7 +155,8 @@ def bars(values: Mapping[str, float], *, unit: str = "", form: str = ".3g") -> s
     lines = "".join(
         f'<tr><td>{_escaped(name)}</td><td class="n">{value:{form}}{unit}</td>'
         f'<td class="bar">{_bar(max(value, 0.0) / highest if highest > 0 else 0.0)}</td></tr>'
-        for name, value in values.items())
+        for name, value in values.items()
+    )
     return f'<table class="bars"><tbody>{lines}</tbody></table>' if lines else ""
 
 
@@ -143,15 +164,24 @@ def _bar(share: float) -> str:
     return f'<span style="width:{share:.1%}"></span>'
 
 
-def chart_figure(name: str, curves: Mapping[str, Curve], *, x_label: str, y_label: str, highest: float | None = None,
-                 small: bool = False) -> str:
+def chart_figure(
+    name: str,
+    curves: Mapping[str, Curve],
+    *,
+    x_label: str,
+    y_label: str,
+    highest: float | None = None,
+    small: bool = False,
+) -> str:
     """Return a chart with its title and, unless `small`, the legend of several curves; nothing without a point."""
     drawn = chart(list(curves.values()), x_label=x_label, y_label=y_label, highest=highest, small=small)
     names = legend(dict(zip(curves, SERIES, strict=False))) if len(curves) > 1 and not small else ""
     return f"<figure><figcaption>{_escaped(name)}</figcaption>{drawn}{names}</figure>" if drawn else ""
 
 
-def chart(curves: Sequence[Curve], *, x_label: str, y_label: str, highest: float | None = None, small: bool = False) -> str:
+def chart(
+    curves: Sequence[Curve], *, x_label: str, y_label: str, highest: float | None = None, small: bool = False
+) -> str:
     """Return curves on common axes as SVG. The vertical axis starts at 0 unless a value is negative.
 
     Args:
@@ -181,20 +211,31 @@ def chart(curves: Sequence[Curve], *, x_label: str, y_label: str, highest: float
     lines = "".join(
         f'<polyline fill="none" style="stroke:{color}" stroke-linecap="round" stroke-width="{1.8 if len(curve) > 1 else 7}" '
         f'points="{" ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in (curve if len(curve) > 1 else 2 * curve))}"/>'
-        for curve, color in zip(finite, SERIES, strict=False))
-    ticks = "".join(f'<line x1="{left}" x2="{right}" y1="{down(y):.1f}" y2="{down(y):.1f}"/>'
-                    f'<text x="{left - 5}" y="{down(y) + 4:.1f}" text-anchor="end">{_number(y)}</text>'
-                    for y in _ticks(low, high, 2 if small else 4))
-    ticks += "".join(f'<text x="{across(x):.1f}" y="{bottom + 15}" '
-                     f'text-anchor="{"end" if across(x) > right - 20 else "middle"}">{_number(x)}</text>'
-                     for x in _ticks(first, last, 2 if small else 4))
-    titles = f'<text class="axis" x="{(left + right) / 2}" y="{height - 6}" text-anchor="middle">{_escaped(x_label)}</text>'
+        for curve, color in zip(finite, SERIES, strict=False)
+    )
+    ticks = "".join(
+        f'<line x1="{left}" x2="{right}" y1="{down(y):.1f}" y2="{down(y):.1f}"/>'
+        f'<text x="{left - 5}" y="{down(y) + 4:.1f}" text-anchor="end">{_number(y)}</text>'
+        for y in _ticks(low, high, 2 if small else 4)
+    )
+    ticks += "".join(
+        f'<text x="{across(x):.1f}" y="{bottom + 15}" '
+        f'text-anchor="{"end" if across(x) > right - 20 else "middle"}">{_number(x)}</text>'
+        for x in _ticks(first, last, 2 if small else 4)
+    )
+    titles = (
+        f'<text class="axis" x="{(left + right) / 2}" y="{height - 6}" text-anchor="middle">{_escaped(x_label)}</text>'
+    )
     if not small:
         middle = (bottom + _TOP) / 2
-        titles += (f'<text class="axis" x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">'
-                   f"{_escaped(y_label)}</text>")
-    return (f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{_escaped(f"{y_label} by {x_label}")}">'
-            f"{ticks}{lines}{titles}</svg>")
+        titles += (
+            f'<text class="axis" x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">'
+            f"{_escaped(y_label)}</text>"
+        )
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{_escaped(f"{y_label} by {x_label}")}">'
+        f"{ticks}{lines}{titles}</svg>"
+    )
 
 
 def _ticks(low: float, high: float, count: int) -> list[float]:
@@ -214,8 +255,10 @@ def _number(value: float) -> str:
 def image_figure(caption: str, jpeg: bytes) -> str:
     """Return an encoded image with its caption; a click or the Enter key shows it in the full window, and closes it."""
     image = f'<img src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" alt="{_escaped(caption)}">'
-    return (f'<figure><details class="zoom"><summary>{image}</summary></details>'
-            f"<figcaption>{_escaped(caption)}</figcaption></figure>")
+    return (
+        f'<figure><details class="zoom"><summary>{image}</summary></details>'
+        f"<figcaption>{_escaped(caption)}</figcaption></figure>"
+    )
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -18,7 +18,9 @@ THEME = """
 :focus-visible{outline:2px solid var(--accent);outline-offset:2px}
 """
 
-REPORT = THEME + """
+REPORT = (
+    THEME
+    + """
 body{font:15px/1.5 system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;color:var(--text);background:var(--panel);margin:0}
 main{max-width:1080px;margin:0 auto;padding:24px 16px 48px}
 h1{font-size:1.5em;line-height:1.25;margin:0}h2{font-size:1.15em;margin:2em 0 .6em;padding-bottom:.2em}
@@ -56,3 +58,4 @@ ul.notices li.warning{border-color:var(--series-1);background:var(--warning)}
 pre{background:var(--code);color:var(--on-code);padding:.6em .9em;overflow-x:auto;border-radius:4px}
 @media (max-width:600px){main{padding:16px 12px 32px}td,th{padding-right:10px}}
 """
+)

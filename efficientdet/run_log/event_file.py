@@ -34,10 +34,26 @@ class EventFile:
 
     def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
         """Write images by tag, each uint8 [h, w, 3]."""
-        self._write(Event(wall_time=time.time(), step=int(step), summary=Summary(value=[
-            Summary.Value(tag=tag, image=Summary.Image(height=image.shape[0], width=image.shape[1], colorspace=3,
-                                                       encoded_image_string=encode_image(image, "PNG")))
-            for tag, image in pictures.items()])))
+        self._write(
+            Event(
+                wall_time=time.time(),
+                step=int(step),
+                summary=Summary(
+                    value=[
+                        Summary.Value(
+                            tag=tag,
+                            image=Summary.Image(
+                                height=image.shape[0],
+                                width=image.shape[1],
+                                colorspace=3,
+                                encoded_image_string=encode_image(image, "PNG"),
+                            ),
+                        )
+                        for tag, image in pictures.items()
+                    ]
+                ),
+            )
+        )
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

@@ -66,31 +66,44 @@ def average_speed(intervals: Sequence[Interval], *, dropped: int | None = None) 
     The reference averages the rates of the intervals, which counts a short one as much as a long one and so
     overstates the speed of an uneven run.
     """
-    kept = intervals[int(_WARMUP_FRACTION * len(intervals)) if dropped is None else dropped:]
+    kept = intervals[int(_WARMUP_FRACTION * len(intervals)) if dropped is None else dropped :]
     seconds = sum(interval.seconds for interval in kept)
     if seconds <= 0:
         return None
     steps = [interval.last_step - interval.first_step for interval in kept]
     each = [interval.seconds / count for interval, count in zip(kept, steps, strict=True)]
-    return Speed(sum(interval.images for interval in kept) / seconds, seconds / sum(steps),
-                 *np.percentile(each, (50, 95)).tolist())
+    return Speed(
+        sum(interval.images for interval in kept) / seconds,
+        seconds / sum(steps),
+        *np.percentile(each, (50, 95)).tolist(),
+    )
 
 
 class Journal:
     """The log, the curves and the console lines of one run; use it as a context, or call `close`.
 
-    With `folder` None nothing is written: for every rank but the first. `loggers` are names of `loggers.LOGGERS`, which get
-    the `settings` of the run and the `project` that it belongs to; `units` are the units of logged values; `listeners` are
-    called with each event.
+    With `folder` None nothing is written: for every rank but the first. `loggers` are names of `loggers.LOGGERS`, which
+    get the `settings` of the run and the `project` that it belongs to; `units` are the units of logged values;
+    `listeners` are called with each event.
     """
 
-    def __init__(self, folder: str | Path | None, *, file_name: str = DEFAULT_FILE_NAME,
-                 loggers: Sequence[str] = ("tensorboard",), settings: Mapping | None = None, project: str = DEFAULT_PROJECT,
-                 units: Mapping[str, str | None] = TRAINING_UNITS, listeners: Sequence[EventListener] = ()):
+    def __init__(
+        self,
+        folder: str | Path | None,
+        *,
+        file_name: str = DEFAULT_FILE_NAME,
+        loggers: Sequence[str] = ("tensorboard",),
+        settings: Mapping | None = None,
+        project: str = DEFAULT_PROJECT,
+        units: Mapping[str, str | None] = TRAINING_UNITS,
+        listeners: Sequence[EventListener] = (),
+    ):
         self._started = datetime.now()
         self._units, self._listeners = dict(units), listeners
         self._intervals: list[Interval] = []
-        self._loggers = [] if folder is None else open_loggers(loggers, folder, settings=settings or {}, project=project)
+        self._loggers = (
+            [] if folder is None else open_loggers(loggers, folder, settings=settings or {}, project=project)
+        )
         self._log = None if folder is None else _open_to_append(Path(folder) / file_name)
         for metric, unit in self._units.items():
             self._write("METADATA", {"metric": metric, "metadata": {"unit": unit}})
@@ -142,12 +155,20 @@ class Journal:
             raise ValueError(f"{interval} has no steps or no duration")
         self._intervals.append(interval)
         images_per_second = interval.images / interval.seconds
-        self._write("LOG", {"step": INTERVAL_STEP, "data": {
-            "Latency": f"{interval.seconds:.2f} seconds",
-            "fps": images_per_second,
-            "steps": (interval.first_step, interval.last_step),
-            "images": interval.images, "seconds": interval.seconds, "input_seconds": interval.input_seconds,
-        }})
+        self._write(
+            "LOG",
+            {
+                "step": INTERVAL_STEP,
+                "data": {
+                    "Latency": f"{interval.seconds:.2f} seconds",
+                    "fps": images_per_second,
+                    "steps": (interval.first_step, interval.last_step),
+                    "images": interval.images,
+                    "seconds": interval.seconds,
+                    "input_seconds": interval.input_seconds,
+                },
+            },
+        )
         self._to_loggers(interval.last_step, {"global_step/sec": steps / interval.seconds, SPEED: images_per_second})
 
     def validation(self, epoch: int, *, step: int, average_precision: float) -> None:
@@ -155,21 +176,33 @@ class Journal:
         self.log((), {"epoch": epoch, "validation_accuracy_mAP": round(100 * average_precision, 2)})
         self.curves(step, {"validation/AP": average_precision})
 
-    def finish(self, *, training_loss: float | None, seconds: float, devices: int, input_wait: float = 0.0,
-               goal: Mapping[str, float] | None = None) -> dict[str, float]:
+    def finish(
+        self,
+        *,
+        training_loss: float | None,
+        seconds: float,
+        devices: int,
+        input_wait: float = 0.0,
+        goal: Mapping[str, float] | None = None,
+    ) -> dict[str, float]:
         """Log and return the averages of the run, of `seconds` in total; loss and throughput only if steps were done.
 
-        `input_wait` is the share of the last steps' time, 0 .. 1; `goal` has the target (target_mAP) and the time until it was
-        reached (time_to_target).
+        `input_wait` is the share of the last steps' time, 0 .. 1; `goal` has the target (target_mAP) and the time until
+        it was reached (time_to_target).
         """
         loss = {} if training_loss is None else {"training_loss": training_loss}
         averages = {**loss, "e2e_training_time": seconds, **(goal or {})}
         speed = average_speed(self._intervals)
         if speed:
-            averages = {"avg_fps_training": speed.images_per_second,
-                        "avg_fps_training_per_GPU": speed.images_per_second / devices,
-                        "avg_latency_training": speed.seconds_per_step, "latency_training_p50": speed.p50,
-                        "latency_training_p95": speed.p95, "input_wait": 100 * input_wait, **averages}
+            averages = {
+                "avg_fps_training": speed.images_per_second,
+                "avg_fps_training_per_GPU": speed.images_per_second / devices,
+                "avg_latency_training": speed.seconds_per_step,
+                "latency_training_p50": speed.p50,
+                "latency_training_p95": speed.p95,
+                "input_wait": 100 * input_wait,
+                **averages,
+            }
         self.log((), averages)
         return averages
 
@@ -181,8 +214,13 @@ class Journal:
         if not self._log:
             return
         now = datetime.now()
-        line = {"timestamp": str(now.timestamp()), "elapsedtime": str((now - self._started).total_seconds()),
-                "datetime": now.isoformat(sep=" ", timespec="microseconds"), "type": kind, **content}
+        line = {
+            "timestamp": str(now.timestamp()),
+            "elapsedtime": str((now - self._started).total_seconds()),
+            "datetime": now.isoformat(sep=" ", timespec="microseconds"),
+            "type": kind,
+            **content,
+        }
         self._log.write(f"DLLL {json.dumps(_plain(line))}\n")
 
 
@@ -197,8 +235,11 @@ def read_curves(path: str | Path) -> dict[str, list[tuple[int, float]]]:
 
 def read_intervals(path: str | Path) -> list[Interval]:
     """Return the intervals of a log in order."""
-    return [Interval(*data["steps"], data["images"], data["seconds"], data["input_seconds"])
-            for entry in read_log(path) if entry.get("step") == INTERVAL_STEP and "images" in (data := entry["data"])]
+    return [
+        Interval(*data["steps"], data["images"], data["seconds"], data["input_seconds"])
+        for entry in read_log(path)
+        if entry.get("step") == INTERVAL_STEP and "images" in (data := entry["data"])
+    ]
 
 
 def read_log(path: str | Path) -> Iterator[dict]:

@@ -56,8 +56,10 @@ def open_loggers(
     """
     check_logger_names(names)
     with contextlib.ExitStack() as opened:
-        loggers = [opened.enter_context(contextlib.closing(_open(name, Path(folder), settings, project)))
-                   for name in dict.fromkeys(names)]
+        loggers = [
+            opened.enter_context(contextlib.closing(_open(name, Path(folder), settings, project)))
+            for name in dict.fromkeys(names)
+        ]
         opened.pop_all()  # all are open: keep them open
     return loggers
 
@@ -65,7 +67,9 @@ def open_loggers(
 def _open(name: str, folder: Path, settings: Mapping[str, Any], project: str) -> Logger:
     """Open the logger of that name. Raises InputError if its package is missing."""
     if name == "tensorboard":
-        from efficientdet.run_log.event_file import EventFile  # imported here: a log without curves does not need TensorBoard
+        from efficientdet.run_log.event_file import (
+            EventFile,
+        )  # imported here: a log without curves does not need TensorBoard
 
         return EventFile(folder)
     try:
@@ -73,7 +77,9 @@ def _open(name: str, folder: Path, settings: Mapping[str, Any], project: str) ->
             return JsonLines(folder)
         return {"wandb": WeightsAndBiases, "mlflow": Mlflow}[name](folder, settings, project)
     except ImportError as error:
-        raise InputError(f"--loggers={name}: {error.name or error} is not installed: pip install -e '.[{name}]'") from error
+        raise InputError(
+            f"--loggers={name}: {error.name or error} is not installed: pip install -e '.[{name}]'"
+        ) from error
 
 
 class JsonLines:

@@ -29,7 +29,9 @@ class Submission:
     cache_cleared: bool = False  # whether the user cleared the machine's caches before the run
 
 
-def check_submission(*, division: str, status: str, ruleset: str | None, organization: str, platform: str | None) -> None:
+def check_submission(
+    *, division: str, status: str, ruleset: str | None, organization: str, platform: str | None
+) -> None:
     """Raise InputError for a value that MLPerf's rules do not allow."""
     for flag, value, allowed in (("division", division, DIVISIONS), ("status", status, STATUSES)):
         if value not in allowed:
@@ -73,9 +75,14 @@ class MlperfLog:
     def initialization_started(self) -> None:
         """Log the start of the process, before any record is read."""
         keys, submission = self._keys, self._submission
-        for key, value in ((keys.SUBMISSION_BENCHMARK, submission.benchmark), (keys.SUBMISSION_ORG, submission.organization),
-                           (keys.SUBMISSION_DIVISION, submission.division), (keys.SUBMISSION_STATUS, submission.status),
-                           (keys.SUBMISSION_PLATFORM, submission.platform), (keys.CACHE_CLEAR, submission.cache_cleared)):
+        for key, value in (
+            (keys.SUBMISSION_BENCHMARK, submission.benchmark),
+            (keys.SUBMISSION_ORG, submission.organization),
+            (keys.SUBMISSION_DIVISION, submission.division),
+            (keys.SUBMISSION_STATUS, submission.status),
+            (keys.SUBMISSION_PLATFORM, submission.platform),
+            (keys.CACHE_CLEAR, submission.cache_cleared),
+        ):
             self._log.event(key=key, value=value)
         self._log.start(key=keys.INIT_START)
 

@@ -14,8 +14,10 @@ def input_stall(share: float) -> str:
     """Return a warning for a training that waits for its input for a large share of the time, else an empty string."""
     if share < _STALLED:
         return ""
-    return (f"waiting for input {share:.0%} of the time: decoding and resizing images is the bottleneck; give each process "
-            "more CPU cores, or store smaller images (python benchmarks/input.py measures the throughput)")
+    return (
+        f"waiting for input {share:.0%} of the time: decoding and resizing images is the bottleneck; give each process "
+        "more CPU cores, or store smaller images (python benchmarks/input.py measures the throughput)"
+    )
 
 
 class Stopwatch:

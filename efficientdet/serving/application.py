@@ -31,8 +31,15 @@ from efficientdet.serving.request_body import DetectRequest, read_request
 _DETECT = "/v1/detect"
 
 
-def build_application(detect: Detect, class_names: ClassNames, *, model: str, limits: Limits,
-                      hosts: tuple[str, ...] = (), origins: tuple[str, ...] = ()) -> ASGIApp:
+def build_application(
+    detect: Detect,
+    class_names: ClassNames,
+    *,
+    model: str,
+    limits: Limits,
+    hosts: tuple[str, ...] = (),
+    origins: tuple[str, ...] = (),
+) -> ASGIApp:
     """Build the server as an ASGI application.
 
     Args:
@@ -46,15 +53,25 @@ def build_application(detect: Detect, class_names: ClassNames, *, model: str, li
     service = _Service(detect, class_names, model=model, limits=limits)
     api = api_document(limits)
     routes = [
-        Route("/", _page(detector_page(limits.min_score))), Route("/docs", _page(api_page(api))),
-        Route("/openapi.json", _json(api)), Route("/v1/model", _json(service.about())),
-        Route(_DETECT, service.detect, methods=["POST"]), Route("/healthz", _json({"status": "ok"})),
-        Route("/metrics", service.metrics.reply)]
+        Route("/", _page(detector_page(limits.min_score))),
+        Route("/docs", _page(api_page(api))),
+        Route("/openapi.json", _json(api)),
+        Route("/v1/model", _json(service.about())),
+        Route(_DETECT, service.detect, methods=["POST"]),
+        Route("/healthz", _json({"status": "ok"})),
+        Route("/metrics", service.metrics.reply),
+    ]
     shared = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"])] if origins else []
-    application = Starlette(routes=routes, lifespan=service.lifespan, middleware=shared, exception_handlers={
-        Refusal: _refused, HTTPException: _no_such_route, Exception: _failed})
+    application = Starlette(
+        routes=routes,
+        lifespan=service.lifespan,
+        middleware=shared,
+        exception_handlers={Refusal: _refused, HTTPException: _no_such_route, Exception: _failed},
+    )
     application.router.redirect_slashes = False  # a redirect would go to the Host header's address
-    return Guard(application, service.metrics, paths=tuple(route.path for route in routes), hosts=hosts, origins=origins)
+    return Guard(
+        application, service.metrics, paths=tuple(route.path for route in routes), hosts=hosts, origins=origins
+    )
 
 
 class _Service:
@@ -77,8 +94,12 @@ class _Service:
     def about(self) -> dict:
         """Return the reply of /v1/model."""
         limits = {name: getattr(self._limits, name) for name in ("max_request_bytes", "max_pixels", "max_queue")}
-        return {"model": self._model, "classes": _classes_reply(self._class_names), "min_score": self._limits.min_score,
-                "limits": limits}
+        return {
+            "model": self._model,
+            "classes": _classes_reply(self._class_names),
+            "min_score": self._limits.min_score,
+            "limits": limits,
+        }
 
     async def detect(self, request: Request) -> Response:
         """Return the reply of /v1/detect."""
@@ -90,16 +111,18 @@ class _Service:
         seconds = time.perf_counter() - start
         self.metrics.seconds.observe(seconds)
         self.metrics.images.inc(len(images))
-        return JSONResponse({"model": self._model, "min_score": parsed.min_score, "images": images,
-                             "time_ms": round(1000 * seconds, 1)})
+        return JSONResponse(
+            {"model": self._model, "min_score": parsed.min_score, "images": images, "time_ms": round(1000 * seconds, 1)}
+        )
 
     async def _found(self, parsed: DetectRequest, request: Request) -> list[Found]:
         """Wait for detections. Raises Refusal on a timeout or a disconnected client, whose images leave the queue."""
         detecting = asyncio.ensure_future(self._batcher.detect(parsed.images))
         disconnected = asyncio.ensure_future(_disconnected(request))
         try:
-            await asyncio.wait((detecting, disconnected), timeout=self._limits.request_timeout_s,
-                               return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (detecting, disconnected), timeout=self._limits.request_timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
             if detecting.done():
                 return detecting.result()
             if disconnected.done():
@@ -120,8 +143,10 @@ def image_reply(found: Found, *, names: Mapping[int, str], min_score: float) -> 
     rows = found.rows.chosen(np.flatnonzero(kept))
     boxes = np.clip(np.asarray(rows.boxes, np.float64)[:, [1, 0, 3, 2]], 0, [width, height, width, height]).round(2)
     columns = (boxes, np.asarray(rows.scores, np.float64).round(5), np.asarray(rows.category_ids))
-    detections = [{"box": box, "score": score, "class_id": class_id, "class_name": names[class_id]}
-                  for box, score, class_id in zip(*(column.tolist() for column in columns), strict=True)]
+    detections = [
+        {"box": box, "score": score, "class_id": class_id, "class_name": names[class_id]}
+        for box, score, class_id in zip(*(column.tolist() for column in columns), strict=True)
+    ]
     if rows.masks is not None:
         for detection, mask in zip(detections, rows.masks, strict=True):
             detection["mask"] = mask
@@ -130,8 +155,10 @@ def image_reply(found: Found, *, names: Mapping[int, str], min_score: float) -> 
 
 def _classes_reply(class_names: ClassNames) -> list[dict[str, Any]]:
     """Return all classes with their colors in the plots of infer.py."""
-    return [{"id": number, "name": name, "color": "#{:02x}{:02x}{:02x}".format(*class_color(index))}
-            for index, (number, name) in enumerate(zip(class_names.category_ids, class_names.names, strict=True))]
+    return [
+        {"id": number, "name": name, "color": "#{:02x}{:02x}{:02x}".format(*class_color(index))}
+        for index, (number, name) in enumerate(zip(class_names.category_ids, class_names.names, strict=True))
+    ]
 
 
 async def _disconnected(request: Request) -> None:
@@ -159,8 +186,10 @@ async def _refused(_: Request, error: Refusal) -> Response:
 
 
 async def _no_such_route(request: Request, error: HTTPException) -> Response:
-    reason = {404: "Not found. See / for the demo page and /docs for the API.",
-              405: f"method {request.method} is not allowed; see /docs"}.get(error.status_code, error.detail)
+    reason = {
+        404: "Not found. See / for the demo page and /docs for the API.",
+        405: f"method {request.method} is not allowed; see /docs",
+    }.get(error.status_code, error.detail)
     return JSONResponse({"error": reason}, error.status_code, headers=error.headers)
 
 

@@ -1,6 +1,7 @@
 """Dynamic batching: images of concurrent requests form a batch, which runs in one thread beside the event loop.
 
-There is no delay for filling a batch: an idle detector starts at once, and images that arrive meanwhile form the next batch.
+There is no delay for filling a batch: an idle detector starts at once, and images that arrive meanwhile form the next
+batch.
 """
 
 import asyncio
@@ -55,11 +56,13 @@ class Batcher:
         """
         waiting = len(self._queue)
         if waiting + len(images) > self._limits.max_queue:
-            raise Refusal(503, f"the queue is full ({waiting} of {self._limits.max_queue} images); retry later",
-                          retry_after_s=1)
+            raise Refusal(
+                503, f"the queue is full ({waiting} of {self._limits.max_queue} images); retry later", retry_after_s=1
+            )
         loop = asyncio.get_running_loop()
-        mine = [_Waiting(image, place_of(number, len(images)), loop.create_future())
-                for number, image in enumerate(images)]
+        mine = [
+            _Waiting(image, place_of(number, len(images)), loop.create_future()) for number, image in enumerate(images)
+        ]
         self._queue.extend(mine)
         self._arrived.set()
         try:

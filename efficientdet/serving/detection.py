@@ -13,8 +13,8 @@ from efficientdet.inference.loading import load_detector
 def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) -> OpenedModel:
     """Open a model to detect in up to `max_batch` images at a time.
 
-    settings: Arguments of `load_detector`, whose errors are raised. The model is warmed up with empty images of every batch
-    size, so that the first request does not wait for compilation.
+    settings: Arguments of `load_detector`, whose errors are raised. The model is warmed up with empty images of every
+    batch size, so that the first request does not wait for compilation.
     """
     detector = load_detector(path, runtime=runtime, **settings)
     detect = detector.detect
@@ -33,8 +33,9 @@ def _batch_sizes(max_batch: int) -> list[int]:
 
 def _in_few_sizes(detect: Detect, max_batch: int) -> Detect:
     """Pad batches with their last image to a few sizes, since compiling the network takes seconds per size."""
+
     def filled(images):
         size = next(size for size in _batch_sizes(max_batch) if size >= len(images))
-        return detect([*images, *images[-1:] * (size - len(images))])[:len(images)]
+        return detect([*images, *images[-1:] * (size - len(images))])[: len(images)]
 
     return filled

@@ -24,13 +24,19 @@ class Metrics:
         disable_created_metrics()  # otherwise every counter gets a second series
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self.requests = Counter("efficientdet_requests", "Answered requests by path and status.", ("path", "status"),
-                                registry=registry)
+        self.requests = Counter(
+            "efficientdet_requests", "Answered requests by path and status.", ("path", "status"), registry=registry
+        )
         self.images = Counter("efficientdet_images", "Images of answered requests.", registry=registry)
-        self.seconds = Histogram("efficientdet_request_seconds", "Time from the first byte of a body to its detections.",
-                                 registry=registry, buckets=_SECONDS)
-        self.batch_images = Histogram("efficientdet_batch_images", "Images per call of the detector.", registry=registry,
-                                      buckets=_IMAGES)
+        self.seconds = Histogram(
+            "efficientdet_request_seconds",
+            "Time from the first byte of a body to its detections.",
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self.batch_images = Histogram(
+            "efficientdet_batch_images", "Images per call of the detector.", registry=registry, buckets=_IMAGES
+        )
         self.queue_images = Gauge("efficientdet_queue_images", "Images waiting for the detector.", registry=registry)
 
     def reply(self, _: Request) -> Response:

@@ -9,16 +9,27 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from efficientdet.serving.metrics import Metrics
 
 _HEADERS = {
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'", "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer", "cache-control": "no-store", "permissions-policy": "camera=(self)",
-    "cross-origin-resource-policy": "same-origin"}
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "permissions-policy": "camera=(self)",
+    "cross-origin-resource-policy": "same-origin",
+}
 
 
 class Guard:
     """ASGI middleware around an application."""
 
-    def __init__(self, application: ASGIApp, metrics: Metrics, *, paths: tuple[str, ...], hosts: tuple[str, ...],
-                 origins: tuple[str, ...]):
+    def __init__(
+        self,
+        application: ASGIApp,
+        metrics: Metrics,
+        *,
+        paths: tuple[str, ...],
+        hosts: tuple[str, ...],
+        origins: tuple[str, ...],
+    ):
         """Store the paths that metrics count by name, and the hosts and origins of `build_application`."""
         self._application, self._metrics, self._paths = application, metrics, paths
         self._hosts, self._origins = hosts, origins

@@ -29,19 +29,37 @@ def detector_page(min_score: float) -> str:
 
 def api_page(api: dict[str, Any]) -> str:
     """Return the HTML of /docs, generated from the OpenAPI document."""
-    endpoints = [(method.upper(), path, operation["summary"]) for path, methods in api["paths"].items()
-                 for method, operation in methods.items()]
+    endpoints = [
+        (method.upper(), path, operation["summary"])
+        for path, methods in api["paths"].items()
+        for method, operation in methods.items()
+    ]
     responses = api["paths"]["/v1/detect"]["post"]["responses"]
     statuses = [(status, response["description"]) for status, response in responses.items()]
-    return document("Object detection: HTTP API", [
-        heading("Object detection: HTTP API",
-                lead="Errors are JSON: {\"error\": \"...\"}. Images are not stored. OpenAPI document: /openapi.json."),
-        section("Endpoints", table(("Method", "Path", "Description"), endpoints, label="Endpoints")),
-        section("POST /v1/detect", paragraph("Send images as multipart form files (field image or file), or as JSON with a "
-                                             "list of base64 strings (images).")
-                + command(_CALLS) + table(("Status", "Description"), statuses, label="Status codes")),
-        *(section(f"Schema {name}", _properties(name, schema)) for name, schema in api["components"]["schemas"].items()),
-        section("OpenAPI document", collapsible("Show /openapi.json", command(json.dumps(api, indent=2))))])
+    return document(
+        "Object detection: HTTP API",
+        [
+            heading(
+                "Object detection: HTTP API",
+                lead='Errors are JSON: {"error": "..."}. Images are not stored. OpenAPI document: /openapi.json.',
+            ),
+            section("Endpoints", table(("Method", "Path", "Description"), endpoints, label="Endpoints")),
+            section(
+                "POST /v1/detect",
+                paragraph(
+                    "Send images as multipart form files (field image or file), or as JSON with a "
+                    "list of base64 strings (images)."
+                )
+                + command(_CALLS)
+                + table(("Status", "Description"), statuses, label="Status codes"),
+            ),
+            *(
+                section(f"Schema {name}", _properties(name, schema))
+                for name, schema in api["components"]["schemas"].items()
+            ),
+            section("OpenAPI document", collapsible("Show /openapi.json", command(json.dumps(api, indent=2)))),
+        ],
+    )
 
 
 def _properties(name: str, schema: dict) -> str:
@@ -61,11 +79,16 @@ def _kind(schema: dict) -> str:
 
 def content_security_policy(html: str) -> str:
     """Return a Content-Security-Policy that allows only the page's inline style and script and calls to its server."""
+
     def sources(tag: str) -> str:
         found = re.findall(rf"<{tag}>(.*?)</{tag}>", html, flags=re.DOTALL)
-        return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-                        for text in found) or "'none'"
+        return (
+            " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in found)
+            or "'none'"
+        )
 
-    return (f"default-src 'none'; style-src {sources('style')}; script-src {sources('script')}; connect-src 'self'; "
-            "img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-            "require-trusted-types-for 'script'; trusted-types 'none'")
+    return (
+        f"default-src 'none'; style-src {sources('style')}; script-src {sources('script')}; connect-src 'self'; "
+        "img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    )

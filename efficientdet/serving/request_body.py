@@ -28,7 +28,9 @@ _KINDS = "expected multipart/form-data or application/json"
 _FILE_FIELDS = ("image", "file")  # form fields with an image
 _FIELDS = (*_FILE_FIELDS, "min_score")
 _KEYS = ("images", "min_score")  # of the JSON object
-_FORMATS = tuple(name for name in FORMATS if name != "JPEG2000")  # a file of 15 KB can take 100 bytes of memory per pixel
+_FORMATS = tuple(
+    name for name in FORMATS if name != "JPEG2000"
+)  # a file of 15 KB can take 100 bytes of memory per pixel
 _MOST_SCANS = 100  # limit of libtiff; encoders write about ten, and each takes milliseconds in a large image
 _MOST_PARTS = 10_000  # plus one per KiB; Pillow takes up to 3 microseconds and 150 bytes of memory per part
 
@@ -54,7 +56,9 @@ async def read_request(request: Request, limits: Limits, *, take: Callable[[int]
     """
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind not in (b"multipart/form-data", b"application/json"):
-        raise Refusal(415, f"the body is {shown(kind.decode('latin-1')) if kind else 'without a content type'}; {_KINDS}")
+        raise Refusal(
+            415, f"the body is {shown(kind.decode('latin-1')) if kind else 'without a content type'}; {_KINDS}"
+        )
     parameters = request.query_params
     _check_names([name for name, _ in parameters.multi_items()], ("min_score",), what="parameter")
     body = await _body(request, limits, take=take)
@@ -82,13 +86,16 @@ async def _body(request: Request, limits: Limits, *, take: Callable[[int], None]
     return body
 
 
-def _parsed(read: Callable, body: bytearray, options: Mapping[bytes, bytes], parameters: Mapping[str, str],
-           limits: Limits) -> DetectRequest:
+def _parsed(
+    read: Callable, body: bytearray, options: Mapping[bytes, bytes], parameters: Mapping[str, str], limits: Limits
+) -> DetectRequest:
     images, min_score = read(body, options, limits)
     if not images:
         raise Refusal(422, "the request has no image; expected at least one")
-    parsed = [EncodedImage(encoded, _pixels(encoded, place_of(number, len(images)), limits))
-              for number, encoded in enumerate(images)]
+    parsed = [
+        EncodedImage(encoded, _pixels(encoded, place_of(number, len(images)), limits))
+        for number, encoded in enumerate(images)
+    ]
     return DetectRequest(parsed, _score(parameters.get("min_score", min_score), limits))
 
 
@@ -110,13 +117,16 @@ def _from_json(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) 
     if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
         raise Refusal(422, "images is missing or not a list of base64 strings")
     _check_count(len(images), limits)
-    return [_decoded(text, place_of(number, len(images))) for number, text in enumerate(images)], content.get("min_score")
+    return [_decoded(text, place_of(number, len(images))) for number, text in enumerate(images)], content.get(
+        "min_score"
+    )
 
 
 def _check_value_count(body: bytearray, limits: Limits) -> None:
     """Raise Refusal for JSON with too many values: a parsed value takes up to 100 times its length in memory.
 
-    Every value but the first follows a comma, colon or bracket. Base64 has none of them; the prefix of a data: URL has two.
+    Every value but the first follows a comma, colon or bracket. Base64 has none of them; the prefix of a data: URL has
+    two.
     """
     most = 4 * limits.max_queue + 100
     if sum(body.count(mark) for mark in b",:[{") > most:
@@ -210,8 +220,10 @@ def _pixels(encoded: bytes, place: str, limits: Limits) -> int:
     except ValueError as error:
         raise Refusal(400, f"{place} is not a supported image; expected {', '.join(_FORMATS)}") from error
     if height * width > limits.max_pixels or max(height, width) > MOST_SIDE:
-        raise Refusal(413, f"{place} has {width} x {height} pixels; expected at most {limits.max_pixels}, "
-                           f"and {MOST_SIDE} per side")
+        raise Refusal(
+            413,
+            f"{place} has {width} x {height} pixels; expected at most {limits.max_pixels}, and {MOST_SIDE} per side",
+        )
     return height * width
 
 
@@ -220,8 +232,11 @@ def _check_parts(encoded: bytes, place: str) -> None:
     most = _MOST_PARTS + len(encoded) // 1024
     counts = Counter(itertools.islice(image_parts(encoded), most + 1))
     if counts["scan"] > _MOST_SCANS or counts.total() > most:
-        raise Refusal(413, f"{place} has {counts['scan']} scans and at least {counts.total()} segments; "
-                           f"expected at most {_MOST_SCANS} scans and {most} segments")
+        raise Refusal(
+            413,
+            f"{place} has {counts['scan']} scans and at least {counts.total()} segments; "
+            f"expected at most {_MOST_SCANS} scans and {most} segments",
+        )
 
 
 def _score(value: Any, limits: Limits) -> float:

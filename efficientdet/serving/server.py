@@ -25,7 +25,8 @@ def bind(host: str, port: int) -> socket.socket:
     """Bind a socket without listening. Raises InputError if the address is in use or not an address of this machine."""
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         with contextlib.ExitStack() as unless_bound:
             bound = unless_bound.enter_context(socket.socket(family, kind, protocol))
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a previous server may linger
@@ -55,10 +56,21 @@ def serve(application: ASGIApp, bound: socket.socket, limits: Limits) -> None:
     except OSError as error:
         raise InputError(f"{_address_of(bound)}: cannot be listened at ({error.strerror})") from error
     print(f"serving at {_address_of(bound)}", flush=True)
-    server = _Server(uvicorn.Config(
-        application, http=_Connection, ws="none", loop="asyncio", lifespan="on", log_level="error", access_log=False,
-        server_header=False, proxy_headers=False, backlog=_BACKLOG,
-        timeout_graceful_shutdown=int(2 * limits.request_timeout_s) + 1))
+    server = _Server(
+        uvicorn.Config(
+            application,
+            http=_Connection,
+            ws="none",
+            loop="asyncio",
+            lifespan="on",
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=_BACKLOG,
+            timeout_graceful_shutdown=int(2 * limits.request_timeout_s) + 1,
+        )
+    )
 
     def on_signal(number: int) -> None:
         if server.should_exit:
@@ -112,6 +124,8 @@ class _Connection(H11Protocol):
         """Reply to malformed HTTP."""
         if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
             body = json.dumps({"error": msg}).encode()
-            self.transport.write(b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-                                 b"connection: close\r\n\r\n%b" % (len(body), body))
+            self.transport.write(
+                b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+                b"connection: close\r\n\r\n%b" % (len(body), body)
+            )
         self.transport.close()

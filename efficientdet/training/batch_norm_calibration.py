@@ -1,10 +1,10 @@
 """Calibration of batch normalization statistics with large batches, for training with small batches.
 
-The running statistics of a training are means over its batches. In batches of four images the later layers see less variety
-than in all images together, because each batch's own brightness and contrast are subtracted before. The statistics become too
-small, increasingly so with a higher learning rate: on the synthetic data of scripts/demo.sh AP is 0.25 instead of 0.53 with
-one seed of three, without an effect on the training loss (docs/measurements/performance.md). The weights are correct;
-statistics of 64 images at a time restore the AP.
+The running statistics of a training are means over its batches. In batches of four images the later layers see less
+variety than in all images together, because each batch's own brightness and contrast are subtracted before. The
+statistics become too small, increasingly so with a higher learning rate: on the synthetic data of scripts/demo.sh AP is
+0.25 instead of 0.53 with one seed of three, without an effect on the training loss (docs/measurements/performance.md).
+The weights are correct; statistics of 64 images at a time restore the AP.
 
 A forward pass keeps no activations, so eight times the batch of the training takes about its memory.
 """
@@ -47,7 +47,9 @@ class Calibration:
     """Calibration of one detector with its weights at the time of each call."""
 
     def __init__(self, detector: Detector, *, use_xla: bool):
-        layers = [layer for layer in detector.network.layers if isinstance(layer, BatchNormalization) and layer.trainable]
+        layers = [
+            layer for layer in detector.network.layers if isinstance(layer, BatchNormalization) and layer.trainable
+        ]
         self._variables = [(layer.moving_mean, layer.moving_variance) for layer in layers]
         self._seeds = [variable for variable in detector.network.variables if variable.name == SEED_STATE]
 
@@ -73,8 +75,10 @@ class Calibration:
         if not self._variables:
             return
         seeds = [np.asarray(seed.value).copy() for seed in self._seeds]
-        measured = [[(np.asarray(mean), np.asarray(variance)) for mean, variance in
-                     self._statistics(batch.images, batch.sizes)] for batch in batches]
+        measured = [
+            [(np.asarray(mean), np.asarray(variance)) for mean, variance in self._statistics(batch.images, batch.sizes)]
+            for batch in batches
+        ]
         for number, (mean, variance) in enumerate(self._variables):
             means, variances = (np.stack(values) for values in zip(*(batch[number] for batch in measured), strict=True))
             mean.assign(means.mean(axis=0))

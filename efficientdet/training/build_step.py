@@ -11,8 +11,14 @@ from program_support.errors import InputError
 
 
 def build_train_step(
-    detector: Detector, optimizer: PackedOptimizer, average: WeightAverage | None, *, compiled: bool,
-    world: World | None = None, accumulate_steps: int = 1, seed: int = 0,
+    detector: Detector,
+    optimizer: PackedOptimizer,
+    average: WeightAverage | None,
+    *,
+    compiled: bool,
+    world: World | None = None,
+    accumulate_steps: int = 1,
+    seed: int = 0,
 ) -> TrainStep:
     """Return the training step of the Keras backend in use.
 
@@ -26,14 +32,19 @@ def build_train_step(
       seed: random seed of the sampling of targets.
 
     Raises:
-      InputError: accumulation for a detector that learns from its outputs, whose loss normalizers are known only after the
+      InputError: accumulation for a detector that learns from its outputs, whose loss normalizers are known only after
+          the
         last part.
     """
     if accumulate_steps > 1 and detector.learns_from_outputs:
-        raise InputError(f"--accumulate_steps={accumulate_steps}: expected 1 for this model, which learns from its own outputs")
+        raise InputError(
+            f"--accumulate_steps={accumulate_steps}: expected 1 for this model, which learns from its own outputs"
+        )
     optimizer.build(detector.network.trainable_variables)
     if keras.backend.backend() == "jax":
         from efficientdet.training.jax_step import JaxStep as Backend
     else:
         from efficientdet.training.tensorflow_step import TensorflowStep as Backend
-    return Backend(detector, optimizer, average, world=world or World(), parts=accumulate_steps, compiled=compiled, seed=seed)
+    return Backend(
+        detector, optimizer, average, world=world or World(), parts=accumulate_steps, compiled=compiled, seed=seed
+    )

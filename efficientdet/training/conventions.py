@@ -17,9 +17,9 @@ from program_support.errors import InputError
 def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]:
     """Return the configuration with the conventions of the checkpoint that the training resumes or starts from.
 
-    A hyperparameter that the user set keeps its value. The returned lines report which values were taken from the checkpoint,
-    which are kept although the checkpoint has others, and how hparam num_classes is interpreted. --backbone_init=imagenet is
-    replaced by the file that the family uses for it.
+    A hyperparameter that the user set keeps its value. The returned lines report which values were taken from the
+    checkpoint, which are kept although the checkpoint has others, and how hparam num_classes is interpreted.
+    --backbone_init=imagenet is replaced by the file that the family uses for it.
     """
     config = _with_named_backbone(config)
     lines = [line for line in [stated_classes(config.hparams.num_classes, config.class_names)] if line]
@@ -31,13 +31,19 @@ def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, l
         lines.append(f"hyperparameters taken from {prefix}: {_shown(hparams, changed)}")
     theirs = with_overrides(hparams, given)
     if kept := _differences(theirs, hparams, given):
-        lines.append(f"warning: {prefix} was trained with {_shown(theirs, kept)}; --hparams sets {_shown(hparams, kept)}")
+        lines.append(
+            f"warning: {prefix} was trained with {_shown(theirs, kept)}; --hparams sets {_shown(hparams, kept)}"
+        )
     return dataclasses.replace(config, hparams=hparams), lines
 
 
 def _with_named_backbone(config: TrainingConfig) -> TrainingConfig:
     file = config.hparams.family.imagenet_backbone(config.hparams)
-    return dataclasses.replace(config, backbone_init=file) if config.backbone_init == PRETRAINED_BACKBONE and file else config
+    return (
+        dataclasses.replace(config, backbone_init=file)
+        if config.backbone_init == PRETRAINED_BACKBONE and file
+        else config
+    )
 
 
 def _conventions_of_start(config: TrainingConfig) -> tuple[str, dict[str, Any]]:

@@ -25,8 +25,8 @@ Started = tuple[StepFacts, dict[str, Tensor]]  # a step whose report has not bee
 def reports_behind() -> int:
     """Return the number of steps that are started before the report of an earlier one is read.
 
-    Reading a report waits for the accelerator, which would then be idle until the next step starts. On a CPU a step is complete
-    when its call returns.
+    Reading a report waits for the accelerator, which would then be idle until the next step starts. On a CPU a step is
+    complete when its call returns.
     """
     return 1 if accelerator_count() > 0 else 0
 
@@ -80,12 +80,15 @@ class EpochSteps:
             if run.config.time_history and (facts.step % run.config.log_steps == 0 or facts.step == end):
                 logged_at, seconds = watch.lap(), watch.lap() - logged_at
                 waited, input_seconds = watch.total("input"), watch.total("input") - waited
-                run.journal.interval(Interval(logged, facts.step, (facts.step - logged) * run.global_batch_size, seconds,
-                                              input_seconds))
+                run.journal.interval(
+                    Interval(logged, facts.step, (facts.step - logged) * run.global_batch_size, seconds, input_seconds)
+                )
                 logged = facts.step
         means = {name: value / (end - first) for name, value in sums.items()}
-        run.journal.curves(end, {f"train/{name}": value for name, value in means.items()}
-                           | {"train/learning_rate": facts.learning_rate})
+        run.journal.curves(
+            end,
+            {f"train/{name}": value for name, value in means.items()} | {"train/learning_rate": facts.learning_rate},
+        )
         if not self._stall_was_logged and (warning := input_stall(watch.recent_share("input"))):
             self._stall_was_logged = True
             run.journal.say(warning)
@@ -95,8 +98,8 @@ class EpochSteps:
     def _reports(self, end: int) -> Iterator[tuple[StepFacts, dict[str, float]]]:
         """Take the steps up to `end` and yield the checked report of each.
 
-        The report of a step is read while the next one runs. All of them are read before the state is saved, the epoch ends or
-        the training stops, because these need a state that is known to be finite.
+        The report of a step is read while the next one runs. All of them are read before the state is saved, the epoch
+        ends or the training stops, because these need a state that is known to be finite.
         """
         run, state, pending = self._run, self._run.state, deque()
         while state.step < end:
@@ -104,7 +107,9 @@ class EpochSteps:
             factor = _COMPILATION_FACTOR if compiles else 1.0
             with run.world.deadline(factor):
                 pending.append(self._start_step(pending))
-            while pending and (len(pending) > self._reports_behind or state.step == end or self.stopping or self._saves_here()):
+            while pending and (
+                len(pending) > self._reports_behind or state.step == end or self.stopping or self._saves_here()
+            ):
                 with run.world.deadline(factor):
                     facts, report = self._finish_step(pending.popleft())
                 self.stopping = self.stopping or report["stop_wishes"] > 0

@@ -49,25 +49,33 @@ class StepGuard:
         """Raise NotFinite, or InputError if the first 1,000 images had no positive anchor."""
         if not report["finite"]:
             terms = ", ".join(f"{name} {value:.4g}" for name, value in report.items() if name.endswith("loss"))
-            raise NotFinite(f"the loss, a gradient, a weight or an average is not finite at {facts} ({terms}; gradient norm "
-                            f"{report['gradient_norm']:.4g}, loss scale {report.get('loss_scale', 1.0):g}): lower --lr, "
-                            "lengthen --warmup_epochs, use --precision=float32, or --on_nan=rollback")
+            raise NotFinite(
+                f"the loss, a gradient, a weight or an average is not finite at {facts} ({terms}; gradient norm "
+                f"{report['gradient_norm']:.4g}, loss scale {report.get('loss_scale', 1.0):g}): lower --lr, "
+                "lengthen --warmup_epochs, use --precision=float32, or --on_nan=rollback"
+            )
         self._skips = 0 if report["applied"] else self._skips + 1
         if self._skips >= SKIPS_IN_A_ROW:
-            raise NotFinite(f"gradients overflowed in {self._skips} consecutive steps, the last at {facts}: lower --lr, or use "
-                            "--precision=float32")
+            raise NotFinite(
+                f"gradients overflowed in {self._skips} consecutive steps, the last at {facts}: lower --lr, or use "
+                "--precision=float32"
+            )
         self._positives += report.get("positives", 1.0)
         self._images += self._global_batch_size
         if not self._positives and self._images >= IMAGES_TO_SEE_A_POSITIVE:
-            raise InputError(f"no positive anchor in the first {self._images} images: the records contain no boxes (were they "
-                             "converted from captions_*.json?) or no box overlaps an anchor (see hparam anchor_scale)")
+            raise InputError(
+                f"no positive anchor in the first {self._images} images: the records contain no boxes (were they "
+                "converted from captions_*.json?) or no box overlaps an anchor (see hparam anchor_scale)"
+            )
 
 
 def check_collapse(average_precision: float, *, best: float, epoch: int) -> None:
     """Raise InputError if the AP has fallen to a small fraction of the best AP."""
     if best >= _WORTH_LOSING and average_precision < _COLLAPSED * best:
-        raise InputError(f"epoch {epoch}: AP fell to {average_precision:.4f} from {best:.4f}: the training has diverged; "
-                         "start again from emackpt-best with --pretrained_ckpt and a lower --lr")
+        raise InputError(
+            f"epoch {epoch}: AP fell to {average_precision:.4f} from {best:.4f}: the training has diverged; "
+            "start again from emackpt-best with --pretrained_ckpt and a lower --lr"
+        )
 
 
 @contextlib.contextmanager
@@ -77,11 +85,15 @@ def one_line_errors(config: TrainingConfig, runtime: Runtime, world: World) -> I
         yield
     except (OSError, MemoryError, RuntimeError, tf.errors.OpError) as error:
         if getattr(error, "errno", None) in _FULL or "No space left" in str(error):
-            raise InputError(f"{config.model_dir}: no space left on device; the checkpoints in it are intact; free disk "
-                             "space and run the command again") from error
+            raise InputError(
+                f"{config.model_dir}: no space left on device; the checkpoints in it are intact; free disk "
+                "space and run the command again"
+            ) from error
         if getattr(error, "errno", None) in _NOT_WRITABLE:
-            raise InputError(f"{error.filename or config.model_dir}: {error.strerror}; the checkpoints in "
-                             f"{config.model_dir} are intact") from error
+            raise InputError(
+                f"{error.filename or config.model_dir}: {error.strerror}; the checkpoints in "
+                f"{config.model_dir} are intact"
+            ) from error
         if is_out_of_memory(error):
             raise out_of_memory(config, runtime, local_ranks=world.local_size) from error
         raise

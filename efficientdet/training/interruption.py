@@ -26,13 +26,20 @@ class Interrupted(BaseException):
 class StopRequest:
     """The stop request of this process; a context manager that handles signals while it is entered.
 
-    The first signal is only recorded: within a step nothing can be saved, and all ranks must agree first. A single process
-    without unsaved steps exits `patience` seconds later, even during a compilation, an evaluation or an export. A second signal
-    ends the process immediately.
+    The first signal is only recorded: within a step nothing can be saved, and all ranks must agree first. A single
+    process without unsaved steps exits `patience` seconds later, even during a compilation, an evaluation or an export.
+    A second signal ends the process immediately.
     """
 
-    def __init__(self, world: World, *, saved_step: Callable[[], int], unsaved_steps: Callable[[], int],
-                 patience: float = 5.0, report_after: float = 2.0):
+    def __init__(
+        self,
+        world: World,
+        *,
+        saved_step: Callable[[], int],
+        unsaved_steps: Callable[[], int],
+        patience: float = 5.0,
+        report_after: float = 2.0,
+    ):
         """Prepare the request.
 
         Args:
@@ -40,7 +47,8 @@ class StopRequest:
           saved_step: returns the step of the last checkpoint; called in another thread.
           unsaved_steps: returns the number of steps since; called in another thread.
           patience: seconds until a process without unsaved steps exits.
-          report_after: seconds until a message explains the second signal; none is printed if the request is met before.
+          report_after: seconds until a message explains the second signal; none is printed if the request is met
+              before.
         """
         self._world, self._saved_step, self._unsaved_steps = world, saved_step, unsaved_steps
         self._patience, self._report_after = patience, report_after
@@ -92,11 +100,17 @@ class StopRequest:
             if waited > self._patience and unsaved <= 0 and self._world.size == 1:
                 self._listener.end(self._number, f"stop requested: {stop_message(self._saved_step())}")
             # Several ranks wait for the step even without unsaved steps: for minutes while the first step is compiled.
-            if waited > self._report_after and (unsaved > 0 or self._world.size > 1) and not reported and self._world.is_first:
+            if (
+                waited > self._report_after
+                and (unsaved > 0 or self._world.size > 1)
+                and not reported
+                and self._world.is_first
+            ):
                 reported = True
                 lost = f" and lose the {unsaved} steps since the last checkpoint" if unsaved > 0 else ""
-                self._listener.tell("stop requested: saving after the current step; send the signal again to exit "
-                                    f"immediately{lost}")
+                self._listener.tell(
+                    f"stop requested: saving after the current step; send the signal again to exit immediately{lost}"
+                )
 
 
 def stop_message(saved_step: int) -> str:

@@ -10,8 +10,8 @@ from object_detection.structures import Batch
 class JaxStep(TrainStep):
     """Training step of JAX; see `build_train_step`.
 
-    Between steps the state stays on the device and the variables are outdated until `store`; the next step after that starts
-    from the variables.
+    Between steps the state stays on the device and the variables are outdated until `store`; the next step after that
+    starts from the variables.
     """
 
     def __init__(self, *args, **kwargs):
@@ -24,8 +24,12 @@ class JaxStep(TrainStep):
         state, self._state = self._state, None  # donated: after an error there is nothing to store
         if state is None:
             state = jax.tree.map(lambda variable: variable.value, self._variables())
-        self._state, report = self._compiled(state, jax.tree.map(jax.numpy.asarray, batch), jax.numpy.float32(learning_rate),
-                                             jax.numpy.float32(stop_wish))
+        self._state, report = self._compiled(
+            state,
+            jax.tree.map(jax.numpy.asarray, batch),
+            jax.numpy.float32(learning_rate),
+            jax.numpy.float32(stop_wish),
+        )
         return report
 
     def store(self) -> None:
@@ -35,24 +39,43 @@ class JaxStep(TrainStep):
             self._state = None
 
     def _variables(self) -> dict:
-        return {"trained": self.network.trainable_variables, "others": self.network.non_trainable_variables,
-                "optimizer": self.optimizer.variables, "average": [self.average.packed] if self.average is not None else []}
+        return {
+            "trained": self.network.trainable_variables,
+            "others": self.network.non_trainable_variables,
+            "optimizer": self.optimizer.variables,
+            "average": [self.average.packed] if self.average is not None else [],
+        }
 
     def _step(self, state, batch, learning_rate, stop_wish):
         scale = self.loss_scale(state["optimizer"])
         gradients, others, terms, counts = self._gradients(state["trained"], state["others"], batch, scale)
         packed = self.optimizer.packing.pack(state["trained"]) if self.optimizer.reads_weights else None
         move, slots, applied = self.optimizer.updated(state["optimizer"], gradients, learning_rate, weights=packed)
-        trained = [weight + part.astype(weight.dtype) for weight, part in
-                   zip(state["trained"], self.optimizer.packing.unpack(move), strict=True)]
+        trained = [
+            weight + part.astype(weight.dtype)
+            for weight, part in zip(state["trained"], self.optimizer.packing.unpack(move), strict=True)
+        ]
         average = state["average"]
         if self.average is not None:
             variables = (*self.network.trainable_variables, *self.network.non_trainable_variables)
             values = dict(zip(map(id, variables), [*trained, *others], strict=True))
-            average = [self.average.updated(average[0], [values[id(variable)] for variable in self.average.variables],
-                                            step=slots["iterations"], applied=applied)]
-        report = self.report(terms, counts, gradients=gradients, scale=scale, applied=applied,
-                             packed_average=average[0] if average else None, stop_wishes=stop_wish)
+            average = [
+                self.average.updated(
+                    average[0],
+                    [values[id(variable)] for variable in self.average.variables],
+                    step=slots["iterations"],
+                    applied=applied,
+                )
+            ]
+        report = self.report(
+            terms,
+            counts,
+            gradients=gradients,
+            scale=scale,
+            applied=applied,
+            packed_average=average[0] if average else None,
+            stop_wishes=stop_wish,
+        )
         return {"trained": trained, "others": others, "optimizer": slots, "average": average}, report
 
     def _gradients(self, trained, others, batch, scale):
@@ -60,19 +83,24 @@ class JaxStep(TrainStep):
         targets, counts = (None, None) if self.detector.learns_from_outputs else self.targets_and_counts(batch)
 
         def forward(trained, others, batch, targets):
-            mapping = [*zip(self.network.trainable_variables, trained, strict=True),
-                       *zip(self.network.non_trainable_variables, others, strict=True)]
+            mapping = [
+                *zip(self.network.trainable_variables, trained, strict=True),
+                *zip(self.network.non_trainable_variables, others, strict=True),
+            ]
             with keras.StatelessScope(state_mapping=mapping) as scope:
                 outputs, known = self.detector.outputs(batch.images, batch.sizes, training=True), counts
                 if targets is None:
-                    targets, known = jax.lax.stop_gradient(self.targets_and_counts(batch, jax.lax.stop_gradient(outputs)))
+                    targets, known = jax.lax.stop_gradient(
+                        self.targets_and_counts(batch, jax.lax.stop_gradient(outputs))
+                    )
                 loss, terms = self.loss(outputs, targets, known)
                 others = [scope.get_current_value(variable) for variable in self.network.non_trainable_variables]
             return loss * scale, (terms, known, others)
 
         def part(others, number):
             gradients, (terms, _, others) = jax.grad(forward, has_aux=True)(
-                trained, others, self.part_of(batch, number), self.part_of(targets, number))
+                trained, others, self.part_of(batch, number), self.part_of(targets, number)
+            )
             return others, (gradients, terms)
 
         if self.parts == 1:

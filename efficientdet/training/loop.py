@@ -57,8 +57,13 @@ def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic
     `clock` returns seconds, for --max_minutes and the log. Raises InputError for errors that a user can fix.
     """
     world = join_world(group_size=config.bn_group)
-    runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, seed=config.seed,
-                            deterministic=config.deterministic)
+    runtime = start_runtime(
+        precision=config.precision,
+        amp=config.amp,
+        use_xla=config.use_xla,
+        seed=config.seed,
+        deterministic=config.deterministic,
+    )
     config, data_check_lines = with_suggestions(config)
     config, batch_size_line = with_batch_sizes(config, runtime, world)
     skip_graph_rewriting()
@@ -66,18 +71,27 @@ def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic
         tf.config.run_functions_eagerly(True)
     config, lines = with_conventions_of_start(config)
     folder = config.model_dir if world.is_first else None
-    with one_line_errors(config, runtime, world), sole_training(config.model_dir, world) as lock_warning, Journal(
-            folder, file_name=config.log_filename, loggers=() if config.benchmark else config.loggers,
-            settings=config.hparams.to_dict(), project=config.hparams.family.name,
-            listeners=mlperf_listeners(config, world)) as journal:
+    with (
+        one_line_errors(config, runtime, world),
+        sole_training(config.model_dir, world) as lock_warning,
+        Journal(
+            folder,
+            file_name=config.log_filename,
+            loggers=() if config.benchmark else config.loggers,
+            settings=config.hparams.to_dict(),
+            project=config.hparams.family.name,
+            listeners=mlperf_listeners(config, world),
+        ) as journal,
+    ):
         for line in (lock_warning, *data_check_lines, *lines, batch_size_line):
             if line:
                 journal.say(line)
         run = Run.prepare(config, runtime, journal, world, clock=clock)
         saver, reporter = Saver(run), Reporter(run)
         reporter.start()
-        with StopRequest(world, saved_step=lambda: saver.step,
-                         unsaved_steps=lambda: run.state.step - saver.step) as stop_request:
+        with StopRequest(
+            world, saved_step=lambda: saver.step, unsaved_steps=lambda: run.state.step - saver.step
+        ) as stop_request:
             training = Training(run, saver, reporter, stop_request)
             outcome = training.run()
         if not outcome.stopped:
@@ -90,13 +104,31 @@ class Training:
 
     def __init__(self, run: Run, saver: Saver, reporter: Reporter, stop_request: StopRequest):
         config, state, compiled = run.config, run.state, run.runtime.use_xla
-        self._run, self._config, self._saver, self._reporter, self._stop_request = run, config, saver, reporter, stop_request
-        step = build_train_step(state.detector, state.optimizer, state.average, compiled=compiled, world=run.world,
-                                accumulate_steps=config.accumulate_steps, seed=config.seed)
+        self._run, self._config, self._saver, self._reporter, self._stop_request = (
+            run,
+            config,
+            saver,
+            reporter,
+            stop_request,
+        )
+        step = build_train_step(
+            state.detector,
+            state.optimizer,
+            state.average,
+            compiled=compiled,
+            world=run.world,
+            accumulate_steps=config.accumulate_steps,
+            seed=config.seed,
+        )
         self._epoch_steps = EpochSteps(run, step, saver=saver, stop_request=stop_request)
         self._calibration, self._calibrated_version = Calibration(state.detector, use_xla=compiled), None
-        self._evaluator = Evaluator(config, state, predict=build_predict(state.detector, compiled=compiled),
-                                    inputs=run.input_config(config.eval_batch_size), stop_request=stop_request)
+        self._evaluator = Evaluator(
+            config,
+            state,
+            predict=build_predict(state.detector, compiled=compiled),
+            inputs=run.input_config(config.eval_batch_size),
+            stop_request=stop_request,
+        )
         self.best = BestKeeper(run)
         self.last_loss: float | None = None  # mean of the last epoch; None where no step was left
 
@@ -119,17 +151,25 @@ class Training:
             run.journal.say(f"stop requested: {stop_message(self._saver.step)}")
             signal = interrupted.signal
         measures = self._evaluator.last
-        return TrainingOutcome(model_dir=config.model_dir, metrics=measures.numbers if measures else {}, stop_signal=signal)
+        return TrainingOutcome(
+            model_dir=config.model_dir, metrics=measures.numbers if measures else {}, stop_signal=signal
+        )
 
     def _train_epochs(self) -> None:
         """For each epoch: train, checkpoint, calibrate, evaluate, complete, report.
 
-        What follows the checkpoint can be repeated with the same outcome, so the checkpoint names the epoch as unfinished. A
-        process that resumes from it, or a rollback to it, starts at the calibration.
+        What follows the checkpoint can be repeated with the same outcome, so the checkpoint names the epoch as
+        unfinished. A process that resumes from it, or a rollback to it, starts at the calibration.
         """
         run = self._run
-        with Progress("train", total=run.last_step, steps_per_epoch=run.steps_per_epoch, done=run.state.step,
-                      silent=not run.world.is_first, first_counts=False) as bar:
+        with Progress(
+            "train",
+            total=run.last_step,
+            steps_per_epoch=run.steps_per_epoch,
+            done=run.state.step,
+            silent=not run.world.is_first,
+            first_counts=False,
+        ) as bar:
             for epoch in self._remaining_epochs():
                 if not run.state.progress.unfinished_epoch:
                     try:
@@ -153,7 +193,8 @@ class Training:
     def _remaining_epochs(self) -> Iterator[int]:
         """Yield the numbers of the remaining epochs, first the one that the checkpoint names as unfinished.
 
-        Stop at the end of the schedule, when the target AP is reached, or after --patience evaluations without improvement.
+        Stop at the end of the schedule, when the target AP is reached, or after --patience evaluations without
+        improvement.
         """
         run = self._run
         while True:
@@ -234,9 +275,12 @@ class Training:
             if run.world.is_first and keras.backend.backend() == "tensorflow":
                 from efficientdet.artifacts.saved_model import export_saved_model
 
-                export_saved_model(run.state.detector, f"{config.model_dir}/emackpt-final",
-                                   description=run.state.description(run.description, weights="averaged"),
-                                   resize=run.input_config(1).resize)
+                export_saved_model(
+                    run.state.detector,
+                    f"{config.model_dir}/emackpt-final",
+                    description=run.state.description(run.description, weights="averaged"),
+                    resize=run.input_config(1).resize,
+                )
         self._stop_request.heed()
         if config.evaluates:
             with run.stopwatch.measuring("evaluation"):

@@ -18,8 +18,8 @@ FILE_NAME = "lock"
 def sole_training(model_dir: str, world: World) -> Iterator[str]:
     """Hold the lock of a model_dir for the duration of a block; yield a warning where the file system has no locks, else "".
 
-    The first rank holds it for all. Raises InputError on the first rank where another training holds it; the other ranks exit
-    with the same code and without a message.
+    The first rank holds it for all. Raises InputError on the first rank where another training holds it; the other
+    ranks exit with the same code and without a message.
     """
     with contextlib.ExitStack() as stack:
         refused, warning = world.gather(_lock(Path(model_dir), stack) if world.is_first else None)[0]
@@ -39,8 +39,10 @@ def _lock(folder: Path, stack: contextlib.ExitStack) -> tuple[str, str]:
     except BlockingIOError:
         stream.seek(0)
         holder = ascii(stream.read(200).strip())[1:-1] or "another process"
-        return (f"{folder}: another training ({holder}) writes into this folder; wait until it ends or use another "
-                "--model_dir"), ""
+        return (
+            f"{folder}: another training ({holder}) writes into this folder; wait until it ends or use another "
+            "--model_dir"
+        ), ""
     stream.truncate(0)
     stream.write(f"process {os.getpid()} on {platform.node()}\n")
     stream.flush()

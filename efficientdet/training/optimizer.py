@@ -1,7 +1,7 @@
 """Optimizers over one vector of all trained weights: clipping, update rules, loss scaling, as functions of explicit state.
 
-An update rule takes gradients and its state and returns the change of the weights; the caller assigns the results. The same
-code therefore runs in TensorFlow's step, which assigns to variables, and in JAX's step, which has none.
+An update rule takes gradients and its state and returns the change of the weights; the caller assigns the results. The
+same code therefore runs in TensorFlow's step, which assigns to variables, and in JAX's step, which has none.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,9 @@ _GROWTH_STEPS = 2000  # without an overflow, after which the loss scale doubles
 class PackedOptimizer:
     """Base class of update rules; a rule has names of slots, each a vector over all weights, and `move`.
 
-    Each gradient's norm is clipped to `clip_gradients_norm`, then the global norm (0: no clipping). With a loss scale (for
-    float16) gradients are multiplied by it; a step with a NaN or infinite gradient changes nothing and halves the scale.
+    Each gradient's norm is clipped to `clip_gradients_norm`, then the global norm (0: no clipping). With a loss scale
+    (for float16) gradients are multiplied by it; a step with a NaN or infinite gradient changes nothing and halves the
+    scale.
     """
 
     slots: tuple[str, ...] = ()  # their names in TensorFlow checkpoints
@@ -47,7 +48,9 @@ class PackedOptimizer:
         if not hasattr(self, "packing"):
             self.packing = Packing([variable.shape for variable in variables])
             self._rate_factors = list(rate_factors or [1.0] * len(variables))
-            self.slot_variables = {name: _variable(np.zeros(self.packing.size, np.float32), name) for name in self.slots}
+            self.slot_variables = {
+                name: _variable(np.zeros(self.packing.size, np.float32), name) for name in self.slots
+            }
 
     @property
     def variables(self) -> dict[str, keras.Variable]:
@@ -55,8 +58,9 @@ class PackedOptimizer:
         scaling = {"dynamic_scale": self.dynamic_scale, "good_steps": self.good_steps} if self.scales_loss else {}
         return {**self.slot_variables, "iterations": self.iterations, **scaling}
 
-    def updated(self, state: State, gradients: Sequence[Tensor], learning_rate: Tensor, *,
-                weights: Tensor | None = None) -> tuple[Tensor, State, Tensor]:
+    def updated(
+        self, state: State, gradients: Sequence[Tensor], learning_rate: Tensor, *, weights: Tensor | None = None
+    ) -> tuple[Tensor, State, Tensor]:
         """Return the change of the packed weights [size], the new state, and whether the step was applied (bool).
 
         `weights`: the packed weights, for a rule that reads them.
@@ -69,11 +73,20 @@ class PackedOptimizer:
         move, slots = self.move(state, clipped, learning_rate, weights=weights)
         kept = {name: ops.where(finite, slot, state[name]) for name, slot in slots.items()}
         # Minus zero: adding it leaves every number unchanged, including zeros of either sign.
-        return ops.where(finite, move, -ops.zeros_like(move)), {
-            **state, **kept, **_next_scale(state, finite),
-            "iterations": state["iterations"] + ops.cast(finite, "int32")}, finite
+        return (
+            ops.where(finite, move, -ops.zeros_like(move)),
+            {
+                **state,
+                **kept,
+                **_next_scale(state, finite),
+                "iterations": state["iterations"] + ops.cast(finite, "int32"),
+            },
+            finite,
+        )
 
-    def move(self, state: State, gradient: Tensor, learning_rate: Tensor, *, weights: Tensor | None) -> tuple[Tensor, State]:
+    def move(
+        self, state: State, gradient: Tensor, learning_rate: Tensor, *, weights: Tensor | None
+    ) -> tuple[Tensor, State]:
         """Return the change of the packed weights for a packed gradient [size], and the new slots."""
         raise NotImplementedError
 
@@ -84,8 +97,10 @@ class PackedOptimizer:
         return self.packing.pack(self._by_rate_factors(gradients) if self.is_linear else gradients)
 
     def _by_rate_factors(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor if factor == 1.0 else tensor * factor
-                for tensor, factor in zip(tensors, self._rate_factors, strict=True)]
+        return [
+            tensor if factor == 1.0 else tensor * factor
+            for tensor, factor in zip(tensors, self._rate_factors, strict=True)
+        ]
 
 
 class SGD(PackedOptimizer):
@@ -113,7 +128,9 @@ class Adam(PackedOptimizer):
         super().__init__(**settings)
         self.beta_1, self.beta_2, self.epsilon, self.weight_decay = beta_1, beta_2, epsilon, weight_decay
         self.reads_weights = weight_decay > 0
-        self._moved = tensorflow_cpu.in_one_pass(self._moments_and_move) if tensorflow_cpu.applies() else self._moments_and_move
+        self._moved = (
+            tensorflow_cpu.in_one_pass(self._moments_and_move) if tensorflow_cpu.applies() else self._moments_and_move
+        )
 
     def move(self, state, gradient, learning_rate, *, weights=None):
         """See `PackedOptimizer.move`."""
@@ -136,8 +153,10 @@ class Adam(PackedOptimizer):
 
 def build_optimizer(hparams: OptimizerHyperparameters, *, precision: str) -> PackedOptimizer:
     """Return the optimizer of the hyperparameters, with dynamic loss scaling under mixed_float16."""
-    settings = {"clip_gradients_norm": hparams.clip_gradients_norm,
-                "loss_scale": hparams.loss_scale if precision == "mixed_float16" else None}
+    settings = {
+        "clip_gradients_norm": hparams.clip_gradients_norm,
+        "loss_scale": hparams.loss_scale if precision == "mixed_float16" else None,
+    }
     if hparams.optimizer == "sgd":
         return SGD(momentum=hparams.momentum, **settings)
     decay = hparams.weight_decay if hparams.optimizer == "adamw" else 0.0
@@ -155,8 +174,10 @@ def weights_rate_factors(hparams: OptimizerHyperparameters, network: keras.Model
         factors = rate_factors(hparams.learning_rate_factors, names)
     except ValueError as error:
         raise InputError(f"hparam learning_rate_factors: {error}") from error
-    return [factor * (hparams.bias_rate_factor if name.endswith("/bias") else 1.0)
-            for name, factor in zip(names, factors, strict=True)]
+    return [
+        factor * (hparams.bias_rate_factor if name.endswith("/bias") else 1.0)
+        for name, factor in zip(names, factors, strict=True)
+    ]
 
 
 def global_norm(gradients: Sequence[Tensor]) -> Tensor:
@@ -172,8 +193,10 @@ def _next_scale(state: State, finite: Tensor) -> State:
     """Halve the loss scale after an overflow, double it after `_GROWTH_STEPS` steps without one."""
     scale, good_steps = state["dynamic_scale"], state["good_steps"]
     grows = good_steps >= _GROWTH_STEPS - 1
-    return {"dynamic_scale": scale * ops.where(finite, ops.where(grows, 2.0, 1.0), 0.5),
-            "good_steps": ops.where(ops.logical_and(finite, ops.logical_not(grows)), good_steps + 1, 0)}
+    return {
+        "dynamic_scale": scale * ops.where(finite, ops.where(grows, 2.0, 1.0), 0.5),
+        "good_steps": ops.where(ops.logical_and(finite, ops.logical_not(grows)), good_steps + 1, 0),
+    }
 
 
 def _squared_norms(gradients: Sequence[Tensor]) -> Tensor:

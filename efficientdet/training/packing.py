@@ -1,7 +1,7 @@
 """Packing of many tensors into one vector, so that one kernel replaces hundreds.
 
-With small images the update of weights and averages, thousands of kernels of a few microseconds each, takes longer than the
-network. Packed, it is a few passes over one vector, and several processes sum their gradients in one message.
+With small images the update of weights and averages, thousands of kernels of a few microseconds each, takes longer than
+the network. Packed, it is a few passes over one vector, and several processes sum their gradients in one message.
 """
 
 import math
@@ -26,7 +26,9 @@ class Packing:
 
     def unpack(self, vector) -> list:
         """Return the tensors of a vector [size], with its dtype."""
-        parts = ops.split(vector, self._ends) if self._ends else [vector]  # TensorFlow cannot split at an empty list of places
+        parts = (
+            ops.split(vector, self._ends) if self._ends else [vector]
+        )  # TensorFlow cannot split at an empty list of places
         return [ops.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def arrays(self, vector) -> list[np.ndarray]:

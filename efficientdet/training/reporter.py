@@ -82,10 +82,19 @@ class Reporter:
         if config.target_ap:
             reached = "reached" + minutes_in_words(best.time_to_target) if best.target_reached else "not reached"
             goal = f"target AP {config.target_ap:g} {reached}"
-        write_report(config.model_dir, RunSummary(
-            title=f"{config.hparams.name} on {Path(config.records[0]).name.split('-')[0]} records", facts=_facts(run),
-            goal=goal, curves=read_curves(self._folder / config.log_filename), numbers=measures.numbers if measures else {},
-            per_class=measures.class_ap if measures else {}, seconds=run.stopwatch.totals(), images=self._drawn))
+        write_report(
+            config.model_dir,
+            RunSummary(
+                title=f"{config.hparams.name} on {Path(config.records[0]).name.split('-')[0]} records",
+                facts=_facts(run),
+                goal=goal,
+                curves=read_curves(self._folder / config.log_filename),
+                numbers=measures.numbers if measures else {},
+                per_class=measures.class_ap if measures else {},
+                seconds=run.stopwatch.totals(),
+                images=self._drawn,
+            ),
+        )
 
     def announce_page(self) -> None:
         """Log the path of the report page."""
@@ -95,14 +104,21 @@ class Reporter:
         """Log the averages of the run; for a benchmark also facts about the machine."""
         run, config, goal = self._run, self._run.config, {}
         if loss is None and run.state.step >= run.last_step:
-            run.journal.say(f"no steps left: all {run.state.step} are done; the same command with a larger --num_epochs"
-                            f"{' or --max_minutes' if config.max_minutes else ''} continues the training")
+            run.journal.say(
+                f"no steps left: all {run.state.step} are done; the same command with a larger --num_epochs"
+                f"{' or --max_minutes' if config.max_minutes else ''} continues the training"
+            )
         if config.target_ap and config.evaluates:
             goal["target_mAP"] = round(100 * config.target_ap, 2)  # in percent, as the APs of the log
             if best.time_to_target is not None:
                 goal["time_to_target"] = best.time_to_target
-        run.journal.finish(training_loss=loss, seconds=time.monotonic() - run.begun, devices=run.world.size,
-                           input_wait=run.stopwatch.recent_share("input"), goal=goal)
+        run.journal.finish(
+            training_loss=loss,
+            seconds=time.monotonic() - run.begun,
+            devices=run.world.size,
+            input_wait=run.stopwatch.recent_share("input"),
+            goal=goal,
+        )
         if config.benchmark:
             run.journal.log((), _surroundings(run))
 
@@ -125,24 +141,45 @@ class Reporter:
         for image in original_images(evaluator.index, range(min(_DRAWN_IMAGES, len(evaluator.index)))):
             drawn = np.flatnonzero((rows.image_ids == image.image_id) & (rows.scores >= _DRAWN_FROM))
             classes = [ids.index(category_id) for category_id in rows.category_ids[drawn]]
-            self._drawn.append((f"{image.name}, score {_DRAWN_FROM} and above", draw_detections(
-                image.pixels, rows.boxes[drawn], classes=classes, names=names, scores=rows.scores[drawn],
-                masks=None if rows.masks is None else [decoded(mask) for mask in rows.masks[drawn]])))
-        self._run.journal.pictures(self._run.state.step, {f"detections/{number}": image
-                                                          for number, (_, image) in enumerate(self._drawn)})
+            self._drawn.append(
+                (
+                    f"{image.name}, score {_DRAWN_FROM} and above",
+                    draw_detections(
+                        image.pixels,
+                        rows.boxes[drawn],
+                        classes=classes,
+                        names=names,
+                        scores=rows.scores[drawn],
+                        masks=None if rows.masks is None else [decoded(mask) for mask in rows.masks[drawn]],
+                    ),
+                )
+            )
+        self._run.journal.pictures(
+            self._run.state.step, {f"detections/{number}": image for number, (_, image) in enumerate(self._drawn)}
+        )
 
 
 def _facts(run: Run) -> dict:
     """Return the facts of this run for the log and the report."""
     config, trained = run.config, run.state.detector.network.trainable_variables
     return {
-        "model": config.hparams.name, "image_size": config.hparams.input_size, "classes": len(config.class_names),
+        "model": config.hparams.name,
+        "image_size": config.hparams.input_size,
+        "classes": len(config.class_names),
         "trainable_parameters": sum(math.prod(variable.shape) for variable in trained),
-        "records": len(run.index), "batch_size": config.batch_size, "accumulate_steps": config.accumulate_steps,
-        "ranks": run.world.size, "steps_per_epoch": run.steps_per_epoch, "epochs": config.last_epoch,
-        "peak_learning_rate": run.schedule.peak_learning_rate, "precision": run.runtime.precision,
-        "use_xla": run.runtime.use_xla, "backend": keras.backend.backend(), "seed": config.seed,
-        "deterministic": config.deterministic}
+        "records": len(run.index),
+        "batch_size": config.batch_size,
+        "accumulate_steps": config.accumulate_steps,
+        "ranks": run.world.size,
+        "steps_per_epoch": run.steps_per_epoch,
+        "epochs": config.last_epoch,
+        "peak_learning_rate": run.schedule.peak_learning_rate,
+        "precision": run.runtime.precision,
+        "use_xla": run.runtime.use_xla,
+        "backend": keras.backend.backend(),
+        "seed": config.seed,
+        "deterministic": config.deterministic,
+    }
 
 
 def _surroundings(run: Run) -> dict:
@@ -150,9 +187,15 @@ def _surroundings(run: Run) -> dict:
 
     Memory is the largest of all processes. Throughput is measured in all processes at the same time.
     """
-    host, device = zip(*run.world.gather((peak_host_memory(), peak_device_memory())), strict=True)  # the product takes more
+    host, device = zip(
+        *run.world.gather((peak_host_memory(), peak_device_memory())), strict=True
+    )  # the product takes more
     rates = run.world.gather(multiply_adds_per_second(run.runtime.precision))
-    return {"device": device_name(), "load_average": round(os.getloadavg()[0], 2), "peak_host_memory_bytes": max(host),
-            "peak_device_memory_bytes": None if None in device else max(device),
-            "multiply_adds_per_image": training_multiply_adds(run.state.detector.trained_network()),
-            "machine_multiply_adds_per_second": sum(rates)}
+    return {
+        "device": device_name(),
+        "load_average": round(os.getloadavg()[0], 2),
+        "peak_host_memory_bytes": max(host),
+        "peak_device_memory_bytes": None if None in device else max(device),
+        "multiply_adds_per_image": training_multiply_adds(run.state.detector.trained_network()),
+        "machine_multiply_adds_per_second": sum(rates),
+    }

@@ -57,12 +57,23 @@ class Run:
     _clock_zero: float | None = None  # clock time at which the training would have started in one process
 
     @classmethod
-    def prepare(cls, config: TrainingConfig, runtime: Runtime, journal: Journal, world: World, *,
-                clock: Callable[[], float] = time.monotonic) -> "Run":
+    def prepare(
+        cls,
+        config: TrainingConfig,
+        runtime: Runtime,
+        journal: Journal,
+        world: World,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> "Run":
         """Find and, if requested, verify the records, derive the schedule, and create the state."""
-        index = verify_records(index_records(config.records), when=config.verify_records,
-                               max_bad_fraction=config.max_bad_fraction, say=journal.say,
-                               category_ids=config.class_names.category_ids)
+        index = verify_records(
+            index_records(config.records),
+            when=config.verify_records,
+            max_bad_fraction=config.max_bad_fraction,
+            say=journal.say,
+            category_ids=config.class_names.category_ids,
+        )
         global_batch_size = config.batch_size * config.accumulate_steps * world.size
         factors = _repeat_factors(config, index, say=journal.say)
         examples = config.num_examples_per_epoch or (len(index) if factors is None else epoch_length(factors))
@@ -70,17 +81,40 @@ class Run:
         journal.event("initialization_started")
         store = CheckpointStore(config.model_dir)
         return cls(
-            config=config, runtime=runtime, world=world, journal=journal, index=index, factors=factors,
-            global_batch_size=global_batch_size, steps_per_epoch=steps_per_epoch, store=store,
-            schedule=Schedule.of(config.hparams, steps_per_epoch=steps_per_epoch, peak_learning_rate=_peak_learning_rate(
-                config, global_batch_size=global_batch_size, journal=journal)),
+            config=config,
+            runtime=runtime,
+            world=world,
+            journal=journal,
+            index=index,
+            factors=factors,
+            global_batch_size=global_batch_size,
+            steps_per_epoch=steps_per_epoch,
+            store=store,
+            schedule=Schedule.of(
+                config.hparams,
+                steps_per_epoch=steps_per_epoch,
+                peak_learning_rate=_peak_learning_rate(config, global_batch_size=global_batch_size, journal=journal),
+            ),
             description=Description(
-                model_name=config.hparams.model_name, hparams=config.hparams.to_dict(),
-                categories=config.class_names.to_categories(), weights="raw and averaged", steps_per_epoch=steps_per_epoch),
+                model_name=config.hparams.model_name,
+                hparams=config.hparams.to_dict(),
+                categories=config.class_names.to_categories(),
+                weights="raw and averaged",
+                steps_per_epoch=steps_per_epoch,
+            ),
             cache=DecodedCache(say=journal.say) if config.cache == "decoded" else None,
-            clock=clock, stopwatch=Stopwatch(clock), begun=time.monotonic(),
-            state=starting_state(config, precision=runtime.precision, world=world, store=store,
-                                 global_batch_size=global_batch_size, say=journal.say))
+            clock=clock,
+            stopwatch=Stopwatch(clock),
+            begun=time.monotonic(),
+            state=starting_state(
+                config,
+                precision=runtime.precision,
+                world=world,
+                store=store,
+                global_batch_size=global_batch_size,
+                say=journal.say,
+            ),
+        )
 
     def __post_init__(self):
         self.first_step = self.state.step
@@ -137,15 +171,28 @@ class Run:
         spare = 2 if accelerator_count() > 0 and config.set_num_threads else 0
         threads = max(2, cores - spare) if spare or self.world.local_size > 1 else 0
         return input_config(
-            config.hparams, class_names=config.class_names, batch_size=batch_size, seed=config.seed,
+            config.hparams,
+            class_names=config.class_names,
+            batch_size=batch_size,
+            seed=config.seed,
             pad_to_batch_maximum=not self.runtime.use_xla and keras.backend.backend() == "tensorflow",
-            use_fake_data=config.use_fake_data, num_threads=threads if config.enable_map_parallelization else 1)
+            use_fake_data=config.use_fake_data,
+            num_threads=threads if config.enable_map_parallelization else 1,
+        )
 
     def batches(self) -> Iterator[Batch]:
         """Return the batches of this rank from the next image on."""
         inputs = self.input_config(self.config.batch_size * self.config.accumulate_steps)
-        return device_prefetch(iter(self.training_data(
-            inputs, first_position=self.state.progress.images_seen, rank=self.world.rank, world_size=self.world.size)))
+        return device_prefetch(
+            iter(
+                self.training_data(
+                    inputs,
+                    first_position=self.state.progress.images_seen,
+                    rank=self.world.rank,
+                    world_size=self.world.size,
+                )
+            )
+        )
 
     def training_data(self, inputs: InputConfig, **place: int) -> RecordBatches:
         """Return the stream of training images; `place` is passed to `training_dataset`."""
@@ -162,11 +209,15 @@ def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, say: Callable
         return None
     factors = repeat_factors(labeled_records(index, config.class_names), config.balance_threshold)
     if factors.max() == 1.0:
-        say(f"warning: --balance=repeat_factor has no effect: every class is in a larger share of the images than "
-            f"--balance_threshold={config.balance_threshold:g}")
+        say(
+            f"warning: --balance=repeat_factor has no effect: every class is in a larger share of the images than "
+            f"--balance_threshold={config.balance_threshold:g}"
+        )
         return None
-    say(f"--balance=repeat_factor: {np.sum(factors > 1)} of {len(index)} images are repeated within an epoch, up to "
-        f"{factors.max():.1f} times; {epoch_length(factors)} images per epoch")
+    say(
+        f"--balance=repeat_factor: {np.sum(factors > 1)} of {len(index)} images are repeated within an epoch, up to "
+        f"{factors.max():.1f} times; {epoch_length(factors)} images per epoch"
+    )
     return factors
 
 
@@ -176,6 +227,8 @@ def _peak_learning_rate(config: TrainingConfig, *, global_batch_size: int, journ
     if config.lr_per_64 is not None:
         rate = config.lr_per_64 * global_batch_size / 64
     if config.warn_of_lr and rate is not None and rate > 2 * rule:
-        journal.say(f"warning: the learning rate {rate:g} is {rate / rule:.1f} times the published one for {global_batch_size} "
-                    f"images per step ({rule:g})")
+        journal.say(
+            f"warning: the learning rate {rate:g} is {rate / rule:.1f} times the published one for {global_batch_size} "
+            f"images per step ({rule:g})"
+        )
     return rule if rate is None else rate

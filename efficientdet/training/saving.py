@@ -50,8 +50,11 @@ class Saver:
         """Write the averaged weights of a period."""
         run = self._run
         if run.world.is_first:
-            write_arrays(str(Path(run.config.model_dir) / "ema_weights" / f"emackpt-{epoch}"), run.state.averages_by_name(),
-                         run.state.description(run.description, weights="averaged"))
+            write_arrays(
+                str(Path(run.config.model_dir) / "ema_weights" / f"emackpt-{epoch}"),
+                run.state.averages_by_name(),
+                run.state.description(run.description, weights="averaged"),
+            )
 
     def is_long_ago(self) -> bool:
         """Return whether the last checkpoint is some seconds old, by the clock of the first rank."""
@@ -66,16 +69,24 @@ class Saver:
         run.journal.say(f"warning: {error}")
         for source in run.store.readable_lineage():
             if not isinstance(source, InputError):
-                restore_checkpoint(state, source, run.config, store=run.store, global_batch_size=run.global_batch_size,
-                                   say=run.journal.say)
+                restore_checkpoint(
+                    state,
+                    source,
+                    run.config,
+                    store=run.store,
+                    global_batch_size=run.global_batch_size,
+                    say=run.journal.say,
+                )
                 break
         else:
             raise error
         state.progress.rollbacks, state.progress.rate_factor = rollbacks, factor
         self.step = state.step
         run.world.meet()  # otherwise some ranks would start the next step long before others
-        run.journal.say(f"rollback {rollbacks} of {_MOST_ROLLBACKS}: restored step {state.step}, learning rate multiplied by "
-                        f"{factor:g}")
+        run.journal.say(
+            f"rollback {rollbacks} of {_MOST_ROLLBACKS}: restored step {state.step}, learning rate multiplied by "
+            f"{factor:g}"
+        )
 
     def _write(self, write: Callable[[dict, Description], object]) -> None:
         """Write the state in the first rank; the other ranks wait for it."""

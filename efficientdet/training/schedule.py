@@ -11,8 +11,8 @@ from program_support.errors import InputError
 class Schedule:
     """Learning rate as a function of the step.
 
-    Before W = warmup_steps: warmup_init + s / W * (peak_learning_rate - warmup_init). Then peak_learning_rate times the factor
-    of `method` (Loshchilov and Hutter 2017, eq. 5, for cosines), up to T = total_steps:
+    Before W = warmup_steps: warmup_init + s / W * (peak_learning_rate - warmup_init). Then peak_learning_rate times the
+    factor of `method` (Loshchilov and Hutter 2017, eq. 5, for cosines), up to T = total_steps:
     - "cosine": (1 + cos(pi (s - W) / (T - W))) / 2; from T on 0, where T exceeds W;
     - "stepwise": 1, and drop_factor times less from each of drop_steps on;
     - "constant": 1;
@@ -41,15 +41,20 @@ class Schedule:
     @classmethod
     def of(cls, hparams: ScheduleHyperparameters, *, peak_learning_rate: float, steps_per_epoch: int) -> "Schedule":
         """Return the schedule of hyperparameters in epochs; fractions of a step are truncated as in the reference."""
+
         def steps(epochs: float) -> int:
             return int(epochs * steps_per_epoch)
 
         return cls(
-            peak_learning_rate=peak_learning_rate, warmup_init=hparams.lr_warmup_init,
+            peak_learning_rate=peak_learning_rate,
+            warmup_init=hparams.lr_warmup_init,
             warmup_steps=max(steps(hparams.lr_warmup_epoch), hparams.lr_warmup_least_steps),
             total_steps=steps(hparams.num_epochs),
-            method=hparams.lr_decay_method, drop_factor=hparams.lr_drop_factor, flat_share=hparams.flat_share,
-            drop_steps=(steps(hparams.first_lr_drop_epoch), steps(hparams.second_lr_drop_epoch)))
+            method=hparams.lr_decay_method,
+            drop_factor=hparams.lr_drop_factor,
+            flat_share=hparams.flat_share,
+            drop_steps=(steps(hparams.first_lr_drop_epoch), steps(hparams.second_lr_drop_epoch)),
+        )
 
     def __call__(self, step: float) -> float:
         """Return the learning rate of step `step` (0 is the first), which a plan may place between two steps."""

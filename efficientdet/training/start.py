@@ -18,8 +18,9 @@ from program_support.errors import InputError
 Say = Callable[[str], None]
 
 
-def starting_state(config: TrainingConfig, *, precision: str, world: World, store: CheckpointStore, global_batch_size: int,
-                   say: Say) -> TrainingState:
+def starting_state(
+    config: TrainingConfig, *, precision: str, world: World, store: CheckpointStore, global_batch_size: int, say: Say
+) -> TrainingState:
     """Return a state with random weights, weights of a file or a resumed checkpoint; the same on all ranks."""
     state = initial_state(config, precision=precision, world=world, say=say)
     state.align()
@@ -31,8 +32,12 @@ def starting_state(config: TrainingConfig, *, precision: str, world: World, stor
 def initial_state(config: TrainingConfig, *, precision: str, world: World, say: Say) -> TrainingState:
     """Return detector, optimizer and moving average before the first step."""
     init, family = config.backbone_init, config.hparams.family
-    detector = build_detector(config.hparams, num_classes=len(config.class_names), precision=precision,
-                              backbone_weights=None if is_checkpoint(init) else init)
+    detector = build_detector(
+        config.hparams,
+        num_classes=len(config.class_names),
+        precision=precision,
+        backbone_weights=None if is_checkpoint(init) else init,
+    )
     if is_checkpoint(init):
         for line in load_backbone(detector.network, read_source(init), family=family):
             say(line)
@@ -56,7 +61,9 @@ def is_checkpoint(backbone_init: str | None) -> bool:
     return bool(backbone_init) and backbone_init != PRETRAINED_BACKBONE and not backbone_init.endswith(".h5")
 
 
-def resume(state: TrainingState, config: TrainingConfig, *, store: CheckpointStore, global_batch_size: int, say: Say) -> None:
+def resume(
+    state: TrainingState, config: TrainingConfig, *, store: CheckpointStore, global_batch_size: int, say: Say
+) -> None:
     """Resume as `--resume` specifies: from the newest intact checkpoint in the store, from a named one, or not at all.
 
     With another batch size or number of ranks the number of images seen is kept; the step is computed from it.
@@ -75,13 +82,24 @@ def resume(state: TrainingState, config: TrainingConfig, *, store: CheckpointSto
         restore_checkpoint(state, source, config, store=store, global_batch_size=global_batch_size, say=say)
     steps = state.world.gather(state.step)  # all ranks have read: from here on the first may write
     if len(set(steps)) > 1:
-        found = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8])) + (", ..." if len(steps) > 8 else "")
-        raise InputError(f"{config.model_dir}: the ranks found checkpoints of different steps ({found}); expected "
-                         "a folder shared by all machines")
+        found = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8])) + (
+            ", ..." if len(steps) > 8 else ""
+        )
+        raise InputError(
+            f"{config.model_dir}: the ranks found checkpoints of different steps ({found}); expected "
+            "a folder shared by all machines"
+        )
 
 
-def restore_checkpoint(state: TrainingState, source: Source, config: TrainingConfig, *, store: CheckpointStore,
-                       global_batch_size: int, say: Say) -> None:
+def restore_checkpoint(
+    state: TrainingState,
+    source: Source,
+    config: TrainingConfig,
+    *,
+    store: CheckpointStore,
+    global_batch_size: int,
+    say: Say,
+) -> None:
     """Restore a checkpoint into the state; later checkpoints of the store continue it.
 
     Raises InputError if it belongs to another training.
@@ -96,10 +114,14 @@ def restore_checkpoint(state: TrainingState, source: Source, config: TrainingCon
     if progress.images_a_step != global_batch_size:
         state.step = progress.images_seen // global_batch_size
         progress.planned_seconds, progress.planned_end = 0.0, 0  # counted in steps of another batch size
-        say(f"global batch size changed from {progress.images_a_step} to {global_batch_size}: {progress.images_seen} images "
-            f"seen correspond to step {state.step}")
+        say(
+            f"global batch size changed from {progress.images_a_step} to {global_batch_size}: {progress.images_seen} images "
+            f"seen correspond to step {state.step}"
+        )
     if progress.ranks != state.world.size:
-        say(f"{state.world.size} processes resume a training of {progress.ranks}; batch statistics are averaged over them")
+        say(
+            f"{state.world.size} processes resume a training of {progress.ranks}; batch statistics are averaged over them"
+        )
     progress.images_a_step, progress.ranks = global_batch_size, state.world.size
 
 
@@ -110,40 +132,55 @@ def _newest(store: CheckpointStore, *, say: Say) -> Source | None:
         else:
             return found
     if names := store.names():
-        raise InputError(f"{store.folder}: none of its {len(names)} checkpoints can be read; remove them, or use "
-                         "--resume=never")
+        raise InputError(
+            f"{store.folder}: none of its {len(names)} checkpoints can be read; remove them, or use --resume=never"
+        )
     return None
 
 
 def _freeze(detector: Detector, expression: str, *, say: Say) -> None:
     """Freeze weights whose name begins with the expression: they are neither trained nor decayed.
 
-    The statistics of a batch normalization layer are frozen with its weights; otherwise later layers would be trained on other
-    features than the saved ones.
+    The statistics of a batch normalization layer are frozen with its weights; otherwise later layers would be trained
+    on other features than the saved ones.
     """
     variables = named_variables(detector.network)
     frozen = [variable for name, variable in variables.items() if variable.trainable and re.match(expression, name)]
     if not frozen:
-        raise InputError(f"hparam var_freeze_expr is {expression!r}: matches no weight; expected the beginning of a name such "
-                         f"as {next(iter(variables))}")
+        raise InputError(
+            f"hparam var_freeze_expr is {expression!r}: matches no weight; expected the beginning of a name such "
+            f"as {next(iter(variables))}"
+        )
     for variable in frozen:
         variable.trainable = False
-    still = [layer for layer in detector.network.layers
-             if isinstance(layer, BatchNormalization) and layer.trainable and not layer.trainable_weights]
+    still = [
+        layer
+        for layer in detector.network.layers
+        if isinstance(layer, BatchNormalization) and layer.trainable and not layer.trainable_weights
+    ]
     for layer in still:
         layer.trainable = False
     left = len(detector.network.trainable_variables)
     if not left:
-        raise InputError(f"hparam var_freeze_expr is {expression!r}: freezes all weights; expected some to remain trainable")
-    say(f"var_freeze_expr freezes {len(frozen)} weights and the statistics of {len(still)} batch norms; {left} are trainable")
+        raise InputError(
+            f"hparam var_freeze_expr is {expression!r}: freezes all weights; expected some to remain trainable"
+        )
+    say(
+        f"var_freeze_expr freezes {len(frozen)} weights and the statistics of {len(still)} batch norms; {left} are trainable"
+    )
 
 
 def warn_of_frozen_random_weights(state: TrainingState, config: TrainingConfig, *, say: Say) -> None:
     """Warn if convolutions with random weights are frozen."""
     if state.step or config.pretrained_ckpt or config.backbone_init:
         return
-    frozen = [name for name, variable in named_variables(state.detector.network).items()
-              if name.endswith("kernel") and not variable.trainable]
+    frozen = [
+        name
+        for name, variable in named_variables(state.detector.network).items()
+        if name.endswith("kernel") and not variable.trainable
+    ]
     if frozen:
-        say(f"warning: {len(frozen)} convolutions are frozen at random weights ({frozen[0]}, ..); expected --backbone_init="
-            f"imagenet, --pretrained_ckpt, or --hparams that leave them trainable")
+        say(
+            f"warning: {len(frozen)} convolutions are frozen at random weights ({frozen[0]}, ..); expected --backbone_init="
+            f"imagenet, --pretrained_ckpt, or --hparams that leave them trainable"
+        )

@@ -29,7 +29,9 @@ class TrainingState:
     world: World = field(default_factory=World)
     progress: TrainingProgress = field(default_factory=TrainingProgress)
     step: int = 0  # steps done
-    score_thresholds: dict[str, Any] = field(default_factory=dict)  # of the averaged weights when they were last measured
+    score_thresholds: dict[str, Any] = field(
+        default_factory=dict
+    )  # of the averaged weights when they were last measured
 
     @property
     def version(self) -> tuple[int, int]:
@@ -78,8 +80,13 @@ class TrainingState:
 
     def description(self, template: Description, *, weights: str) -> Description:
         """Return the description that is stored with arrays of this state."""
-        return replace(template, weights=weights, global_step=self.step, run=asdict(self.progress),
-                       score_thresholds=self.score_thresholds)
+        return replace(
+            template,
+            weights=weights,
+            global_step=self.step,
+            run=asdict(self.progress),
+            score_thresholds=self.score_thresholds,
+        )
 
     def restore(self, arrays: Mapping[str, np.ndarray], progress: Mapping, *, prefix: str) -> None:
         """Restore the arrays of a checkpoint; raise InputError for one that is missing or has another shape."""
@@ -89,7 +96,9 @@ class TrainingState:
         def read(name, shape):
             if name not in own or tuple(own[name].shape) != tuple(shape):
                 found = f"has shape {own[name].shape}, expected {tuple(shape)}" if name in own else "is missing"
-                raise InputError(f"{prefix}: {name} {found}; the checkpoint is of another training; use another --model_dir")
+                raise InputError(
+                    f"{prefix}: {name} {found}; the checkpoint is of another training; use another --model_dir"
+                )
             return own[name]
 
         for name, variable in self._variables().items():
@@ -107,14 +116,20 @@ class TrainingState:
         """Set the batch statistics of all ranks to their mean; the trained weights are already equal on all ranks."""
         if self.world.size == 1:
             return
-        variables = [variable for name, variable in named_variables(self.detector.network).items() if is_batch_statistic(name)]
+        variables = [
+            variable for name, variable in named_variables(self.detector.network).items() if is_batch_statistic(name)
+        ]
         means = average_over_ranks(self.world, [np.asarray(variable.value) for variable in variables])
         _assign_all(variables, means)
         if self.average is not None:
-            averages, places = self.average.averages, {id(variable): i for i, variable in enumerate(self.average.variables)}
+            averages, places = (
+                self.average.averages,
+                {id(variable): i for i, variable in enumerate(self.average.variables)},
+            )
             places = [places[id(variable)] for variable in variables]
-            for place, mean in zip(places, average_over_ranks(self.world, [np.asarray(averages[i]) for i in places]),
-                                   strict=True):
+            for place, mean in zip(
+                places, average_over_ranks(self.world, [np.asarray(averages[i]) for i in places]), strict=True
+            ):
                 averages[place] = mean
             self.average.packed.assign(self.average.packing.pack(averages))
 

@@ -1,16 +1,16 @@
 """One training step as compiled programs, for each backend.
 
-A step takes a `Batch` and a learning rate, updates weights, optimizer and average in place, and returns scalars: the loss
-terms, `loss`, `det_loss` (without regularization), `gradient_norm` (before clipping), the detector's counts such as
-`positives`, `applied` (False where loss scaling skipped the update because a gradient overflowed), with loss scaling
-`loss_scale`, `finite` (False where loss, gradient, weights or average are NaN or infinite and the update was not skipped),
-and `stop_wishes` (the number of ranks with a stop request).
+A step takes a `Batch` and a learning rate, updates weights, optimizer and average in place, and returns scalars: the
+loss terms, `loss`, `det_loss` (without regularization), `gradient_norm` (before clipping), the detector's counts such
+as `positives`, `applied` (False where loss scaling skipped the update because a gradient overflowed), with loss scaling
+`loss_scale`, `finite` (False where loss, gradient, weights or average are NaN or infinite and the update was not
+skipped), and `stop_wishes` (the number of ranks with a stop request).
 
-With several ranks: counts are summed before the losses are divided by the normalizers computed from them, so that all ranks
-use the same normalizers; the gradients are one vector and summed in one message with the losses; the rest is the same
-computation on the same bits on all ranks. Two ranks therefore equal one with twice the batch, except for batch statistics.
+With several ranks: counts are summed before the losses are divided by the normalizers computed from them, so that all
+ranks use the same normalizers; the gradients are one vector and summed in one message with the losses; the rest is the
+same computation on the same bits on all ranks. Two ranks therefore equal one with twice the batch, except for batch
+statistics.
 """
-
 
 from keras import ops
 
@@ -25,8 +25,17 @@ from object_detection.structures import Batch, Tensor
 class TrainStep:
     """Base class of both backends' training steps: the computation between gradients and variables."""
 
-    def __init__(self, detector: Detector, optimizer: PackedOptimizer, average: WeightAverage | None, *, world: World,
-                 parts: int, compiled: bool, seed: int):
+    def __init__(
+        self,
+        detector: Detector,
+        optimizer: PackedOptimizer,
+        average: WeightAverage | None,
+        *,
+        world: World,
+        parts: int,
+        compiled: bool,
+        seed: int,
+    ):
         self.detector, self.optimizer, self.average, self.network = detector, optimizer, average, detector.network
         self.world, self.parts, self.compiled, self.seed = world, parts, compiled, seed
         self._weight_losses = tuple(detector.regularization())
@@ -45,8 +54,9 @@ class TrainStep:
 
     def loss(self, outputs, targets, counts: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return this rank's share of the loss and its terms; the sum over ranks and parts is the loss of the global batch."""
-        regularization = {name: value / (self.world.size * self.parts)
-                          for name, value in self.detector.regularization().items()}
+        regularization = {
+            name: value / (self.world.size * self.parts) for name, value in self.detector.regularization().items()
+        }
         terms = {**losses(self.detector, outputs, targets, counts), **regularization}
         return sum(terms.values()), terms
 
@@ -62,16 +72,28 @@ class TrainStep:
         """Return the factor of the loss before its gradient is computed."""
         return state["dynamic_scale"] if self.optimizer.scales_loss else 1.0
 
-    def report(self, terms: dict, counts: dict, *, gradients, scale, applied, packed_average, stop_wishes) -> dict[str, Tensor]:
+    def report(
+        self, terms: dict, counts: dict, *, gradients, scale, applied, packed_average, stop_wishes
+    ) -> dict[str, Tensor]:
         """Return the scalars of a step."""
         loss, norm = sum(terms.values()), global_norm(gradients) / scale
         finite = ops.logical_and(ops.isfinite(loss), ops.isfinite(norm))
         if packed_average is not None:
-            # Any NaN or infinite weight or average makes this sum NaN or infinite: one pass over a vector instead of hundreds.
+            # Any NaN or infinite weight or average makes this sum NaN or infinite: one pass over a vector instead of
+            # hundreds.
             finite = ops.logical_and(finite, ops.isfinite(ops.sum(packed_average)))
         # An overflow that loss scaling skipped changed nothing.
         skipped = ops.logical_not(applied) if self.optimizer.scales_loss else False
         of_weights = sum(terms[name] for name in self._weight_losses)
         scales = {"loss_scale": scale} if self.optimizer.scales_loss else {}
-        return {**terms, **counts, **scales, "det_loss": loss - of_weights, "loss": loss, "gradient_norm": norm,
-                "applied": applied, "finite": ops.logical_or(finite, skipped), "stop_wishes": stop_wishes}
+        return {
+            **terms,
+            **counts,
+            **scales,
+            "det_loss": loss - of_weights,
+            "loss": loss,
+            "gradient_norm": norm,
+            "applied": applied,
+            "finite": ops.logical_or(finite, skipped),
+            "stop_wishes": stop_wishes,
+        }

@@ -12,7 +12,8 @@ from object_detection.structures import Batch, Objects
 class TensorflowStep(TrainStep):
     """Training step of TensorFlow; see `build_train_step`.
 
-    Horovod cannot sum inside a program compiled by XLA, so with several ranks the parts of the step are separate programs.
+    Horovod cannot sum inside a program compiled by XLA, so with several ranks the parts of the step are separate
+    programs.
     """
 
     def __init__(self, *args, **kwargs):
@@ -66,7 +67,8 @@ class TensorflowStep(TrainStep):
         weights = [weight.value for weight in self.network.trainable_variables]
         with tf.GradientTape() as tape:
             outputs = self._forward_program(lambda images, sizes: self.detector.outputs(images, sizes, training=True))(
-                batch.images, batch.sizes)
+                batch.images, batch.sizes
+            )
             constant = tf.nest.map_structure(tf.stop_gradient, outputs)
             targets, counts = self._program(self.targets_and_counts)(batch, constant)
             targets = tf.nest.map_structure(tf.stop_gradient, targets)
@@ -84,12 +86,17 @@ class TensorflowStep(TrainStep):
         names, packing = list(terms), self.optimizer.packing
 
         def add(number, gradient, values):
-            more, terms = self._gradients_of_part(self.part_of(batch, number), self.part_of(targets, number), counts, scale)
+            more, terms = self._gradients_of_part(
+                self.part_of(batch, number), self.part_of(targets, number), counts, scale
+            )
             return number + 1, gradient + packing.pack(more), values + ops.stack([terms[name] for name in names])
 
         _, gradient, values = tf.while_loop(
-            lambda number, *_: number < self.parts, add,
-            [tf.constant(1), packing.pack(gradients), ops.stack([terms[name] for name in names])], parallel_iterations=1)
+            lambda number, *_: number < self.parts,
+            add,
+            [tf.constant(1), packing.pack(gradients), ops.stack([terms[name] for name in names])],
+            parallel_iterations=1,
+        )
         return packing.unpack(gradient), dict(zip(names, ops.unstack(values, len(names)), strict=True))
 
     def _gradients_of_part(self, batch, targets, counts, scale):
@@ -101,7 +108,9 @@ class TensorflowStep(TrainStep):
 
     def _update(self, gradients: Sequence, terms, counts, scale, learning_rate, stop_wishes):
         weights = self.network.trainable_variables
-        packed = self.optimizer.packing.pack([weight.value for weight in weights]) if self.optimizer.reads_weights else None
+        packed = (
+            self.optimizer.packing.pack([weight.value for weight in weights]) if self.optimizer.reads_weights else None
+        )
         move, state, applied = self.optimizer.updated(self._state(), gradients, learning_rate, weights=packed)
         for weight, part in zip(weights, self.optimizer.packing.unpack(move), strict=True):
             weight.assign_add(ops.cast(part, weight.dtype))
@@ -110,8 +119,15 @@ class TensorflowStep(TrainStep):
         packed_average = None
         if self.average is not None:
             packed_average = self.average.update(state["iterations"], applied=applied)
-        return self.report(terms, counts, gradients=gradients, scale=scale, applied=applied, packed_average=packed_average,
-                           stop_wishes=stop_wishes)
+        return self.report(
+            terms,
+            counts,
+            gradients=gradients,
+            scale=scale,
+            applied=applied,
+            packed_average=packed_average,
+            stop_wishes=stop_wishes,
+        )
 
 
 def _gradients_of(tape: tf.GradientTape, loss: tf.Tensor, weights: list) -> list[tf.Tensor]:

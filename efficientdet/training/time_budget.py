@@ -1,8 +1,8 @@
 """The time budget of --max_minutes: after each epoch the remaining schedule is planned for the remaining time.
 
-A plan maps the remaining steps to the remaining part of the schedule: the learning rate continues from its value and decays
-faster or more slowly. The plan is a part of `TrainingProgress` and therefore of every checkpoint, so that a training that is
-killed and resumed continues with the same learning rates.
+A plan maps the remaining steps to the remaining part of the schedule: the learning rate continues from its value and
+decays faster or more slowly. The plan is a part of `TrainingProgress` and therefore of every checkpoint, so that a
+training that is killed and resumed continues with the same learning rates.
 """
 
 from efficientdet.training.run import Run
@@ -30,8 +30,10 @@ class TimeBudget:
         left = self._fitting_epochs(self._seconds - used, seconds_per_step=seconds_per_step, evaluation=evaluation)
         planned = (run.last_step - run.state.step) // run.steps_per_epoch
         if not progress.planned_end or abs(left - planned) > max(1.0, _SAID_FROM * planned):
-            run.journal.say(f"time budget: {used / 60:.1f} of {self._seconds / 60:.1f} minutes used, {seconds_per_step:.2g} s "
-                            f"per step: {left} epochs left instead of {planned}; the learning rate schedule ends with them")
+            run.journal.say(
+                f"time budget: {used / 60:.1f} of {self._seconds / 60:.1f} minutes used, {seconds_per_step:.2g} s "
+                f"per step: {left} epochs left instead of {planned}; the learning rate schedule ends with them"
+            )
         self._set_end(run.state.step + left * run.steps_per_epoch, position=run.schedule_position)
 
     def _begin(self) -> None:
@@ -45,8 +47,9 @@ class TimeBudget:
             left = self._fitting_epochs(self._seconds - progress.seconds, seconds_per_step=progress.seconds / step)
             end = step + left * run.steps_per_epoch
             self._set_end(end, position=min(position, run.schedule_steps * step / end))
-            run.journal.say(f"time budget: {progress.seconds / 60:.1f} of {self._seconds / 60:.1f} minutes used: {left} epochs "
-                            "left")
+            run.journal.say(
+                f"time budget: {progress.seconds / 60:.1f} of {self._seconds / 60:.1f} minutes used: {left} epochs left"
+            )
 
     def _set_end(self, end: int, *, position: float) -> None:
         progress = self._run.state.progress
@@ -58,7 +61,9 @@ class TimeBudget:
         needed = evaluation * config.evaluates_after(run.epoch)
         for epoch in range(run.epoch + 1, config.last_epoch + 1):
             needed += run.steps_per_epoch * seconds_per_step + evaluation * config.evaluates_after(epoch)
-            if needed + evaluation * (not config.evaluates_after(epoch)) > seconds:  # the last epoch is evaluated anyway
+            if (
+                needed + evaluation * (not config.evaluates_after(epoch)) > seconds
+            ):  # the last epoch is evaluated anyway
                 return epoch - 1 - run.epoch
         return max(config.last_epoch - run.epoch, 0)
 

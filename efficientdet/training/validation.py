@@ -44,8 +44,15 @@ class Evaluation(NamedTuple):
 class Evaluator:
     """Evaluator of a training state on the validation records; every rank detects its share, the first computes metrics."""
 
-    def __init__(self, config: TrainingConfig, state: TrainingState, *, predict: BatchDetector, inputs: InputConfig,
-                 stop_request: StopRequest):
+    def __init__(
+        self,
+        config: TrainingConfig,
+        state: TrainingState,
+        *,
+        predict: BatchDetector,
+        inputs: InputConfig,
+        stop_request: StopRequest,
+    ):
         """Prepare the evaluation; `stop_request` ends any of the methods between two batches."""
         self._config, self._state, self._predict = config, state, predict
         self._inputs, self._stop_request = inputs, stop_request
@@ -96,14 +103,23 @@ class Evaluator:
                 sums.update({name: float(value) for name, value in detector.loss_sums(outputs, targets).items()})
                 counts.update({name: float(value) for name, value in detector.counts(targets).items()})
             weights = {name: float(value) for name, value in detector.regularization().items()}
-        normalizers = detector.normalizers({name: ops.convert_to_tensor(value, "float32") for name, value in counts.items()})
+        normalizers = detector.normalizers(
+            {name: ops.convert_to_tensor(value, "float32") for name, value in counts.items()}
+        )
         return {**{name: value / float(normalizers[name]) for name, value in sums.items()}, **weights}
 
     def _measure(self) -> Evaluation:
         config, world = self._config, self._state.world
-        rows = detect_all(self._predict, self.index, self._inputs, class_names=config.class_names,
-                          samples=config.eval_samples, world=world, watched=self._stop_request.watched,
-                          masks_in_whole_pixels=config.hparams.masks_in_whole_pixels)
+        rows = detect_all(
+            self._predict,
+            self.index,
+            self._inputs,
+            class_names=config.class_names,
+            samples=config.eval_samples,
+            world=world,
+            watched=self._stop_request.watched,
+            masks_in_whole_pixels=config.hparams.masks_in_whole_pixels,
+        )
         return Evaluation(world.gather(self._coco.evaluate(rows) if world.is_first else None)[0], rows)
 
     @cached_property
@@ -153,8 +169,10 @@ class BestKeeper:
         """
         config, progress = self._run.config, self._run.state.progress
         if self.target_reached:
-            return (f"AP {progress.best_ap:.4f} reaches --target_ap={config.target_ap:g} after epoch {epoch}"
-                    f"{minutes_in_words(self.time_to_target)}")
+            return (
+                f"AP {progress.best_ap:.4f} reaches --target_ap={config.target_ap:g} after epoch {epoch}"
+                f"{minutes_in_words(self.time_to_target)}"
+            )
         if 0 < config.patience <= progress.evaluations_since_best:
             return f"AP has not improved in {config.patience} evaluations: stopping after epoch {epoch}"
         return ""
@@ -163,9 +181,13 @@ class BestKeeper:
         state = self._run.state
         if not state.world.is_first:
             return
-        arrays = state.averages_by_name() if weights == "averaged" and state.average is not None else state.raw_by_name()
-        description = replace(state.description(self._run.description, weights=weights),
-                              score_thresholds=evaluation.measures.score_thresholds)
+        arrays = (
+            state.averages_by_name() if weights == "averaged" and state.average is not None else state.raw_by_name()
+        )
+        description = replace(
+            state.description(self._run.description, weights=weights),
+            score_thresholds=evaluation.measures.score_thresholds,
+        )
         write_arrays(str(Path(self._run.config.model_dir) / BEST), arrays, description, newest=False)
 
 

@@ -15,14 +15,31 @@ from program_support.errors import InputError
 _HEAD = 512
 _SUFFIXES = (".pth", ".pt", ".safetensors")  # suffixes of such files, also if the content is damaged
 
-_NUMBERS = {"F64": "f8", "F32": "f4", "F16": "f2", "BF16": BFLOAT16, "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",
-            "U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "bool"}  # safetensors -> NumPy
+_NUMBERS = {
+    "F64": "f8",
+    "F32": "f4",
+    "F16": "f2",
+    "BF16": BFLOAT16,
+    "I64": "i8",
+    "I32": "i4",
+    "I16": "i2",
+    "I8": "i1",
+    "U64": "u8",
+    "U32": "u4",
+    "U16": "u2",
+    "U8": "u1",
+    "BOOL": "bool",
+}  # safetensors -> NumPy
 
 
 def is_array_file(path: str | os.PathLike) -> bool:
     """Return whether a path is a file for `read_array_file`, not a TensorFlow bundle or a missing file."""
     head = _head(path)
-    return is_torch_head(head) or _is_safetensors_head(head) or (os.path.isfile(path) and os.fspath(path).endswith(_SUFFIXES))
+    return (
+        is_torch_head(head)
+        or _is_safetensors_head(head)
+        or (os.path.isfile(path) and os.fspath(path).endswith(_SUFFIXES))
+    )
 
 
 def read_array_file(path: str | os.PathLike) -> dict[str, np.ndarray]:

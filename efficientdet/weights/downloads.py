@@ -1,8 +1,8 @@
 """Download cache of published weights: interrupted downloads resume, and checksums are verified.
 
-A file gets its name after its SHA-256 matches the digits in that name. If the name has none, the checksum of the first download
-is stored. If several processes need a file at the same time, one downloads it and the others wait. The lock is held by the
-kernel, so that it is released if its process dies.
+A file gets its name after its SHA-256 matches the digits in that name. If the name has none, the checksum of the first
+download is stored. If several processes need a file at the same time, one downloads it and the others wait. The lock is
+held by the kernel, so that it is released if its process dies.
 """
 
 import contextlib
@@ -80,18 +80,26 @@ def kept(file: PublishedFile, folder: Path, *, say: Say = say_at_once) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             with _locked(folder / f".{file.file}.lock", say=say) as locked:
                 if not target.exists():  # otherwise another process has downloaded it meanwhile
-                    _Transfer(file, target, target.with_name(f"{target.name}.part") if locked else unfinished_path(target),
-                              say).run()
+                    _Transfer(
+                        file,
+                        target,
+                        target.with_name(f"{target.name}.part") if locked else unfinished_path(target),
+                        say,
+                    ).run()
                     if not file.sha256_prefix:
                         write_text(remembered, f"{_sha256(target)}  {target.name}\n")
                     say(f"keeps {target}")
         wanted = file.sha256_prefix or (remembered.read_text()[:64] if remembered.exists() else "")
         if not (found := _sha256(target)).startswith(wanted):
-            raise InputError(f"{target}: is damaged: its SHA-256 begins with {found[:8]}; expected {wanted[:8]}; remove it and "
-                             "run this again")
+            raise InputError(
+                f"{target}: is damaged: its SHA-256 begins with {found[:8]}; expected {wanted[:8]}; remove it and "
+                "run this again"
+            )
     except OSError as error:
-        raise InputError(f"{target}: cannot be stored there ({error.strerror or error}); set EFFICIENTDET_WEIGHTS to "
-                         f"another folder, or download {file.url}") from error
+        raise InputError(
+            f"{target}: cannot be stored there ({error.strerror or error}); set EFFICIENTDET_WEIGHTS to "
+            f"another folder, or download {file.url}"
+        ) from error
     return target
 
 
@@ -139,8 +147,10 @@ class _Transfer:
             found = _sha256(self.part)
         if not found.startswith(self.file.sha256_prefix):
             self.part.unlink()
-            raise InputError(f"{self.url}: the SHA-256 of the download begins with {found[:8]}; expected "
-                             f"{self.file.sha256_prefix}; removed the file: check for a proxy that changes it")
+            raise InputError(
+                f"{self.url}: the SHA-256 of the download begins with {found[:8]}; expected "
+                f"{self.file.sha256_prefix}; removed the file: check for a proxy that changes it"
+            )
         flush_to_disk(self.part)
         os.replace(self.part, self.target)
         flush_to_disk(self.target.parent)
@@ -158,8 +168,10 @@ class _Transfer:
                 any_came = any_came or self._have() > before
                 can_wait = any_came or isinstance(error.__cause__, urllib.error.HTTPError)
                 if fruitless > len(_PAUSES) or not can_wait:
-                    raise InputError(f"{self.url}: cannot be downloaded ({error}); run this again to resume, or download "
-                                     f"it to {self.target}") from error
+                    raise InputError(
+                        f"{self.url}: cannot be downloaded ({error}); run this again to resume, or download "
+                        f"it to {self.target}"
+                    ) from error
                 if fruitless:
                     time.sleep(_PAUSES[fruitless - 1])
 
@@ -182,8 +194,10 @@ class _Transfer:
                 return None
             if error.code in _BUSY:
                 raise _Interrupted(f"the server responds {error.code} {error.reason}") from error
-            raise InputError(f"{self.url}: the server responds {error.code} {error.reason}; download it from elsewhere to "
-                             f"{self.target}") from error
+            raise InputError(
+                f"{self.url}: the server responds {error.code} {error.reason}; download it from elsewhere to "
+                f"{self.target}"
+            ) from error
         except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: invalid URL
             raise _Interrupted(_reason(error)) from error
 
@@ -200,8 +214,9 @@ class _Transfer:
                     whole = have + int(length) if length.isdigit() else self.file.size
                     self.say(f"  {(have + came) / 1e6:.0f} {f'of {whole / 1e6:.0f} ' if whole else ''}MB")
                 if have + came > (self.file.size or _LARGEST) * _LARGER:
-                    raise InputError(f"{self.url}: sends more than {have + came} bytes; expected about "
-                                     f"{self.file.size or _LARGEST}")
+                    raise InputError(
+                        f"{self.url}: sends more than {have + came} bytes; expected about {self.file.size or _LARGEST}"
+                    )
         if length.isdigit() and came < int(length):
             raise _Interrupted(f"the connection ended after {came} of {length} bytes")
 

@@ -1,7 +1,8 @@
 """Read files of torch.save as named arrays, without PyTorch, in each of its three layouts.
 
 - zip (since 1.6): `NAME/data.pkl`, a pickle whose storages are the members `NAME/data/KEY`;
-- consecutive pickles (0.1.10 to 1.5): a magic number, a version, the machine, the object, the keys of the storages; then each
+- consecutive pickles (0.1.10 to 1.5): a magic number, a version, the machine, the object, the keys of the storages;
+  then each
   storage as a count and its numbers;
 - tar (before 0.1.10; torchvision's oldest files): `storages`, `tensors`, `pickle`.
 
@@ -38,9 +39,9 @@ _ZIP_DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError
 def read_torch_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """Return the tensors of a file of torch.save with PyTorch's names and layout; bfloat16 as float32.
 
-    Of a dictionary with a key `model`, `state_dict` or `model_state_dict`, only that entry is used. A prefix `module.` of all
-    names is removed. The arrays are read-only; tensors that share memory in the file share it. Raise InputError, naming the
-    file, if it is damaged or has anything but tensors of numbers.
+    Of a dictionary with a key `model`, `state_dict` or `model_state_dict`, only that entry is used. A prefix `module.`
+    of all names is removed. The arrays are read-only; tensors that share memory in the file share it. Raise InputError,
+    naming the file, if it is damaged or has anything but tensors of numbers.
     """
     with told_with(f"{path}:"):
         try:
@@ -123,9 +124,17 @@ def _from_zip(file: BoundedFile) -> Any:
 def _check_members(members: list[zipfile.ZipInfo], size: int) -> None:
     """Raise InputError for compressed members, which torch.save does not write, or overlapping members."""
     for member in members:
-        if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size or member.flag_bits & 1:
-            raise InputError(f"its member {shown(member.filename)} is compressed or encrypted, unlike those of torch.save")
-    if sum(member.file_size for member in members) > size or len({member.filename for member in members}) < len(members):
+        if (
+            member.compress_type != zipfile.ZIP_STORED
+            or member.file_size != member.compress_size
+            or member.flag_bits & 1
+        ):
+            raise InputError(
+                f"its member {shown(member.filename)} is compressed or encrypted, unlike those of torch.save"
+            )
+    if sum(member.file_size for member in members) > size or len({member.filename for member in members}) < len(
+        members
+    ):
         raise InputError("is a zip whose members overlap or have the same name")
 
 

@@ -16,14 +16,71 @@ LARGEST_PICKLE = 8 * 2**20  # bytes; a ResNet-152 has 60,000: the numbers of the
 LARGEST_SMALL_PICKLE = 4096  # bytes; a number, a machine's properties, a storage or a tensor in the older layouts
 _MOST_OPERATIONS = 1_000_000  # a ResNet-152 has 50,000; an operation of one byte may take 100 bytes of memory
 # What a damaged pickle raises: an empty stack, a list where a number is expected, text that is not UTF-8, ...
-_DAMAGE = (pickle.UnpicklingError, ValueError, LookupError, TypeError, AttributeError, EOFError, OverflowError, RecursionError,
-           MemoryError, struct.error)
+_DAMAGE = (
+    pickle.UnpicklingError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    struct.error,
+)
 _ALLOWED = {
-    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2",
-    "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "STRING",
-    "BINSTRING", "SHORT_BINSTRING", "EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "TUPLE", "EMPTY_LIST", "LIST", "APPEND",
-    "APPENDS", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET",
-    "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ", "BUILD", "PERSID", "BINPERSID",
+    "PROTO",
+    "FRAME",
+    "STOP",
+    "MARK",
+    "POP",
+    "POP_MARK",
+    "NONE",
+    "NEWTRUE",
+    "NEWFALSE",
+    "INT",
+    "BININT",
+    "BININT1",
+    "BININT2",
+    "LONG",
+    "LONG1",
+    "LONG4",
+    "FLOAT",
+    "BINFLOAT",
+    "UNICODE",
+    "SHORT_BINUNICODE",
+    "BINUNICODE",
+    "BINUNICODE8",
+    "STRING",
+    "BINSTRING",
+    "SHORT_BINSTRING",
+    "EMPTY_TUPLE",
+    "TUPLE1",
+    "TUPLE2",
+    "TUPLE3",
+    "TUPLE",
+    "EMPTY_LIST",
+    "LIST",
+    "APPEND",
+    "APPENDS",
+    "EMPTY_DICT",
+    "DICT",
+    "SETITEM",
+    "SETITEMS",
+    "PUT",
+    "BINPUT",
+    "LONG_BINPUT",
+    "MEMOIZE",
+    "GET",
+    "BINGET",
+    "LONG_BINGET",
+    "GLOBAL",
+    "STACK_GLOBAL",
+    "REDUCE",
+    "NEWOBJ",
+    "BUILD",
+    "PERSID",
+    "BINPERSID",
 }
 _OPERATION_NAMES = {ord(operation.code): operation.name for operation in pickletools.opcodes}
 
@@ -53,8 +110,8 @@ def read_pickle_at(
 class _TensorUnpickler(pickle._Unpickler):
     """The standard library's unpickler in Python; the one in C (`pickle.Unpickler`) is unsafe for untrusted files.
 
-    The unpickler in C allocates a memo of any size that a file states, and has no hook for the keys of dictionaries: hashing
-    nested tuples overflows the C stack, or takes time exponential in the length of the file.
+    The unpickler in C allocates a memo of any size that a file states, and has no hook for the keys of dictionaries:
+    hashing nested tuples overflows the C stack, or takes time exponential in the length of the file.
     """
 
     def __init__(self, stream: io.BytesIO, persistent: Callable[[Any], Any] | None) -> None:
@@ -90,9 +147,14 @@ class _TensorUnpickler(pickle._Unpickler):
         target.__setstate__(state)
 
 
-_METHODS = {code: method for code, method in pickle._Unpickler.dispatch.items() if _OPERATION_NAMES[code] in _ALLOWED} | {
-    pickle.EMPTY_DICT[0]: _TensorUnpickler._empty_dict, pickle.DICT[0]: _TensorUnpickler._dict,
-    pickle.BUILD[0]: _TensorUnpickler._build, pickle.NEWOBJ[0]: _TensorUnpickler.load_reduce}
+_METHODS = {
+    code: method for code, method in pickle._Unpickler.dispatch.items() if _OPERATION_NAMES[code] in _ALLOWED
+} | {
+    pickle.EMPTY_DICT[0]: _TensorUnpickler._empty_dict,
+    pickle.DICT[0]: _TensorUnpickler._dict,
+    pickle.BUILD[0]: _TensorUnpickler._build,
+    pickle.NEWOBJ[0]: _TensorUnpickler.load_reduce,
+}
 
 
 class _Operations:

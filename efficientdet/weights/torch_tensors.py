@@ -12,11 +12,23 @@ from dataset.files.untrusted_values import shown
 from efficientdet.weights.bounded_file import BoundedFile
 from program_support.errors import InputError
 
-ONLY_TENSORS = ("expected only named tensors of numbers, as torch.save(model.state_dict(), FILE) or "
-                "safetensors.torch.save_file writes them")
+ONLY_TENSORS = (
+    "expected only named tensors of numbers, as torch.save(model.state_dict(), FILE) or "
+    "safetensors.torch.save_file writes them"
+)
 BFLOAT16 = "bfloat16"
-_NUMBERS = {"Float": "f4", "Double": "f8", "Half": "f2", "BFloat16": BFLOAT16, "Long": "i8", "Int": "i4", "Short": "i2",
-            "Char": "i1", "Byte": "u1", "Bool": "bool"}  # torch.FloatStorage etc. -> NumPy
+_NUMBERS = {
+    "Float": "f4",
+    "Double": "f8",
+    "Half": "f2",
+    "BFloat16": BFLOAT16,
+    "Long": "i8",
+    "Int": "i4",
+    "Short": "i2",
+    "Char": "i1",
+    "Byte": "u1",
+    "Bool": "bool",
+}  # torch.FloatStorage etc. -> NumPy
 _MOST_DIMENSIONS = 16
 _LARGEST_NUMBER = 2**48  # limit of a dimension, stride or offset: integers of a pickle may have millions of digits
 # Elements of a view that repeats numbers of its storage (`expand`) are limited, as such a view is copied to memory.
@@ -59,8 +71,9 @@ class Storage:
         [count] = struct.unpack("<q", file.content(start, 8))
         length = count * self.kind.width
         if count != self.count or start + 8 + length > file.size:
-            raise InputError(f"has a storage of {count} numbers at byte {start}; expected {self.count}, within "
-                             f"{file.size} bytes")
+            raise InputError(
+                f"has a storage of {count} numbers at byte {start}; expected {self.count}, within {file.size} bytes"
+            )
         self.read = lambda: file.content(start + 8, length)
         return start + 8 + length
 
@@ -104,15 +117,23 @@ class Tensor:
 
 
 def tensor(
-    storage: Any, offset: Any, shape: Any, strides: Any, requires_grad: Any = None, hooks: Any = None, metadata: Any = None
+    storage: Any,
+    offset: Any,
+    shape: Any,
+    strides: Any,
+    requires_grad: Any = None,
+    hooks: Any = None,
+    metadata: Any = None,
 ) -> Tensor:
     """Return a tensor as torch._utils._rebuild_tensor(_v2) does. Raise InputError for a view outside the storage.
 
     metadata: bits such as a pending negation.
     """
     if not isinstance(storage, Storage) or type(shape) is not tuple or type(strides) is not tuple:
-        raise InputError(f"has a tensor of a {type(storage).__name__}, {type(shape).__name__} and {type(strides).__name__}; "
-                         "expected a storage and two tuples")
+        raise InputError(
+            f"has a tensor of a {type(storage).__name__}, {type(shape).__name__} and {type(strides).__name__}; "
+            "expected a storage and two tuples"
+        )
     place = f"has a tensor of shape {shown(shape)}, strides {shown(strides)} at {shown(offset)}"
     if not all(type(number) is int and 0 <= number <= _LARGEST_NUMBER for number in (offset, *shape, *strides)):
         raise InputError(f"{place}; expected integers from 0 to {_LARGEST_NUMBER}")
@@ -179,6 +200,12 @@ NAMES: dict[str, Any] = {
     "torch._utils._rebuild_tensor_v2": tensor,
     "torch._utils._rebuild_parameter": _parameter,
     "torch.nn.parameter.Parameter": _parameter,
-    **{f"torch.{place}{name}Storage": StorageKind(number) for name, number in _NUMBERS.items() for place in ("", "cuda.")},
-    **{f"torch.{place}{name}Tensor": TensorKind(number) for name, number in _NUMBERS.items() for place in ("", "cuda.")},
+    **{
+        f"torch.{place}{name}Storage": StorageKind(number)
+        for name, number in _NUMBERS.items()
+        for place in ("", "cuda.")
+    },
+    **{
+        f"torch.{place}{name}Tensor": TensorKind(number) for name, number in _NUMBERS.items() for place in ("", "cuda.")
+    },
 }

@@ -1,8 +1,8 @@
 """Label assignment by IoU, for one-stage detectors and region proposals.
 
-An anchor is assigned to the object with which it has the largest IoU, if that IoU reaches a threshold. In addition, each
-object may claim the anchor with which it has the largest IoU, whatever that IoU is (Liu et al. 2016, SSD, section 2.2).
-Detectors differ in the rule for such claims.
+An anchor is assigned to the object with which it has the largest IoU, if that IoU reaches a threshold. In addition,
+each object may claim the anchor with which it has the largest IoU, whatever that IoU is (Liu et al. 2016, SSD, section
+2.2). Detectors differ in the rule for such claims.
 """
 
 from typing import Annotated, NamedTuple
@@ -33,17 +33,18 @@ class IouAssigner(Assigner):
     """Label assignment by IoU thresholds, with claims of objects without a sufficient overlap.
 
     Attributes:
-        positive_iou: an anchor whose largest IoU with an object reaches this value is assigned to that object (in a tie, to
-            the first).
+        positive_iou: an anchor whose largest IoU with an object reaches this value is assigned to that object (in a
+            tie, to the first).
         strictly: the IoU has to exceed positive_iou.
-        negative_iou: an unassigned anchor is ignored by the losses if its largest IoU reaches this value. None: no anchor is
-            ignored.
+        negative_iou: an unassigned anchor is ignored by the losses if its largest IoU reaches this value. None: no
+            anchor is ignored.
         claim: which anchors are assigned whatever their IoU (above 0):
 
             - "best": for each object the anchor with the largest IoU, the first in a tie. If several objects claim one
               anchor, the first object gets it, whichever fits best. EfficientDet's and NVIDIA's rule.
             - "best, last": the same, but the last object gets it. MLPerf's SSD reference.
-            - "ties": for each object all anchors with the largest IoU. They are assigned to the object with which they have
+            - "ties": for each object all anchors with the largest IoU. They are assigned to the object with which they
+              have
               the largest IoU, which may be another one. torchvision's `allow_low_quality_matches`.
 
     RetinaNet: (0.5, 0.4, "ties"); Mask R-CNN's proposals (0.7, 0.3, "ties"); SSD300 (0.5, strictly, "best, last").
@@ -70,13 +71,17 @@ class IouAssigner(Assigner):
 
 
 def assign_anchors(
-    objects: Objects, grid: AnchorGrid, *, positive_iou: float = 0.5, rule: IouAssigner | None = None,
+    objects: Objects,
+    grid: AnchorGrid,
+    *,
+    positive_iou: float = 0.5,
+    rule: IouAssigner | None = None,
     box_coder: BoxCoder = PLAIN_BOX_CODER,
 ) -> Targets:
     """Return the target of every anchor by `rule`, default: IouAssigner(positive_iou=positive_iou).
 
-    Crowds, padding and objects that touch no anchor are not assigned. Memory is a multiple of [B, A] and of [B, M, G] for the
-    G lattices of the grid, never [B, M, A].
+    Crowds, padding and objects that touch no anchor are not assigned. Memory is a multiple of [B, A] and of [B, M, G]
+    for the G lattices of the grid, never [B, M, A].
 
     Args:
         objects: boxes [B, M, 4] in pixels of the anchors.
@@ -95,11 +100,14 @@ def assign_anchors(
     batch, slots = ops.shape(objects.boxes)[:2]
     boxes = ops.reshape(objects.boxes, (-1, 4))  # [N, 4], N = B M
     assignable = ops.reshape(ops.logical_and(objects.valid, ops.logical_not(objects.crowd)), (-1,))
-    candidates = CandidateList(candidate_windows(boxes, assignable, grid, positive_iou=rule.lowest_iou), grid, slots=slots)
+    candidates = CandidateList(
+        candidate_windows(boxes, assignable, grid, positive_iou=rule.lowest_iou), grid, slots=slots
+    )
     overlaps = _largest_overlaps(boxes, candidates, num_anchors=batch * len(grid), lowest_iou=rule.lowest_iou)
     assigned, unlisted = _assigned_objects(boxes, assignable, candidates, overlaps, rule=rule)
-    classes, box_deltas = _targets_of_pairs(boxes, ops.reshape(objects.classes, (-1,)), candidates, assigned, unlisted,
-                                            box_coder=box_coder)
+    classes, box_deltas = _targets_of_pairs(
+        boxes, ops.reshape(objects.classes, (-1,)), candidates, assigned, unlisted, box_coder=box_coder
+    )
     positive = ops.reshape(assigned > 0, (batch, len(grid)))
     between = ops.zeros_like(positive)
     if rule.negative_iou is not None:
@@ -128,8 +136,10 @@ def _largest_overlaps(boxes: Tensor, candidates: CandidateList, *, num_anchors, 
     def improve(found: Candidates, state: tuple) -> tuple:
         overlap = candidate_overlap(boxes, found)
         reaching = ops.where(overlap >= lowest_iou, overlap, 0.0)
-        return (*improved(state[:2], reaching, places=found.places, ranks=descending(found.objects, num_objects)),
-                *improved(state[2:], overlap, places=found.objects, ranks=descending(found.anchors, grid_size)))
+        return (
+            *improved(state[:2], reaching, places=found.places, ranks=descending(found.objects, num_objects)),
+            *improved(state[2:], overlap, places=found.objects, ranks=descending(found.anchors, grid_size)),
+        )
 
     nothing = (ops.zeros((count,), kind) for count in (num_anchors, num_objects) for kind in ("float32", "int32"))
     return _Overlaps(*candidates.fold(improve, tuple(nothing)))
@@ -148,7 +158,8 @@ def _assigned_objects(
         by_overlap = ops.where(overlaps.of_anchors >= rule.least_positive, by_overlap, 0)
     if rule.claim == "ties":
         tied = tied_anchors(boxes, candidates, overlaps.of_objects, num_anchors=num_anchors)
-        # An anchor below the thresholds may overlap another object more, whose candidates did not reach down to that IoU.
+        # An anchor below the thresholds may overlap another object more, whose candidates did not reach down to that
+        # IoU.
         unlisted = ops.logical_and(tied, overlaps.their_objects == 0)
         others = objects_of_anchors(boxes, assignable, unlisted, candidates)
         return ops.where(unlisted, others, ops.where(tied, overlaps.their_objects, by_overlap)), unlisted
@@ -168,7 +179,13 @@ def _best_claims(candidates: CandidateList, overlaps: _Overlaps, *, last: bool) 
 
 
 def _targets_of_pairs(
-    boxes: Tensor, classes: Tensor, candidates: CandidateList, assigned: Tensor, unlisted: Tensor | None, *, box_coder: BoxCoder
+    boxes: Tensor,
+    classes: Tensor,
+    candidates: CandidateList,
+    assigned: Tensor,
+    unlisted: Tensor | None,
+    *,
+    box_coder: BoxCoder,
 ) -> tuple[Tensor, Tensor]:
     """Return the class and the box deltas of each of the B A anchors, 0 where unassigned.
 
@@ -183,12 +200,16 @@ def _targets_of_pairs(
         deltas = ops.where(exist[:, None], deltas, 0.0)
         numbers = ops.where(exist, ops.take(classes, objects, axis=0), 0)
         # Each anchor occurs once with its object, so a sum has a single term.
-        return tuple(whole + ops.segment_sum(part, places, num_anchors)
-                     for whole, part in zip(state, (numbers, deltas), strict=True))
+        return tuple(
+            whole + ops.segment_sum(part, places, num_anchors)
+            for whole, part in zip(state, (numbers, deltas), strict=True)
+        )
 
     def fill(found: Candidates, state: tuple) -> tuple:
         is_assigned = ops.take(listed, found.places, axis=0) == descending(found.objects, num_objects)
-        return with_pairs(state, found.objects, found.places, found.anchor_boxes, ops.logical_and(found.exist, is_assigned))
+        return with_pairs(
+            state, found.objects, found.places, found.anchor_boxes, ops.logical_and(found.exist, is_assigned)
+        )
 
     def fill_others(places, exist, state: tuple) -> tuple:
         objects = ops.where(exist, descending(ops.take(assigned, places, axis=0), num_objects), 0)

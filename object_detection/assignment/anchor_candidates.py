@@ -1,8 +1,9 @@
 """Candidate anchors of an object, found from the lattices of anchors without comparing with all anchors.
 
-Two boxes with a given IoU overlap both in y and in x. On a lattice the overlap in y depends on the row only, is largest at the
-row nearest to the object's center and decreases with the distance. So the rows with a sufficient overlap are contiguous and
-have closed-form limits; the same holds for columns. Of 49,104 anchors (512 x 512 pixels) about twenty per object remain.
+Two boxes with a given IoU overlap both in y and in x. On a lattice the overlap in y depends on the row only, is largest
+at the row nearest to the object's center and decreases with the distance. So the rows with a sufficient overlap are
+contiguous and have closed-form limits; the same holds for columns. Of 49,104 anchors (512 x 512 pixels) about twenty
+per object remain.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from keras import ops
 from object_detection.geometry.anchor_grid import AnchorGrid
 from object_detection.structures import Tensor
 
-# More than the rounding error of float32 in coordinates (relative to the largest), areas, their quotients, rows and columns
+# More than the rounding error of float32 in coordinates (relative to the largest), areas, their quotients, rows and
+# columns
 _SLACK, _RELATIVE_SLACK, _CELL_SLACK = 2.0**-19, 1e-5, 1e-3
 _CHUNK_SIZE = 32  # candidates per slot and iteration; most objects have ten to fifty, padding has none
 
@@ -36,9 +38,7 @@ class Candidates(NamedTuple):
     exist: Tensor  # [C] bool, False for padding
 
 
-def candidate_windows(
-    boxes: Tensor, assignable: Tensor, grid: AnchorGrid, *, positive_iou: float | Tensor
-) -> Windows:
+def candidate_windows(boxes: Tensor, assignable: Tensor, grid: AnchorGrid, *, positive_iou: float | Tensor) -> Windows:
     """Return windows with every anchor whose IoU with an object reaches `positive_iou` or, if none does, is the largest.
 
     Anchors close enough to the threshold for rounding to decide are included. Invalid and empty objects have no window.
@@ -57,19 +57,24 @@ def candidate_windows(
     final = np.float32(grid.counts - 1)  # row and column
     nearest = ops.minimum(ops.maximum(ops.round((centers - grid.centers) / grid.strides), 0.0), final)
     reach = (sides + grid.sides) / 2.0
-    overlap = ops.minimum(reach - ops.abs(centers - grid.centers - nearest * grid.strides), ops.minimum(sides, grid.sides))
+    overlap = ops.minimum(
+        reach - ops.abs(centers - grid.centers - nearest * grid.strides), ops.minimum(sides, grid.sides)
+    )
 
     box_areas = _product(sides)  # [N, 1]
     sure = _product(ops.maximum(overlap - slack, 0.0))  # [N, G]
     sure_iou = sure / (_product(grid.sides + slack) + box_areas - sure)
-    required_iou = ops.minimum(ops.max(sure_iou, axis=1, keepdims=True), positive_iou) * (1.0 - _RELATIVE_SLACK)  # [N, 1]
+    required_iou = ops.minimum(ops.max(sure_iou, axis=1, keepdims=True), positive_iou) * (
+        1.0 - _RELATIVE_SLACK
+    )  # [N, 1]
     required_share = required_iou / (1.0 + required_iou)  # intersection / (sum of both areas) at this IoU
     required = required_share * (_product(ops.maximum(grid.sides - slack, 0.0)) + box_areas)  # [N, G]
 
     possible = ops.maximum(overlap + slack, 0.0)
     found = ops.logical_and(_product(possible) * (1.0 + _RELATIVE_SLACK) >= required, _product(possible) > 0.0)
     found = ops.logical_and(found, ops.logical_and(assignable, ops.all(sides[..., 0] > 0.0, axis=1))[:, None])
-    # With the largest possible overlap on the other axis, the overlap required on this one limits the distance from the center.
+    # With the largest possible overlap on the other axis, the overlap required on this one limits the distance from the
+    # center.
     radius = reach + slack - required[:, None] / ops.flip(possible, axis=1) * (1.0 - _RELATIVE_SLACK)
     offset = centers - grid.centers
     first = ops.maximum(ops.ceil((offset - radius) / grid.strides - _CELL_SLACK), 0.0)
@@ -86,8 +91,8 @@ def _product(sides: Tensor) -> Tensor:
 class CandidateList:
     """The anchors in windows, in the order of the objects; `slots` objects belong to one image.
 
-    The complete list is never in memory: `fold` iterates over parts of fixed size. So shapes are static, and padded slots cost
-    nothing.
+    The complete list is never in memory: `fold` iterates over parts of fixed size. So shapes are static, and padded
+    slots cost nothing.
     """
 
     def __init__(self, windows: Windows, grid: AnchorGrid, *, slots):
@@ -103,12 +108,15 @@ class CandidateList:
         steps = ops.broadcast_to(ops.convert_to_tensor(grid.steps), ops.shape(windows.starts))  # [N, 2, G]
         corners = ops.sum(windows.starts * steps, axis=1) + grid.first  # [N, G], the first anchor of each window
         columns = ops.maximum(windows.counts[:, 1], 1)
-        self._windows = ops.stack([self._starts, *(
-            ops.reshape(values, (-1,)) for values in (corners, columns, steps[:, 0], steps[:, 1]))], axis=-1)  # [P, 5]
+        self._windows = ops.stack(
+            [self._starts, *(ops.reshape(values, (-1,)) for values in (corners, columns, steps[:, 0], steps[:, 1]))],
+            axis=-1,
+        )  # [P, 5]
         self._chunk = ops.shape(windows.counts)[0] * _CHUNK_SIZE
 
     def fold(self, function: Callable[[Candidates, tuple], tuple], state: tuple) -> tuple:
         """Return the final state of `function(candidates, state) -> state`, called for each part of the list in turn."""
+
         def step(begin, *state):
             return begin + self._chunk, *function(self._from(begin), state)
 
@@ -122,8 +130,13 @@ class CandidateList:
         rows, remainder = (numbers - start) // columns, (numbers - start) % columns
         anchors = corner + rows * row_step + remainder * column_step
         objects, anchors = pair // lattices, ops.where(exist, anchors, 0)
-        return Candidates(objects, anchors, objects // self.slots * len(self.grid) + anchors,
-                          ops.take(ops.convert_to_tensor(self.grid.boxes), anchors, axis=0), exist)
+        return Candidates(
+            objects,
+            anchors,
+            objects // self.slots * len(self.grid) + anchors,
+            ops.take(ops.convert_to_tensor(self.grid.boxes), anchors, axis=0),
+            exist,
+        )
 
     def _pairs(self, begin: Tensor) -> Tensor:
         """Return the window of each candidate from number `begin` on: [C]."""

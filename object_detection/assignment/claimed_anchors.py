@@ -53,6 +53,7 @@ def fold_marked(marked: Tensor, function: Callable[[Tensor, Tensor, tuple], tupl
 
 def tied_anchors(boxes: Tensor, candidates: CandidateList, best_overlaps: Tensor, *, num_anchors) -> Tensor:
     """Return which anchors have the largest IoU of some object, [B A] bool. boxes [N, 4], best_overlaps [N]."""
+
     def mark(found: Candidates, state: tuple) -> tuple:
         overlap = candidate_overlap(boxes, found)
         tied = ops.logical_and(overlap > 0.0, overlap == ops.take(best_overlaps, found.objects, axis=0))
@@ -80,4 +81,3 @@ def objects_of_anchors(boxes: Tensor, assignable: Tensor, marked: Tensor, candid
         return (ops.maximum(state[0], ops.segment_max(ranks, places, num_anchors)),)
 
     return fold_marked(marked, find, (ops.zeros((num_anchors,), "int32"),))[0]
-

@@ -46,7 +46,9 @@ class Comparison:
     @cached_property
     def matching(self) -> Matching:
         """Which detection finds which object of its class."""
-        return match(self.detections, self.scores, self.objects, self.flags, num_classes=len(self.names), overlap=self.overlap)
+        return match(
+            self.detections, self.scores, self.objects, self.flags, num_classes=len(self.names), overlap=self.overlap
+        )
 
     @cached_property
     def curves(self) -> Curves:
@@ -69,7 +71,9 @@ class Comparison:
         """[K] number of objects to be found."""
         return np.bincount(self.objects.classes[~self.flags.ignored], minlength=len(self.names))
 
-    def images(self, detections: np.ndarray, objects: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    def images(
+        self, detections: np.ndarray, objects: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yield rows of detections, rows of objects and their IoU [n, m] for each image that has both."""
         sides = []
         for rows, numbers in ((detections, self.detections.images), (objects, self.objects.images)):

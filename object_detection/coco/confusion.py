@@ -20,9 +20,13 @@ def confusion_matrix(comparison: Comparison, kept: np.ndarray) -> np.ndarray:
     free[found[found >= 0]] = False
     others, objects = np.flatnonzero(kept & outcomes.wrong), np.flatnonzero(free)
     of_any_class = match(
-        _as_one_class(comparison.detections, others), comparison.scores[others], _as_one_class(comparison.objects, objects),
-        ObjectFlags(*np.zeros((2, len(objects)), bool)), num_classes=1,
-        overlap=lambda here, there: comparison.overlap(others[here], objects[there])).matches
+        _as_one_class(comparison.detections, others),
+        comparison.scores[others],
+        _as_one_class(comparison.objects, objects),
+        ObjectFlags(*np.zeros((2, len(objects)), bool)),
+        num_classes=1,
+        overlap=lambda here, there: comparison.overlap(others[here], objects[there]),
+    ).matches
     found[others[of_any_class.rows]] = np.where(of_any_class.objects < 0, -1, objects[of_any_class.objects])
     counted = np.flatnonzero(kept & outcomes.counted)
     on_object = counted[found[counted] >= 0]

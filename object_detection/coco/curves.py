@@ -33,7 +33,9 @@ class _Places(NamedTuple):
     inside: np.ndarray  # [n, A] bool: its own area lies in the range
 
 
-def curves(detections: Instances, objects: Instances, ignored: np.ndarray, matching: Matching, *, num_classes: int) -> Curves:
+def curves(
+    detections: Instances, objects: Instances, ignored: np.ndarray, matching: Matching, *, num_classes: int
+) -> Curves:
     """Return precision and recall of matched detections; objects that are `ignored` [N] need not be found.
 
     Precision increases at correct detections only, so it is computed there and nowhere else.
@@ -42,7 +44,8 @@ def curves(detections: Instances, objects: Instances, ignored: np.ndarray, match
     places, order = _places(detections, matching, num_classes)
     counted = ~outside_ranges(objects.areas) & ~ignored[:, None]  # [N, A]
     num_objects = np.stack(
-        [np.bincount(objects.classes[inside], minlength=num_classes) for inside in counted.T], axis=-1)  # [K, A]
+        [np.bincount(objects.classes[inside], minlength=num_classes) for inside in counted.T], axis=-1
+    )  # [K, A]
     sizes = (len(IOU_THRESHOLDS), len(RECALL_THRESHOLDS), num_classes, len(AREA_RANGES), len(MOST_DETECTIONS))
     precision, recall = -np.ones(sizes[:4]), -np.ones((sizes[0], *sizes[2:]))
     for t, a in np.ndindex(sizes[0], sizes[3]):
@@ -52,7 +55,8 @@ def curves(detections: Instances, objects: Instances, ignored: np.ndarray, match
         present = np.flatnonzero(num_objects[:, a])
         for m, most in enumerate(MOST_DETECTIONS):
             recall[t, present, a, m] = (
-                np.bincount(classes[ranks < most], minlength=num_classes)[present] / num_objects[present, a])
+                np.bincount(classes[ranks < most], minlength=num_classes)[present] / num_objects[present, a]
+            )
         reached, exact = hits / num_objects[classes, a], hits / (misses + hits + np.spacing(1))
         ends = np.searchsorted(classes, np.arange(num_classes + 1))
         for k in present.tolist():
@@ -61,7 +65,9 @@ def curves(detections: Instances, objects: Instances, ignored: np.ndarray, match
     return Curves(precision, recall)
 
 
-def average_precisions(classes: np.ndarray, scores: np.ndarray, right: np.ndarray, num_objects: np.ndarray) -> np.ndarray:
+def average_precisions(
+    classes: np.ndarray, scores: np.ndarray, right: np.ndarray, num_objects: np.ndarray
+) -> np.ndarray:
     """Return the AP of each class [K], -1 for a class without objects, from n detections.
 
     Args:
@@ -100,8 +106,9 @@ def _places(detections: Instances, matching: Matching, num_classes: int) -> tupl
     inside, places = ~outside_ranges(detections.areas[by_class]), place_of[rows]
     begins = np.searchsorted(detections.classes[by_class], np.arange(num_classes))[detections.classes[rows]]
     before = np.concatenate([np.zeros((1, inside.shape[1]), int), np.cumsum(inside, axis=0)])
-    return _Places(places, detections.classes[rows], matching.ranks[rows], before[places] - before[begins],
-                   inside[places]), order
+    return _Places(
+        places, detections.classes[rows], matching.ranks[rows], before[places] - before[begins], inside[places]
+    ), order
 
 
 def _hits(places: _Places, matched: np.ndarray, right: np.ndarray, a: int, num_classes: int) -> tuple[np.ndarray, ...]:

@@ -62,8 +62,10 @@ class ErrorAnalysis:
         ap = {name: _nan_if_missing(values) for name, values in error_costs(self.comparison, self.errors).items()}
         counts = {name: int((self.errors.types == name).sum()) for name in ERROR_TYPES}
         counts["missed"] = int(self.errors.missed.sum())
-        return {name: ErrorCost(count, float(np.maximum(_mean(ap[name]) - _mean(ap[""]), 0.0)), ap[name] - ap[""])
-                for name, count in counts.items()}
+        return {
+            name: ErrorCost(count, float(np.maximum(_mean(ap[name]) - _mean(ap[""]), 0.0)), ap[name] - ap[""])
+            for name, count in counts.items()
+        }
 
     def precision(self, place: int) -> np.ndarray:
         """Return precision [R, K] at RECALL_THRESHOLDS, at one of IOU_THRESHOLDS; NaN where a class has no object."""
@@ -115,28 +117,50 @@ class ErrorAnalysis:
         images = len(comparison.image_ids)
         mistakes = np.bincount(of_object[missed], minlength=images) + np.bincount(of_detection[wrong], minlength=images)
         worst = np.argsort(-mistakes, kind="stable")[:count]
-        return [ImageErrors(int(comparison.image_ids[image]), missed[of_object[missed] == image],
-                            wrong[of_detection[wrong] == image], found[of_object[found] == image],
-                            right[of_detection[right] == image])
-                for image in worst[mistakes[worst] > 0]]
+        return [
+            ImageErrors(
+                int(comparison.image_ids[image]),
+                missed[of_object[missed] == image],
+                wrong[of_detection[wrong] == image],
+                found[of_object[found] == image],
+                right[of_detection[right] == image],
+            )
+            for image in worst[mistakes[worst] > 0]
+        ]
 
     def to_json(self) -> dict:
         """Return a dictionary for `json.dump`; null where there is nothing to measure."""
         names, bins = self.comparison.names, self.reliability
         return {
-            "errors": {name: {"count": cost.count, "ap50": _or_none(cost.ap), "ap50_by_class": _by_name(names, cost.class_ap)}
-                       for name, cost in self.costs.items()},
-            "precision_recall": {"recall": RECALL_THRESHOLDS.tolist(), **{
-                name: {"mean": _listed(np.apply_along_axis(_mean, 1, precision)),
-                       "by_class": {label: _listed(curve) for label, curve in zip(names, precision.T, strict=True)}}
-                for name, precision in ((name, self.precision(place)) for name, place in SHOWN_IOU.items())}},
+            "errors": {
+                name: {"count": cost.count, "ap50": _or_none(cost.ap), "ap50_by_class": _by_name(names, cost.class_ap)}
+                for name, cost in self.costs.items()
+            },
+            "precision_recall": {
+                "recall": RECALL_THRESHOLDS.tolist(),
+                **{
+                    name: {
+                        "mean": _listed(np.apply_along_axis(_mean, 1, precision)),
+                        "by_class": {label: _listed(curve) for label, curve in zip(names, precision.T, strict=True)},
+                    }
+                    for name, precision in ((name, self.precision(place)) for name, place in SHOWN_IOU.items())
+                },
+            },
             "ap_by_class": {name: _by_name(names, values) for name, values in self.class_ap.items()},
             "best_thresholds": {name: _threshold_json(best) for name, best in zip(names, self.thresholds, strict=True)},
             "best_threshold": _threshold_json(self.threshold),
-            "confusion": {"rows": "objects", "columns": "detections", "names": [*names, "background"],
-                          "counts": self.confusion.tolist()},
-            "reliability": {"expected_calibration_error": bins.expected_error, "detections": bins.counts.tolist(),
-                            "score": _listed(bins.scores), "precision": _listed(bins.precision)},
+            "confusion": {
+                "rows": "objects",
+                "columns": "detections",
+                "names": [*names, "background"],
+                "counts": self.confusion.tolist(),
+            },
+            "reliability": {
+                "expected_calibration_error": bins.expected_error,
+                "detections": bins.counts.tolist(),
+                "score": _listed(bins.scores),
+                "precision": _listed(bins.precision),
+            },
         }
 
 

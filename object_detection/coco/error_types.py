@@ -29,7 +29,9 @@ class Errors(NamedTuple):
     """The error type of each of D detections, and the G objects that no detection is near."""
 
     types: np.ndarray  # [D] of ERROR_TYPES; "" if correct or not counted
-    fixes: np.ndarray  # [D] row of the object that the detection would find without its error; -1: none, or found by another
+    fixes: (
+        np.ndarray
+    )  # [D] row of the object that the detection would find without its error; -1: none, or found by another
     missed: np.ndarray  # [G] bool
 
 
@@ -47,7 +49,9 @@ def find_errors(comparison: Comparison) -> Errors:
         badly_placed = (own >= _NEAR) & (own <= _FOREGROUND)
         types[here] = np.select(
             [badly_placed, other >= _FOREGROUND, own >= _FOREGROUND, np.maximum(own, other) <= _NEAR],
-            [_LOCALISATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND], _BOTH)
+            [_LOCALISATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND],
+            _BOTH,
+        )
         target[here] = np.select([badly_placed, other >= _FOREGROUND], [there[to_own], there[to_other]], -1)
     found = outcomes.found[outcomes.right]
     target[np.isin(target, found)] = -1  # after the fix it would be a duplicate
@@ -68,8 +72,8 @@ def _best_of_each(target: np.ndarray, scores: np.ndarray) -> np.ndarray:
 def error_costs(comparison: Comparison, errors: Errors) -> dict[str, np.ndarray]:
     """Return for each type [K] AP of the classes at IoU 0.5 without such errors (-1: no object); under "" the actual AP.
 
-    Detections with a wrong box or class are corrected; those that would then be duplicates, and all others, are removed. Missed
-    objects are no longer counted as objects.
+    Detections with a wrong box or class are corrected; those that would then be duplicates, and all others, are
+    removed. Missed objects are no longer counted as objects.
     """
     outcomes, objects = comparison.outcomes, comparison.objects
     by_image = np.argsort(comparison.detections.images, kind="stable")  # the order that breaks ties of scores
@@ -83,5 +87,7 @@ def error_costs(comparison: Comparison, errors: Errors) -> dict[str, np.ndarray]
         counts = comparison.class_counts
         if error == _MISSED:
             counts = counts - np.bincount(objects.classes[errors.missed], minlength=len(counts))
-        found[error] = average_precisions(classes[rows], comparison.scores[rows], (outcomes.right | fixed)[rows], counts)
+        found[error] = average_precisions(
+            classes[rows], comparison.scores[rows], (outcomes.right | fixed)[rows], counts
+        )
     return found

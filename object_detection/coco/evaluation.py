@@ -1,7 +1,7 @@
 """The COCO metrics (Lin et al. 2014, https://cocodataset.org/#detection-eval).
 
-pycocotools is the reference; `object_detection.coco.matching` computes the same numbers many times faster, which the tests
-verify. This module passes it the detections and explains a result of 0 or -1.
+pycocotools is the reference; `object_detection.coco.matching` computes the same numbers many times faster, which the
+tests verify. This module passes it the detections and explains a result of 0 or -1.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +23,18 @@ from program_support.errors import InputError
 
 MEASURE_NAMES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "ARmax1", "ARmax10", "ARmax100", "ARs", "ARm", "ARl")
 _MEASURE_MEANINGS = (
-    "precision, IoU 0.50 to 0.95", "precision, IoU 0.50", "precision, IoU 0.75",
-    "precision, objects < 32x32 px", "precision, objects 32x32 to 96x96 px", "precision, objects > 96x96 px",
-    "recall, 1 detection per image", "recall, 10 detections per image", "recall, 100 detections per image",
-    "recall, objects < 32x32 px", "recall, objects 32x32 to 96x96 px", "recall, objects > 96x96 px",
+    "precision, IoU 0.50 to 0.95",
+    "precision, IoU 0.50",
+    "precision, IoU 0.75",
+    "precision, objects < 32x32 px",
+    "precision, objects 32x32 to 96x96 px",
+    "precision, objects > 96x96 px",
+    "recall, 1 detection per image",
+    "recall, 10 detections per image",
+    "recall, 100 detections per image",
+    "recall, objects < 32x32 px",
+    "recall, objects 32x32 to 96x96 px",
+    "recall, objects > 96x96 px",
 )
 _LACKS_MASKS = "an annotation has no segmentation, or its image no height and width"
 
@@ -52,19 +60,31 @@ class CocoMeasures:
     def to_json(self) -> dict:
         """Return a dictionary for `json.dump`: the 12 numbers of boxes at the top level, the rest under its name."""
         rest = {name: value for name, value in vars(self).items() if name != "numbers"}
-        return {**self.numbers, **{name: value for name, value in rest.items() if value or not name.startswith("mask_")}}
+        return {
+            **self.numbers,
+            **{name: value for name, value in rest.items() if value or not name.startswith("mask_")},
+        }
 
     def table(self) -> str:
         """Return the numbers, the classes and the explanation as plain text of several lines."""
         lines = [f"{self.images} images, {self.detections} detections, {sum(self.class_objects.values())} objects"]
-        lines += [f"{name:<9}{shown_measure(self.numbers[name]):>7}  {meaning}"
-                  for name, meaning in zip(MEASURE_NAMES, _MEASURE_MEANINGS, strict=True)]
+        lines += [
+            f"{name:<9}{shown_measure(self.numbers[name]):>7}  {meaning}"
+            for name, meaning in zip(MEASURE_NAMES, _MEASURE_MEANINGS, strict=True)
+        ]
         if self.mask_numbers:
-            lines += ["", "masks", *(f"{name:<9}{shown_measure(number):>7}" for name, number in self.mask_numbers.items())]
+            lines += [
+                "",
+                "masks",
+                *(f"{name:<9}{shown_measure(number):>7}" for name, number in self.mask_numbers.items()),
+            ]
         lines += ["", *self._class_table()]
         if self.unknown_images:
-            lines += ["", f"{self.unknown_images} of the {self.images} evaluated images are not in the ground truth: "
-                      "their detections count as false positives"]
+            lines += [
+                "",
+                f"{self.unknown_images} of the {self.images} evaluated images are not in the ground truth: "
+                "their detections count as false positives",
+            ]
         if self.explanation:
             lines += ["", f"AP is {self.numbers['AP']:g}: {self.explanation}"]
         if self.mask_explanation:
@@ -76,8 +96,11 @@ class CocoMeasures:
         columns = {"AP": self.class_ap} | ({"of masks": self.mask_class_ap} if self.mask_class_ap else {})
         width = max(map(len, ["class", *self.class_ap]))
         return [f"{'class':<{width}}" + "".join(f"{title:>9}" for title in columns) + "  objects"] + [
-            f"{name:<{width}}" + "".join(f"  {shown_measure(column[name]):>7}" for column in columns.values())
-            + f"  {self.class_objects[name]:7d}" for name in self.class_ap]
+            f"{name:<{width}}"
+            + "".join(f"  {shown_measure(column[name]):>7}" for column in columns.values())
+            + f"  {self.class_objects[name]:7d}"
+            for name in self.class_ap
+        ]
 
 
 def shown_measure(value: float) -> str:
@@ -95,8 +118,8 @@ class CocoEvaluator:
     def __init__(self, ground_truth: GroundTruth, *, segmentations: Callable[[], Sequence[Any]] | None = None):
         """Create an evaluator.
 
-        segmentations: returns those of the annotations, in their order, None where there is none. It is called when masks are
-        first evaluated, for ground truth without segmentations or with unchecked ones.
+        segmentations: returns those of the annotations, in their order, None where there is none. It is called when
+        masks are first evaluated, for ground truth without segmentations or with unchecked ones.
         """
         self._ground_truth, self._fetch_segmentations = ground_truth, segmentations
         annotations = ground_truth.annotations
@@ -121,24 +144,40 @@ class CocoEvaluator:
             return measured
         if self._masks is None:
             return replace(measured, mask_explanation=f"{self._ground_truth.source}: {_LACKS_MASKS}")
-        of_masks = self._measures(self._compare(
-            rows.image_ids, rows.category_ids, rows.scores, mask_areas(rows.masks), evaluated_ids=rows.evaluated_ids,
-            overlap_of=self._overlap_of_masks(rows.masks)), found=len(rows.scores))
+        of_masks = self._measures(
+            self._compare(
+                rows.image_ids,
+                rows.category_ids,
+                rows.scores,
+                mask_areas(rows.masks),
+                evaluated_ids=rows.evaluated_ids,
+                overlap_of=self._overlap_of_masks(rows.masks),
+            ),
+            found=len(rows.scores),
+        )
         return replace(measured, mask_numbers=of_masks.numbers, mask_class_ap=of_masks.class_ap)
 
     def compare(self, rows: DetectionRows) -> Comparison:
         """Return the boxes matched with the objects of the evaluated images."""
         boxes = boxes_xywh(rows.boxes)
-        return self._compare(rows.image_ids, rows.category_ids, rows.scores, boxes[:, 2] * boxes[:, 3],
-                             evaluated_ids=rows.evaluated_ids, overlap_of=self._overlap_of_boxes(boxes))
+        return self._compare(
+            rows.image_ids,
+            rows.category_ids,
+            rows.scores,
+            boxes[:, 2] * boxes[:, 3],
+            evaluated_ids=rows.evaluated_ids,
+            overlap_of=self._overlap_of_boxes(boxes),
+        )
 
-    def evaluate_results(self, results: Sequence[dict], *, image_ids: Sequence[int],
-                         iou_type: str = "bbox") -> CocoMeasures:
+    def evaluate_results(
+        self, results: Sequence[dict], *, image_ids: Sequence[int], iou_type: str = "bbox"
+    ) -> CocoMeasures:
         """Return the COCO metrics of a list of results as in `detections.json`, without an explanation.
 
-        With `iou_type` "segm", IoU and area are computed from the masks, even if a result also has a box (pycocotools' own
-        loader then uses the area of the box). Raises InputError if the ground truth has no masks in that case.
+        With `iou_type` "segm", IoU and area are computed from the masks, even if a result also has a box (pycocotools'
+        own loader then uses the area of the box). Raises InputError if the ground truth has no masks in that case.
         """
+
         def values(key: str, kind: type) -> np.ndarray:
             return np.array([result[key] for result in results], kind)
 
@@ -148,11 +187,22 @@ class CocoEvaluator:
         elif self._masks is None:
             raise InputError(f"{self._ground_truth.source}: {_LACKS_MASKS}; expected masks for all annotations")
         else:
-            masks = [encoded(result["segmentation"], self._ground_truth.image_sizes[result["image_id"]]) for result in results]
+            masks = [
+                encoded(result["segmentation"], self._ground_truth.image_sizes[result["image_id"]])
+                for result in results
+            ]
             areas, overlap_of = mask_areas(masks), self._overlap_of_masks(masks)
-        return self._measures(self._compare(
-            values("image_id", np.int64), values("category_id", np.int64), values("score", np.float64), areas,
-            evaluated_ids=np.asarray(image_ids, np.int64), overlap_of=overlap_of), found=len(results))
+        return self._measures(
+            self._compare(
+                values("image_id", np.int64),
+                values("category_id", np.int64),
+                values("score", np.float64),
+                areas,
+                evaluated_ids=np.asarray(image_ids, np.int64),
+                overlap_of=overlap_of,
+            ),
+            found=len(results),
+        )
 
     @cached_property
     def _masks(self) -> list[RunLengths] | None:
@@ -162,8 +212,10 @@ class CocoEvaluator:
             segmentations = self._fetch_segmentations()
         else:
             segmentations = [annotation.get("segmentation") for annotation in annotations]
-        placed = [(segmentation, sizes.get(annotation["image_id"]))
-                  for segmentation, annotation in zip(segmentations, annotations, strict=True)]
+        placed = [
+            (segmentation, sizes.get(annotation["image_id"]))
+            for segmentation, annotation in zip(segmentations, annotations, strict=True)
+        ]
         return [encoded(*entry) for entry in placed] if all(all(entry) for entry in placed) else None
 
     def _overlap_of_boxes(self, boxes: np.ndarray) -> OverlapOf:
@@ -173,10 +225,19 @@ class CocoEvaluator:
     def _overlap_of_masks(self, masks: Sequence[RunLengths]) -> OverlapOf:
         """Return the `overlap_of` of `_compare` for the masks of D detections."""
         return lambda detected, wanted: mask_overlap(
-            [masks[i] for i in detected], [self._masks[i] for i in wanted], self._flags.crowd[wanted])
+            [masks[i] for i in detected], [self._masks[i] for i in wanted], self._flags.crowd[wanted]
+        )
 
-    def _compare(self, image_ids: np.ndarray, category_ids: np.ndarray, scores: np.ndarray, areas: np.ndarray, *,
-                 evaluated_ids: np.ndarray, overlap_of: OverlapOf) -> Comparison:
+    def _compare(
+        self,
+        image_ids: np.ndarray,
+        category_ids: np.ndarray,
+        scores: np.ndarray,
+        areas: np.ndarray,
+        *,
+        evaluated_ids: np.ndarray,
+        overlap_of: OverlapOf,
+    ) -> Comparison:
         """Return the comparison of detections with the data set's ids, [D] each."""
         images, known_ids = np.unique(evaluated_ids), np.array(list(self._ground_truth.categories), np.int64)
         detected = np.flatnonzero(np.isin(image_ids, images) & np.isin(category_ids, known_ids))
@@ -186,11 +247,17 @@ class CocoEvaluator:
             return Instances(np.searchsorted(images, image), np.searchsorted(known_ids, category), area)
 
         return Comparison(
-            image_ids=images, names=_class_names(self._ground_truth), detected=detected, wanted=wanted, scores=scores[detected],
+            image_ids=images,
+            names=_class_names(self._ground_truth),
+            detected=detected,
+            wanted=wanted,
+            scores=scores[detected],
             detections=numbered(image_ids[detected], category_ids[detected], areas[detected]),
             objects=numbered(self._image_ids[wanted], self._category_ids[wanted], self._areas[wanted]),
-            object_boxes=self._boxes[wanted], flags=ObjectFlags(*(flag[wanted] for flag in self._flags)),
-            overlap=overlap_of(detected, wanted))
+            object_boxes=self._boxes[wanted],
+            flags=ObjectFlags(*(flag[wanted] for flag in self._flags)),
+            overlap=overlap_of(detected, wanted),
+        )
 
     def _measures(self, comparison: Comparison, *, found: int) -> CocoMeasures:
         """Return the metrics without an explanation. found: number of detections, including those of unknown classes."""
@@ -208,19 +275,27 @@ class CocoEvaluator:
 
 def _numbers(result: Curves) -> dict[str, float]:
     """Return the 12 numbers of MEASURE_NAMES: means over the classes that have objects."""
+
     def mean(values: np.ndarray) -> float:
         present = values[values > -1]
         return float(present.mean()) if present.size else -1.0
 
     precision, recall = result.precision, result.recall
     at = [int(np.argmin(abs(IOU_THRESHOLDS - threshold))) for threshold in (0.5, 0.75)]
-    values = [precision[..., 0], *(precision[t, :, :, 0] for t in at), *(precision[..., a] for a in (1, 2, 3)),
-              *(recall[:, :, 0, m] for m in (0, 1, 2)), *(recall[:, :, a, 2] for a in (1, 2, 3))]
+    values = [
+        precision[..., 0],
+        *(precision[t, :, :, 0] for t in at),
+        *(precision[..., a] for a in (1, 2, 3)),
+        *(recall[:, :, 0, m] for m in (0, 1, 2)),
+        *(recall[:, :, a, 2] for a in (1, 2, 3)),
+    ]
     return dict(zip(MEASURE_NAMES, map(mean, values), strict=True))
 
 
 def _class_names(ground_truth: GroundTruth) -> tuple[str, ...]:
     """Return the name of each category, followed by its id if several share the name."""
     names = list(ground_truth.categories.values())
-    return tuple(name if names.count(name) == 1 else f"{name} ({category_id})"
-                 for category_id, name in ground_truth.categories.items())
+    return tuple(
+        name if names.count(name) == 1 else f"{name} ({category_id})"
+        for category_id, name in ground_truth.categories.items()
+    )

@@ -19,8 +19,10 @@ def explain_poor_result(ground_truth: GroundTruth, rows: DetectionRows) -> str:
     if not evaluated:
         return "no image was evaluated"
     if not known:
-        return (f"no image id in common: the evaluated images are {_ids(evaluated)}, those of {ground_truth.source} "
-                f"{_ids(ground_truth.image_sizes)}")
+        return (
+            f"no image id in common: the evaluated images are {_ids(evaluated)}, those of {ground_truth.source} "
+            f"{_ids(ground_truth.image_sizes)}"
+        )
     here = [annotation for annotation in ground_truth.annotations if annotation["image_id"] in known]
     objects = [annotation for annotation in here if not annotation["iscrowd"] and not annotation.get("difficult")]
     if not objects:
@@ -30,8 +32,10 @@ def explain_poor_result(ground_truth: GroundTruth, rows: DetectionRows) -> str:
         return f"no detection: on none of {len(evaluated)} images does a score exceed the threshold"
     found, expected = set(rows.category_ids.tolist()), {annotation["category_id"] for annotation in objects}
     if not found & expected:
-        return (f"no class in common: the detections have the category ids {_ids(found)}, the objects {_ids(expected)} "
-                f"of {ground_truth.source}")
+        return (
+            f"no class in common: the detections have the category ids {_ids(found)}, the objects {_ids(expected)} "
+            f"of {ground_truth.source}"
+        )
     return _misplaced_boxes(ground_truth, rows) or _poor_overlap(rows, objects)
 
 
@@ -56,9 +60,11 @@ def _misplaced_boxes(ground_truth: GroundTruth, rows: DetectionRows) -> str:
     outside = int(((centers < 0) | (centers > sizes)).any(axis=-1).sum())
     if outside > _FOREIGN_FRACTION * count:
         first = int(np.flatnonzero(((centers < 0) | (centers > sizes)).any(axis=-1))[0])
-        return (f"boxes outside the images: {outside} of {count} have their center there, such as "
-                f"{rows.boxes[first].round(1).tolist()} (yxyx) on image {rows.image_ids[first]} of height and width "
-                f"{sizes[first].astype(int).tolist()}")
+        return (
+            f"boxes outside the images: {outside} of {count} have their center there, such as "
+            f"{rows.boxes[first].round(1).tolist()} (yxyx) on image {rows.image_ids[first]} of height and width "
+            f"{sizes[first].astype(int).tolist()}"
+        )
     return ""
 
 
@@ -69,8 +75,11 @@ def _poor_overlap(rows: DetectionRows, objects: Sequence[dict]) -> str:
         here = np.flatnonzero(rows.image_ids == image_id)
         there = [annotation for annotation in objects if annotation["image_id"] == image_id]
         if there:
-            overlap = box_overlap(boxes[here], np.array([annotation["bbox"] for annotation in there], np.float64),
-                                  np.zeros(len(there), bool))
+            overlap = box_overlap(
+                boxes[here],
+                np.array([annotation["bbox"] for annotation in there], np.float64),
+                np.zeros(len(there), bool),
+            )
             iou = overlap(np.arange(len(here))[None], np.arange(len(there))[None])[0]  # [n, m]
             agree = rows.category_ids[here, None] == np.array([annotation["category_id"] for annotation in there])
             same, any_class = max(same, (iou * agree).max()), max(any_class, iou.max())

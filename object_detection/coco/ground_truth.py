@@ -38,8 +38,9 @@ def ground_truth_from_dataset(dataset: Mapping, *, source: str) -> GroundTruth:
 
     Raises InputError, with `source` and the id, if it is invalid.
     """
-    images, annotations, categories = (_list_of(dataset, key, source=source)
-                                       for key in ("images", "annotations", "categories"))
+    images, annotations, categories = (
+        _list_of(dataset, key, source=source) for key in ("images", "annotations", "categories")
+    )
     image_sizes = {}
     for image in images:
         image_id = _integer(image, "id", where=f"{source}: an image")
@@ -51,18 +52,23 @@ def ground_truth_from_dataset(dataset: Mapping, *, source: str) -> GroundTruth:
     for category in categories:
         category_id = _integer(category, "id", where=f"{source}: a category")
         names[category_id] = str(category.get("name", category_id))
-    checked = tuple(_checked_annotation(annotation, number=number, categories=names, source=source)
-                    for number, annotation in enumerate(annotations, start=1))
-    return GroundTruth(source=source, image_sizes=image_sizes, categories=dict(sorted(names.items())),
-                       annotations=checked)
+    checked = tuple(
+        _checked_annotation(annotation, number=number, categories=names, source=source)
+        for number, annotation in enumerate(annotations, start=1)
+    )
+    return GroundTruth(
+        source=source, image_sizes=image_sizes, categories=dict(sorted(names.items())), annotations=checked
+    )
 
 
 def _list_of(dataset: Mapping, key: str, *, source: str) -> list:
     """Return dataset[key]; raise InputError if it is not a list of dictionaries."""
     found = dataset.get(key) if isinstance(dataset, Mapping) else None
     if not isinstance(found, list) or not all(isinstance(item, Mapping) for item in found):
-        raise InputError(f"{source}: no list {key!r} of dictionaries; expected a COCO file with images, annotations and "
-                         "categories (instances_*.json)")
+        raise InputError(
+            f"{source}: no list {key!r} of dictionaries; expected a COCO file with images, annotations and "
+            "categories (instances_*.json)"
+        )
     return found
 
 
@@ -81,8 +87,8 @@ def _is_number(value) -> bool:
 def _checked_annotation(annotation: Mapping, *, number: int, categories: Mapping[int, str], source: str) -> dict:
     """Return a copy with the keys that files tend to leave out, under a new id.
 
-    pycocotools treats a match with annotation 0 as no match, and two annotations with the same id as one. It also writes into
-    its input, hence the copy.
+    pycocotools treats a match with annotation 0 as no match, and two annotations with the same id as one. It also
+    writes into its input, hence the copy.
     """
     where = f"{source}: annotation {annotation.get('id')!r} of image {annotation.get('image_id')!r}"
     _integer(annotation, "image_id", where=where)

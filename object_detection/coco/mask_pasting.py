@@ -7,8 +7,14 @@ import numpy as np
 THRESHOLD = 0.5  # probability above which a pixel shows the object
 
 
-def pasted_masks(masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int], threshold: float = THRESHOLD,
-                 in_whole_pixels: bool = False) -> Iterator[np.ndarray]:
+def pasted_masks(
+    masks: np.ndarray,
+    boxes: np.ndarray,
+    *,
+    size: tuple[int, int],
+    threshold: float = THRESHOLD,
+    in_whole_pixels: bool = False,
+) -> Iterator[np.ndarray]:
     """Yield each mask in an image of `size`, [h, w] bool; one at a time, because a hundred masks of a photo take 1 GB.
 
     A pixel is interpolated bilinearly between the centers of cells, at its own center. Beyond the outermost centers the
@@ -19,9 +25,9 @@ def pasted_masks(masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int],
         boxes: [N, 4] yxyx in pixels of that image; they may extend beyond its border.
         size: height and width of the image.
         threshold: probability above which a pixel belongs to the object.
-        in_whole_pixels: as torchvision and Detectron paste. The mask gets a border of zeros, one cell wide, and the enlarged
-            box is rounded to integer pixels and begins and ends at pixel centers (the legacy of boxes in integer
-            pixels whose width is x_max - x_min + 1).
+        in_whole_pixels: as torchvision and Detectron paste. The mask gets a border of zeros, one cell wide, and the
+            enlarged box is rounded to integer pixels and begins and ends at pixel centers (the legacy of boxes in
+            integer pixels whose width is x_max - x_min + 1).
     """
     masks, boxes = np.asarray(masks, np.float32), np.asarray(boxes).reshape(-1, 4)
     if in_whole_pixels:

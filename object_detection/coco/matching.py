@@ -1,8 +1,8 @@
 """Matching of detections with objects, as pycocotools defines it (`COCOeval`); see `curves` for precision and recall.
 
-pycocotools loops over image, class, size range, threshold, detection and object in Python. Here all groups (the detections
-and objects of one image and class) process their n-th best detection at the same time, for all thresholds and size ranges,
-with the same float64 arithmetic and the same order in ties, so that the results are bit-identical.
+pycocotools loops over image, class, size range, threshold, detection and object in Python. Here all groups (the
+detections and objects of one image and class) process their n-th best detection at the same time, for all thresholds
+and size ranges, with the same float64 arithmetic and the same order in ties, so that the results are bit-identical.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -64,6 +64,7 @@ class _Groups(NamedTuple):
 
 def box_overlap(detected: np.ndarray, annotated: np.ndarray, crowd: np.ndarray) -> Overlap:
     """Return the IoU of boxes [N, 4] x, y, width, height, float64; with a crowd: the fraction of the detection inside it."""
+
     def overlap(detections: np.ndarray, objects: np.ndarray) -> np.ndarray:
         one, other = detected[detections][:, :, None], annotated[objects][:, None]  # [n, D, 1, 4], [n, 1, G, 4]
         shared = np.minimum(one[..., :2] + one[..., 2:], other[..., :2] + other[..., 2:])
@@ -76,8 +77,15 @@ def box_overlap(detected: np.ndarray, annotated: np.ndarray, crowd: np.ndarray) 
     return overlap
 
 
-def match(detections: Instances, scores: np.ndarray, objects: Instances, flags: ObjectFlags, *, num_classes: int,
-          overlap: Overlap) -> Matching:
+def match(
+    detections: Instances,
+    scores: np.ndarray,
+    objects: Instances,
+    flags: ObjectFlags,
+    *,
+    num_classes: int,
+    overlap: Overlap,
+) -> Matching:
     """Match detections that have `scores` [N] with the objects of their image and class, by falling score."""
     groups, by_class, ranks = _ranking(detections, scores, num_classes)
     return Matching(by_class, ranks, _joined(_matches(groups, objects, flags, num_classes, overlap)))
@@ -85,7 +93,9 @@ def match(detections: Instances, scores: np.ndarray, objects: Instances, flags: 
 
 def _joined(parts: Iterable[Matches]) -> Matches:
     """Return the concatenated matches of all parts; empty if there is no part."""
-    none = Matches(np.zeros(0, np.int64), *np.zeros((2, 0, len(AREA_RANGES), len(IOU_THRESHOLDS)), bool), np.zeros(0, np.int64))
+    none = Matches(
+        np.zeros(0, np.int64), *np.zeros((2, 0, len(AREA_RANGES), len(IOU_THRESHOLDS)), bool), np.zeros(0, np.int64)
+    )
     return Matches(*map(np.concatenate, zip(none, *parts, strict=True)))
 
 
@@ -121,12 +131,15 @@ def _ranking(detections: Instances, scores: np.ndarray, num_classes: int) -> tup
     return _groups(by_group[in_group], keys[in_group]), by_class[kept[by_class]], ranks
 
 
-def _matches(detected: _Groups, objects: Instances, flags: ObjectFlags, num_classes: int,
-             overlap: Overlap) -> Iterator[Matches]:
+def _matches(
+    detected: _Groups, objects: Instances, flags: ObjectFlags, num_classes: int, overlap: Overlap
+) -> Iterator[Matches]:
     """Yield the matches of the groups that have both detections and objects."""
     by_group = np.lexsort((objects.classes, objects.images))
     annotated = _groups(by_group, objects.images[by_group] * num_classes + objects.classes[by_group])
-    _, in_detected, in_annotated = np.intersect1d(detected.keys, annotated.keys, assume_unique=True, return_indices=True)
+    _, in_detected, in_annotated = np.intersect1d(
+        detected.keys, annotated.keys, assume_unique=True, return_indices=True
+    )
     first_detected, first_annotated = detected.starts[in_detected], annotated.starts[in_annotated]
     depths, widths = detected.counts[in_detected], annotated.counts[in_annotated]
     padded_widths = 1 << np.ceil(np.log2(widths)).astype(int)
@@ -141,21 +154,28 @@ def _matches(detected: _Groups, objects: Instances, flags: ObjectFlags, num_clas
             d_rows = detected.rows[first_detected[chunk, None] + np.minimum(ranks, depth - 1)]  # [n, D]
             g_rows = annotated.rows[first_annotated[chunk, None] + np.minimum(places, count - 1)]  # [n, G]
             overlaps = np.where((ranks < depth)[..., None] & (places < count)[:, None], overlap(d_rows, g_rows), -1.0)
-            yield _match(d_rows, g_rows, overlaps, crowd=flags.crowd[g_rows],
-                         to_ignore=flags.ignored[g_rows][:, None] | outside[g_rows].transpose(0, 2, 1))
+            yield _match(
+                d_rows,
+                g_rows,
+                overlaps,
+                crowd=flags.crowd[g_rows],
+                to_ignore=flags.ignored[g_rows][:, None] | outside[g_rows].transpose(0, 2, 1),
+            )
 
 
-def _match(rows: np.ndarray, objects: np.ndarray, overlaps: np.ndarray, *, crowd: np.ndarray,
-           to_ignore: np.ndarray) -> Matches:
+def _match(
+    rows: np.ndarray, objects: np.ndarray, overlaps: np.ndarray, *, crowd: np.ndarray, to_ignore: np.ndarray
+) -> Matches:
     """Match groups of detections [n, D] and objects [n, G] with IoU [n, D, G]; crowd [n, G], to_ignore [n, A, G].
 
-    Each detection, by falling score, takes the unmatched object that it overlaps most, and an ignored object only if no other
-    qualifies. A crowd can be matched repeatedly.
+    Each detection, by falling score, takes the unmatched object that it overlaps most, and an ignored object only if no
+    other qualifies. A crowd can be matched repeatedly.
     """
     near = (overlaps >= IOU_THRESHOLDS[0]).any(axis=-1)  # [n, D]; all other detections match nothing
     deep = np.argsort(-near.sum(axis=1), kind="stable")
     near, rows, objects, overlaps, crowd, to_ignore = (
-        values[deep] for values in (near, rows, objects, overlaps, crowd, to_ignore))
+        values[deep] for values in (near, rows, objects, overlaps, crowd, to_ignore)
+    )
     nearest = np.argsort(~near, axis=1, kind="stable")  # places of these before the others, by falling score
     depths = near.sum(axis=1)
     free = np.ones((len(rows), len(AREA_RANGES), len(IOU_THRESHOLDS), overlaps.shape[2]), bool)

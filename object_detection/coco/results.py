@@ -25,15 +25,24 @@ class DetectionRows(NamedTuple):
     masks: np.ndarray | None = None  # [N] objects, run lengths in the original image; None: boxes only
 
     @classmethod
-    def of_image(cls, boxes, scores, category_ids, *, masks: Sequence[RunLengths] | None = None,
-                 image_id: int = 0) -> "DetectionRows":
+    def of_image(
+        cls, boxes, scores, category_ids, *, masks: Sequence[RunLengths] | None = None, image_id: int = 0
+    ) -> "DetectionRows":
         """Return the N detections of one image: boxes [N, 4] yxyx, scores [N], category_ids [N], masks [N] of the image."""
-        return cls(np.full(len(scores), image_id, np.int64), boxes, scores, category_ids, np.array([image_id], np.int64),
-                   None if masks is None else _objects(masks))
+        return cls(
+            np.full(len(scores), image_id, np.int64),
+            boxes,
+            scores,
+            category_ids,
+            np.array([image_id], np.int64),
+            None if masks is None else _objects(masks),
+        )
 
     def with_image_id(self, image_id: int) -> "DetectionRows":
         """Return the same detections of one image under another id."""
-        return self._replace(image_ids=np.full_like(self.image_ids, image_id), evaluated_ids=np.array([image_id], np.int64))
+        return self._replace(
+            image_ids=np.full_like(self.image_ids, image_id), evaluated_ids=np.array([image_id], np.int64)
+        )
 
     def drawn(self, min_scores: np.ndarray, most: int | None) -> "DetectionRows":
         """Return the detections to draw: the first `most` of one image that score at least `min_scores` [N]."""
@@ -56,8 +65,18 @@ class CocoResults:
         """Return the number of evaluated images, including those without detections."""
         return len(self._seen)
 
-    def add(self, image_ids, boxes, *, scores, category_ids, valid, masks=None, original_sizes=None,
-            masks_in_whole_pixels: bool = False) -> None:
+    def add(
+        self,
+        image_ids,
+        boxes,
+        *,
+        scores,
+        category_ids,
+        valid,
+        masks=None,
+        original_sizes=None,
+        masks_in_whole_pixels: bool = False,
+    ) -> None:
         """Add a batch of detections, except those not `valid`.
 
         Args:
@@ -79,9 +98,18 @@ class CocoResults:
             raise ValueError(f"image ids are {image_ids.dtype}; expected integers (a float32 id is rounded)")
         if masks is not None:
             images = zip(masks, boxes, valid, np.asarray(original_sizes).tolist(), strict=True)
-            masks = _objects([encoded for mask, box, here, size in images for encoded in
-                              pasted_run_lengths(np.asarray(mask)[here], np.asarray(box)[here], size=(*size,),
-                                                 in_whole_pixels=masks_in_whole_pixels)])
+            masks = _objects(
+                [
+                    encoded
+                    for mask, box, here, size in images
+                    for encoded in pasted_run_lengths(
+                        np.asarray(mask)[here],
+                        np.asarray(box)[here],
+                        size=(*size,),
+                        in_whole_pixels=masks_in_whole_pixels,
+                    )
+                ]
+            )
         rows = DetectionRows(
             image_ids=np.repeat(image_ids.astype(np.int64), valid.sum(axis=1)),
             boxes=np.asarray(boxes, np.float32)[valid],
@@ -96,8 +124,10 @@ class CocoResults:
         """Add the results of another process, or a batch of rows; raises as `add`."""
         finite = np.isfinite(rows.boxes).all(axis=-1) & np.isfinite(rows.scores)
         if not finite.all():
-            raise ValueError(f"NaN or infinite box or score in image {rows.image_ids[~finite][0]}: "
-                             "the weights or the box decoding are invalid")
+            raise ValueError(
+                f"NaN or infinite box or score in image {rows.image_ids[~finite][0]}: "
+                "the weights or the box decoding are invalid"
+            )
         for image_id in rows.evaluated_ids.tolist():
             if image_id in self._seen:
                 raise InputError(f"image id {image_id} was evaluated twice; expected unique ids in the records")
@@ -106,13 +136,20 @@ class CocoResults:
 
     def rows(self) -> DetectionRows:
         """Return all rows collected so far, in the order of their addition."""
-        none = DetectionRows(np.zeros(0, np.int64), np.zeros((0, 4), np.float32), np.zeros(0, np.float32),
-                             np.zeros(0, np.int64), np.zeros(0, np.int64))
+        none = DetectionRows(
+            np.zeros(0, np.int64),
+            np.zeros((0, 4), np.float32),
+            np.zeros(0, np.float32),
+            np.zeros(0, np.int64),
+            np.zeros(0, np.int64),
+        )
         parts = [none, *self._parts]
         masks = [part.masks for part in self._parts]
         has_masks = bool(masks) and all(part is not None for part in masks)
-        return DetectionRows(*(np.concatenate(columns) for columns in zip(*(part[:5] for part in parts), strict=True)),
-                             masks=np.concatenate(masks) if has_masks else None)
+        return DetectionRows(
+            *(np.concatenate(columns) for columns in zip(*(part[:5] for part in parts), strict=True)),
+            masks=np.concatenate(masks) if has_masks else None,
+        )
 
 
 def _objects(values: Sequence) -> np.ndarray:
@@ -133,10 +170,16 @@ def results_json(rows: DetectionRows) -> list[dict]:
 
     Each has a `segmentation` (run lengths) if the rows have masks.
     """
-    columns = (rows.image_ids, rows.category_ids, boxes_xywh(rows.boxes).round(2),
-               np.asarray(rows.scores, np.float64).round(5))
-    results = [{"image_id": image_id, "category_id": category_id, "bbox": box, "score": score}
-               for image_id, category_id, box, score in zip(*(column.tolist() for column in columns), strict=True)]
+    columns = (
+        rows.image_ids,
+        rows.category_ids,
+        boxes_xywh(rows.boxes).round(2),
+        np.asarray(rows.scores, np.float64).round(5),
+    )
+    results = [
+        {"image_id": image_id, "category_id": category_id, "bbox": box, "score": score}
+        for image_id, category_id, box, score in zip(*(column.tolist() for column in columns), strict=True)
+    ]
     if rows.masks is not None:
         for result, mask in zip(results, rows.masks, strict=True):
             result["segmentation"] = mask

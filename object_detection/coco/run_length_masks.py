@@ -19,8 +19,9 @@ def run_lengths(mask: np.ndarray) -> RunLengths:
     return {"size": [int(side) for side in encoded["size"]], "counts": encoded["counts"].decode("ascii")}
 
 
-def pasted_run_lengths(masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int],
-                       in_whole_pixels: bool = False) -> list[RunLengths]:
+def pasted_run_lengths(
+    masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int], in_whole_pixels: bool = False
+) -> list[RunLengths]:
     """Return run lengths in an image of `size` (height, width) of masks within boxes; see `pasted_masks`."""
     return [run_lengths(mask) for mask in pasted_masks(masks, boxes, size=size, in_whole_pixels=in_whole_pixels)]
 
@@ -83,9 +84,13 @@ def mask_areas(masks: Sequence[RunLengths]) -> np.ndarray:
 
 def mask_overlap(detected: Sequence[RunLengths], annotated: Sequence[RunLengths], crowd: np.ndarray) -> Overlap:
     """Return the IoU of the masks of detections and of objects; with a crowd as `box_overlap`."""
+
     def overlap(detections: np.ndarray, objects: np.ndarray) -> np.ndarray:
-        return np.stack([
-            coco_mask.iou([detected[i] for i in one], [annotated[i] for i in other], crowd[other].astype(np.uint8))
-            for one, other in zip(detections, objects, strict=True)])
+        return np.stack(
+            [
+                coco_mask.iou([detected[i] for i in one], [annotated[i] for i in other], crowd[other].astype(np.uint8))
+                for one, other in zip(detections, objects, strict=True)
+            ]
+        )
 
     return overlap

@@ -28,34 +28,45 @@ def best_threshold(scores: np.ndarray, right: np.ndarray, num_objects: int) -> B
         return BestThreshold(np.nan, 0.0, 0.0, 0.0)
     f1 = 2 * hits / (kept + num_objects)
     best = int(f1.argmax())
-    return BestThreshold(float(scores[best]), float(hits[best] / kept[best]), float(hits[best] / num_objects), float(f1[best]))
+    return BestThreshold(
+        float(scores[best]), float(hits[best] / kept[best]), float(hits[best] / num_objects), float(f1[best])
+    )
 
 
 def class_thresholds(comparison: Comparison) -> list[BestThreshold]:
     """Return the best threshold of each class at IoU 0.5."""
     outcomes, classes = comparison.outcomes, comparison.detections.classes
     rows = [np.flatnonzero(outcomes.counted & (classes == k)) for k in range(len(comparison.names))]
-    return [best_threshold(comparison.scores[here], outcomes.right[here], int(num_objects))
-            for here, num_objects in zip(rows, comparison.class_counts, strict=True)]
+    return [
+        best_threshold(comparison.scores[here], outcomes.right[here], int(num_objects))
+        for here, num_objects in zip(rows, comparison.class_counts, strict=True)
+    ]
 
 
 def overall_threshold(comparison: Comparison) -> BestThreshold:
     """Return the best threshold for all classes together at IoU 0.5."""
     counted = comparison.outcomes.counted
-    return best_threshold(comparison.scores[counted], comparison.outcomes.right[counted], int(comparison.class_counts.sum()))
+    return best_threshold(
+        comparison.scores[counted], comparison.outcomes.right[counted], int(comparison.class_counts.sum())
+    )
 
 
 def thresholds_to_store(comparison: Comparison) -> dict[str, Any]:
     """Return {"overall": score, "classes": {name: score}} as stored with a model; {} if no detection is right.
 
-    A class with fewer than LEAST_OBJECTS objects or without a correct detection has no entry: the overall threshold applies.
+    A class with fewer than LEAST_OBJECTS objects or without a correct detection has no entry: the overall threshold
+    applies.
     """
     overall = overall_threshold(comparison).score
     if np.isnan(overall):
         return {}
     best = zip(comparison.names, class_thresholds(comparison), comparison.class_counts, strict=True)
-    return {"overall": _rounded_down(overall), "classes": {
-        name: _rounded_down(found.score) for name, found, count in best if count >= LEAST_OBJECTS and found.f1}}
+    return {
+        "overall": _rounded_down(overall),
+        "classes": {
+            name: _rounded_down(found.score) for name, found, count in best if count >= LEAST_OBJECTS and found.f1
+        },
+    }
 
 
 def _rounded_down(score: float) -> float:

@@ -11,7 +11,12 @@ from program_support.errors import InputError
 RETINANET_SCALES = 3  # anchor sizes per level
 HEIGHT_TO_WIDTH = (0.5, 1.0, 2.0)
 NVIDIA_ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))  # width and height of the anchors of NVIDIA's Mask R-CNN
-SSD300_STRIDES = (8, 16, 32, 64)  # pixels; strides of further maps are the side of the image divided by their number of cells
+SSD300_STRIDES = (
+    8,
+    16,
+    32,
+    64,
+)  # pixels; strides of further maps are the side of the image divided by their number of cells
 SSD300_SIZES = (21, 45, 99, 153, 207, 261, 315)  # pixels at 300 x 300; one size per map and one further
 SSD300_RATIOS = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
 SSD300_BOXES_PER_CELL = tuple(2 + 2 * len(ratios) for ratios in SSD300_RATIOS)  # per map
@@ -21,8 +26,10 @@ _SSD300_SMALLEST = 257  # pixels per side; the last map has one cell
 
 def retinanet_sizes(anchor_scale: float = 4.0) -> tuple[tuple[int, ...], ...]:
     """Return the sides in pixels of the square anchors of P3 to P7: `anchor_scale` cells times 2^(0, 1/3, 2/3)."""
-    return tuple(tuple(int(2**level * anchor_scale * 2 ** (octave / RETINANET_SCALES)) for octave in range(RETINANET_SCALES))
-                 for level in range(3, 8))
+    return tuple(
+        tuple(int(2**level * anchor_scale * 2 ** (octave / RETINANET_SCALES)) for octave in range(RETINANET_SCALES))
+        for level in range(3, 8)
+    )
 
 
 def proposal_sizes(anchor_scale: float = 8.0) -> tuple[tuple[float, ...], ...]:
@@ -34,14 +41,18 @@ RETINANET_SIZES, PROPOSAL_SIZES = retinanet_sizes(), proposal_sizes()
 
 
 def rounded_levels(
-    image_size: tuple[int, int], feature_sizes: Sequence[tuple[int, int]], *, sizes: Sequence[Sequence[float]],
+    image_size: tuple[int, int],
+    feature_sizes: Sequence[tuple[int, int]],
+    *,
+    sizes: Sequence[Sequence[float]],
     height_to_width: Sequence[float] = HEIGHT_TO_WIDTH,
 ) -> list[AnchorLevel]:
     """Return anchors by torchvision's rule (models/detection/anchor_utils.py), with sides in integer pixels.
 
-    Each cell has one anchor of size^2 square pixels for each aspect ratio and each size, ratio first. Half sides are rounded to
-    integers, ties to even. Cell (i, j) is centered at (i, j) strides, without half a cell, and a stride is image side //
-    feature side, so the last cells may lie far from the border. With RETINANET_SIZES there are 120,087 anchors at 800 x 800.
+    Each cell has one anchor of size^2 square pixels for each aspect ratio and each size, ratio first. Half sides are
+    rounded to integers, ties to even. Cell (i, j) is centered at (i, j) strides, without half a cell, and a stride is
+    image side // feature side, so the last cells may lie far from the border. With RETINANET_SIZES there are 120,087
+    anchors at 800 x 800.
 
     Args:
         image_size: (rows, columns).
@@ -56,15 +67,24 @@ def rounded_levels(
     ratios = np.sqrt(np.float32(height_to_width))  # float32 as in torchvision, so that ties are rounded alike
     levels = []
     for counts, level_sizes in zip(feature_sizes, sizes, strict=True):
-        sides = np.stack([np.outer(ratios, np.float32(level_sizes)), np.outer(1 / ratios, np.float32(level_sizes))], axis=-1)
+        sides = np.stack(
+            [np.outer(ratios, np.float32(level_sizes)), np.outer(1 / ratios, np.float32(level_sizes))], axis=-1
+        )
         shapes = 2.0 * np.round(sides.reshape(-1, 2) / 2)
         if not shapes.all():
-            raise InputError(f"an anchor of {level_sizes[0]:g} pixels per side has no height or no width at aspect ratios "
-                             f"(height / width) of {', '.join(f'{ratio:g}' for ratio in height_to_width)}; expected larger "
-                             "anchors or ratios closer to 1")
-        levels.append(AnchorLevel(
-            counts=tuple(counts), strides=tuple(side // count for side, count in zip(image_size, counts, strict=True)),
-            offset=(0.0, 0.0), shapes=tuple(map(tuple, shapes.tolist()))))
+            raise InputError(
+                f"an anchor of {level_sizes[0]:g} pixels per side has no height or no width at aspect ratios "
+                f"(height / width) of {', '.join(f'{ratio:g}' for ratio in height_to_width)}; expected larger "
+                "anchors or ratios closer to 1"
+            )
+        levels.append(
+            AnchorLevel(
+                counts=tuple(counts),
+                strides=tuple(side // count for side, count in zip(image_size, counts, strict=True)),
+                offset=(0.0, 0.0),
+                shapes=tuple(map(tuple, shapes.tolist())),
+            )
+        )
     return levels
 
 
@@ -73,7 +93,8 @@ def centered_levels(
 ) -> list[AnchorLevel]:
     """Return the anchors of proposals of NVIDIA's TensorFlow 2 Mask R-CNN (mrcnn_tf2/model/anchors.py).
 
-    The rule is EfficientDet's, with one scale and different aspect ratios: 279,279 anchors at 832 x 1344 on levels 2 to 6.
+    The rule is EfficientDet's, with one scale and different aspect ratios: 279,279 anchors at 832 x 1344 on levels 2 to
+    6.
     """
     config = AnchorConfig(num_scales=1, aspect_ratios=NVIDIA_ASPECT_RATIOS, anchor_scale=scale)
     return [level_of_cells(config, image_size, counts) for counts in feature_sizes]
@@ -88,18 +109,20 @@ def ssd300_counts(image_size: tuple[int, int]) -> list[tuple[int, int]]:
     for _ in range(2):
         counts.append((counts[-1][0] - 2, counts[-1][1] - 2))
     if min(counts[-1]) < 1:
-        raise InputError(f"image_size is {image_size[0]} x {image_size[1]}; expected at least {_SSD300_SMALLEST} pixels per "
-                         "side, because SSD300's last map has no cell otherwise")
+        raise InputError(
+            f"image_size is {image_size[0]} x {image_size[1]}; expected at least {_SSD300_SMALLEST} pixels per "
+            "side, because SSD300's last map has no cell otherwise"
+        )
     return counts
 
 
 def ssd300_levels(image_size: tuple[int, int] = (_SSD300_SIDE, _SSD300_SIDE)) -> list[AnchorLevel]:
     """Return the 8,732 default boxes of SSD300 (Liu et al. 2016, with MLPerf's sizes) in pixels.
 
-    For another image size the number follows from its maps, and the boxes scale with the image. Shapes of a map: a square of
-    its size, one of the geometric mean of its and the next map's size, then for each ratio the wide and the tall one. Order
-    as in MLPerf's reference: map, shape, row, column. As there, centers and sides are clipped to the image, corners are not.
-    Raises InputError as `ssd300_counts`.
+    For another image size the number follows from its maps, and the boxes scale with the image. Shapes of a map: a
+    square of its size, one of the geometric mean of its and the next map's size, then for each ratio the wide and the
+    tall one. Order as in MLPerf's reference: map, shape, row, column. As there, centers and sides are clipped to the
+    image, corners are not. Raises InputError as `ssd300_counts`.
     """
     levels, scales = [], [side / _SSD300_SIDE for side in image_size]
     for number, (counts, ratios) in enumerate(zip(ssd300_counts(image_size), SSD300_RATIOS, strict=True)):
@@ -107,11 +130,24 @@ def ssd300_levels(image_size: tuple[int, int] = (_SSD300_SIDE, _SSD300_SIDE)) ->
         shapes = [(size, size), (larger, larger)]
         for ratio in map(math.sqrt, ratios):
             shapes += [(size / ratio, size * ratio), (size * ratio, size / ratio)]
-        strides = (SSD300_STRIDES[number],) * 2 if number < len(SSD300_STRIDES) else tuple(
-            side / count for side, count in zip(image_size, counts, strict=True))
-        levels.append(AnchorLevel(
-            counts=counts, strides=strides, offset=(strides[0] / 2, strides[1] / 2), shape_major=True,
-            shapes=tuple(tuple(min(side * scale, limit) for side, scale, limit in zip(shape, scales, image_size, strict=True))
-                         for shape in shapes),
-            center_limit=image_size))
+        strides = (
+            (SSD300_STRIDES[number],) * 2
+            if number < len(SSD300_STRIDES)
+            else tuple(side / count for side, count in zip(image_size, counts, strict=True))
+        )
+        levels.append(
+            AnchorLevel(
+                counts=counts,
+                strides=strides,
+                offset=(strides[0] / 2, strides[1] / 2),
+                shape_major=True,
+                shapes=tuple(
+                    tuple(
+                        min(side * scale, limit) for side, scale, limit in zip(shape, scales, image_size, strict=True)
+                    )
+                    for shape in shapes
+                ),
+                center_limit=image_size,
+            )
+        )
     return levels

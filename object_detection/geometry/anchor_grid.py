@@ -46,8 +46,8 @@ def feature_sizes(image_size: tuple[int, int], max_level: int) -> list[tuple[int
 class AnchorLevel:
     """The anchors of one feature map: the same shapes around each of its cells.
 
-    Pairs are (y, x), (rows, columns) and (height, width), in pixels or any other unit that all levels share. The center of row
-    i is at offset + i stride, but at most at `center_limit`.
+    Pairs are (y, x), (rows, columns) and (height, width), in pixels or any other unit that all levels share. The center
+    of row i is at offset + i stride, but at most at `center_limit`.
     """
 
     counts: tuple[int, int]  # rows and columns of cells
@@ -63,27 +63,33 @@ class AnchorLevel:
 
     def centers(self) -> list[np.ndarray]:
         """Return the centers of the rows and of the columns, float64."""
-        centers = [offset + stride * np.arange(count)
-                   for offset, stride, count in zip(self.offset, self.strides, self.counts, strict=True)]
+        centers = [
+            offset + stride * np.arange(count)
+            for offset, stride, count in zip(self.offset, self.strides, self.counts, strict=True)
+        ]
         limits = self.center_limit or (np.inf, np.inf)
         return [np.minimum(values, limit) for values, limit in zip(centers, limits, strict=True)]
 
     def runs(self) -> list[list[tuple[int, int]]]:
         """Return the ranges (first, count) of rows and of columns that are a stride apart: all, except those at the limit."""
         limits = self.center_limit or (np.inf, np.inf)
-        free = [max(int(np.sum(offset + stride * np.arange(count) <= limit)), 1) for offset, stride, count, limit
-                in zip(self.offset, self.strides, self.counts, limits, strict=True)]
-        return [[(0, within), *((place, 1) for place in range(within, count))]
-                for within, count in zip(free, self.counts, strict=True)]
+        free = [
+            max(int(np.sum(offset + stride * np.arange(count) <= limit)), 1)
+            for offset, stride, count, limit in zip(self.offset, self.strides, self.counts, limits, strict=True)
+        ]
+        return [
+            [(0, within), *((place, 1) for place in range(within, count))]
+            for within, count in zip(free, self.counts, strict=True)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AnchorGrid:
     """The anchors of an image, and the G lattices that they form.
 
-    There is one lattice for each shape on each level, or more if centers of a level are clipped at a limit. Anchor (row i,
-    column j) of a lattice is number first + i steps[0] + j steps[1] of `boxes`; its center is centers + (i, j) strides. Sides,
-    centers and strides are (y, x) pixels in float32; `boxes` may differ from them by rounding.
+    There is one lattice for each shape on each level, or more if centers of a level are clipped at a limit. Anchor (row
+    i, column j) of a lattice is number first + i steps[0] + j steps[1] of `boxes`; its center is centers + (i, j)
+    strides. Sides, centers and strides are (y, x) pixels in float32; `boxes` may differ from them by rounding.
     """
 
     boxes: np.ndarray  # [A, 4] float32 yxyx pixels, not clipped
@@ -108,9 +114,11 @@ def grid_of_levels(levels: Sequence[AnchorLevel]) -> AnchorGrid:
         first += len(level)
     columns = {name: np.array([lattice[name] for lattice in lattices]).T for name in lattices[0]}
     kinds = {name: np.float32 if name in ("centers", "strides", "sides") else np.int32 for name in columns}
-    return AnchorGrid(boxes=np.concatenate([_level_boxes(level) for level in levels]).astype(np.float32),
-                      level_sizes=tuple(map(len, levels)),
-                      **{name: column.astype(kinds[name]) for name, column in columns.items()})
+    return AnchorGrid(
+        boxes=np.concatenate([_level_boxes(level) for level in levels]).astype(np.float32),
+        level_sizes=tuple(map(len, levels)),
+        **{name: column.astype(kinds[name]) for name, column in columns.items()},
+    )
 
 
 def anchor_grid(config: AnchorConfig, image_size: tuple[int, int]) -> AnchorGrid:
@@ -125,10 +133,14 @@ def anchor_grid(config: AnchorConfig, image_size: tuple[int, int]) -> AnchorGrid
 def level_of_cells(config: AnchorConfig, image_size: tuple[int, int], counts: tuple[int, int]) -> AnchorLevel:
     """Return the anchors of a feature map of `counts` (rows, columns), centered in each cell."""
     strides = np.array(image_size) / np.array(counts)
-    shapes = [config.anchor_scale * strides * octave_scale * (height, width)
-              for octave_scale in (2 ** (octave / config.num_scales) for octave in range(config.num_scales))
-              for width, height in config.aspect_ratios]
-    return AnchorLevel(counts=counts, strides=tuple(strides), offset=tuple(strides / 2), shapes=tuple(map(tuple, shapes)))
+    shapes = [
+        config.anchor_scale * strides * octave_scale * (height, width)
+        for octave_scale in (2 ** (octave / config.num_scales) for octave in range(config.num_scales))
+        for width, height in config.aspect_ratios
+    ]
+    return AnchorLevel(
+        counts=counts, strides=tuple(strides), offset=tuple(strides / 2), shapes=tuple(map(tuple, shapes))
+    )
 
 
 def _level_boxes(level: AnchorLevel) -> np.ndarray:
@@ -144,8 +156,16 @@ def _lattices(level: AnchorLevel, *, first: int) -> list[dict]:
     (rows, columns), shapes, (row_centers, column_centers) = level.counts, len(level.shapes), level.centers()
     step, next_shape = (1, rows * columns) if level.shape_major else (shapes, 1)
     row_runs, column_runs = level.runs()
-    return [{"centers": (row_centers[row], column_centers[column]), "strides": level.strides, "sides": sides,
-             "counts": (row_count, column_count), "first": first + (row * columns + column) * step + number * next_shape,
-             "steps": (columns * step, step)}
-            for number, sides in enumerate(level.shapes)
-            for row, row_count in row_runs for column, column_count in column_runs]
+    return [
+        {
+            "centers": (row_centers[row], column_centers[column]),
+            "strides": level.strides,
+            "sides": sides,
+            "counts": (row_count, column_count),
+            "first": first + (row * columns + column) * step + number * next_shape,
+            "steps": (columns * step, step),
+        }
+        for number, sides in enumerate(level.shapes)
+        for row, row_count in row_runs
+        for column, column_count in column_runs
+    ]

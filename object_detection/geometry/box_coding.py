@@ -2,8 +2,8 @@
 
 For `FasterRcnnBoxCoder`:
 
-t_y = (y - y_a) / h_a, t_x = (x - x_a) / w_a, t_h = ln(h / h_a), t_w = ln(w / w_a), with the centers y, x; some detectors
-multiply these by weights.
+t_y = (y - y_a) / h_a, t_x = (x - x_a) / w_a, t_h = ln(h / h_a), t_w = ln(w / w_a), with the centers y, x; some
+detectors multiply these by weights.
 """
 
 import math
@@ -47,12 +47,12 @@ class FasterRcnnBoxCoder(BoxCoder):
     """Offsets of centers in units of the anchor's sides and logarithms of side ratios (Ren et al. 2015, eq. 2).
 
     Attributes:
-        weights: factors of (t_y, t_x, t_h, t_w); (10, 10, 5, 5) in the second stage of Mask R-CNN and in SSD, which calls the
-            reciprocals 0.1 and 0.2 variances.
-        log_size_limit: on decoding, t_h and t_w without their weights are clipped to this, so that sizes are bounded. None: no
-            limit.
-        last_pixel: corners are the first and the last pixel of a box, so that sides are a pixel longer than their difference,
-            as in Detectron and its derivatives.
+        weights: factors of (t_y, t_x, t_h, t_w); (10, 10, 5, 5) in the second stage of Mask R-CNN and in SSD, which
+            calls the reciprocals 0.1 and 0.2 variances.
+        log_size_limit: on decoding, t_h and t_w without their weights are clipped to this, so that sizes are bounded.
+            None: no limit.
+        last_pixel: corners are the first and the last pixel of a box, so that sides are a pixel longer than their
+            difference, as in Detectron and its derivatives.
     """
 
     weights: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0)
@@ -71,13 +71,16 @@ class FasterRcnnBoxCoder(BoxCoder):
             ops.log(ops.maximum(height, _SMALLEST_SIDE) / anchor_height),
             ops.log(ops.maximum(width, _SMALLEST_SIDE) / anchor_width),
         )
-        return ops.stack([delta if weight == 1 else delta * weight
-                          for delta, weight in zip(deltas, self.weights, strict=True)], axis=-1)
+        return ops.stack(
+            [delta if weight == 1 else delta * weight for delta, weight in zip(deltas, self.weights, strict=True)],
+            axis=-1,
+        )
 
     def decode(self, box_deltas: Tensor, anchors: Tensor) -> Tensor:
         """Return the boxes that were encoded, within `log_size_limit`. [..., 4], [..., 4] -> [..., 4]."""
-        t_y, t_x, t_h, t_w = (box_deltas[..., i] if weight == 1 else box_deltas[..., i] / weight
-                              for i, weight in enumerate(self.weights))
+        t_y, t_x, t_h, t_w = (
+            box_deltas[..., i] if weight == 1 else box_deltas[..., i] / weight for i, weight in enumerate(self.weights)
+        )
         if self.log_size_limit is not None:
             t_h, t_w = ops.minimum(t_h, self.log_size_limit), ops.minimum(t_w, self.log_size_limit)
         anchor_y, anchor_x, anchor_height, anchor_width = self._center_form(anchors)
@@ -109,8 +112,10 @@ class FasterRcnnBoxCoder(BoxCoder):
         if self.last_pixel:
             high = graph.add("Add", [high, np.float32(1)])
         sides, middles = graph.add("Sub", [high, low]), graph.add("Div", [graph.add("Add", [low, high]), np.float32(2)])
-        centers, sizes = (values if set(weights) == {1.0} else graph.add("Div", [values, np.float32(weights)])
-                          for values, weights in ((centers, self.weights[:2]), (sizes, self.weights[2:])))
+        centers, sizes = (
+            values if set(weights) == {1.0} else graph.add("Div", [values, np.float32(weights)])
+            for values, weights in ((centers, self.weights[:2]), (sizes, self.weights[2:]))
+        )
         if self.log_size_limit is not None:
             sizes = graph.add("Min", [sizes, np.float32(self.log_size_limit)])
         centers = graph.add("Add", [graph.add("Mul", [centers, sides]), middles])

@@ -16,8 +16,9 @@ def box_area(boxes: Tensor) -> Tensor:
 def _area(height: Tensor, width: Tensor) -> Tensor:
     """Return the product, rounded to float32; 0 if a side is negative.
 
-    The comparison separates the product from the sum that uses it. Otherwise compilers fuse the two into one instruction, which
-    rounds once instead of twice, and which of two equal IoUs is the larger would depend on the compiler.
+    The comparison separates the product from the sum that uses it. Otherwise compilers fuse the two into one
+    instruction, which rounds once instead of twice, and which of two equal IoUs is the larger would depend on the
+    compiler.
     """
     area = ops.maximum(height, 0.0) * ops.maximum(width, 0.0)
     return ops.where(area > 0.0, area, 0.0)

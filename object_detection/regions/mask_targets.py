@@ -1,7 +1,7 @@
 """Mask targets of regions: the masks of their objects, resampled to the regions by RoIAlign.
 
-A bin is the mean of samples on a grid, so both axes are sampled one after the other. A region has a matrix of weights for
-rows and one for columns, and never as many values as the image has pixels.
+A bin is the mean of samples on a grid, so both axes are sampled one after the other. A region has a matrix of weights
+for rows and one for columns, and never as many values as the image has pixels.
 """
 
 import numpy as np
@@ -14,15 +14,22 @@ _SMALLEST_SIDE = 1e-6  # pixels; for frames of padding
 
 
 def mask_targets(
-    masks: Tensor, frames: Tensor, regions: Tensor, matched: Tensor, sizes: Tensor, *, size: int = 28, most_samples: int = 8,
+    masks: Tensor,
+    frames: Tensor,
+    regions: Tensor,
+    matched: Tensor,
+    sizes: Tensor,
+    *,
+    size: int = 28,
+    most_samples: int = 8,
     whole: bool = False,
 ) -> Tensor:
     """Return the fraction of each cell of a region that its object covers. -> [B, N, size, size] float32.
 
-    As torchvision's RoIAlign of the object's bitmap: interpolated between the centers of cells, 0 outside of the frame, and
-    constant beyond the border of the image. Coordinates are relative to the center of the first pixel. A side is at least 1
-    pixel. A bin has one sample per pixel, rounded up, on each axis, at most `most_samples`; that is all of them up to
-    size * most_samples pixels.
+    As torchvision's RoIAlign of the object's bitmap: interpolated between the centers of cells, 0 outside of the frame,
+    and constant beyond the border of the image. Coordinates are relative to the center of the first pixel. A side is at
+    least 1 pixel. A bin has one sample per pixel, rounded up, on each axis, at most `most_samples`; that is all of them
+    up to size * most_samples pixels.
 
     Args:
         masks: [B, M, h, w] uint8, 0 or 1 in the h x w cells of the frames.
@@ -36,8 +43,17 @@ def mask_targets(
     """
     most_samples = 1 if whole else most_samples
     framed = entries(frames, matched)
-    weights = [_weights(regions[..., axis::2], framed[..., axis::2], ops.cast(sizes[:, axis, None], "float32"),
-                        cells=masks.shape[2 + axis], size=size, most_samples=most_samples) for axis in (0, 1)]
+    weights = [
+        _weights(
+            regions[..., axis::2],
+            framed[..., axis::2],
+            ops.cast(sizes[:, axis, None], "float32"),
+            cells=masks.shape[2 + axis],
+            size=size,
+            most_samples=most_samples,
+        )
+        for axis in (0, 1)
+    ]
     rows = ops.matmul(weights[0], ops.cast(entries(masks, matched), "float32"))  # [B, N, size, w]
     shares = ops.matmul(rows, ops.swapaxes(weights[1], -1, -2))
     return ops.cast(shares >= 0.5, "float32") if whole else shares

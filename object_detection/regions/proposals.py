@@ -20,11 +20,13 @@ PROPOSAL_BOX_CODER = FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE)
 class ProposalConfig:
     """Selection of proposals from anchors.
 
-    1. The best `candidates_per_level` of each level, without those that have a side below `least_side` pixels in the image.
+    1. The best `candidates_per_level` of each level, without those that have a side below `least_side` pixels in the
+    image.
     2. Non-maximum suppression within each level with `iou_threshold`; the best `kept_per_level` (None: all) remain.
     3. The best `kept` of an image remain.
 
-    torchvision uses 2000 and 2000 in training. If corners are last pixels in the box coder, images are clipped accordingly.
+    torchvision uses 2000 and 2000 in training. If corners are last pixels in the box coder, images are clipped
+    accordingly.
     """
 
     candidates_per_level: Count = 1000
@@ -36,8 +38,14 @@ class ProposalConfig:
 
 
 def region_proposals(
-    logits: Tensor, deltas: Tensor, anchors: Tensor, level_sizes: Sequence[int], sizes: Tensor, config: ProposalConfig,
-    *, nms: Callable[..., Tensor] = greedy_nms,
+    logits: Tensor,
+    deltas: Tensor,
+    anchors: Tensor,
+    level_sizes: Sequence[int],
+    sizes: Tensor,
+    config: ProposalConfig,
+    *,
+    nms: Callable[..., Tensor] = greedy_nms,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return boxes within their images, scores and which of them are valid, best first. -> [B, P, 4], [B, P], [B, P] bool.
 
@@ -89,7 +97,7 @@ def _best_of_levels(logits: Tensor, count: int, level_sizes: Sequence[int]) -> t
     """
     levels, first = [], 0
     for size in level_sizes:
-        best, numbers = ops.top_k(logits[:, first:first + size], min(count, size))
+        best, numbers = ops.top_k(logits[:, first : first + size], min(count, size))
         missing = [[0, 0], [0, count - min(count, size)]]
         levels.append((ops.pad(best, missing, constant_values=-np.inf), ops.pad(numbers + first, missing)))
         first += size

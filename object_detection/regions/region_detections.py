@@ -10,19 +10,32 @@ from object_detection.suppression.tensor_suppression import SuppressionConfig, s
 
 REGION_BOX_CODER = FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=LARGEST_LOG_SIZE)
 REGION_SUPPRESSION = SuppressionConfig(
-    method="hard", iou_threshold=0.5, score_threshold=0.05, candidates=2000, max_detections=100,
-    scores="softmax", box_coder=REGION_BOX_CODER, clip=True)  # torchvision's
+    method="hard",
+    iou_threshold=0.5,
+    score_threshold=0.05,
+    candidates=2000,
+    max_detections=100,
+    scores="softmax",
+    box_coder=REGION_BOX_CODER,
+    clip=True,
+)  # torchvision's
 LEAST_SIDE = 1e-2  # pixels
 _IMPOSSIBLE_LOGIT = -1e9  # logit of a class that a region cannot have
 
 
 def region_detections(
-    class_logits: Tensor, deltas: Tensor, regions: Tensor, valid: Tensor, sizes: Tensor,
-    *, config: SuppressionConfig = REGION_SUPPRESSION,
+    class_logits: Tensor,
+    deltas: Tensor,
+    regions: Tensor,
+    valid: Tensor,
+    sizes: Tensor,
+    *,
+    config: SuppressionConfig = REGION_SUPPRESSION,
 ) -> tuple[Detections, Tensor]:
     """Return Detections with D = max_detections, and the region of each, [B, D] int32 (0 where not valid).
 
-    The candidates are the best config.candidates pairs of a region and a class, except boxes narrower or lower than LEAST_SIDE.
+    The candidates are the best config.candidates pairs of a region and a class, except boxes narrower or lower than
+    LEAST_SIDE.
 
     Args:
         class_logits: [B, P, K], the background first; classes are numbered without it.
@@ -36,8 +49,9 @@ def region_detections(
         ValueError: other scores, or no clipping.
     """
     if config.scores != REGION_SUPPRESSION.scores or not config.clip:
-        raise ValueError(f"scores of regions by {config.scores}, clip {config.clip}; "
-                         f"expected {REGION_SUPPRESSION.scores}, True")
+        raise ValueError(
+            f"scores of regions by {config.scores}, clip {config.clip}; expected {REGION_SUPPRESSION.scores}, True"
+        )
     count = class_logits.shape[-1]
     background = ops.arange(count) == 0
     logits = ops.where(ops.logical_or(valid[..., None], background), class_logits, _IMPOSSIBLE_LOGIT)

@@ -13,7 +13,8 @@ def proposal_loss_sums(
 ) -> tuple[Tensor, Tensor]:
     """Return the losses of region proposals: binary cross entropy of all samples and smooth L1 of positive boxes; scalars.
 
-    logits [B, A]; deltas and target deltas `targets` [B, A, 4]; positive and negative [B, A] bool, as from `sample_masks`.
+    logits [B, A]; deltas and target deltas `targets` [B, A, 4]; positive and negative [B, A] bool, as from
+    `sample_masks`.
     """
     drawn = ops.cast(ops.logical_or(positive, negative), "float32")
     cross_entropy = ops.softplus(ops.where(positive, -logits, logits))
@@ -36,7 +37,8 @@ def region_loss_sums(
 def mask_loss_sum(logits: Tensor, classes: Tensor, targets: Tensor, positive: Tensor) -> Tensor:
     """Return the loss of masks: mean binary cross entropy of the channel of each region's class; a scalar.
 
-    logits [..., S, S, K], classes [...] int32, target masks `targets` [..., S, S] float32 from 0 to 1, positive [...] bool.
+    logits [..., S, S, K], classes [...] int32, target masks `targets` [..., S, S] float32 from 0 to 1, positive [...]
+    bool.
     """
     of_class = of_classes(logits, classes)
     losses = ops.mean(ops.softplus(of_class) - targets * of_class, axis=(-2, -1))

@@ -17,7 +17,8 @@ def assign_regions(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the object with the largest IoU of each region (ties: the first), and which regions are positive and negative.
 
-    A region is positive if its largest IoU reaches the threshold, or exceeds it with `strictly`. Crowds are not assigned.
+    A region is positive if its largest IoU reaches the threshold, or exceeds it with `strictly`. Crowds are not
+    assigned.
 
     Args:
         boxes: [B, N, 4].
@@ -27,7 +28,8 @@ def assign_regions(
         strictly: whether the IoU has to exceed the threshold.
 
     Returns:
-        Numbers of objects [B, N] int32 (0 where not positive), positive and negative [B, N] bool, both False for padding.
+        Numbers of objects [B, N] int32 (0 where not positive), positive and negative [B, N] bool, both False for
+        padding.
 
     Raises:
         InputError: the threshold is not above 0, at most 1.
@@ -45,7 +47,8 @@ def sample_masks(
 ) -> tuple[Tensor, Tensor]:
     """Return which of the positive and negative entries of each image are sampled, uniformly within each kind.
 
-    At most count x positive_share positive entries, rounded down, are sampled, and negative ones up to `count` in total.
+    At most count x positive_share positive entries, rounded down, are sampled, and negative ones up to `count` in
+    total.
 
     positive, negative [B, N] bool, never both; seeds [B, 2] int32 from `seeds_of` -> [B, N] bool, [B, N] bool.
     """
@@ -64,7 +67,8 @@ def sample_regions(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the samples of `sample_masks` as a list: positive entries first, each kind in its order.
 
-    -> numbers [B, count] int32 of the N, positive [B, count] bool, valid [B, count] bool: False, with number 0, in the slots
+    -> numbers [B, count] int32 of the N, positive [B, count] bool, valid [B, count] bool: False, with number 0, in the
+        slots
     behind the last sample.
     """
     drawn = sample_masks(positive, negative, seeds, count=count, positive_share=positive_share)

@@ -1,8 +1,8 @@
 """RoIAlign: features of regions, each from the pyramid level that suits its size (He et al. 2017, section 3).
 
-A bin is the mean of 2 x 2 samples, and a sample is interpolated between four cells. Both are separable: a bin is a weighted
-sum of 4 rows x 4 columns of cells. So the levels are concatenated to one list of cells, and features of regions are weighted
-sums of 16 cells; of 4 cells with one sample per bin.
+A bin is the mean of 2 x 2 samples, and a sample is interpolated between four cells. Both are separable: a bin is a
+weighted sum of 4 rows x 4 columns of cells. So the levels are concatenated to one list of cells, and features of
+regions are weighted sums of 16 cells; of 4 cells with one sample per bin.
 """
 
 import math
@@ -46,14 +46,19 @@ def roi_align(levels: Sequence[Tensor], boxes: Tensor, **settings) -> Tensor:
 
 
 def features_of_regions(
-    levels: Sequence[Tensor], boxes: Tensor, images: Tensor, *, size: int, image_size: tuple[int, int],
+    levels: Sequence[Tensor],
+    boxes: Tensor,
+    images: Tensor,
+    *,
+    size: int,
+    image_size: tuple[int, int],
     pooling: RegionPooling = TORCHVISION_POOLING,
     weighted_sums: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Return the features of each box, [R, size, size, C].
 
-    As torchvision's MultiScaleRoIAlign: coordinates are not shifted by half a cell, sides are at least one cell, samples more
-    than a cell outside are 0. Differentiable in the levels, not in the boxes.
+    As torchvision's MultiScaleRoIAlign: coordinates are not shifted by half a cell, sides are at least one cell,
+    samples more than a cell outside are 0. Differentiable in the levels, not in the boxes.
 
     Args:
         levels: [B, h, w, C] each, finest first.
@@ -65,13 +70,20 @@ def features_of_regions(
         weighted_sums: `gathered_sums`, or an equivalent.
     """
     shapes = [tuple(level.shape[1:3]) for level in levels]
-    cells = ops.concatenate([ops.reshape(level, (-1, height * width, level.shape[-1]))
-                             for level, (height, width) in zip(levels, shapes, strict=True)], axis=1)
+    cells = ops.concatenate(
+        [
+            ops.reshape(level, (-1, height * width, level.shape[-1]))
+            for level, (height, width) in zip(levels, shapes, strict=True)
+        ],
+        axis=1,
+    )
     per_image, channels = cells.shape[1:]
     numbers, weights = _taps(ops.stop_gradient(boxes), shapes, size=size, image_size=image_size, pooling=pooling)
     taps = (2 * pooling.samples) ** 2  # each sample lies between two cells
     numbers = ops.reshape(numbers + per_image * ops.reshape(images, (-1, 1, 1, 1, 1)), (-1, taps))
-    pooled = (weighted_sums or gathered_sums)(ops.reshape(cells, (-1, channels)), numbers, ops.reshape(weights, (-1, taps)))
+    pooled = (weighted_sums or gathered_sums)(
+        ops.reshape(cells, (-1, channels)), numbers, ops.reshape(weights, (-1, taps))
+    )
     return ops.reshape(pooled, (-1, size, size, channels))
 
 
@@ -96,8 +108,10 @@ def region_levels(boxes: Tensor, *, finest: int, count: int, slack: float = TORC
 
 def level_strides(shapes: Sequence[tuple[int, int]], image_size: tuple[int, int]) -> list[tuple[int, int]]:
     """Return the strides of each level in pixels (y, x), powers of two, from the sizes of its map and of the image."""
-    return [tuple(2 ** round(math.log2(pixels / cells)) for cells, pixels in zip(shape, image_size, strict=True))
-            for shape in shapes]
+    return [
+        tuple(2 ** round(math.log2(pixels / cells)) for cells, pixels in zip(shape, image_size, strict=True))
+        for shape in shapes
+    ]
 
 
 def _taps(
@@ -116,14 +130,19 @@ def _taps(
 
     counts = of_level(shapes, "int32")  # [R, 2]
     scale = of_level(1 / strides, "float32")
-    numbers, weights = _axis_taps(boxes[:, :2] * scale, boxes[:, 2:] * scale, counts, size=size,
-                                  pooling=pooling)  # [R, 2, size, T]
+    numbers, weights = _axis_taps(
+        boxes[:, :2] * scale, boxes[:, 2:] * scale, counts, size=size, pooling=pooling
+    )  # [R, 2, size, T]
     of_rows = of_level(first, "int32")[:, None, None] + numbers[:, 0] * counts[:, 1, None, None]
-    return (of_rows[:, :, None, :, None] + numbers[:, 1][:, None, :, None, :],
-            weights[:, 0][:, :, None, :, None] * weights[:, 1][:, None, :, None, :])
+    return (
+        of_rows[:, :, None, :, None] + numbers[:, 1][:, None, :, None, :],
+        weights[:, 0][:, :, None, :, None] * weights[:, 1][:, None, :, None, :],
+    )
 
 
-def _axis_taps(low: Tensor, high: Tensor, counts: Tensor, *, size: int, pooling: RegionPooling) -> tuple[Tensor, Tensor]:
+def _axis_taps(
+    low: Tensor, high: Tensor, counts: Tensor, *, size: int, pooling: RegionPooling
+) -> tuple[Tensor, Tensor]:
     """Return the cells of each bin and their weights on one axis. low, high [...] in cells, counts [...] -> [..., size, T]."""
     places = np.float32((np.arange(pooling.samples * size) + 0.5) / (pooling.samples * size))
     samples = low[..., None] + ops.maximum(high - low, pooling.least_side)[..., None] * places  # of all bins

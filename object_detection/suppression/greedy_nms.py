@@ -11,8 +11,9 @@ def greedy_nms(boxes: Tensor, alive: Tensor, *, iou_threshold: float) -> Tensor:
 
     boxes [..., N, 4], best first; alive [..., N] bool, False for boxes to leave out -> [..., N] bool.
 
-    The result is the unique fixed point of "alive, and no better remaining box overlaps it". So the condition is evaluated for
-    all boxes at once until nothing changes: n iterations settle the n best boxes, and a few iterations usually all of them.
+    The result is the unique fixed point of "alive, and no better remaining box overlaps it". So the condition is
+    evaluated for all boxes at once until nothing changes: n iterations settle the n best boxes, and a few iterations
+    usually all of them.
     """
     numbers = ops.arange(boxes.shape[-2], dtype="int32")
     overlapping = ops.logical_and(pairwise_iou(boxes, boxes) > iou_threshold, numbers[:, None] < numbers)

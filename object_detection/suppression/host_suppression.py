@@ -1,7 +1,7 @@
 """Candidates and suppression in NumPy: equivalent to `tensor_suppression.py`, for networks that run in another runtime.
 
-The loop of an image considers its best candidates first. Scores only decrease, so as long as each detection scores at least
-as much as the last of these candidates, the others cannot change the result. Otherwise all candidates are used.
+The loop of an image considers its best candidates first. Scores only decrease, so as long as each detection scores at
+least as much as the last of these candidates, the others cannot change the result. Otherwise all candidates are used.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,11 @@ class NetworkOutputs(NamedTuple):
 
 
 def detections_on_host(
-    outputs: NetworkOutputs, anchors: np.ndarray, *, config: SuppressionConfig, level_sizes: Sequence[int] | None = None,
+    outputs: NetworkOutputs,
+    anchors: np.ndarray,
+    *,
+    config: SuppressionConfig,
+    level_sizes: Sequence[int] | None = None,
     clip_to: tuple[int, int] | None = None,
 ) -> Detections:
     """Return the Detections of one image, arrays with D = max_detections and without B; anchors [A, 4] float32.
@@ -53,7 +57,9 @@ def detections_on_host(
         padded[:found] = values
         return padded
 
-    return Detections(in_slots(boxes[chosen]), in_slots(chosen_scores), in_slots(classes[chosen]), np.arange(slots) < found)
+    return Detections(
+        in_slots(boxes[chosen]), in_slots(chosen_scores), in_slots(classes[chosen]), np.arange(slots) < found
+    )
 
 
 def count_candidates(
@@ -93,7 +99,8 @@ def _candidates(values, best_of_anchor, count: int, config: SuppressionConfig, l
         for size in level_sizes:
             level = slice(first, first + size)
             found, classes, anchors = _top_candidates(
-                values[level], best_of_anchor[level], min(count, config.candidates_per_level))
+                values[level], best_of_anchor[level], min(count, config.candidates_per_level)
+            )
             parts.append((found, classes, anchors + first))
             first += size
     elif config.candidates_per_class is not None:
@@ -149,8 +156,8 @@ class _Running(NamedTuple):
 def _suppress(boxes, scores, classes, config: SuppressionConfig) -> tuple[np.ndarray, np.ndarray]:
     """Return numbers of the selected boxes in the order of selection, and their scores at that time.
 
-    Every class selects its best box in each iteration. As scores only decrease, the best of all these boxes are the selection
-    of one loop over all classes. The loop ends when no class has a remaining score among them.
+    Every class selects its best box in each iteration. As scores only decrease, the best of all these boxes are the
+    selection of one loop over all classes. The loop ends when no class has a remaining score among them.
     """
     if config.method == "none":
         best = np.argsort(-scores, kind="stable")[: config.max_detections]

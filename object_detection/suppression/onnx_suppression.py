@@ -1,7 +1,7 @@
 """Post-processing of dense outputs as nodes of an ONNX graph: candidates, decoding and suppression of `tensor_suppression.py`.
 
-Hard suppression is ONNX's NonMaxSuppression. Gaussian suppression, which changes scores after each selection, is a Loop that
-selects one box per iteration.
+Hard suppression is ONNX's NonMaxSuppression. Gaussian suppression, which changes scores after each selection, is a Loop
+that selects one box per iteration.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,14 @@ _NONE = np.float32(0)
 
 
 def detections_in_onnx(
-    graph: Graph, logits: str, deltas: str, sizes: str, *, anchors: np.ndarray, classes: int, config: SuppressionConfig,
+    graph: Graph,
+    logits: str,
+    deltas: str,
+    sizes: str,
+    *,
+    anchors: np.ndarray,
+    classes: int,
+    config: SuppressionConfig,
     level_sizes: Sequence[int] | None = None,
 ) -> tuple[str, str, str]:
     """Add the operations of `detections_from_outputs`, and clipping to the images.
@@ -45,13 +52,17 @@ def detections_in_onnx(
     """
     values = logits
     if config.scores == "softmax":
-        values = graph.add("Slice", [graph.add("LogSoftmax", [logits], axis=-1), np.array([1]), np.array([classes]),
-                                     np.array([2])])
+        values = graph.add(
+            "Slice", [graph.add("LogSoftmax", [logits], axis=-1), np.array([1]), np.array([classes]), np.array([2])]
+        )
         classes -= 1
-    best, numbers, own, count = _candidates(graph, values, config, anchors=len(anchors), classes=classes,
-                                            level_sizes=level_sizes)
+    best, numbers, own, count = _candidates(
+        graph, values, config, anchors=len(anchors), classes=classes, level_sizes=level_sizes
+    )
     scores = graph.add("Sigmoid" if config.scores == "sigmoid" else "Exp", [best])
-    boxes = config.box_coder.decode_in_onnx(graph, entries(graph, deltas, numbers), graph.add("Gather", [anchors, numbers]))
+    boxes = config.box_coder.decode_in_onnx(
+        graph, entries(graph, deltas, numbers), graph.add("Gather", [anchors, numbers])
+    )
     if config.clip:
         boxes = clipped(graph, boxes, sizes, last_pixel=config.box_coder.last_pixel)
     scores = above(graph, scores, config.score_threshold)
@@ -64,9 +75,14 @@ def detections_in_onnx(
         own = entries(graph, own, places)
     else:
         if config.method == "hard":
-            by_class = (spread_over_classes(graph, scores, own, classes=classes) if config.per_class
-                        else unsqueezed(graph, scores, axis=1))
-            scores = graph.add("Mul", [scores, not_suppressed(graph, measured, by_class, iou_threshold=config.iou_threshold)])
+            by_class = (
+                spread_over_classes(graph, scores, own, classes=classes)
+                if config.per_class
+                else unsqueezed(graph, scores, axis=1)
+            )
+            scores = graph.add(
+                "Mul", [scores, not_suppressed(graph, measured, by_class, iou_threshold=config.iou_threshold)]
+            )
         boxes, scores, [own] = best_of(graph, boxes, scores, [own], candidates=count, count=config.max_detections)
     return in_slots(graph, clipped(graph, boxes, sizes, last_pixel=False), scores, own)
 
@@ -101,13 +117,14 @@ def _candidates(
 def _top(graph: Graph, values: str, count: int, *, anchors: int, classes: int) -> tuple[str, str, str, int]:
     """Add the `count` highest of [B, A, K], among the anchors with the highest best class."""
     kept = min(count, anchors)
-    _, numbers = graph.add_several("TopK", [graph.add("ReduceMax", [values, np.array([2])], keepdims=0), np.array([kept])], 2)
+    _, numbers = graph.add_several(
+        "TopK", [graph.add("ReduceMax", [values, np.array([2])], keepdims=0), np.array([kept])], 2
+    )
     own = entries(graph, values, numbers)  # [B, kept, K]
     count = min(count, kept * classes)
     best, places = graph.add_several("TopK", [graph.add("Reshape", [own, np.array([0, -1])]), np.array([count])], 2)
     rows = graph.add("Div", [places, np.array(classes)])
-    return (best, entries(graph, numbers, rows),
-            graph.add("Mod", [places, np.array(classes)]), count)
+    return (best, entries(graph, numbers, rows), graph.add("Mod", [places, np.array(classes)]), count)
 
 
 def _softly_suppressed(
@@ -119,17 +136,32 @@ def _softly_suppressed(
     best_score = step.add("ReduceMax", [remaining, np.array([1])], keepdims=1)
     best = step.add("ArgMax", [remaining], axis=1, keepdims=1)  # [B, 1]
     box = entries(step, boxes, best)  # [B, 1, 4]
-    survival = step.add("Exp", [step.add("Mul", [step.add("Mul", [overlap := _overlap(step, box, boxes), overlap]),
-                                                 np.float32(-1 / config.sigma)])])
+    survival = step.add(
+        "Exp",
+        [
+            step.add(
+                "Mul",
+                [step.add("Mul", [overlap := _overlap(step, box, boxes), overlap]), np.float32(-1 / config.sigma)],
+            )
+        ],
+    )
     if config.per_class:
         own = entries(step, numbers, best)
         survival = step.add("Where", [step.add("Equal", [numbers, own]), survival, np.float32(1)])
     left = step.add("Mul", [remaining, survival])
     left = step.add("Where", [step.add("Equal", [np.arange(count)[None], best]), _NONE, left])
     left = above(step, left, config.score_threshold)
-    found, places = graph.loop(step, scores, times=config.max_detections, state=remaining, next_state=left,
-                               scanned={best_score: "float32", best: "int64"})
-    return tuple(graph.add("Transpose", [graph.add("Squeeze", [part, np.array([2])])], perm=[1, 0]) for part in (found, places))
+    found, places = graph.loop(
+        step,
+        scores,
+        times=config.max_detections,
+        state=remaining,
+        next_state=left,
+        scanned={best_score: "float32", best: "int64"},
+    )
+    return tuple(
+        graph.add("Transpose", [graph.add("Squeeze", [part, np.array([2])])], perm=[1, 0]) for part in (found, places)
+    )
 
 
 def _overlap(graph: Graph, box: str, boxes: str) -> str:
@@ -138,7 +170,9 @@ def _overlap(graph: Graph, box: str, boxes: str) -> str:
     lows, highs = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
 
     def area(low, high):
-        return graph.add("ReduceProd", [graph.add("Max", [graph.add("Sub", [high, low]), _NONE]), np.array([2])], keepdims=0)
+        return graph.add(
+            "ReduceProd", [graph.add("Max", [graph.add("Sub", [high, low]), _NONE]), np.array([2])], keepdims=0
+        )
 
     shared = area(graph.add("Max", [low, lows]), graph.add("Min", [high, highs]))
     union = graph.add("Sub", [graph.add("Add", [area(low, high), area(lows, highs)]), shared])

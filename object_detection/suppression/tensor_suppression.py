@@ -1,8 +1,8 @@
 """Detections from the outputs of a dense detector: candidates, decoding, suppression.
 
-Suppression is greedy, for all images at once, one selected box per iteration. Suppression per class is the same loop in which
-a selected box affects only its own class: the scores of every class decrease monotonically, so selecting the highest score of
-all classes first gives exactly the per-class results merged by score.
+Suppression is greedy, for all images at once, one selected box per iteration. Suppression per class is the same loop in
+which a selected box affects only its own class: the scores of every class decrease monotonically, so selecting the
+highest score of all classes first gives exactly the per-class results merged by score.
 """
 
 from collections.abc import Sequence
@@ -25,20 +25,20 @@ class SuppressionConfig:
     """Post-processing: how scores and boxes are computed from outputs, which are candidates, and how overlaps are suppressed.
 
     Attributes:
-        method: "hard" removes boxes that overlap a better box by more than iou_threshold (the float32 below 0.5 also removes an
-            IoU of 0.5, as in SSD's reference); "gaussian" multiplies their score by exp(-iou^2 / sigma) (Bodla et al. 2017,
-            soft-NMS) and ignores iou_threshold, as the published evaluation; "none" keeps all boxes, for detectors trained
-            without duplicates.
+        method: "hard" removes boxes that overlap a better box by more than iou_threshold (the float32 below 0.5 also
+            removes an IoU of 0.5, as in SSD's reference); "gaussian" multiplies their score by exp(-iou^2 / sigma)
+            (Bodla et al. 2017, soft-NMS) and ignores iou_threshold, as the published evaluation; "none" keeps all
+            boxes, for detectors trained without duplicates.
         per_class: a box suppresses only boxes of its own class.
         iou_pixel_offset: added to every side for the IoU; 1 is the convention of NVIDIA's evaluation.
         candidates: maximum number of anchor x class scores before suppression.
         candidates_per_level: maximum number of them per level, as in torchvision's detectors.
         candidates_per_class: maximum number of them per class, as in SSD.
-        scores: activation of the logits, a sigmoid each or one softmax over the logits of an anchor, the first of which is the
-            background's; classes are numbered without it.
+        scores: activation of the logits, a sigmoid each or one softmax over the logits of an anchor, the first of which
+            is the background's; classes are numbered without it.
         box_coder: decodes box deltas.
-        clip: whether boxes are clipped to the image before suppression, as in torchvision's detectors; otherwise the caller
-            clips them.
+        clip: whether boxes are clipped to the image before suppression, as in torchvision's detectors; otherwise the
+            caller clips them.
     """
 
     method: Annotated[str, one_of(*METHODS)] = "gaussian"
@@ -57,8 +57,13 @@ class SuppressionConfig:
 
 
 def detections_from_outputs(
-    class_logits: Tensor, box_deltas: Tensor, anchors: Tensor, *, config: SuppressionConfig,
-    level_sizes: Sequence[int] | None = None, clip_to: Tensor | None = None,
+    class_logits: Tensor,
+    box_deltas: Tensor,
+    anchors: Tensor,
+    *,
+    config: SuppressionConfig,
+    level_sizes: Sequence[int] | None = None,
+    clip_to: Tensor | None = None,
 ) -> Detections:
     """Return Detections with D = max_detections. [B, A, K], [B, A, 4], [A, 4] -> candidates, decoding and suppression.
 
@@ -77,8 +82,8 @@ def top_candidates(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return scores, classes and anchors of the highest anchor x class scores, best first. [B, A, K] -> [B, N] each.
 
-    N is config.candidates, or the number of scores if that is less. Ties are ordered by level, or class, if candidates are
-    limited by these, then by anchor, then by class. level_sizes: number of anchors of each level (see
+    N is config.candidates, or the number of scores if that is less. Ties are ordered by level, or class, if candidates
+    are limited by these, then by anchor, then by class. level_sizes: number of anchors of each level (see
     AnchorGrid.level_sizes), required if candidates are limited per level.
 
     Raises:
@@ -102,8 +107,10 @@ def top_candidates(
 def check_level_sizes(level_sizes: Sequence[int] | None, num_anchors: int) -> None:
     """Raise ValueError if the sum of level_sizes is not num_anchors."""
     if level_sizes is None or sum(level_sizes) != num_anchors:
-        raise ValueError(f"{num_anchors} anchors with level_sizes {level_sizes}; expected sizes with this sum, because "
-                         "candidates are limited per level")
+        raise ValueError(
+            f"{num_anchors} anchors with level_sizes {level_sizes}; expected sizes with this sum, because "
+            "candidates are limited per level"
+        )
 
 
 def check_class_count(count: int, scores: str) -> None:
@@ -126,8 +133,8 @@ def _ranked(class_logits: Tensor, scores: str) -> Tensor:
 def _top(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return values, classes and anchors of the `count` highest of [B, A, K], best first, each [B, N].
 
-    The result is exactly the flattened top k (ties by anchor, then class), without sorting A x K values: an anchor of the k
-    best values is among the k anchors whose best class is highest.
+    The result is exactly the flattened top k (ties by anchor, then class), without sorting A x K values: an anchor of
+    the k best values is among the k anchors whose best class is highest.
     """
     num_anchors, num_classes = values.shape[1], values.shape[2]
     kept_anchors = min(count, num_anchors)
@@ -143,7 +150,7 @@ def _top_of_levels(values: Tensor, count: int, level_sizes: Sequence[int]) -> tu
     """Return values, classes and anchors of the `count` highest of each level of [B, A, K], by level, each [B, N]."""
     levels, first = [], 0
     for size in level_sizes:
-        best, classes, anchors = _top(values[:, first:first + size], count)
+        best, classes, anchors = _top(values[:, first : first + size], count)
         levels.append((best, classes, anchors + first))
         first += size
     return tuple(ops.concatenate(parts, axis=1) for parts in zip(*levels, strict=True))
@@ -177,7 +184,9 @@ def suppress_and_number(
     def select_one(step, state):
         remaining, chosen, chosen_scores = state
         best_score = ops.max(remaining, axis=1)[:, None]  # [B, 1]
-        is_best = ops.cast(remaining >= best_score, "int32")  # integers, because Keras's argmax of floats compares their bits
+        is_best = ops.cast(
+            remaining >= best_score, "int32"
+        )  # integers, because Keras's argmax of floats compares their bits
         best = ops.cast(ops.argmax(is_best, axis=1), "int32")[:, None]  # [B, 1]
         overlap = iou(entries(measured, best), measured)  # [B, N]
         weight = _survival(overlap, config=config)

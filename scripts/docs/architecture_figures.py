@@ -2,8 +2,8 @@
 
     python scripts/docs/architecture_figures.py [FOLDER]
 
-The packages, their order and what each may import come from tests/test_architecture.py; imports, and the docstrings of the data
-path, from the modules. A renamed package or function fails here instead of leaving a wrong figure behind.
+The packages, their order and what each may import come from tests/test_architecture.py; imports, and the docstrings of
+the data path, from the modules. A renamed package or function fails here instead of leaving a wrong figure behind.
 """
 
 import ast
@@ -23,7 +23,11 @@ DATA_PATH = (  # stage, where it is in the code, what it passes on
     ("Augmentation", "dataset.input.examples:training_example", "one row of a Batch"),
     ("Batches", "dataset.input.pipeline:training_dataset", "Batch: images [B, H, W, 3] uint8, sizes, objects, scales"),
     ("Network", "model.detector:Detector", "outputs of the family"),
-    ("Assignment", "object_detection.assignment.anchor_assignment:assign_anchors", "Targets: class and box of each anchor"),
+    (
+        "Assignment",
+        "object_detection.assignment.anchor_assignment:assign_anchors",
+        "Targets: class and box of each anchor",
+    ),
     ("Training step", "efficientdet.training.step:TrainStep", "updated weights, losses"),
     ("Post-processing", "model.detector:detections_in_original", "Detections: boxes in pixels of the original image"),
     ("Evaluation", "object_detection.coco.evaluation:CocoEvaluator", "12 COCO numbers, AP per class"),
@@ -40,12 +44,21 @@ WIDTH, ROW = 1000, 20
 def rules() -> tuple[dict, dict, dict[str, str]]:
     """Return floors, rooms and the comment beside each room."""
     source = RULES.read_text(encoding="utf-8")
-    values = {node.targets[0].id: node.value for node in ast.parse(source).body
-              if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}
-    comments = {token.start[0]: token.string.lstrip("# ") for token in tokenize.generate_tokens(io.StringIO(source).readline)
-                if token.type == tokenize.COMMENT}
-    said = {f"{floor.value}.{room.value}": comments.get(room.lineno, "")
-            for floor, names in zip(values["ROOMS"].keys, values["ROOMS"].values, strict=True) for room in names.elts}
+    values = {
+        node.targets[0].id: node.value
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    comments = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    said = {
+        f"{floor.value}.{room.value}": comments.get(room.lineno, "")
+        for floor, names in zip(values["ROOMS"].keys, values["ROOMS"].values, strict=True)
+        for room in names.elts
+    }
     return ast.literal_eval(values["FLOORS"]), ast.literal_eval(values["ROOMS"]), said
 
 
@@ -54,9 +67,17 @@ def imports_between(floors: dict) -> Counter:
     found: Counter = Counter()
     for floor in floors:
         for path in (ROOT / floor).rglob("*.py"):
-            names = {name.split(".")[0] for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-                     for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else
-                                  [alias.name for alias in node.names] if isinstance(node, ast.Import) else [])}
+            names = {
+                name.split(".")[0]
+                for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+                for name in (
+                    [node.module or ""]
+                    if isinstance(node, ast.ImportFrom)
+                    else [alias.name for alias in node.names]
+                    if isinstance(node, ast.Import)
+                    else []
+                )
+            }
             found.update((floor, other) for other in names & (floors.keys() - {floor}))
     return found
 
@@ -65,14 +86,18 @@ def packages() -> str:
     """Return the figure of packages: each floor may import the ones below it, each package of a floor the ones before it."""
     floors, rooms, said = rules()
     between, parts, y = imports_between(floors), [], 30
-    parts.append(text(10, 18, "A floor imports floors below it; a package of a floor, those listed before it.", "small"))
+    parts.append(
+        text(10, 18, "A floor imports floors below it; a package of a floor, those listed before it.", "small")
+    )
     for floor in reversed(floors):
         names = rooms.get(floor, ())
         rows = -(-len(names) // 2)
         height = 46 + rows * (ROW + 16)
         parts.append(f'<rect class="floor" x="10" y="{y}" width="{WIDTH - 20}" height="{height}" rx="6"/>')
         parts.append(text(24, y + 22, f"{floor}/", "name"))
-        uses = ", ".join(f"{other} ({count} modules)" for (one, other), count in sorted(between.items()) if one == floor)
+        uses = ", ".join(
+            f"{other} ({count} modules)" for (one, other), count in sorted(between.items()) if one == floor
+        )
         parts.append(text(190, y + 22, f"imports {uses}" if uses else "imports none of the others", "small"))
         for number, name in enumerate(names):
             x, top = 24 + (number % 2) * 480, y + 36 + number // 2 * (ROW + 16)
@@ -88,11 +113,17 @@ def data_path() -> str:
     parts = []
     for number, (stage, place, passed) in enumerate(DATA_PATH):
         y = 10 + number * 78
-        parts += [f'<rect class="floor" x="10" y="{y}" width="{WIDTH - 20}" height="54" rx="6"/>',
-                  text(24, y + 22, stage, "name"), text(180, y + 22, place.replace(":", "."), "small"),
-                  text(180, y + 42, shortened(summary(place), 125), "small")]
+        parts += [
+            f'<rect class="floor" x="10" y="{y}" width="{WIDTH - 20}" height="54" rx="6"/>',
+            text(24, y + 22, stage, "name"),
+            text(180, y + 22, place.replace(":", "."), "small"),
+            text(180, y + 42, shortened(summary(place), 125), "small"),
+        ]
         if number + 1 < len(DATA_PATH):
-            parts += [f'<path class="link" d="M90 {y + 54} v22 m-5 -6 l5 6 l5 -6"/>', text(180, y + 70, passed, "small")]
+            parts += [
+                f'<path class="link" d="M90 {y + 54} v22 m-5 -6 l5 6 l5 -6"/>',
+                text(180, y + 70, passed, "small"),
+            ]
     return svg(parts, 10 + len(DATA_PATH) * 78)
 
 

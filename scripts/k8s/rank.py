@@ -2,9 +2,9 @@
 
     python scripts/k8s/rank.py --size=4 --meet_at=HOST:PORT -- python train.py ...
 
-The rank of a process is --rank, else JOB_COMPLETION_INDEX, which Kubernetes sets. Rank 0 runs Horovod's rendezvous server on
-PORT. Every rank waits for the others, then runs the program under Horovod with Gloo (with NCCL for all-reduce where Horovod was
-built with it). Signals are forwarded to the program, and its exit code is returned.
+The rank of a process is --rank, else JOB_COMPLETION_INDEX, which Kubernetes sets. Rank 0 runs Horovod's rendezvous
+server on PORT. Every rank waits for the others, then runs the program under Horovod with Gloo (with NCCL for all-reduce
+where Horovod was built with it). Signals are forwarded to the program, and its exit code is returned.
 """
 
 import argparse
@@ -26,10 +26,20 @@ _ARRIVED, _LEFT = "arrived", "left"  # scopes of the rendezvous server in which 
 
 def environment_of(rank: int, size: int, host: str, port: int) -> dict[str, str]:
     """Return the variables that horovodrun would set, for one process per machine."""
-    return {"HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(size), "HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "1",
-            "HOROVOD_CROSS_RANK": str(rank), "HOROVOD_CROSS_SIZE": str(size), "HOROVOD_HOSTNAME": f"rank-{rank}",
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": host, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port), "HOROVOD_CONTROLLER": "gloo",
-            "HOROVOD_CPU_OPERATIONS": "gloo", "PYTHONUNBUFFERED": "1"}
+    return {
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(size),
+        "HOROVOD_LOCAL_RANK": "0",
+        "HOROVOD_LOCAL_SIZE": "1",
+        "HOROVOD_CROSS_RANK": str(rank),
+        "HOROVOD_CROSS_SIZE": str(size),
+        "HOROVOD_HOSTNAME": f"rank-{rank}",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 @contextlib.contextmanager
@@ -39,8 +49,20 @@ def rendezvous_server(size: int, port: int) -> Iterator[None]:
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
     server = RendezvousHTTPServer(("", port), RendezvousHandler, 0)
-    server.init([SlotInfo(hostname=f"rank-{rank}", rank=rank, local_rank=0, cross_rank=rank, size=size, local_size=1,
-                          cross_size=size) for rank in range(size)])
+    server.init(
+        [
+            SlotInfo(
+                hostname=f"rank-{rank}",
+                rank=rank,
+                local_rank=0,
+                cross_rank=rank,
+                size=size,
+                local_size=1,
+                cross_size=size,
+            )
+            for rank in range(size)
+        ]
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield
@@ -119,13 +141,23 @@ def run(command: list[str], environment: dict[str, str]) -> int:
 def main() -> None:
     """Parse the arguments and run the program."""
     arguments = sys.argv[1:]
-    own, command = (arguments[:arguments.index("--")], arguments[arguments.index("--") + 1:]) if "--" in arguments else (
-        arguments, [])
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rank", default=os.environ.get("JOB_COMPLETION_INDEX"),
-                        help="Rank of this process. Default: the variable JOB_COMPLETION_INDEX.")
+    own, command = (
+        (arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :])
+        if "--" in arguments
+        else (arguments, [])
+    )
+    parser = argparse.ArgumentParser(
+        description=__doc__, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--rank",
+        default=os.environ.get("JOB_COMPLETION_INDEX"),
+        help="Rank of this process. Default: the variable JOB_COMPLETION_INDEX.",
+    )
     parser.add_argument("--size", type=int, required=True, help="Number of ranks.")
-    parser.add_argument("--meet_at", required=True, metavar="HOST:PORT", help="Address of the rendezvous server on rank 0.")
+    parser.add_argument(
+        "--meet_at", required=True, metavar="HOST:PORT", help="Address of the rendezvous server on rank 0."
+    )
     parser.add_argument("--wait", type=float, default=1800.0, metavar="SECONDS", help="Timeout. Default: 1800.")
     asked = parser.parse_args(own)
     try:
@@ -142,7 +174,9 @@ def _start(asked: argparse.Namespace, command: list[str]) -> int:
     if not command:
         raise ValueError("no program given; expected a command after --")
     if asked.size < 1 or not str(asked.rank).isdigit() or int(asked.rank) >= asked.size:
-        raise ValueError(f"--rank={asked.rank} --size={asked.size}: expected a rank from 0 to size - 1 (JOB_COMPLETION_INDEX)")
+        raise ValueError(
+            f"--rank={asked.rank} --size={asked.size}: expected a rank from 0 to size - 1 (JOB_COMPLETION_INDEX)"
+        )
     rank = int(asked.rank)
     if asked.size == 1:
         return run(command, {})

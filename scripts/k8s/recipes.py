@@ -46,13 +46,18 @@ def models() -> str:
 def advice(model: str, global_batch_size: int, rate: float) -> str:
     """Return advice on a global batch size and learning rate; empty if there is none."""
     if model.startswith("retinanet-") and global_batch_size <= _SMALL_RETINANET and rate > _SMALL_RATE:
-        return (f"{global_batch_size} images per step at {rate:g}: 56 at 1e-4 did not reach 0.34, 64 at 6e-5 did; "
-                f"--lr=6e-5 is advised")
+        return (
+            f"{global_batch_size} images per step at {rate:g}: 56 at 1e-4 did not reach 0.34, 64 at 6e-5 did; "
+            f"--lr=6e-5 is advised"
+        )
     return ""
 
 
 _BACKBONES = {"retinanet-resnext50": "resnext50_32x4d", "ssd300-resnet34": "resnet34-2017"}
-_SMALL_RETINANET, _SMALL_RATE = 64, 6e-5  # Dell's four L40S; t9k's four GPUs with 24 GB took 1e-4 for 56 and missed the target
+_SMALL_RETINANET, _SMALL_RATE = (
+    64,
+    6e-5,
+)  # Dell's four L40S; t9k's four GPUs with 24 GB took 1e-4 for 56 and missed the target
 
 
 def retinanet_rate(global_batch_size: int) -> float:
@@ -67,43 +72,97 @@ def _efficientdet(global_batch_size: int) -> tuple[str, ...]:
     """Return the flags of EfficientDet; the reference changes warm-up and weight average above 512 images."""
     large = global_batch_size > 512
     averages = "moving_average_decay=0.999,momentum=0.93" if large else "moving_average_decay=0.9999,momentum=0.9"
-    return "--lr_per_64=0.088", f"--warmup_epochs={25 if large else 5}", "--amp=True", "--use_xla=True", f"--hparams={averages}"
+    return (
+        "--lr_per_64=0.088",
+        f"--warmup_epochs={25 if large else 5}",
+        "--amp=True",
+        "--use_xla=True",
+        f"--hparams={averages}",
+    )
 
 
 def _retinanet(global_batch_size: int) -> tuple[str, ...]:
     """Return the flags of RetinaNet: evaluation after every epoch until 0.34, no warm-up as in t9k's jobs."""
-    return (f"--lr={retinanet_rate(global_batch_size):g}", "--warmup_epochs=0", "--eval_period=1", "--checkpoint_period=1",
-            "--target_ap=0.34", "--amp=True", "--use_xla=True")
+    return (
+        f"--lr={retinanet_rate(global_batch_size):g}",
+        "--warmup_epochs=0",
+        "--eval_period=1",
+        "--checkpoint_period=1",
+        "--target_ap=0.34",
+        "--amp=True",
+        "--use_xla=True",
+    )
 
 
 def _ssd(global_batch_size: int) -> tuple[str, ...]:
     """Return the flags of SSD, whose learning rate is 2.5e-3 per 32 images."""
-    return ("--eval_epochs=40,50,55,60,65,70,75,80", "--checkpoint_period=5", "--target_ap=0.23", "--amp=True",
-            "--use_xla=True")
+    return (
+        "--eval_epochs=40,50,55,60,65,70,75,80",
+        "--checkpoint_period=5",
+        "--target_ap=0.23",
+        "--amp=True",
+        "--use_xla=True",
+    )
 
 
 def _mask_rcnn(global_batch_size: int) -> tuple[str, ...]:
     """0.02 for 16 images and drops after 9.82 and 13.1 epochs: NVIDIA's of MLPerf 2.1 for 96 images, its reference's rate."""
-    return (f"--lr={0.00125 * global_batch_size:g}", "--warmup_epochs=0.5", "--eval_period=1", "--checkpoint_period=1",
-            "--target_ap=0.377", "--amp=True", "--use_xla=True",
-            "--hparams=first_lr_drop_epoch=9.82,second_lr_drop_epoch=13.1")
+    return (
+        f"--lr={0.00125 * global_batch_size:g}",
+        "--warmup_epochs=0.5",
+        "--eval_period=1",
+        "--checkpoint_period=1",
+        "--target_ap=0.377",
+        "--amp=True",
+        "--use_xla=True",
+        "--hparams=first_lr_drop_epoch=9.82,second_lr_drop_epoch=13.1",
+    )
 
 
-_COCO = {"data": "coco", "validation": "val-*", "annotations": "annotations/instances_val2017.json",
-         "preparation": ("dataset/get_coco.sh",), "storage": "200Gi"}
+_COCO = {
+    "data": "coco",
+    "validation": "val-*",
+    "annotations": "annotations/instances_val2017.json",
+    "preparation": ("dataset/get_coco.sh",),
+    "storage": "200Gi",
+}
 _RECIPES = {
     # 32 GB: 64 and 80 GB: 200 are the reference's; the others are interpolated between these two, rounded down.
-    "efficientdet-": Recipe(**_COCO, batch_sizes={24: 40, 32: 64, 40: 80, 80: 200, 141: 200},
-                            largest_batch=2048, epochs=300, flags=_efficientdet, is_mlperf=False),
+    "efficientdet-": Recipe(
+        **_COCO,
+        batch_sizes={24: 40, 32: 64, 40: 80, 80: 200, 141: 200},
+        largest_batch=2048,
+        epochs=300,
+        flags=_efficientdet,
+        is_mlperf=False,
+    ),
     # 24, 40 and 80 GB are t9k's; Dell trained 16 to 32 on an L40S of 48 GB, HPE and Cisco 40 on 80 and 141 GB.
-    "retinanet-": Recipe(data="openimages", validation="validation-*", annotations=None,
-                         preparation=("dataset/get_open_images.sh", "--classes=mlperf", "--splits=train,validation"),
-                         batch_sizes={24: 14, 40: 36, 48: 32, 80: 72, 141: 72}, largest_batch=1280, epochs=10,
-                         flags=_retinanet, storage="1Ti"),
+    "retinanet-": Recipe(
+        data="openimages",
+        validation="validation-*",
+        annotations=None,
+        preparation=("dataset/get_open_images.sh", "--classes=mlperf", "--splits=train,validation"),
+        batch_sizes={24: 14, 40: 36, 48: 32, 80: 72, 141: 72},
+        largest_batch=1280,
+        epochs=10,
+        flags=_retinanet,
+        storage="1Ti",
+    ),
     # V100 of 16 and 32 GB, A100 of 40 GB and more.
-    "ssd300-": Recipe(**_COCO, batch_sizes={16: 56, 24: 56, 32: 128, 40: 114, 80: 114, 141: 114},
-                      largest_batch=1536, epochs=80, flags=_ssd),
+    "ssd300-": Recipe(
+        **_COCO,
+        batch_sizes={16: 56, 24: 56, 32: 128, 40: 114, 80: 114, 141: 114},
+        largest_batch=1536,
+        epochs=80,
+        flags=_ssd,
+    ),
     # Of NVIDIA in MLPerf: A30 of 24 GB, V100 of 32 GB, A100 of 40 and 80 GB.
-    "mask-rcnn-": Recipe(**{**_COCO, "data": "coco_masks"}, batch_sizes={24: 4, 32: 6, 40: 8, 80: 12, 141: 12},
-                         largest_batch=128, epochs=14, flags=_mask_rcnn, environment={"COCO_MASKS": "1"}),
+    "mask-rcnn-": Recipe(
+        **{**_COCO, "data": "coco_masks"},
+        batch_sizes={24: 4, 32: 6, 40: 8, 80: 12, 141: 12},
+        largest_batch=128,
+        epochs=14,
+        flags=_mask_rcnn,
+        environment={"COCO_MASKS": "1"},
+    ),
 }

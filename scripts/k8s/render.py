@@ -37,10 +37,23 @@ _PROXY = re.compile(r"https?://[A-Za-z0-9._~:@%\[\]-]+/?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 
-def render(*, gpus: int = 1, gpu_memory: int = 40, kind: str = "mpijob", queue: str | None = None, priority: str | None = None,
-           name: str | None = None, namespace: str = "default", image: str = DEFAULT_IMAGE, claim: str = "efficientdet",
-           epochs: int | None = None, model: str = "efficientdet-d0", storage_class: str | None = None,
-           proxy: str | None = None, extra: tuple[str, ...] = ()) -> str:
+def render(
+    *,
+    gpus: int = 1,
+    gpu_memory: int = 40,
+    kind: str = "mpijob",
+    queue: str | None = None,
+    priority: str | None = None,
+    name: str | None = None,
+    namespace: str = "default",
+    image: str = DEFAULT_IMAGE,
+    claim: str = "efficientdet",
+    epochs: int | None = None,
+    model: str = "efficientdet-d0",
+    storage_class: str | None = None,
+    proxy: str | None = None,
+    extra: tuple[str, ...] = (),
+) -> str:
     """Return the documents as YAML. Raises ValueError for values that no cluster would accept."""
     recipe = _recipe(model)
     epochs = recipe.epochs if epochs is None else epochs
@@ -49,12 +62,19 @@ def render(*, gpus: int = 1, gpu_memory: int = 40, kind: str = "mpijob", queue: 
             raise ValueError(f"--{flag}={number}: expected at least 1")
     if gpu_memory not in recipe.batch_sizes:
         raise ValueError(f"--gpu_memory={gpu_memory}: expected one of {', '.join(map(str, recipe.batch_sizes))}")
-    for flag, value in (("namespace", namespace), ("claim", claim), ("queue", queue), ("priority", priority),
-                        ("storage_class", storage_class)):
+    for flag, value in (
+        ("namespace", namespace),
+        ("claim", claim),
+        ("queue", queue),
+        ("priority", priority),
+        ("storage_class", storage_class),
+    ):
         if value is not None and (not _DNS_LABEL.fullmatch(value) or len(value) > MOST_LETTERS):
             raise ValueError(f"--{flag}={value}: expected small letters, digits and hyphens, at most {MOST_LETTERS}")
     if not _IMAGE.fullmatch(image):
-        raise ValueError(f"--image={image}: expected the name of an image such as registry.example.com/team/effdet_tf2:1")
+        raise ValueError(
+            f"--image={image}: expected the name of an image such as registry.example.com/team/effdet_tf2:1"
+        )
     if proxy is not None and not _PROXY.fullmatch(proxy):
         raise ValueError(f"--proxy={proxy}: expected a URL such as http://proxy.example.com:3128")
     flags = f"--model={model} --kind={kind}"
@@ -67,11 +87,23 @@ def render(*, gpus: int = 1, gpu_memory: int = 40, kind: str = "mpijob", queue: 
     if kind not in KINDS:
         raise ValueError(f"--kind={kind}: expected one of {', '.join((*KINDS, *OTHER_KINDS))}")
     training = Training(
-        name=_name(name if name is not None else f"{model}-{gpus}gpu{gpu_memory}gb", kind, gpus), namespace=namespace,
-        model=model, gpus=gpus, batch_size=recipe.batch_size(gpus, gpu_memory), epochs=epochs, image=image, claim=claim,
-        queue=queue, priority=priority, extra=extra)
-    return _documents(KINDS[kind](training), f"{flags} --gpus={gpus} --gpu_memory={gpu_memory} --epochs={epochs} "
-                                             f"--image=REGISTRY/{DEFAULT_IMAGE} --queue=NAME")
+        name=_name(name if name is not None else f"{model}-{gpus}gpu{gpu_memory}gb", kind, gpus),
+        namespace=namespace,
+        model=model,
+        gpus=gpus,
+        batch_size=recipe.batch_size(gpus, gpu_memory),
+        epochs=epochs,
+        image=image,
+        claim=claim,
+        queue=queue,
+        priority=priority,
+        extra=extra,
+    )
+    return _documents(
+        KINDS[kind](training),
+        f"{flags} --gpus={gpus} --gpu_memory={gpu_memory} --epochs={epochs} "
+        f"--image=REGISTRY/{DEFAULT_IMAGE} --queue=NAME",
+    )
 
 
 def warning(*, model: str, gpus: int, gpu_memory: int, extra: tuple[str, ...]) -> str:
@@ -94,7 +126,9 @@ def _recipe(model: str) -> Recipe:
 def _name(name: str, kind: str, gpus: int) -> str:
     longest = MOST_LETTERS - max(len(_LAUNCHERS[kind]), len(_ENDINGS[kind].format(gpus - 1)))
     if not _SERVICE_NAME.fullmatch(name) or len(name) > longest:
-        raise ValueError(f"--name={name}: expected small letters, digits and hyphens, a letter first, at most {longest}")
+        raise ValueError(
+            f"--name={name}: expected small letters, digits and hyphens, a letter first, at most {longest}"
+        )
     return name
 
 
@@ -109,23 +143,37 @@ def main() -> None:
     arguments = sys.argv[1:]
     own, extra = arguments, ()
     if "--" in arguments:
-        own, extra = arguments[:arguments.index("--")], tuple(arguments[arguments.index("--") + 1:])
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter)
+        own, extra = arguments[: arguments.index("--")], tuple(arguments[arguments.index("--") + 1 :])
+    parser = argparse.ArgumentParser(
+        description=__doc__, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter
+    )
     is_job = not any(f"--kind={kind}" in own for kind in OTHER_KINDS)
     parser.add_argument("--gpus", type=int, required=is_job, default=1, help="Number of GPUs.")
     parser.add_argument("--gpu_memory", type=int, required=is_job, default=40, help="Memory per GPU in GB.")
-    parser.add_argument("--kind", default="mpijob", choices=[*KINDS, *OTHER_KINDS],
-                        help="Kind of object. data: the pod that prepares the data; volume: the PersistentVolumeClaim. "
-                             "Default: mpijob.")
-    parser.add_argument("--model", default="efficientdet-d0", help="--model_name of train.py. Default: efficientdet-d0.")
+    parser.add_argument(
+        "--kind",
+        default="mpijob",
+        choices=[*KINDS, *OTHER_KINDS],
+        help="Kind of object. data: the pod that prepares the data; volume: the PersistentVolumeClaim. "
+        "Default: mpijob.",
+    )
+    parser.add_argument(
+        "--model", default="efficientdet-d0", help="--model_name of train.py. Default: efficientdet-d0."
+    )
     parser.add_argument("--queue", help="Local queue of Kueue.")
     parser.add_argument("--priority", help="PriorityClass of the pods.")
     parser.add_argument("--name", help="Name of the job. Default: from model, GPUs and memory.")
     parser.add_argument("--namespace", default="default", help="Namespace. Default: default.")
     parser.add_argument("--image", default=DEFAULT_IMAGE, help="Image, such as registry.example.com/team/effdet_tf2:1.")
-    parser.add_argument("--storage_class", help="StorageClass of --kind=volume, with ReadWriteMany. Default: the cluster's.")
-    parser.add_argument("--proxy", help="HTTP proxy for the downloads of --kind=data, such as http://proxy.example.com:3128.")
-    parser.add_argument("--claim", default="efficientdet", help="PersistentVolumeClaim with the data and space for /runs.")
+    parser.add_argument(
+        "--storage_class", help="StorageClass of --kind=volume, with ReadWriteMany. Default: the cluster's."
+    )
+    parser.add_argument(
+        "--proxy", help="HTTP proxy for the downloads of --kind=data, such as http://proxy.example.com:3128."
+    )
+    parser.add_argument(
+        "--claim", default="efficientdet", help="PersistentVolumeClaim with the data and space for /runs."
+    )
     parser.add_argument("--epochs", type=int, help="Number of epochs. Default: that of the published recipe.")
     options = {**vars(parser.parse_args(own)), "extra": extra}
     try:
@@ -135,8 +183,11 @@ def main() -> None:
         if message := warning(**{key: options[key] for key in ("model", "gpus", "gpu_memory", "extra")}):
             print(f"render.py: warning: {message}", file=sys.stderr)
         if "/" not in options["image"] and options["kind"] != "volume":
-            print(f"render.py: warning: --image={options['image']} names no registry: nodes without the image fail with "
-                  "ErrImagePull; push it and pass --image=REGISTRY/NAME:TAG", file=sys.stderr)
+            print(
+                f"render.py: warning: --image={options['image']} names no registry: nodes without the image fail with "
+                "ErrImagePull; push it and pass --image=REGISTRY/NAME:TAG",
+                file=sys.stderr,
+            )
         sys.stdout.write(text)
     except ValueError as error:
         print(f"render.py: error: {error}", file=sys.stderr)

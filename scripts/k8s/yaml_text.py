@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-# Words, paths and flags that every YAML parser reads as text. Everything else is quoted as in JSON, which is valid YAML.
+# Words, paths and flags that every YAML parser reads as text. Everything else is quoted as in JSON, which is valid
+# YAML.
 _PLAIN = re.compile(r"(--?[a-z]|[A-Za-z]|/[a-z])[A-Za-z0-9_./=-]*")
 _RESERVED = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}  # of YAML 1.1 and 1.2, in any case
 _SHORT = 64  # characters of a collection that is written on one line
@@ -37,7 +38,7 @@ def _lines(value: Any, indent: str) -> Iterator[str]:
             yield f"{indent}- {short}"
         else:
             first, *others = _lines(inner, indent + "  ")
-            yield f"{indent}- {first[len(indent) + 2:]}"
+            yield f"{indent}- {first[len(indent) + 2 :]}"
             yield from others
 
 

@@ -18,7 +18,15 @@ from dataset.conversion.annotations import (
 )
 from dataset.conversion.segmentation import reason_to_skip
 from dataset.files.bounded_files import read_json
-from dataset.files.untrusted_values import LARGEST_ID, finite_number, listed, shown, storable_text, told_with, whole_number
+from dataset.files.untrusted_values import (
+    LARGEST_ID,
+    finite_number,
+    listed,
+    shown,
+    storable_text,
+    told_with,
+    whole_number,
+)
 from program_support.errors import InputError
 
 
@@ -32,44 +40,64 @@ def read_coco(
 ) -> AnnotatedDataSet:
     """Read a COCO data set.
 
-    Images come from `image_info_file` if given, else from the object annotations. `file_name` maps the annotated name, and
-    `where`, the start of its errors, to a name inside the image folder. Raises InputError, with file, id and value, for files
-    of another format, for an invalid id, size or box, and for object annotations without boxes.
+    Images come from `image_info_file` if given, else from the object annotations. `file_name` maps the annotated name,
+    and `where`, the start of its errors, to a name inside the image folder. Raises InputError, with file, id and value,
+    for files of another format, for an invalid id, size or box, and for object annotations without boxes.
     """
     if caption_annotations_file and not object_annotations_file:
         raise InputError(
             f"{caption_annotations_file}: captions alone hold no boxes; "
-            "also give --object_annotations_file (instances_*.json)")
+            "also give --object_annotations_file (instances_*.json)"
+        )
     if not object_annotations_file and not image_info_file:
         raise InputError("give --object_annotations_file, or --image_info_file alone for images without annotations")
     hasher = hashlib.sha256()
     image_source = image_info_file or object_annotations_file
-    contents = {path: _read_data_set(path, hasher)
-                for path in dict.fromkeys((image_source, object_annotations_file, caption_annotations_file)) if path}
+    contents = {
+        path: _read_data_set(path, hasher)
+        for path in dict.fromkeys((image_source, object_annotations_file, caption_annotations_file))
+        if path
+    }
     images = _read_images(contents[image_source], image_source, file_name)
     by_id = {image.image_id: image for image in images}
     skipped, noted = [], list(_odd_images(images))
-    class_names = _read_categories(contents[object_annotations_file or image_source],
-                                   object_annotations_file or image_source, required=bool(object_annotations_file))
+    class_names = _read_categories(
+        contents[object_annotations_file or image_source],
+        object_annotations_file or image_source,
+        required=bool(object_annotations_file),
+    )
     listed_boxes = 0
     if object_annotations_file:
         annotations = _boxed_annotations(contents[object_annotations_file], object_annotations_file)
         listed_boxes = len(annotations)
-        skipped += _add_objects(annotations, by_id, path=object_annotations_file, class_names=class_names,
-                                with_segmentation=with_segmentation)
+        skipped += _add_objects(
+            annotations,
+            by_id,
+            path=object_annotations_file,
+            class_names=class_names,
+            with_segmentation=with_segmentation,
+        )
         noted += _odd_annotation_ids(annotations, object_annotations_file)
     if caption_annotations_file:
         noted += _add_captions(contents[caption_annotations_file], by_id, path=caption_annotations_file)
     return AnnotatedDataSet(
-        source=object_annotations_file or image_info_file, images=images, class_names=class_names,
-        fingerprint=hasher.hexdigest(), listed_boxes=listed_boxes, skipped=skipped, noted=noted)
+        source=object_annotations_file or image_info_file,
+        images=images,
+        class_names=class_names,
+        fingerprint=hasher.hexdigest(),
+        listed_boxes=listed_boxes,
+        skipped=skipped,
+        noted=noted,
+    )
 
 
 def _read_data_set(path: str, hasher: Any) -> dict:
     found = read_json(path, hasher=hasher)
     if not isinstance(found, dict):
-        raise InputError(f"{path}: is not a COCO data set: found a {type(found).__name__} at the top, expected an object "
-                         "with images, annotations and categories (a list is a file of results)")
+        raise InputError(
+            f"{path}: is not a COCO data set: found a {type(found).__name__} at the top, expected an object "
+            "with images, annotations and categories (a list is a file of results)"
+        )
     return found
 
 
@@ -95,7 +123,9 @@ def _read_images(content: dict, path: str, file_name: Callable[..., str]) -> lis
         where = f"{path}: image {image_id}"
         name = file_name(entry.get("file_name"), where=where)
         if image_id in seen:
-            raise InputError(f"{path}: image id {image_id} is given twice, to {shown(seen[image_id])} and {shown(name)}")
+            raise InputError(
+                f"{path}: image id {image_id} is given twice, to {shown(seen[image_id])} and {shown(name)}"
+            )
         seen[image_id] = name
         with told_with(where):
             images.append(AnnotatedImage(image_id=image_id, file_name=name, size=_image_size(entry)))
@@ -124,20 +154,26 @@ def _read_categories(content: dict, path: str, *, required: bool) -> ClassNames 
 def _without_groups(categories: list[dict], annotations: Any) -> list[dict]:
     """Return the categories without Roboflow's group of all classes.
 
-    The group is a category that no annotation uses and whose name is that of a used category or the supercategory of all
-    others.
+    The group is a category that no annotation uses and whose name is that of a used category or the supercategory of
+    all others.
     """
     entries = annotations if isinstance(annotations, list) else []
     used_ids = {one["category_id"] for one in entries if isinstance(one, dict) and type(one.get("category_id")) is int}
     used = [entry for entry in categories if type(entry.get("id")) is int and entry["id"] in used_ids]
     names = [entry.get("name") for entry in used]
-    return [entry for entry in categories if entry in used or not (
-        entry.get("name") in names or _is_above_all_others(entry, categories))]
+    return [
+        entry
+        for entry in categories
+        if entry in used or not (entry.get("name") in names or _is_above_all_others(entry, categories))
+    ]
 
 
 def _is_above_all_others(entry: dict, categories: list[dict]) -> bool:
-    return isinstance(entry.get("name"), str) and len(categories) > 1 and all(
-        other is entry or other.get("supercategory") == entry["name"] for other in categories)
+    return (
+        isinstance(entry.get("name"), str)
+        and len(categories) > 1
+        and all(other is entry or other.get("supercategory") == entry["name"] for other in categories)
+    )
 
 
 def _boxed_annotations(content: dict, path: str) -> list[dict]:
@@ -169,20 +205,23 @@ def _add_objects(
         except InputError as error:
             place = f"annotation {shown(entry['id'])}" if "id" in entry else f"annotations[{index}]"
             raise InputError(f"{path}: {place} of image {shown(entry.get('image_id'))} {error}") from error
-        reason = reason_to_skip(annotation.segmentation) if image_id in by_id else "annotation of an image that is not listed"
+        reason = (
+            reason_to_skip(annotation.segmentation)
+            if image_id in by_id
+            else "annotation of an image that is not listed"
+        )
         if reason is None:
             by_id[image_id].objects.append(annotation)
         else:
             if image_id in by_id:
                 by_id[image_id].refused += 1
-            skipped.append(Finding(kind="box", file=path, image_id=image_id, annotation_id=annotation.annotation_id,
-                                   reason=reason))
+            skipped.append(
+                Finding(kind="box", file=path, image_id=image_id, annotation_id=annotation.annotation_id, reason=reason)
+            )
     return skipped
 
 
-def _read_object(
-    entry: dict, *, known: frozenset[int], with_segmentation: bool
-) -> tuple[int, AnnotatedObject]:
+def _read_object(entry: dict, *, known: frozenset[int], with_segmentation: bool) -> tuple[int, AnnotatedObject]:
     """Return the image id of an annotation and its object."""
     box = entry.get("bbox")
     if not isinstance(box, list) or len(box) != 4:
@@ -231,11 +270,19 @@ def _odd_images(images: list[AnnotatedImage]) -> Iterable[Finding]:
     times = Counter(image.file_name for image in images)
     for image in images:
         if times[image.file_name] > 1:
-            yield Finding(kind="image", file=image.file_name, image_id=image.image_id,
-                          reason=f"{times[image.file_name]} image ids share this file")
+            yield Finding(
+                kind="image",
+                file=image.file_name,
+                image_id=image.image_id,
+                reason=f"{times[image.file_name]} image ids share this file",
+            )
         if image.size is None:
-            yield Finding(kind="image", file=image.file_name, image_id=image.image_id,
-                          reason="the annotation file has no size: taken from the image")
+            yield Finding(
+                kind="image",
+                file=image.file_name,
+                image_id=image.image_id,
+                reason="the annotation file has no size: taken from the image",
+            )
 
 
 def _odd_annotation_ids(annotations: list[dict], path: str) -> Iterable[Finding]:
@@ -243,8 +290,16 @@ def _odd_annotation_ids(annotations: list[dict], path: str) -> Iterable[Finding]
     times = Counter(entry["id"] for entry in annotations if entry.get("id") is not None)
     for annotation_id, count in times.items():
         if count > 1:
-            yield Finding(kind="box", file=path, annotation_id=int(annotation_id),
-                          reason=f"{count} annotations share this id: pycocotools would confuse them")
+            yield Finding(
+                kind="box",
+                file=path,
+                annotation_id=int(annotation_id),
+                reason=f"{count} annotations share this id: pycocotools would confuse them",
+            )
     if 0 in times:
-        yield Finding(kind="box", file=path, annotation_id=0,
-                      reason="annotation id 0: pycocotools counts a match with it as a miss")
+        yield Finding(
+            kind="box",
+            file=path,
+            annotation_id=0,
+            reason="annotation id 0: pycocotools counts a match with it as a miss",
+        )

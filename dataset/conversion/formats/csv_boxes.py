@@ -23,9 +23,14 @@ from program_support.errors import InputError
 _NAMES = {  # case-insensitive, without '_' and blanks
     "file": ("filename", "file", "image", "imagename", "imagepath", "path", "imageid"),
     "class": ("class", "classname", "label", "labelname", "category", "name"),
-    "left": ("xmin", "x1", "left"), "top": ("ymin", "y1", "top"), "right": ("xmax", "x2", "right"),
-    "bottom": ("ymax", "y2", "bottom"), "width": ("width", "imagewidth"), "height": ("height", "imageheight"),
-    "crowd": ("isgroupof", "iscrowd")}
+    "left": ("xmin", "x1", "left"),
+    "top": ("ymin", "y1", "top"),
+    "right": ("xmax", "x2", "right"),
+    "bottom": ("ymax", "y2", "bottom"),
+    "width": ("width", "imagewidth"),
+    "height": ("height", "imageheight"),
+    "crowd": ("isgroupof", "iscrowd"),
+}
 _SIDES = ("left", "top", "right", "bottom")
 _NEEDED = ("file", "class", *_SIDES)
 _UNNAMED = ("file", *_SIDES, "class")
@@ -40,8 +45,8 @@ class _Table(NamedTuple):
 def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) -> AnnotatedDataSet:
     """Read a file, for the images of a `split` if folders name splits.
 
-    Corners are in pixels, or in fractions of the image if the columns are those of Open Images. A row without a box is an image
-    without objects. Raises InputError, with file, line and value, for an invalid header or row.
+    Corners are in pixels, or in fractions of the image if the columns are those of Open Images. A row without a box is
+    an image without objects. Raises InputError, with file, line and value, for an invalid header or row.
     """
     hasher, classes = hashlib.sha256(), ClassesAsMet()
     table = _table(path, hasher)
@@ -57,11 +62,17 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
         if any(fields[side] for side in _SIDES) or fields["class"]:
             with told_with(where):
                 category_id = classes.id_of(fields["class"])
-            left, top, right, bottom = (_coordinate(fields[side], in_shares=table.in_shares, where=f"{where}: {side}")
-                                        for side in _SIDES)
-            image.objects.append(AnnotatedObject(
-                annotation_id=None, category_id=category_id, box_xywh=(left, top, right - left, bottom - top),
-                is_crowd=fields.get("crowd") == "1"))
+            left, top, right, bottom = (
+                _coordinate(fields[side], in_shares=table.in_shares, where=f"{where}: {side}") for side in _SIDES
+            )
+            image.objects.append(
+                AnnotatedObject(
+                    annotation_id=None,
+                    category_id=category_id,
+                    box_xywh=(left, top, right - left, bottom - top),
+                    is_crowd=fields.get("crowd") == "1",
+                )
+            )
     noted = []
     if table.in_shares:
         for image in found.values():
@@ -69,8 +80,13 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
     elif "width" not in table.columns:
         noted.append(Finding(kind="image", file=path, reason="the annotation file has no sizes: taken from the images"))
     return AnnotatedDataSet(
-        source=path, images=[*found.values()], class_names=classes.class_names(path), fingerprint=hasher.hexdigest(),
-        listed_boxes=sum(len(image.objects) for image in found.values()), noted=noted)
+        source=path,
+        images=[*found.values()],
+        class_names=classes.class_names(path),
+        fingerprint=hasher.hexdigest(),
+        listed_boxes=sum(len(image.objects) for image in found.values()),
+        noted=noted,
+    )
 
 
 def why_no_table(path: str) -> str | None:
@@ -94,14 +110,18 @@ def _table(path: str, hasher) -> _Table:
     for name, known in _NAMES.items():
         places = [place for place, field in enumerate(header) if field in known]
         if len(places) > 1:
-            raise InputError(f"{path}: has the columns {listed(shown(first[place]) for place in places)}, expected only "
-                             f"one for {name}: rename the others")
+            raise InputError(
+                f"{path}: has the columns {listed(shown(first[place]) for place in places)}, expected only "
+                f"one for {name}: rename the others"
+            )
         if places:
             columns[name] = places[0]
     if missing := [name for name in _NEEDED if name not in columns]:
-        raise InputError(f"{path}: its first line {shown(','.join(first))} lacks columns for {listed(missing)}; "
-                         "expected columns such as filename,xmin,ymin,xmax,ymax,class, or rows path,x1,y1,x2,y2,class "
-                         "without a header")
+        raise InputError(
+            f"{path}: its first line {shown(','.join(first))} lacks columns for {listed(missing)}; "
+            "expected columns such as filename,xmin,ymin,xmax,ymax,class, or rows path,x1,y1,x2,y2,class "
+            "without a header"
+        )
     in_shares = {"imageid", "labelname"} <= {*header}
     return _Table(columns, in_shares, rows)
 
@@ -133,11 +153,14 @@ def _add_size(image: AnnotatedImage, fields: dict[str, str], *, where: str) -> N
     texts = [fields.get("height", ""), fields.get("width", "")]
     if not any(texts) or image.in_shares:
         return
-    height, width = (number_in_text(text, where=f"{where}: {name}")
-                     for text, name in zip(texts, ("height", "width"), strict=True))
+    height, width = (
+        number_in_text(text, where=f"{where}: {name}") for text, name in zip(texts, ("height", "width"), strict=True)
+    )
     if min(height, width) < 1 or height % 1 or width % 1:
         raise InputError(f"{where} says {shown(texts[1])} x {shown(texts[0])}, expected whole numbers of pixels")
     if image.size not in (None, (height, width)):
-        raise InputError(f"{where} says {width:g}x{height:g} of {shown(image.file_name)}, an earlier line {image.size[1]}x"
-                         f"{image.size[0]}")
+        raise InputError(
+            f"{where} says {width:g}x{height:g} of {shown(image.file_name)}, an earlier line {image.size[1]}x"
+            f"{image.size[0]}"
+        )
     image.size = (int(height), int(width))

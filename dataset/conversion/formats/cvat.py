@@ -28,7 +28,8 @@ _ELLIPSE_CORNERS = 64
 def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, AnnotatedDataSet]:
     """Read a file by subsets if each image belongs to a train, val or test subset, else as the split "".
 
-    Classes are the labels of the task and of the shapes. Raises InputError, with file, image and value, for an invalid file.
+    Classes are the labels of the task and of the shapes. Raises InputError, with file, image and value, for an invalid
+    file.
     """
     root, content = read_xml(path, root_tag="annotations", what="a CVAT xml")
     if root.find("track") is not None:
@@ -45,15 +46,25 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, 
     for node, split in zip(nodes, split_of, strict=True):
         image = _read_image(node, images, path=path, split=split, classes=classes, with_masks=with_masks)
         parts.setdefault(split, []).append(image)
-        skipped += [Finding(kind="box", file=image.file_name, reason=f"a {tag} of {path} encloses no area: ignored")
-                    for tag in _WITHOUT_AREA for _ in node.iterfind(tag)]
+        skipped += [
+            Finding(kind="box", file=image.file_name, reason=f"a {tag} of {path} encloses no area: ignored")
+            for tag in _WITHOUT_AREA
+            for _ in node.iterfind(tag)
+        ]
     if not any(image.objects for found in parts.values() for image in found):
         raise InputError(f"{path}: no boxes in the {len(nodes)} images that it lists")
     class_names = classes.class_names(path)
-    return {split: AnnotatedDataSet(
-        source=path, images=found, class_names=class_names, fingerprint=hashlib.sha256(content).hexdigest(),
-        listed_boxes=sum(len(image.objects) for image in found), noted=skipped if split == split_of[0] else [])
-        for split, found in parts.items()}
+    return {
+        split: AnnotatedDataSet(
+            source=path,
+            images=found,
+            class_names=class_names,
+            fingerprint=hashlib.sha256(content).hexdigest(),
+            listed_boxes=sum(len(image.objects) for image in found),
+            noted=skipped if split == split_of[0] else [],
+        )
+        for split, found in parts.items()
+    }
 
 
 def _read_image(
@@ -71,9 +82,14 @@ def _read_image(
             with told_with(place):
                 category_id = classes.id_of(shape.get("label", ""))
             box, outline = read(shape, place)
-            image.objects.append(AnnotatedObject(
-                annotation_id=None, category_id=category_id, box_xywh=box,
-                segmentation=_segmentation(shape, outline, image.size, place) if with_masks else None))
+            image.objects.append(
+                AnnotatedObject(
+                    annotation_id=None,
+                    category_id=category_id,
+                    box_xywh=box,
+                    segmentation=_segmentation(shape, outline, image.size, place) if with_masks else None,
+                )
+            )
     return image
 
 
@@ -88,7 +104,9 @@ def _bounded(text: str, *, where: str) -> float:
     return number
 
 
-def _segmentation(node: ElementTree.Element, outline: list[float] | None, size: tuple[int, int], where: str) -> list | dict:
+def _segmentation(
+    node: ElementTree.Element, outline: list[float] | None, size: tuple[int, int], where: str
+) -> list | dict:
     if node.tag == "mask":
         return _mask_run_lengths(node, size, where)
     if outline is None:
@@ -134,15 +152,20 @@ def _mask_run_lengths(node: ElementTree.Element, size: tuple[int, int], where: s
     left, top, width, height = _mask(node, where)[0]
     inside = min(left, top) >= 0 and min(width, height) >= 1 and left + width <= size[1] and top + height <= size[0]
     if not inside or any(side % 1 for side in (left, top, width, height)) or size[0] * size[1] > LARGEST_IMAGE_PIXELS:
-        raise InputError(f"{where} covers x {left:g} to {left + width:g}, y {top:g} to {top + height:g}, expected whole pixels "
-                         f"inside the image of {size[1]}x{size[0]}, of at most {LARGEST_IMAGE_PIXELS} pixels")
+        raise InputError(
+            f"{where} covers x {left:g} to {left + width:g}, y {top:g} to {top + height:g}, expected whole pixels "
+            f"inside the image of {size[1]}x{size[0]}, of at most {LARGEST_IMAGE_PIXELS} pixels"
+        )
     runs = [_bounded(text, where=f"{where}: a run length") for text in node.get("rle", "").split(",")]
     if min(runs) < 0 or any(run % 1 for run in runs) or sum(runs) != width * height:
-        raise InputError(f"{where} has run lengths {shown(runs)}, expected whole numbers with the sum {width * height:g}")
+        raise InputError(
+            f"{where} has run lengths {shown(runs)}, expected whole numbers with the sum {width * height:g}"
+        )
     values = np.arange(len(runs), dtype=np.uint8) & 1
     pixels = np.zeros(size, np.uint8)
     pixels[int(top) : int(top + height), int(left) : int(left + width)] = np.repeat(
-        values, np.array(runs, np.int64)).reshape(int(height), int(width))
+        values, np.array(runs, np.int64)
+    ).reshape(int(height), int(width))
     return run_lengths(pixels)
 
 
@@ -156,6 +179,7 @@ def _turn(node: ElementTree.Element, where: str) -> float:
 
 def _turned(corners: list, *, center: tuple[float, float], turn: float) -> list[float]:
     """Return the corners, rotated around the center, as x, y, x, y, .."""
+
     def flat() -> Iterator[float]:
         for x, y in corners:
             right, down = x - center[0], y - center[1]

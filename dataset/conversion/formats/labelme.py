@@ -27,9 +27,9 @@ _WITHOUT_AREA = ("point", "points", "line", "linestrip")
 def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> dict[str, AnnotatedDataSet]:
     """Read a JSON file, or all JSON files in a folder tree.
 
-    Splits are folders named train, val and test if every file is in one, else the split "" has all files. Shapes with the same
-    label and `group_id` are one object, as in labelme's own conversion to COCO. Raises InputError, with file, shape and value,
-    for an invalid file.
+    Splits are folders named train, val and test if every file is in one, else the split "" has all files. Shapes with
+    the same label and `group_id` are one object, as in labelme's own conversion to COCO. Raises InputError, with file,
+    shape and value, for an invalid file.
     """
     path = Path(annotations)
     files = FolderFiles(path if path.is_dir() else path.parent, (".json",))
@@ -47,13 +47,22 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
         with told_with(f"{files.path(name)}:"):
             image, passed_over = _read_image(content, name, images, classes=classes, with_masks=with_masks)
         parts.setdefault(split, []).append(image)
-        noted += [Finding(kind="box", file=str(files.path(name)), reason=f"a {kind} encloses no area: ignored")
-                  for kind in passed_over]
+        noted += [
+            Finding(kind="box", file=str(files.path(name)), reason=f"a {kind} encloses no area: ignored")
+            for kind in passed_over
+        ]
     class_names = classes.class_names(annotations)
-    return {split: AnnotatedDataSet(
-        source=annotations, images=found, class_names=class_names, fingerprint=hasher.hexdigest(),
-        listed_boxes=sum(len(image.objects) for image in found), noted=noted if split == split_of[0] else [])
-        for split, found in parts.items()}
+    return {
+        split: AnnotatedDataSet(
+            source=annotations,
+            images=found,
+            class_names=class_names,
+            fingerprint=hasher.hexdigest(),
+            listed_boxes=sum(len(image.objects) for image in found),
+            noted=noted if split == split_of[0] else [],
+        )
+        for split, found in parts.items()
+    }
 
 
 def _read_image(
@@ -63,8 +72,13 @@ def _read_image(
     if not isinstance(content, dict) or not isinstance(content.get("shapes"), list):
         raise InputError("is not a labelme JSON file: has no list of shapes")
     sides = [content.get("imageHeight"), content.get("imageWidth")]
-    size = None if sides == [None, None] else tuple(
-        whole_number(side, what, least=1) for side, what in zip(sides, ("imageHeight", "imageWidth"), strict=True))
+    size = (
+        None
+        if sides == [None, None]
+        else tuple(
+            whole_number(side, what, least=1) for side, what in zip(sides, ("imageHeight", "imageWidth"), strict=True)
+        )
+    )
     image = AnnotatedImage(image_id=0, file_name=_image_name(content, name, images), size=size)
     outlines: dict[tuple, list[list[float]]] = {}
     passed_over, boxes_only = [], set()
@@ -78,7 +92,11 @@ def _read_image(
                 continue
             category_id = classes.id_of(storable_text(shape.get("label"), "label"))
             group = shape.get("group_id")
-            key = (category_id, "one", index) if group is None else (category_id, "group", whole_number(group, "group_id"))
+            key = (
+                (category_id, "one", index)
+                if group is None
+                else (category_id, "group", whole_number(group, "group_id"))
+            )
             outlines.setdefault(key, []).append(_outline(kind, _points(shape)))
             if kind in ("rectangle", "mask"):
                 boxes_only.add(key)
@@ -87,9 +105,14 @@ def _read_image(
     if with_masks and boxes_only:
         raise InputError("has rectangles, and --include_masks needs outlines")
     for (category_id, *_), polygons in outlines.items():
-        image.objects.append(AnnotatedObject(
-            annotation_id=None, category_id=category_id, box_xywh=box_around([*chain(*polygons)]),
-            segmentation=polygons if with_masks else None))
+        image.objects.append(
+            AnnotatedObject(
+                annotation_id=None,
+                category_id=category_id,
+                box_xywh=box_around([*chain(*polygons)]),
+                segmentation=polygons if with_masks else None,
+            )
+        )
     return image, passed_over
 
 
@@ -124,7 +147,9 @@ def _outline(kind: str, points: list[list[float]]) -> list[float]:
     """Return the outline of the shape as x, y, x, y, .."""
     wanted = {"rectangle": (2, 4), "circle": (2,), "mask": (2,)}.get(kind)
     if (wanted and len(points) not in wanted) or (kind == "polygon" and len(points) < 3):
-        raise InputError(f"is a {kind} of {len(points)} points, expected {' or '.join(map(str, wanted or ('at least 3',)))}")
+        raise InputError(
+            f"is a {kind} of {len(points)} points, expected {' or '.join(map(str, wanted or ('at least 3',)))}"
+        )
     if kind == "circle":
         (x, y), rim = points
         radius = math.dist(points[0], rim)

@@ -41,24 +41,30 @@ def read_voc(
 ) -> AnnotatedDataSet:
     """Read the XML files of a folder, or those that `image_set_file` lists.
 
-    Image ids are the file names if all are distinct integers, else 1, 2, ... in the order of the names. `is_image` returns
-    whether an image exists; by default it looks in `image_folder`. Raises InputError, with the file name, for invalid files, an
-    unknown class, and data without boxes.
+    Image ids are the file names if all are distinct integers, else 1, 2, ... in the order of the names. `is_image`
+    returns whether an image exists; by default it looks in `image_folder`. Raises InputError, with the file name, for
+    invalid files, an unknown class, and data without boxes.
     """
     paths = _annotation_paths(annotations_folder, image_set_file)
     class_names = read_label_map(label_map_file) if label_map_file else _names_in_use(annotations_folder, paths)
     hasher = hashlib.sha256(json.dumps([class_names.to_categories(), ignore_difficult]).encode())
-    by_name = {name: category_id for category_id, name in
-               zip(class_names.category_ids, class_names.names, strict=True)}
+    by_name = {name: category_id for category_id, name in zip(class_names.category_ids, class_names.names, strict=True)}
     images, noted = [], []
     is_image = is_image or (lambda name: os.path.isfile(os.path.join(image_folder, name)))
     for path, image_id in zip(paths, image_ids([path.name for path in paths]), strict=True):
         root = _read_xml(path, hasher)
-        image = AnnotatedImage(image_id=image_id, file_name=_image_name(root, path, is_image),
-                               size=_image_size(root, path))
+        image = AnnotatedImage(
+            image_id=image_id, file_name=_image_name(root, path, is_image), size=_image_size(root, path)
+        )
         if image.size is None:
-            noted.append(Finding(kind="image", file=image.file_name, image_id=image_id,
-                                 reason="the annotation file has no size: taken from the image"))
+            noted.append(
+                Finding(
+                    kind="image",
+                    file=image.file_name,
+                    image_id=image_id,
+                    reason="the annotation file has no size: taken from the image",
+                )
+            )
         for index, node in enumerate(root.findall("object")):
             annotation = _read_object(node, where=f"{path}: object {index}", by_name=by_name)
             if not (annotation.is_difficult and ignore_difficult):
@@ -67,8 +73,14 @@ def read_voc(
     listed_boxes = sum(len(image.objects) for image in images)
     if not listed_boxes:
         raise InputError(f"{annotations_folder}: the {len(paths)} annotation files contain no boxes")
-    return AnnotatedDataSet(source=annotations_folder, images=images, class_names=class_names,
-                            fingerprint=hasher.hexdigest(), listed_boxes=listed_boxes, noted=noted)
+    return AnnotatedDataSet(
+        source=annotations_folder,
+        images=images,
+        class_names=class_names,
+        fingerprint=hasher.hexdigest(),
+        listed_boxes=listed_boxes,
+        noted=noted,
+    )
 
 
 def _annotation_paths(folder: str, image_set_file: str) -> list[Path]:
@@ -94,8 +106,9 @@ def _annotation_paths(folder: str, image_set_file: str) -> list[Path]:
     paths = [Path(folder, f"{stem}.xml") for stem in stems]
     absent = [path for path in paths if not os.path.isfile(path)]  # Path.is_file raises for a name that is too long
     if absent:
-        raise InputError(f"{image_set_file}: {len(absent)} of {len(paths)} images have no annotation file, "
-                         f"such as {absent[0]}")
+        raise InputError(
+            f"{image_set_file}: {len(absent)} of {len(paths)} images have no annotation file, such as {absent[0]}"
+        )
     return paths
 
 
@@ -133,8 +146,9 @@ def _image_size(root: ElementTree.Element, path: Path) -> tuple[int, int] | None
     texts = [_text(root, f"size/{side}") for side in ("height", "width")]
     if not any(texts):
         return None
-    height, width = (number_in_text(text, where=f"{path}: its {side}")
-                     for side, text in zip(("height", "width"), texts, strict=True))
+    height, width = (
+        number_in_text(text, where=f"{path}: its {side}") for side, text in zip(("height", "width"), texts, strict=True)
+    )
     if height == 0 and width == 0:
         return None
     if height != int(height) or width != int(width) or height < 1 or width < 1:
@@ -149,11 +163,16 @@ def _read_object(node: ElementTree.Element, *, where: str, by_name: dict[str, in
     where = f"{where} ({shown(name)[1:-1]})"
     if node.find("bndbox") is None:
         raise InputError(f"{where} has no bndbox")
-    left, top, right, bottom = (number_in_text(_text(node, f"bndbox/{side}"), where=f"{where}: {side}")
-                                for side in ("xmin", "ymin", "xmax", "ymax"))
-    return AnnotatedObject(annotation_id=None, category_id=by_name[name],
-                           box_xywh=(left, top, right - left, bottom - top),
-                           is_difficult=_text(node, "difficult") not in ("", "0"))
+    left, top, right, bottom = (
+        number_in_text(_text(node, f"bndbox/{side}"), where=f"{where}: {side}")
+        for side in ("xmin", "ymin", "xmax", "ymax")
+    )
+    return AnnotatedObject(
+        annotation_id=None,
+        category_id=by_name[name],
+        box_xywh=(left, top, right - left, bottom - top),
+        is_difficult=_text(node, "difficult") not in ("", "0"),
+    )
 
 
 def _names_in_use(folder: str, paths: Iterable[Path]) -> ClassNames:
@@ -161,8 +180,11 @@ def _names_in_use(folder: str, paths: Iterable[Path]) -> ClassNames:
 
     All files of the folder are read, including those outside the image set, so that all image sets have the same ids.
     """
-    used = {_text(node, "name") for path in sorted({*_xml_files(folder), *paths})
-            for node in _read_xml(path).findall("object")}
+    used = {
+        _text(node, "name")
+        for path in sorted({*_xml_files(folder), *paths})
+        for node in _read_xml(path).findall("object")
+    }
     if "" in used:
         raise InputError(f"{folder}: objects without a name")
     with told_with(f"{folder}:"):

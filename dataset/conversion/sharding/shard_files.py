@@ -30,7 +30,9 @@ def standing_shards(output_prefix: str) -> dict[int, Path]:
     prefix = Path(output_prefix)
     pattern = re.compile(re.escape(prefix.name) + r"-\d{5}-of-(?P<total>\d{5})(\.tfrecord)?")
     names = sorted(os.listdir(prefix.parent)) if os.path.isdir(prefix.parent) else []
-    return {int(match["total"]): prefix.with_name(name) for name in reversed(names) if (match := pattern.fullmatch(name))}
+    return {
+        int(match["total"]): prefix.with_name(name) for name in reversed(names) if (match := pattern.fullmatch(name))
+    }
 
 
 def refuse_other_shards(config: ConversionConfig) -> None:
@@ -40,7 +42,8 @@ def refuse_other_shards(config: ConversionConfig) -> None:
             raise InputError(
                 f"{path} is left from a conversion into {total} shards; readers of {Path(config.output_prefix).name}-* "
                 f"would mix it with the new {config.num_shards}: delete those shards or choose another "
-                "--output_file_prefix")
+                "--output_file_prefix"
+            )
 
 
 def remove_leftovers(config: ConversionConfig) -> None:

@@ -37,8 +37,10 @@ def convert_shards(tasks: list[ShardTask], *, processes: int) -> None:
     if processes == 1:
         _start_tensorflow()  # takes seconds; no work has started, so signals need not be deferred
     total = sum(len(task.images) for task in tasks)
-    with (Progress("convert", total=total, noun="image", patient=True) as progress,
-          PutOffSignals(at_the_second=_forget_children) as signals):
+    with (
+        Progress("convert", total=total, noun="image", patient=True) as progress,
+        PutOffSignals(at_the_second=_forget_children) as signals,
+    ):
         if processes == 1:
             _convert_here(tasks, progress, signals)
         else:
@@ -86,8 +88,9 @@ def _convert_in_processes(
                     future.result()
     except BrokenProcessPool as error:
         signals.check(seconds=_SECONDS_OF_A_GROUP)
-        raise InputError(f"a worker process died (killed or out of memory); {CONTINUE}, if needed with a "
-                         "smaller --num_threads") from error
+        raise InputError(
+            f"a worker process died (killed or out of memory); {CONTINUE}, if needed with a smaller --num_threads"
+        ) from error
     finally:
         for task in tasks:
             task.partial_path.unlink(missing_ok=True)
@@ -97,8 +100,9 @@ def _convert_in_processes(
 def _worker_processes(processes: int, done: Any) -> Iterator[ProcessPoolExecutor]:
     """Provide worker processes that end with the block; after an error they are killed."""
     strangers = set(multiprocessing.active_children())
-    executor = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker,
-                                   initargs=(done,))
+    executor = ProcessPoolExecutor(
+        processes, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker, initargs=(done,)
+    )
     try:
         yield executor
     except BaseException:

@@ -42,8 +42,8 @@ CONVERTER_VERSION = 4  # incremented when the same input gives different records
 def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[str], None] = print) -> Report:
     """Write records, class names and report of a data set.
 
-    Raises InputError if input is rejected, too many images or boxes would be skipped, or writing fails, and Interrupted for
-    SIGINT or SIGTERM. In both cases no new shard has its final name, unless the signal arrived during publication.
+    Raises InputError if input is rejected, too many images or boxes would be skipped, or writing fails, and Interrupted
+    for SIGINT or SIGTERM. In both cases no new shard has its final name, unless the signal arrived during publication.
     """
     stats = _file_stats(data.images, config.image_folder)
     _check_what_is_known(data, stats, config)
@@ -55,16 +55,24 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[
             tasks = _shard_tasks(data, stats, config)
             with PutOffSignals():
                 _announce(data, tasks, config, say=say)
-            convert_shards([task for index, task in enumerate(tasks) if not is_finished(task, config.shard_path(index))],
-                           processes=config.processes)
+            convert_shards(
+                [task for index, task in enumerate(tasks) if not is_finished(task, config.shard_path(index))],
+                processes=config.processes,
+            )
             states = [json.loads(task.state_path.read_text(encoding="utf-8")) for task in tasks]
             report = Report(skipped=list(data.skipped), noted=list(data.noted))
             for state in states:
                 report.add(Report.from_json(state["report"]))
-            check_fractions(report, listed_images=len(data.images), listed_boxes=data.listed_boxes,
-                            max_bad_fraction=config.max_bad_fraction)
+            check_fractions(
+                report,
+                listed_images=len(data.images),
+                listed_boxes=data.listed_boxes,
+                max_bad_fraction=config.max_bad_fraction,
+            )
             with PutOffSignals():  # otherwise only some shards could get their final names
-                _publish(data, report, tasks, config=config, kept=[entry for state in states for entry in state["kept"]])
+                _publish(
+                    data, report, tasks, config=config, kept=[entry for state in states for entry in state["kept"]]
+                )
     except OSError as error:
         place, reason = error.filename or f"{config.output_prefix}-*", error.strerror or error
         raise InputError(f"cannot write {place}: {reason}; {CONTINUE}") from error
@@ -81,21 +89,36 @@ def _file_stats(images: Sequence[AnnotatedImage], folder: str) -> np.ndarray:
     return stats
 
 
-def _check_what_is_known(
-    data: AnnotatedDataSet, stats: np.ndarray, config: ConversionConfig
-) -> None:
+def _check_what_is_known(data: AnnotatedDataSet, stats: np.ndarray, config: ConversionConfig) -> None:
     """Raise InputError early for errors that would otherwise appear only after hours of conversion."""
     absent = [data.images[number] for number in np.flatnonzero(stats[:, 0] < 0).tolist()]
     if len(absent) == len(data.images):
-        raise InputError(f"{config.image_folder}: none of the {len(absent)} images of {data.source} is in this folder, "
-                         f"such as {absent[0].file_name}")
+        raise InputError(
+            f"{config.image_folder}: none of the {len(absent)} images of {data.source} is in this folder, "
+            f"such as {absent[0].file_name}"
+        )
     preview = Report(
         images=len(data.images) - len(absent),
         boxes_of_skipped_images=sum(len(image.objects) for image in absent),
-        skipped=[*data.skipped, *(Finding(kind="image", file=image.file_name, image_id=image.image_id,
-                                          reason=f"no such file in {config.image_folder}") for image in absent)])
-    check_fractions(preview, listed_images=len(data.images), listed_boxes=data.listed_boxes,
-                    max_bad_fraction=config.max_bad_fraction)
+        skipped=[
+            *data.skipped,
+            *(
+                Finding(
+                    kind="image",
+                    file=image.file_name,
+                    image_id=image.image_id,
+                    reason=f"no such file in {config.image_folder}",
+                )
+                for image in absent
+            ),
+        ],
+    )
+    check_fractions(
+        preview,
+        listed_images=len(data.images),
+        listed_boxes=data.listed_boxes,
+        max_bad_fraction=config.max_bad_fraction,
+    )
 
 
 def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str, Any]:
@@ -110,25 +133,32 @@ def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str,
     }
 
 
-def _shard_tasks(
-    data: AnnotatedDataSet, stats: np.ndarray, config: ConversionConfig
-) -> list[ShardTask]:
+def _shard_tasks(data: AnnotatedDataSet, stats: np.ndarray, config: ConversionConfig) -> list[ShardTask]:
     """Return the task of each shard, including complete ones; image i belongs to shard i mod num_shards."""
     names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True)) if data.class_names else {}
     settings = _job_settings(data, config)
     tasks = []
     for index in range(config.num_shards):
         images = data.images[index :: config.num_shards]
-        made_from = json.dumps([settings, [image.file_name for image in images], stats[index :: config.num_shards].tolist()])
+        made_from = json.dumps(
+            [settings, [image.file_name for image in images], stats[index :: config.num_shards].tolist()]
+        )
         path = config.shard_path(index)
-        tasks.append(ShardTask(
-            images=images, source=data.source, image_folder=config.image_folder, category_names=names,
-            include_masks=config.include_masks, keep_annotations=config.keep_annotations,
-            keep_images_of_refused_boxes=config.keep_images_of_refused_boxes,
-            fingerprint=hashlib.sha256(made_from.encode()).hexdigest(),
-            partial_path=path.with_name(f".{path.name}.partial"),
-            finished_path=path.with_name(f".{path.name}.finished"),
-            state_path=config.state_folder / f"{index:05d}-of-{config.num_shards:05d}.json"))
+        tasks.append(
+            ShardTask(
+                images=images,
+                source=data.source,
+                image_folder=config.image_folder,
+                category_names=names,
+                include_masks=config.include_masks,
+                keep_annotations=config.keep_annotations,
+                keep_images_of_refused_boxes=config.keep_images_of_refused_boxes,
+                fingerprint=hashlib.sha256(made_from.encode()).hexdigest(),
+                partial_path=path.with_name(f".{path.name}.partial"),
+                finished_path=path.with_name(f".{path.name}.finished"),
+                state_path=config.state_folder / f"{index:05d}-of-{config.num_shards:05d}.json",
+            )
+        )
     return tasks
 
 
@@ -147,8 +177,10 @@ def _announce(
     elif config.shard_path(0).exists():
         say(f"replacing the existing shards {config.output_prefix}-*, whose source is unknown")
     if config.num_shards > len(data.images):
-        say(f"{config.num_shards - len(data.images)} of {config.num_shards} shards will be empty, because there are "
-            f"{len(data.images)} images; readers ignore empty shards")
+        say(
+            f"{config.num_shards - len(data.images)} of {config.num_shards} shards will be empty, because there are "
+            f"{len(data.images)} images; readers ignore empty shards"
+        )
     write_text(job_path, json.dumps(settings, indent=1) + "\n")
 
 
@@ -168,8 +200,11 @@ def _publish(
     if config.keep_annotations:
         write_text(config.beside(".instances.json"), json.dumps(_coco_content(kept, categories)))
     content = readable_report(report, data.class_names)
-    content["made_from"] = {"source": data.source, **_job_settings(data, config),
-                            "--max_bad_fraction": config.max_bad_fraction}
+    content["made_from"] = {
+        "source": data.source,
+        **_job_settings(data, config),
+        "--max_bad_fraction": config.max_bad_fraction,
+    }
     write_text(report_path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -11,11 +11,16 @@ from model.heads import HeadConfig
 
 
 def build_detector(
-    hparams: EfficientDetHyperparameters, *, num_classes: int, precision: str = "float32", backbone_weights: str | None = None
+    hparams: EfficientDetHyperparameters,
+    *,
+    num_classes: int,
+    precision: str = "float32",
+    backbone_weights: str | None = None,
 ) -> DenseDetector:
     """Build a detector with random weights, or with `backbone_weights` in the backbone (see `build_backbone`)."""
-    network = build_efficientdet(network_config(hparams, num_classes=num_classes), precision=precision,
-                                 backbone_weights=backbone_weights)
+    network = build_efficientdet(
+        network_config(hparams, num_classes=num_classes), precision=precision, backbone_weights=backbone_weights
+    )
     if not hparams.is_training_bn:
         for layer in network.layers:
             if isinstance(layer, BatchNormalization):
@@ -31,13 +36,26 @@ def network_config(hparams: EfficientDetHyperparameters, *, num_classes: int) ->
         image_size=hparams.input_size,
         num_classes=num_classes,
         bifpn=BifpnConfig(
-            filters=hparams.fpn_num_filters, cells=hparams.fpn_cell_repeats, min_level=hparams.min_level,
-            max_level=hparams.max_level, weight_method=hparams.fpn_weight_method, fusion_relu=hparams.fusion_relu,
-            half_pixel_upsampling=hparams.half_pixel_upsampling, activation=activation, separable_conv=hparams.separable_conv,
+            filters=hparams.fpn_num_filters,
+            cells=hparams.fpn_cell_repeats,
+            min_level=hparams.min_level,
+            max_level=hparams.max_level,
+            weight_method=hparams.fpn_weight_method,
+            fusion_relu=hparams.fusion_relu,
+            half_pixel_upsampling=hparams.half_pixel_upsampling,
+            activation=activation,
+            separable_conv=hparams.separable_conv,
             apply_bn_for_resampling=hparams.apply_bn_for_resampling,
-            conv_after_downsample=hparams.conv_after_downsample, conv_bn_act_pattern=hparams.conv_bn_act_pattern),
-        head=HeadConfig(filters=hparams.fpn_num_filters, depth=hparams.box_class_repeats, min_level=hparams.min_level,
-                        activation=activation, separable_conv=hparams.separable_conv),
+            conv_after_downsample=hparams.conv_after_downsample,
+            conv_bn_act_pattern=hparams.conv_bn_act_pattern,
+        ),
+        head=HeadConfig(
+            filters=hparams.fpn_num_filters,
+            depth=hparams.box_class_repeats,
+            min_level=hparams.min_level,
+            activation=activation,
+            separable_conv=hparams.separable_conv,
+        ),
         anchors=anchor_config(hparams),
         survival_prob=hparams.survival_prob,
     )
@@ -49,9 +67,15 @@ def detector_config(hparams: EfficientDetHyperparameters) -> DenseDetectorConfig
         image_size=hparams.input_size,
         anchors=anchor_config(hparams),
         losses=LossConfig(
-            alpha=hparams.alpha, gamma=hparams.gamma, label_smoothing=hparams.label_smoothing, delta=hparams.delta,
-            box_loss_weight=hparams.box_loss_weight, iou_loss_type=hparams.iou_loss_type,
-            iou_loss_weight=hparams.iou_loss_weight, weight_decay=hparams.decays_in_loss),
+            alpha=hparams.alpha,
+            gamma=hparams.gamma,
+            label_smoothing=hparams.label_smoothing,
+            delta=hparams.delta,
+            box_loss_weight=hparams.box_loss_weight,
+            iou_loss_type=hparams.iou_loss_type,
+            iou_loss_weight=hparams.iou_loss_weight,
+            weight_decay=hparams.decays_in_loss,
+        ),
         suppression=suppression_config(hparams.nms_configs),
         normalizations=hparams.normalizations,
     )

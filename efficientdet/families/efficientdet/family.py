@@ -28,8 +28,14 @@ class EfficientDetFamily(Family):
     backbone_conventions = ("normalizations", "act_type")
     coco_class_rows: ClassVar = {90: 0, 91: 0}
 
-    def build(self, hparams: EfficientDetHyperparameters, *, num_classes: int, precision: str = "float32",
-              backbone_weights: str | None = None) -> "DenseDetector":
+    def build(
+        self,
+        hparams: EfficientDetHyperparameters,
+        *,
+        num_classes: int,
+        precision: str = "float32",
+        backbone_weights: str | None = None,
+    ) -> "DenseDetector":
         from efficientdet.families.efficientdet.build import build_detector
 
         return build_detector(hparams, num_classes=num_classes, precision=precision, backbone_weights=backbone_weights)
@@ -75,7 +81,9 @@ class EfficientDetFamily(Family):
     def count_classes(self, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
         return published_weights.count_classes(arrays, shapes)
 
-    def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    def with_class_rows(
+        self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, np.ndarray]:
         return published_weights.with_class_rows(arrays, rows, shapes)
 
 

@@ -26,9 +26,16 @@ from program_support.errors import InputError
 
 SQUARE_ROOT_TWO = ((1.0, 1.0), (math.sqrt(2.0), math.sqrt(0.5)), (math.sqrt(0.5), math.sqrt(2.0)))
 ACTIVATIONS = {  # the reference's names -> Keras's
-    "silu": "silu", "swish": "silu", "swish_native": "silu", "hswish": "hard_silu", "relu": "relu", "relu6": "relu6",
-    "mish": "mish", "identity": "linear",
+    "silu": "silu",
+    "swish": "silu",
+    "swish_native": "silu",
+    "hswish": "hard_silu",
+    "relu": "relu",
+    "relu6": "relu6",
+    "mish": "mish",
+    "identity": "linear",
 }
+
 
 @dataclass(frozen=True, kw_only=True)
 class EfficientDetHyperparameters(Hyperparameters):
@@ -36,8 +43,12 @@ class EfficientDetHyperparameters(Hyperparameters):
 
     GONE: ClassVar[dict[str, Gone]] = GONE
     RESOLVED: ClassVar[dict[tuple[str, Any], Any]] = {
-        ("fpn_weight_method", None): "fastattn", ("loss_scale", None): 2.0**15, ("max_nms_inputs", 0): 5000,
-        ("lr_decay_method", None): "cosine", ("first_lr_drop_epoch", None): 200.0, ("second_lr_drop_epoch", None): 250.0,
+        ("fpn_weight_method", None): "fastattn",
+        ("loss_scale", None): 2.0**15,
+        ("max_nms_inputs", 0): 5000,
+        ("lr_decay_method", None): "cosine",
+        ("first_lr_drop_epoch", None): 200.0,
+        ("second_lr_drop_epoch", None): 250.0,
     }
 
     model_name: str = "efficientdet-d0"
@@ -85,8 +96,12 @@ class EfficientDetHyperparameters(Hyperparameters):
 def normalized_aspect_ratios(aspect_ratios: Any) -> tuple[tuple[float, float], ...]:
     """Return pairs (width factor, height factor); a single ratio r becomes (sqrt(r), 1 / sqrt(r))."""
     try:
-        pairs = tuple((math.sqrt(ratio), 1 / math.sqrt(ratio)) if isinstance(ratio, int | float)
-                      else (float(ratio[0]), float(ratio[1])) for ratio in aspect_ratios)
+        pairs = tuple(
+            (math.sqrt(ratio), 1 / math.sqrt(ratio))
+            if isinstance(ratio, int | float)
+            else (float(ratio[0]), float(ratio[1]))
+            for ratio in aspect_ratios
+        )
     except (TypeError, ValueError, LookupError, ZeroDivisionError):
         pairs = ()
     if not pairs or not all(0 < factor < math.inf for pair in pairs for factor in pair):
@@ -96,5 +111,10 @@ def normalized_aspect_ratios(aspect_ratios: Any) -> tuple[tuple[float, float], .
 
 def anchor_config(hparams: EfficientDetHyperparameters) -> AnchorConfig:
     """Return the configuration of the anchors."""
-    return AnchorConfig(min_level=hparams.min_level, max_level=hparams.max_level, num_scales=hparams.num_scales,
-                        aspect_ratios=normalized_aspect_ratios(hparams.aspect_ratios), anchor_scale=hparams.anchor_scale)
+    return AnchorConfig(
+        min_level=hparams.min_level,
+        max_level=hparams.max_level,
+        num_scales=hparams.num_scales,
+        aspect_ratios=normalized_aspect_ratios(hparams.aspect_ratios),
+        anchor_scale=hparams.anchor_scale,
+    )

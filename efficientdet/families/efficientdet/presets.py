@@ -7,8 +7,12 @@ BACKBONES = tuple(f"efficientnet-b{number}" for number in range(8))
 
 def _preset(backbone: int, image_size: int, filters: int, cells: int, head_depth: int, **others) -> dict:
     return {
-        "backbone_name": BACKBONES[backbone], "image_size": image_size, "fpn_num_filters": filters,
-        "fpn_cell_repeats": cells, "box_class_repeats": head_depth, **others,
+        "backbone_name": BACKBONES[backbone],
+        "image_size": image_size,
+        "fpn_num_filters": filters,
+        "fpn_cell_repeats": cells,
+        "box_class_repeats": head_depth,
+        **others,
     }
 
 
@@ -25,21 +29,41 @@ PRESETS = {
 }
 
 _GOOGLE = "https://storage.googleapis.com/cloud-tpu-checkpoints/efficientdet/coco2"
-_AP = {"d0": "34.3", "d1": "40.2", "d2": "43.5", "d3": "46.8", "d4": "49.3", "d5": "51.2", "d6": "52.1", "d7": "53.4",
-       "d7x": "54.4"}  # on val2017, google/automl's README
+_AP = {
+    "d0": "34.3",
+    "d1": "40.2",
+    "d2": "43.5",
+    "d3": "46.8",
+    "d4": "49.3",
+    "d5": "51.2",
+    "d6": "52.1",
+    "d7": "53.4",
+    "d7x": "54.4",
+}  # on val2017, google/automl's README
 PUBLISHED_FILES = {
-    f"efficientdet-{size}": PublishedFile(f"efficientdet-{size}.tar.gz", None, "EfficientDet of COCO", f"box AP {ap}", _GOOGLE)
-    for size, ap in _AP.items()}
+    f"efficientdet-{size}": PublishedFile(
+        f"efficientdet-{size}.tar.gz", None, "EfficientDet of COCO", f"box AP {ap}", _GOOGLE
+    )
+    for size, ap in _AP.items()
+}
 
 # Activations per input pixel of each network with 90 classes (test_memory.py counts them).
 NUMBERS_PER_PIXEL = {
-    "efficientdet-d0": 599, "efficientdet-d1": 817, "efficientdet-d2": 886, "efficientdet-d3": 1210,
-    "efficientdet-d4": 1608, "efficientdet-d5": 2156, "efficientdet-d6": 2862, "efficientdet-d7": 2862,
+    "efficientdet-d0": 599,
+    "efficientdet-d1": 817,
+    "efficientdet-d2": 886,
+    "efficientdet-d3": 1210,
+    "efficientdet-d4": 1608,
+    "efficientdet-d5": 2156,
+    "efficientdet-d6": 2862,
+    "efficientdet-d7": 2862,
     "efficientdet-d7x": 3585,
 }
 
 # Conventions in which NVIDIA's networks differ from google/automl's; imported checkpoints of NVIDIA need them.
 NVIDIA_CONVENTIONS = {
-    "aspect_ratios": ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), "normalizations": 2, "fusion_relu": False,
+    "aspect_ratios": ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)),
+    "normalizations": 2,
+    "fusion_relu": False,
     "half_pixel_upsampling": True,
 }

@@ -1,7 +1,7 @@
 """Translation of the weights of published checkpoints to the names of this project.
 
-The names are those of google/automl's name-based checkpoints, which need no translation. NVIDIA's object-based checkpoints
-number their layers; this module maps the numbers to names.
+The names are those of google/automl's name-based checkpoints, which need no translation. NVIDIA's object-based
+checkpoints number their layers; this module maps the numbers to names.
 """
 
 import re
@@ -20,9 +20,9 @@ _CLASS_BIAS, _BOX_BIAS = "class_net/class-predict/bias", "box_net/box-predict/bi
 def from_nvidia(arrays: Mapping[str, np.ndarray], names: Iterable[str], *, min_level: int = 3) -> dict[str, np.ndarray]:
     """Rename the arrays of NVIDIA's object-based checkpoint and drop those of the optimizer.
 
-    `names` are the names of the model's weights in the order of its layers, in which NVIDIA's backbone numbers them. The main
-    values are used: in an `emackpt-N` these are the averaged weights. An array without a counterpart keeps its name, and
-    `check_against` reports it. A SavedModel of a classifier is a backbone.
+    `names` are the names of the model's weights in the order of its layers, in which NVIDIA's backbone numbers them.
+    The main values are used: in an `emackpt-N` these are the averaged weights. An array without a counterpart keeps its
+    name, and `check_against` reports it. A SavedModel of a classifier is a backbone.
     """
     ours = {theirs: name for name, theirs in _nvidia_names(names, min_level=min_level).items()}
     root = "backbone/" if is_classifier(arrays) else ""

@@ -38,7 +38,9 @@ class MaskRcnnFamily(TorchFamily):
     backbone_conventions = ("batch_norm_epsilon",)
     coco_class_rows: ClassVar = {_COCO_ROWS - 1: 0}
 
-    def build_detector(self, hparams: MaskRcnnHyperparameters, *, num_classes: int, precision: str) -> "TwoStageDetector":
+    def build_detector(
+        self, hparams: MaskRcnnHyperparameters, *, num_classes: int, precision: str
+    ) -> "TwoStageDetector":
         from efficientdet.families.mask_rcnn.build import build_detector
 
         return build_detector(hparams, num_classes=num_classes, precision=precision)
@@ -77,7 +79,9 @@ class MaskRcnnFamily(TorchFamily):
     def our_module(self, name: str) -> str:
         """Return a weight's name as in older versions of torchvision, which this project uses."""
         name = re.sub(r"^rpn\.head\.conv\.0\.0\.", "rpn.head.conv.", pyramid_module(name))
-        return re.sub(r"^(roi_heads\.mask_head\.)(\d)\.0\.", lambda found: f"{found[1]}mask_fcn{int(found[2]) + 1}.", name)
+        return re.sub(
+            r"^(roi_heads\.mask_head\.)(\d)\.0\.", lambda found: f"{found[1]}mask_fcn{int(found[2]) + 1}.", name
+        )
 
     def our_layout(self, name: str, array: np.ndarray) -> np.ndarray:
         """Reorder offsets to y first, and the flattened features of a region to channels last."""
@@ -95,7 +99,9 @@ class MaskRcnnFamily(TorchFamily):
         bias = arrays.get("roi_heads/box_predictor/cls_score/bias")
         return None if bias is None else len(bias) - 1
 
-    def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    def with_class_rows(
+        self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, np.ndarray]:
         """Select classes on the last axis, whose order is background, classes; for boxes (class, coordinate)."""
         kept = [0, *(row + 1 for row in rows)]
 
@@ -103,7 +109,9 @@ class MaskRcnnFamily(TorchFamily):
             values = 4 if name.startswith(_BOX_PREDICTORS) else 1
             return array.reshape(*array.shape[:-1], -1, values)[..., kept, :].reshape(*array.shape[:-1], -1)
 
-        return {name: of_kept(name, array) if self.is_class_predictor(name) else array for name, array in arrays.items()}
+        return {
+            name: of_kept(name, array) if self.is_class_predictor(name) else array for name, array in arrays.items()
+        }
 
 
 FAMILY = MaskRcnnFamily()

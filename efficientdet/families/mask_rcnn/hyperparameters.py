@@ -63,7 +63,7 @@ class MaskRcnnHyperparameters(Hyperparameters):
 
 
 def anchor_levels(
-    hparams: MaskRcnnHyperparameters
+    hparams: MaskRcnnHyperparameters,
 ) -> Callable[[tuple[int, int], Sequence[tuple[int, int]]], Sequence[AnchorLevel]]:
     """Return the function from image size and cells (rows, columns) per level to the anchors of P2 to P6."""
     if hparams.conventions == "dle":

@@ -5,21 +5,36 @@ from dataclasses import replace
 from efficientdet.families.nms_configs import NmsConfigs
 from efficientdet.families.published_files import torchvision_file
 
-BACKBONES = {"mask-rcnn-resnet18": "resnet18", "mask-rcnn-resnet34": "resnet34", "mask-rcnn-resnet50": "resnet50",
-             "mask-rcnn-resnext50": "resnext50_32x4d"}
+BACKBONES = {
+    "mask-rcnn-resnet18": "resnet18",
+    "mask-rcnn-resnet34": "resnet34",
+    "mask-rcnn-resnet50": "resnet50",
+    "mask-rcnn-resnext50": "resnext50_32x4d",
+}
 # As in torchvision.
 NMS_CONFIGS = NmsConfigs(method="hard", iou_thresh=0.5, score_thresh=0.05, max_nms_inputs=2000, max_output_size=100)
-# Hyperparameters in which NVIDIA's TensorFlow 2 program (DeepLearningExamples, TensorFlow2/Segmentation/MaskRCNN) differs from
-# torchvision. `conventions` selects the other differences (`build.py`).
-DLE = {"conventions": "dle", "training_proposals": 1000, "region_box_beta": 1.0, "decayed_weights": "kernels",
-       "nms_configs": replace(NMS_CONFIGS, score_thresh=0.0), "lr_warmup_epoch": 0.3, "lr_warmup_least_steps": 0,
-       "second_lr_drop_epoch": 10.0}
-PRESETS = ({model: {"backbone_name": backbone} for model, backbone in BACKBONES.items()}
-           | {f"{model}-dle": {"backbone_name": backbone, **DLE} for model, backbone in BACKBONES.items()})
-PUBLISHED_FILES = {"maskrcnn_resnet50_fpn_coco": torchvision_file(
-    "maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth", 169.84, "Mask R-CNN of COCO", "box AP 37.9, mask AP 34.6")}
+# Hyperparameters in which NVIDIA's TensorFlow 2 program (DeepLearningExamples, TensorFlow2/Segmentation/MaskRCNN)
+# differs from torchvision. `conventions` selects the other differences (`build.py`).
+DLE = {
+    "conventions": "dle",
+    "training_proposals": 1000,
+    "region_box_beta": 1.0,
+    "decayed_weights": "kernels",
+    "nms_configs": replace(NMS_CONFIGS, score_thresh=0.0),
+    "lr_warmup_epoch": 0.3,
+    "lr_warmup_least_steps": 0,
+    "second_lr_drop_epoch": 10.0,
+}
+PRESETS = {model: {"backbone_name": backbone} for model, backbone in BACKBONES.items()} | {
+    f"{model}-dle": {"backbone_name": backbone, **DLE} for model, backbone in BACKBONES.items()
+}
+PUBLISHED_FILES = {
+    "maskrcnn_resnet50_fpn_coco": torchvision_file(
+        "maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth", 169.84, "Mask R-CNN of COCO", "box AP 37.9, mask AP 34.6"
+    )
+}
 
-# Activations per input pixel of the first stage (test_memory.py counts them), and of the second stage per region and per mask,
-# with 90 classes.
+# Activations per input pixel of the first stage (test_memory.py counts them), and of the second stage per region and
+# per mask, with 90 classes.
 NUMBERS_PER_PIXEL = {"resnet18": 324, "resnet34": 412, "resnet50": 916, "resnext50_32x4d": 1127}
 NUMBERS_PER_REGION, NUMBERS_PER_MASK = 27_600, 523_000

@@ -14,20 +14,41 @@ from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, FasterRcnnBox
 def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, precision: str = "float32") -> DenseDetector:
     """Build a detector with random weights."""
     image_size = resize_rule(hparams).size
-    network, cells = build_retinanet(RetinaNetConfig(
-        backbone=hparams.backbone_name, image_size=image_size, num_classes=num_classes,
-        anchors_per_cell=RETINANET_SCALES * len(hparams.aspect_ratios), epsilon=hparams.batch_norm_epsilon,
-        trainable_stages=hparams.trainable_backbone_stages, trains_batch_norm=hparams.is_training_bn,
-        head_kernel_stddev=hparams.head_kernel_stddev), precision=precision)
-    return DenseDetector(network, DenseDetectorConfig(
-        image_size=image_size,
-        anchors=anchor_levels(hparams, image_size, cells),
-        assigner=IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties"),
-        losses=LossConfig(alpha=hparams.alpha, gamma=hparams.gamma, box_loss="l1", box_loss_weight=1.0,
-                          normalizer="positives of each image", weight_decay=hparams.decays_in_loss),
-        suppression=suppression_config(
-            hparams.nms_configs, candidates_per_level=hparams.candidates_per_level, clip=True,
-            box_coder=FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE))))
+    network, cells = build_retinanet(
+        RetinaNetConfig(
+            backbone=hparams.backbone_name,
+            image_size=image_size,
+            num_classes=num_classes,
+            anchors_per_cell=RETINANET_SCALES * len(hparams.aspect_ratios),
+            epsilon=hparams.batch_norm_epsilon,
+            trainable_stages=hparams.trainable_backbone_stages,
+            trains_batch_norm=hparams.is_training_bn,
+            head_kernel_stddev=hparams.head_kernel_stddev,
+        ),
+        precision=precision,
+    )
+    return DenseDetector(
+        network,
+        DenseDetectorConfig(
+            image_size=image_size,
+            anchors=anchor_levels(hparams, image_size, cells),
+            assigner=IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties"),
+            losses=LossConfig(
+                alpha=hparams.alpha,
+                gamma=hparams.gamma,
+                box_loss="l1",
+                box_loss_weight=1.0,
+                normalizer="positives of each image",
+                weight_decay=hparams.decays_in_loss,
+            ),
+            suppression=suppression_config(
+                hparams.nms_configs,
+                candidates_per_level=hparams.candidates_per_level,
+                clip=True,
+                box_coder=FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE),
+            ),
+        ),
+    )
 
 
 def resize_rule(hparams: RetinaNetHyperparameters) -> ResizeRule:

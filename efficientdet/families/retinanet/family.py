@@ -72,8 +72,9 @@ class RetinaNetFamily(TorchFamily):
         """
         version = version_of(ruleset) if ruleset else _FIRST_RULES
         if version < _FIRST_RULES:
-            raise InputError(f"--mlperf_ruleset={ruleset}: has no RetinaNet benchmark (its ssd is SSD300); "
-                             "expected 2.0.0 or later")
+            raise InputError(
+                f"--mlperf_ruleset={ruleset}: has no RetinaNet benchmark (its ssd is SSD300); expected 2.0.0 or later"
+            )
         return "retinanet" if version >= _RENAMING_RULES else "ssd"
 
     def mlperf_tensors(self, names: Iterable[str]) -> list[str]:
@@ -94,7 +95,9 @@ class RetinaNetFamily(TorchFamily):
 
     def our_module(self, name: str) -> str:
         """Return a weight's name as in MLPerf and older versions of torchvision, which this project uses."""
-        return re.sub(r"^(head\.\w+\.conv)\.(\d)\.0\.", lambda found: f"{found[1]}.{2 * int(found[2])}.", pyramid_module(name))
+        return re.sub(
+            r"^(head\.\w+\.conv)\.(\d)\.0\.", lambda found: f"{found[1]}.{2 * int(found[2])}.", pyramid_module(name)
+        )
 
     def our_layout(self, name: str, array: np.ndarray) -> np.ndarray:
         """Reorder offsets to y first."""
@@ -109,11 +112,17 @@ class RetinaNetFamily(TorchFamily):
         bias, anchors = arrays.get(f"{_CLASS_PREDICTOR}bias"), _anchors_per_cell(arrays)
         return None if bias is None or not anchors or len(bias) % anchors else len(bias) // anchors
 
-    def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    def with_class_rows(
+        self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, np.ndarray]:
         """Select classes in the class predictor, whose last axis is (anchor, class)."""
         anchors = _anchors_per_cell(arrays)
-        return {name: array.reshape(*array.shape[:-1], anchors, -1)[..., rows].reshape(*array.shape[:-1], -1)
-                if self.is_class_predictor(name) else array for name, array in arrays.items()}
+        return {
+            name: array.reshape(*array.shape[:-1], anchors, -1)[..., rows].reshape(*array.shape[:-1], -1)
+            if self.is_class_predictor(name)
+            else array
+            for name, array in arrays.items()
+        }
 
 
 def _anchors_per_cell(arrays: Arrays) -> int:

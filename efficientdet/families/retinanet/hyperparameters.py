@@ -10,12 +10,26 @@ from efficientdet.families.nms_configs import NmsConfigs
 from efficientdet.families.retinanet.presets import BACKBONES
 from object_detection.geometry.anchor_conventions import retinanet_sizes, rounded_levels
 from object_detection.geometry.anchor_grid import AnchorLevel
-from program_support.checked_fields import Count, InsideZeroToOne, Limit, NonNegative, Positive, at_least, between, one_of
+from program_support.checked_fields import (
+    Count,
+    InsideZeroToOne,
+    Limit,
+    NonNegative,
+    Positive,
+    at_least,
+    between,
+    one_of,
+)
 
 RATE = 1e-4
-_RATIOS = Limit(lambda value: isinstance(value, tuple | list) and len(value) > 0
-                and all(isinstance(ratio, int | float) and 0 < ratio < math.inf for ratio in value),
-                "ratios of width to height above 0 such as 2*1*0.5")
+_RATIOS = Limit(
+    lambda value: (
+        isinstance(value, tuple | list)
+        and len(value) > 0
+        and all(isinstance(ratio, int | float) and 0 < ratio < math.inf for ratio in value)
+    ),
+    "ratios of width to height above 0 such as 2*1*0.5",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +57,9 @@ class RetinaNetHyperparameters(Hyperparameters):
     gamma: NonNegative = 2.0  # of the focal loss
     # suppression
     candidates_per_level: Count = 1000  # per image, before suppression
-    nms_configs: NmsConfigs = field(default_factory=lambda: NmsConfigs(
-        method="hard", iou_thresh=0.5, score_thresh=0.05, max_output_size=300))
+    nms_configs: NmsConfigs = field(
+        default_factory=lambda: NmsConfigs(method="hard", iou_thresh=0.5, score_thresh=0.05, max_output_size=300)
+    )
     # training
     optimizer: str = "adam"
     weight_decay: float = 0.0
@@ -67,5 +82,9 @@ def anchor_levels(
     hparams: RetinaNetHyperparameters, image_size: tuple[int, int], cells: Sequence[tuple[int, int]]
 ) -> list[AnchorLevel]:
     """Return the anchors of P3 to P7, from the image size and the cells (rows, columns) of each level."""
-    return rounded_levels(image_size, cells, sizes=retinanet_sizes(hparams.anchor_scale),
-                          height_to_width=[1 / ratio for ratio in hparams.aspect_ratios])
+    return rounded_levels(
+        image_size,
+        cells,
+        sizes=retinanet_sizes(hparams.anchor_scale),
+        height_to_width=[1 / ratio for ratio in hparams.aspect_ratios],
+    )

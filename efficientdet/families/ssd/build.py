@@ -16,25 +16,49 @@ CODER = FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0))  # the reference's va
 
 def build_detector(hparams: SsdHyperparameters, *, num_classes: int, precision: str = "float32") -> DenseDetector:
     """Build a detector with random weights."""
-    network = build_ssd(SsdConfig(
-        image_size=hparams.input_size, num_classes=num_classes, backbone=hparams.backbone_name,
-        trains_batch_norm=hparams.is_training_bn), precision=precision)
-    return DenseDetector(network, DenseDetectorConfig(
-        image_size=hparams.input_size,
-        anchors=ssd300_levels(hparams.input_size),
-        assigner=IouAssigner(positive_iou=0.5, strictly=True, claim="best, last"),
-        losses=LossConfig(
-            class_loss="softmax cross entropy", box_loss="smooth l1", delta=1.0, box_loss_weight=1.0,
-            normalizer="positives of each image", hard_negative_ratio=hparams.hard_negative_ratio,
-            weight_decay=hparams.decays_in_loss, decays=hparams.decayed_weights),
-        suppression=suppression_config(
-            hparams.nms_configs, drops_equal=True, scores="softmax", candidates_per_class=hparams.candidates_per_class,
-            box_coder=CODER)))
+    network = build_ssd(
+        SsdConfig(
+            image_size=hparams.input_size,
+            num_classes=num_classes,
+            backbone=hparams.backbone_name,
+            trains_batch_norm=hparams.is_training_bn,
+        ),
+        precision=precision,
+    )
+    return DenseDetector(
+        network,
+        DenseDetectorConfig(
+            image_size=hparams.input_size,
+            anchors=ssd300_levels(hparams.input_size),
+            assigner=IouAssigner(positive_iou=0.5, strictly=True, claim="best, last"),
+            losses=LossConfig(
+                class_loss="softmax cross entropy",
+                box_loss="smooth l1",
+                delta=1.0,
+                box_loss_weight=1.0,
+                normalizer="positives of each image",
+                hard_negative_ratio=hparams.hard_negative_ratio,
+                weight_decay=hparams.decays_in_loss,
+                decays=hparams.decayed_weights,
+            ),
+            suppression=suppression_config(
+                hparams.nms_configs,
+                drops_equal=True,
+                scores="softmax",
+                candidates_per_class=hparams.candidates_per_class,
+                box_coder=CODER,
+            ),
+        ),
+    )
 
 
 def augmentation(hparams: SsdHyperparameters) -> OverlapCrop:
     """Return the augmentation: random crop, flip and color jitter."""
     return OverlapCrop(
-        hparams.input_size, tries=hparams.num_cropping_iterations, flip_probability=0.5 if hparams.input_rand_hflip else 0.0,
-        colors=ColorJitter(brightness=hparams.brightness, contrast=hparams.contrast, saturation=hparams.saturation,
-                             hue=hparams.hue))
+        hparams.input_size,
+        tries=hparams.num_cropping_iterations,
+        flip_probability=0.5 if hparams.input_rand_hflip else 0.0,
+        colors=ColorJitter(
+            brightness=hparams.brightness, contrast=hparams.contrast, saturation=hparams.saturation, hue=hparams.hue
+        ),
+    )

@@ -21,12 +21,23 @@ if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
     from model.dense_detector import DenseDetector
 
-_RULES_OF_RETINANET = (2, 0, 0)  # of MLPerf (mlcommons/training, single_stage_detector): from here on the id is RetinaNet's
+_RULES_OF_RETINANET = (
+    2,
+    0,
+    0,
+)  # of MLPerf (mlcommons/training, single_stage_detector): from here on the id is RetinaNet's
 _MLPERF_BACKBONES = {"resnet34": PUBLISHED_FILES["resnet34-2017"].file}
-_PREDICTOR = re.compile(r"(?:conf|loc)/([0-5])/(?:kernel|bias)")  # predictors of classes and of boxes, for each feature map
+_PREDICTOR = re.compile(
+    r"(?:conf|loc)/([0-5])/(?:kernel|bias)"
+)  # predictors of classes and of boxes, for each feature map
 # The reference's backbone is two sequences: conv1, bn1, ReLU, pooling and the first two stages; the third stage.
-_BODY_MODULES = {"model.layer1.0.": "conv1.", "model.layer1.1.": "bn1.", "model.layer1.4.": "layer1.",
-                 "model.layer1.5.": "layer2.", "model.layer2.0.": "layer3."}
+_BODY_MODULES = {
+    "model.layer1.0.": "conv1.",
+    "model.layer1.1.": "bn1.",
+    "model.layer1.4.": "layer1.",
+    "model.layer1.5.": "layer2.",
+    "model.layer2.0.": "layer3.",
+}
 
 
 class SsdFamily(TorchFamily):
@@ -68,14 +79,18 @@ class SsdFamily(TorchFamily):
     def mlperf_benchmark(self, ruleset: str | None) -> str:
         """Return `ssd`. Raise InputError for rules from 2.0 on, whose `ssd` is RetinaNet."""
         if ruleset and version_of(ruleset) >= _RULES_OF_RETINANET:
-            raise InputError(f"--mlperf_ruleset={ruleset}: has no SSD300 benchmark (its ssd is RetinaNet); "
-                             "expected 1.1.0 or before")
+            raise InputError(
+                f"--mlperf_ruleset={ruleset}: has no SSD300 benchmark (its ssd is RetinaNet); expected 1.1.0 or before"
+            )
         return "ssd"
 
     def mlperf_values(self, hparams: SsdHyperparameters, *, batch_norm_images: int) -> dict[str, Any]:
         """Return the images per batch norm statistic, the tries of a crop, and the epochs of learning rate drops."""
-        return {"model_bn_span": batch_norm_images, "max_samples": hparams.num_cropping_iterations,
-                "opt_learning_rate_decay_boundary_epochs": [hparams.first_lr_drop_epoch, hparams.second_lr_drop_epoch]}
+        return {
+            "model_bn_span": batch_norm_images,
+            "max_samples": hparams.num_cropping_iterations,
+            "opt_learning_rate_decay_boundary_epochs": [hparams.first_lr_drop_epoch, hparams.second_lr_drop_epoch],
+        }
 
     def our_module(self, name: str) -> str:
         """Translate a weight's name of the reference or of torchvision's classifiers."""
@@ -99,11 +114,19 @@ class SsdFamily(TorchFamily):
         bias = arrays.get("conf/0/bias")
         return None if bias is None else len(bias) // SSD300_BOXES_PER_CELL[0] - 1
 
-    def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    def with_class_rows(
+        self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, np.ndarray]:
         """Select classes in the class predictors, whose last axis is (class, box) with the background first."""
         kept = [0, *(row + 1 for row in rows)]
-        return {name: array.reshape(*array.shape[:-1], -1, _boxes_per_cell(name))[..., kept, :].reshape(*array.shape[:-1], -1)
-                if self.is_class_predictor(name) else array for name, array in arrays.items()}
+        return {
+            name: array.reshape(*array.shape[:-1], -1, _boxes_per_cell(name))[..., kept, :].reshape(
+                *array.shape[:-1], -1
+            )
+            if self.is_class_predictor(name)
+            else array
+            for name, array in arrays.items()
+        }
 
 
 def _boxes_per_cell(name: str) -> int:

@@ -32,8 +32,11 @@ class SsdHyperparameters(Hyperparameters):
     decayed_weights: Annotated[str, one_of("all", "kernels")] = "all"  # "kernels": without batch norm and biases
     # suppression
     candidates_per_class: Count = 200  # per image, before suppression
-    nms_configs: NmsConfigs = field(default_factory=lambda: NmsConfigs(
-        method="hard", iou_thresh=0.5, score_thresh=0.05, max_nms_inputs=16000, max_output_size=200))
+    nms_configs: NmsConfigs = field(
+        default_factory=lambda: NmsConfigs(
+            method="hard", iou_thresh=0.5, score_thresh=0.05, max_nms_inputs=16000, max_output_size=200
+        )
+    )
     # training
     weight_decay: float = 5e-4
     clip_gradients_norm: float = 0.0

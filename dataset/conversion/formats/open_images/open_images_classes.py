@@ -1,7 +1,7 @@
 """Selection of Open Images classes, and the category of each label (such as /m/01g317).
 
-Labels are stable across versions, names are not: MLPerf's French horn was Horn in early V4, and its Orange is Orange (fruit)
-in V7. Users select classes by name; MLPerf's list contains the labels.
+Labels are stable across versions, names are not: MLPerf's French horn was Horn in early V4, and its Orange is Orange
+(fruit) in V7. Users select classes by name; MLPerf's list contains the labels.
 """
 
 import os
@@ -35,10 +35,10 @@ def selected_classes(
 ) -> SelectedClasses:
     """Return the classes that `classes` selects.
 
-    `classes` is "mlperf" (264 classes), a file with one name per line, comma-separated names, or "" for all. Category ids count
-    from 0 in the order of the list (for "mlperf" and "": ASCII order of the names). With `with_descendants`, boxes of
-    descendant labels belong to their nearest selected ancestor. Raises InputError for a name that the class descriptions
-    lack.
+    `classes` is "mlperf" (264 classes), a file with one name per line, comma-separated names, or "" for all. Category
+    ids count from 0 in the order of the list (for "mlperf" and "": ASCII order of the names). With `with_descendants`,
+    boxes of descendant labels belong to their nearest selected ancestor. Raises InputError for a name that the class
+    descriptions lack.
     """
     name_of = _read_descriptions(class_descriptions_file)
     if classes == MLPERF:
@@ -48,15 +48,20 @@ def selected_classes(
         names = _names_asked_for(classes) if classes else sorted(name_of.values())
         wanted = _by_name(names, name_of, class_descriptions_file)
     with told_with(classes and "--classes:"):
-        class_names = ClassNames.from_categories([{"id": number, "name": name} for number, name in enumerate(wanted.values())])
+        class_names = ClassNames.from_categories(
+            [{"id": number, "name": name} for number, name in enumerate(wanted.values())]
+        )
     category_of: dict[str, int | None] = dict.fromkeys(name_of)
     category_of |= {label: number for number, label in enumerate(wanted)}
     if with_descendants:
         if not hierarchy_file:
             raise InputError("--with_descendants needs --hierarchy_file: bbox_labels_600_hierarchy.json")
         _add_descendants(category_of, wanted, hierarchy_file)
-    return SelectedClasses(class_names, category_of, [
-        f"{name_of[label]} is {name}" for label, name in wanted.items() if name_of[label] != name])
+    return SelectedClasses(
+        class_names,
+        category_of,
+        [f"{name_of[label]} is {name}" for label, name in wanted.items() if name_of[label] != name],
+    )
 
 
 def _read_descriptions(path: str) -> dict[str, str]:
@@ -66,11 +71,15 @@ def _read_descriptions(path: str) -> dict[str, str]:
         if number == 0 and row == _V6_HEADER:
             continue
         if len(row) != 2 or not row[0].startswith("/") or not row[1].strip():
-            raise InputError(f"{path}: line {line} is {shown(','.join(row))}, expected a label and its name such as "
-                             "/m/01g317,Person: class-descriptions-boxable.csv")
+            raise InputError(
+                f"{path}: line {line} is {shown(','.join(row))}, expected a label and its name such as "
+                "/m/01g317,Person: class-descriptions-boxable.csv"
+            )
         label, name = row[0], row[1].strip()
         if found.setdefault(label, name) != name:
-            raise InputError(f"{path}: line {line} names {label} {shown(name)}, and an earlier one {shown(found[label])}")
+            raise InputError(
+                f"{path}: line {line} names {label} {shown(name)}, and an earlier one {shown(found[label])}"
+            )
     if not found:
         raise InputError(f"{path}: contains no classes")
     return found
@@ -101,8 +110,10 @@ def _by_name(names: list[str], name_of: dict[str, str], path: str) -> dict[str, 
             hint = f"; the nearest is {nearest}" if nearest else f" (nor is there such a file); it has {listed(labels)}"
             raise InputError(f"--classes: {path} has no class {shown(name)}{hint}")
         if len(labels[name]) > 1:
-            raise InputError(f"{path}: {shown(name)} is the name of {listed(labels[name])}; use "
-                             "class-descriptions-boxable.csv, in which names are distinct")
+            raise InputError(
+                f"{path}: {shown(name)} is the name of {listed(labels[name])}; use "
+                "class-descriptions-boxable.csv, in which names are distinct"
+            )
     if len({*names}) < len(names):
         raise InputError(f"--classes: names {shown(Counter(names).most_common(1)[0][0])} twice")
     return {labels[name][0]: name for name in names}
@@ -112,8 +123,9 @@ def _check_same_labels(wanted: dict[str, str], name_of: dict[str, str], path: st
     """Check that MLPerf's labels exist and that no other label has one of its names; renamed classes are allowed."""
     for label, name in wanted.items():
         if label not in name_of:
-            raise InputError(f"{path}: lacks {label} ({name}), which --classes={MLPERF} requires; use "
-                             "class-descriptions-boxable.csv")
+            raise InputError(
+                f"{path}: lacks {label} ({name}), which --classes={MLPERF} requires; use class-descriptions-boxable.csv"
+            )
     names = {*wanted.values()}
     for label, name in name_of.items():
         if name in names and wanted.get(label) != name:
@@ -135,8 +147,10 @@ def _add_descendants(category_of: dict[str, int | None], wanted: dict[str, str],
             seen |= row
         nearest = sorted(wanted[parent] for parent in row & wanted.keys())
         if len(nearest) > 1:
-            raise InputError(f"{path}: {label} is a descendant of {listed(nearest)}: with --with_descendants add it to "
-                             "--classes, or select only one of them")
+            raise InputError(
+                f"{path}: {label} is a descendant of {listed(nearest)}: with --with_descendants add it to "
+                "--classes, or select only one of them"
+            )
         if nearest:
             category_of[label] = next(category_of[parent] for parent in row & wanted.keys())
 
@@ -147,12 +161,17 @@ def _kinds(top: object, path: str) -> Iterator[tuple[str, str]]:
     while waiting:
         node = waiting.pop()
         if not isinstance(node, dict) or not isinstance(node.get("LabelName"), str):
-            raise InputError(f"{path}: holds {shown(node)}, expected objects with LabelName: bbox_labels_600_hierarchy.json")
+            raise InputError(
+                f"{path}: holds {shown(node)}, expected objects with LabelName: bbox_labels_600_hierarchy.json"
+            )
         for key in ("Subcategory", "Part"):
             children = node.get(key, [])
             if not isinstance(children, list):
                 raise InputError(f"{path}: {key} of {shown(node['LabelName'])} is {shown(children)}, expected a list")
             waiting += children
             if key == "Subcategory":
-                yield from ((node["LabelName"], child["LabelName"]) for child in children
-                            if isinstance(child, dict) and isinstance(child.get("LabelName"), str))
+                yield from (
+                    (node["LabelName"], child["LabelName"])
+                    for child in children
+                    if isinstance(child, dict) and isinstance(child.get("LabelName"), str)
+                )

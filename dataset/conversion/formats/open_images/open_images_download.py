@@ -29,8 +29,8 @@ def download_images(
 ) -> list[str]:
     """Download `site`/NAME to `folder`/NAME for all names; return the names that the server does not have.
 
-    Raises InputError if more than the allowed fraction is missing, the server cannot be reached or a response is not a JPEG,
-    and OSError if a file cannot be written.
+    Raises InputError if more than the allowed fraction is missing, the server cannot be reached or a response is not a
+    JPEG, and OSError if a file cannot be written.
     """
     missing: list[str] = []
     running: deque[tuple[str, Future]] = deque()
@@ -42,8 +42,11 @@ def download_images(
             _check_missing(missing, total, site=site, max_bad_fraction=max_bad_fraction)
         progress.advance(images=1)
 
-    with (unfinished_folder(folder / "images") as parts, _threads(connections) as pool,
-          Progress("download", total=total, noun="image", patient=True) as progress):
+    with (
+        unfinished_folder(folder / "images") as parts,
+        _threads(connections) as pool,
+        Progress("download", total=total, noun="image", patient=True) as progress,
+    ):
         for name in names:
             running.append((name, pool.submit(_bring, f"{site}/{name}", folder / name, parts)))
             if len(running) >= 4 * connections:  # submit only a few in advance: there may be millions
@@ -94,7 +97,10 @@ def _content(url: str) -> bytes | None:
             reason = f"the server returned {error.code} ({error.reason})"
             if error.code not in _PASSING:
                 break
-        except (OSError, http.client.HTTPException) as error:  # no connection, unknown host, proxy error, truncated response
+        except (
+            OSError,
+            http.client.HTTPException,
+        ) as error:  # no connection, unknown host, proxy error, truncated response
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
         except ValueError as error:
             raise InputError(f"{url}: is not a valid URL ({error})") from error
@@ -106,4 +112,5 @@ def _check_missing(missing: list[str], total: int, *, site: str, max_bad_fractio
         fraction = allowing_fraction(len(missing), total)
         raise InputError(
             f"{site}: the server returned 404, 410 or 403 for {len(missing)} of {total} images, such as {missing[0]}; expected "
-            f"at most {max_bad_fraction:.2%}; to accept this, set --max_bad_fraction={fraction} or more; {_CONTINUE}")
+            f"at most {max_bad_fraction:.2%}; to accept this, set --max_bad_fraction={fraction} or more; {_CONTINUE}"
+        )

@@ -40,8 +40,12 @@ class BoxIndex:
             connection = sqlite3.connect(path, isolation_level=None)
             try:
                 # The index is temporary and needs no durability: after a power failure it is rebuilt.
-                for setting in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE",
-                                f"cache_size = -{_CACHE_KIB}"):
+                for setting in (
+                    "journal_mode = OFF",
+                    "synchronous = OFF",
+                    "locking_mode = EXCLUSIVE",
+                    f"cache_size = -{_CACHE_KIB}",
+                ):
                     connection.execute(f"PRAGMA {setting}")
                 connection.execute(_TABLES)
                 connection.execute("BEGIN")
@@ -79,10 +83,16 @@ class BoxIndex:
     def objects(self, name: str) -> list[AnnotatedObject]:
         """Return the objects of an image in the order of the CSV file, with boxes in fractions of the image."""
         return [
-            AnnotatedObject(annotation_id=None, category_id=category, is_crowd=bool(crowd),
-                            box_xywh=(left, top, right - left, bottom - top))
+            AnnotatedObject(
+                annotation_id=None,
+                category_id=category,
+                is_crowd=bool(crowd),
+                box_xywh=(left, top, right - left, bottom - top),
+            )
             for category, left, right, top, bottom, crowd in self._rows(
-                "SELECT category, x_min, x_max, y_min, y_max, crowd FROM boxes WHERE image = ? ORDER BY line", name)]
+                "SELECT category, x_min, x_max, y_min, y_max, crowd FROM boxes WHERE image = ? ORDER BY line", name
+            )
+        ]
 
     def _rows(self, query: str, *values: object) -> list[tuple]:
         try:

@@ -24,44 +24,76 @@ _MIB = 1 << 20
 
 
 def read_open_images(
-    *, object_annotations_file: str, class_descriptions_file: str, index_folder: Path, classes: str = "",
-    hierarchy_file: str = "", with_descendants: bool = False, image_ids_file: str = "", expect: str = "",
+    *,
+    object_annotations_file: str,
+    class_descriptions_file: str,
+    index_folder: Path,
+    classes: str = "",
+    hierarchy_file: str = "",
+    with_descendants: bool = False,
+    image_ids_file: str = "",
+    expect: str = "",
 ) -> AnnotatedDataSet:
     """Return the images with at least one box of the selected classes, in the order of their names, with these boxes.
 
-    `image_ids_file` restricts them to the listed images. The images are stored in `index_folder`, which must exist as long as
-    the data set is used. Image ids count from 1. Raises InputError, with file, line and value, for invalid files and if the
-    number of images differs from `expect`, a key of `EXPECTED_IMAGES`; Interrupted for a signal.
+    `image_ids_file` restricts them to the listed images. The images are stored in `index_folder`, which must exist as
+    long as the data set is used. Image ids count from 1. Raises InputError, with file, line and value, for invalid
+    files and if the number of images differs from `expect`, a key of `EXPECTED_IMAGES`; Interrupted for a signal.
     """
-    wanted = selected_classes(classes, class_descriptions_file=class_descriptions_file, hierarchy_file=hierarchy_file,
-                            with_descendants=with_descendants)
+    wanted = selected_classes(
+        classes,
+        class_descriptions_file=class_descriptions_file,
+        hierarchy_file=hierarchy_file,
+        with_descendants=with_descendants,
+    )
     chosen = _read_image_ids(image_ids_file) if image_ids_file else None
     tally: Counter[str] = Counter()
-    hasher = hashlib.sha256(json.dumps([wanted.class_names.to_categories(), sorted(wanted.category_of.items()),
-                                        chosen and sorted(chosen)]).encode())
+    hasher = hashlib.sha256(
+        json.dumps(
+            [wanted.class_names.to_categories(), sorted(wanted.category_of.items()), chosen and sorted(chosen)]
+        ).encode()
+    )
     with _reading_progress(object_annotations_file) as line_read:
+
         def taken(line: bytes) -> None:
             hasher.update(line)
             line_read(line)
 
         rows = csv_rows(object_annotations_file, taken=taken)
-        index, repeated = BoxIndex.build(index_folder / "boxes", boxes_in(
-            rows, object_annotations_file, category_of=wanted.category_of, chosen=chosen, tally=tally))
+        index, repeated = BoxIndex.build(
+            index_folder / "boxes",
+            boxes_in(rows, object_annotations_file, category_of=wanted.category_of, chosen=chosen, tally=tally),
+        )
     images = IndexedImages(index, range(1, index.count_images() + 1))
     if not images:
-        raise InputError(f"{object_annotations_file}: contains no boxes of the selected classes"
-                         + (f" in an image of {image_ids_file}" if image_ids_file else ""))
+        raise InputError(
+            f"{object_annotations_file}: contains no boxes of the selected classes"
+            + (f" in an image of {image_ids_file}" if image_ids_file else "")
+        )
     if expect and len(images) != EXPECTED_IMAGES[expect]:
-        raise InputError(f"{object_annotations_file}: {len(images)} images have a box of the {len(wanted.class_names)} classes"
-                         f"; expected {EXPECTED_IMAGES[expect]} by --expect={expect}: another split or version, or truncated")
+        raise InputError(
+            f"{object_annotations_file}: {len(images)} images have a box of the {len(wanted.class_names)} classes"
+            f"; expected {EXPECTED_IMAGES[expect]} by --expect={expect}: another split or version, or truncated"
+        )
     noted = [Finding(kind="box", file=object_annotations_file, reason=reason) for reason in _odd_rows(repeated, tally)]
     noted += _odd_classes(wanted, class_descriptions_file)
     if chosen is not None and len(images) < len(chosen):
-        noted.append(Finding(kind="image", file=image_ids_file, reason=f"{len(chosen) - len(images)} of {len(chosen)} images "
-                             "have no boxes of the selected classes and are not converted"))
+        noted.append(
+            Finding(
+                kind="image",
+                file=image_ids_file,
+                reason=f"{len(chosen) - len(images)} of {len(chosen)} images "
+                "have no boxes of the selected classes and are not converted",
+            )
+        )
     return AnnotatedDataSet(
-        source=object_annotations_file, images=images, class_names=wanted.class_names, fingerprint=hasher.hexdigest(),
-        listed_boxes=index.count_boxes(), noted=noted)
+        source=object_annotations_file,
+        images=images,
+        class_names=wanted.class_names,
+        fingerprint=hasher.hexdigest(),
+        listed_boxes=index.count_boxes(),
+        noted=noted,
+    )
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Read rows of the CSV files of Open Images one at a time: the largest file has gigabytes.
 
-Format: https://storage.googleapis.com/openimages/web/download_v7.html. A row of boxes has ImageID, LabelName, XMin, XMax,
-YMin, YMax (fractions of width and height) and five flags (1, 0, or -1 if unknown); V6 adds eight columns of clicks.
-Columns are found by their names.
+Format: https://storage.googleapis.com/openimages/web/download_v7.html. A row of boxes has ImageID, LabelName, XMin,
+XMax, YMin, YMax (fractions of width and height) and five flags (1, 0, or -1 if unknown); V6 adds eight columns of
+clicks. Columns are found by their names.
 """
 
 import math
@@ -23,13 +23,17 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def boxes_in(
-    rows: Iterator[tuple[int, list[str]]], path: str, *, category_of: dict[str, int | None], chosen: set[str] | None,
+    rows: Iterator[tuple[int, list[str]]],
+    path: str,
+    *,
+    category_of: dict[str, int | None],
+    chosen: set[str] | None,
     tally: Counter[str],
 ) -> Iterator[Box]:
     """Yield the boxes in the `chosen` images whose labels have a category id.
 
-    `tally` counts the rows whose Confidence is not 1. Raises InputError, with file, line and value, for an invalid row and for
-    a label that `category_of` lacks.
+    `tally` counts the rows whose Confidence is not 1. Raises InputError, with file, line and value, for an invalid row
+    and for a label that `category_of` lacks.
     """
     header = next(rows, (1, []))[1]
     pick, has_confidence = _column_picker(header, path)
@@ -40,8 +44,10 @@ def boxes_in(
         try:
             category = category_of[label]
         except KeyError:
-            raise InputError(f"{path}: line {line} has LabelName {shown(label)}, which the class descriptions lack; expected "
-                             "one of their labels, such as /m/01g317: the files have different versions") from None
+            raise InputError(
+                f"{path}: line {line} has LabelName {shown(label)}, which the class descriptions lack; expected "
+                "one of their labels, such as /m/01g317: the files have different versions"
+            ) from None
         if category is None or (chosen is not None and image not in chosen):
             continue
         if has_confidence and confidence != "1" and not _holds(confidence, tally, where=f"{path}: line {line}"):
@@ -51,8 +57,12 @@ def boxes_in(
             crowd = _CROWD[group]
         except (ValueError, KeyError):
             left = right = top = bottom = math.nan
-        in_reach = (LEAST_SHARE <= left <= MOST_SHARE and LEAST_SHARE <= right <= MOST_SHARE
-                    and LEAST_SHARE <= top <= MOST_SHARE and LEAST_SHARE <= bottom <= MOST_SHARE)  # false for NaN
+        in_reach = (
+            LEAST_SHARE <= left <= MOST_SHARE
+            and LEAST_SHARE <= right <= MOST_SHARE
+            and LEAST_SHARE <= top <= MOST_SHARE
+            and LEAST_SHARE <= bottom <= MOST_SHARE
+        )  # false for NaN
         if not in_reach or not _PLAIN_NAME.fullmatch(image):
             raise InputError(f"{path}: line {line} {_what_is_wrong(image, sides, group)}")
         yield image, category, left, right, top, bottom, crowd, line
@@ -63,8 +73,10 @@ def _column_picker(header: Sequence[str], path: str) -> tuple[Callable[[list[str
     names = [name.strip() for name in header]
     missing = [name for name in _COLUMNS if names.count(name) != 1]
     if missing:
-        raise InputError(f"{path}: is not a CSV of Open Images boxes: its first line lacks the column {missing[0]} or repeats "
-                         f"it (found {shown(listed(names))}); expected one such as oidv6-train-annotations-bbox.csv")
+        raise InputError(
+            f"{path}: is not a CSV of Open Images boxes: its first line lacks the column {missing[0]} or repeats "
+            f"it (found {shown(listed(names))}); expected one such as oidv6-train-annotations-bbox.csv"
+        )
     places = [names.index(name) for name in _COLUMNS]
     has_confidence = "Confidence" in names
     return itemgetter(*places, names.index("Confidence") if has_confidence else places[0]), has_confidence

@@ -1,7 +1,7 @@
 """Read YOLO labels: a text file per image, a line per object, in fractions of the image's width and height.
 
-Format: https://docs.ultralytics.com/datasets/detect, /segment. A line is a class number and the box (center x, center y, width,
-height) or the outline (x, y, x, y, ..) of an object; an image without a file has no objects.
+Format: https://docs.ultralytics.com/datasets/detect, /segment. A line is a class number and the box (center x, center
+y, width, height) or the outline (x, y, x, y, ..) of an object; an image without a file has no objects.
 """
 
 import hashlib
@@ -32,30 +32,42 @@ _CLASS_NUMBER = re.compile(r"(\d{1,8})(\.0*)?", re.ASCII)  # some tools write ev
 def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dict[str, AnnotatedDataSet]:
     """Read each split of the data set, or all of it as the split "" if it has none.
 
-    Category ids are the class numbers. Labels of images with EXIF rotation are assumed to be upright, as in ultralytics. Raises
-    InputError, with file, line and value, for an invalid label and for an unknown class.
+    Category ids are the class numbers. Labels of images with EXIF rotation are assumed to be upright, as in
+    ultralytics. Raises InputError, with file, line and value, for an invalid label and for an unknown class.
     """
     layout = yolo_layout(Path(annotations), images)
     root = Path(annotations) if Path(annotations).is_dir() else Path(annotations).parent
     labels = FolderFiles(root, (".txt",))
     label_of = _labels_of(sorted({name for names in layout.images.values() for name in names}), labels, images)
-    parts = {split: _read_part(split, layout, images=images, labels=labels, label_of=label_of, with_masks=with_masks)
-             for split in layout.images}
+    parts = {
+        split: _read_part(split, layout, images=images, labels=labels, label_of=label_of, with_masks=with_masks)
+        for split in layout.images
+    }
     for label in _labels_without_image(labels, taken={*label_of.values()}, images=images):
         split = next(iter(parts)) if len(parts) == 1 else split_of_folders(label)
         part, missing = parts.get(split), str(PurePosixPath(label).with_suffix(".jpg"))
         if part is None:  # with several splits, its split is unknown
-            next(iter(parts.values())).noted.append(Finding(kind="image", file=label, reason="a label file without an image"))
+            next(iter(parts.values())).noted.append(
+                Finding(kind="image", file=label, reason="a label file without an image")
+            )
         else:
             part.images.append(AnnotatedImage(image_id=0, file_name=missing, size=None))
     if not any(part.listed_boxes for part in parts.values()):
-        raise InputError(f"{annotations}: {len(label_of)} label files were found for the {len(images.names)} images of "
-                         f"{images.folder}, and they contain no boxes")
+        raise InputError(
+            f"{annotations}: {len(label_of)} label files were found for the {len(images.names)} images of "
+            f"{images.folder}, and they contain no boxes"
+        )
     return parts
 
 
 def _read_part(
-    split: str, layout: YoloLayout, *, images: ImageFolder, labels: FolderFiles, label_of: dict[str, str], with_masks: bool
+    split: str,
+    layout: YoloLayout,
+    *,
+    images: ImageFolder,
+    labels: FolderFiles,
+    label_of: dict[str, str],
+    with_masks: bool,
 ) -> AnnotatedDataSet:
     hasher = hashlib.sha256(layout.content)
     known = frozenset(layout.class_names.category_ids)
@@ -68,23 +80,35 @@ def _read_part(
         else:
             text, content = text_of(labels.path(label))
             hasher.update(hashlib.sha256(label.encode() + b"\0" + content).digest())
-            image.objects += _objects(text, str(labels.path(label)), known=known, has_keypoints=layout.has_keypoints,
-                                      with_masks=with_masks)
+            image.objects += _objects(
+                text, str(labels.path(label)), known=known, has_keypoints=layout.has_keypoints, with_masks=with_masks
+            )
         images.in_pixels(image, upright=True)
         found.append(image)
     noted = list(layout.noted)
     if without:
-        noted.append(Finding(kind="image", file=str(labels.folder), reason=f"{without} of {len(found)} images have no label "
-                             "file: used as images without objects"))
-    return AnnotatedDataSet(source=layout.source, images=found, class_names=layout.class_names, fingerprint=hasher.hexdigest(),
-                            listed_boxes=sum(len(image.objects) for image in found), noted=noted)
+        noted.append(
+            Finding(
+                kind="image",
+                file=str(labels.folder),
+                reason=f"{without} of {len(found)} images have no label file: used as images without objects",
+            )
+        )
+    return AnnotatedDataSet(
+        source=layout.source,
+        images=found,
+        class_names=layout.class_names,
+        fingerprint=hasher.hexdigest(),
+        listed_boxes=sum(len(image.objects) for image in found),
+        noted=noted,
+    )
 
 
 def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> dict[str, str]:
     """Return the label file of each image that has one.
 
-    If images with the same name in several folders match the same file, it belongs to the image whose folders match best.
-    Raises InputError if that is ambiguous.
+    If images with the same name in several folders match the same file, it belongs to the image whose folders match
+    best. Raises InputError if that is ambiguous.
     """
     claims: dict[str, list[str]] = defaultdict(list)
     for name in names:
@@ -95,15 +119,19 @@ def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> di
         best = agreeing_best(label, [_label_name(name, images) for name in claimants])
         owners = [name for name in claimants if _label_name(name, images) in best]
         if len(owners) > 1:
-            raise InputError(f"{labels.path(label)}: matches several images, {listed(owners)}; expected image names that "
-                             "differ in more than the suffix, or label folders named like the image folders")
+            raise InputError(
+                f"{labels.path(label)}: matches several images, {listed(owners)}; expected image names that "
+                "differ in more than the suffix, or label folders named like the image folders"
+            )
         found[owners[0]] = label
     labeled = {PurePosixPath(name).parent for name in found}
     for label, claimants in claims.items():
         for name in claimants:
             if PurePosixPath(name).parent not in labeled:
-                raise InputError(f"{labels.path(label)}: belongs to another image of the same name, and no image in the folder "
-                                 f"of {name} has labels; expected an empty label file for an image without objects")
+                raise InputError(
+                    f"{labels.path(label)}: belongs to another image of the same name, and no image in the folder "
+                    f"of {name} has labels; expected an empty label file for an image without objects"
+                )
     return found
 
 
@@ -145,13 +173,20 @@ def _object(fields: list[str], *, known: frozenset[int], has_keypoints: bool, wi
         if with_masks:
             raise InputError("is a box, and --include_masks needs outlines")
         x, y, width, height = shares
-        return AnnotatedObject(annotation_id=None, category_id=class_number,
-                               box_xywh=(x - width / 2, y - height / 2, width, height))
+        return AnnotatedObject(
+            annotation_id=None, category_id=class_number, box_xywh=(x - width / 2, y - height / 2, width, height)
+        )
     if len(shares) < 6 or len(shares) % 2:
-        raise InputError(f"has {len(shares)} numbers after its class, expected 4 (a box) or at least 3 pairs of x and y (an "
-                         "outline); lines with a score are predictions")
-    return AnnotatedObject(annotation_id=None, category_id=class_number, box_xywh=box_around(shares),
-                           segmentation=[shares] if with_masks else None)
+        raise InputError(
+            f"has {len(shares)} numbers after its class, expected 4 (a box) or at least 3 pairs of x and y (an "
+            "outline); lines with a score are predictions"
+        )
+    return AnnotatedObject(
+        annotation_id=None,
+        category_id=class_number,
+        box_xywh=box_around(shares),
+        segmentation=[shares] if with_masks else None,
+    )
 
 
 def _share(text: str) -> float:

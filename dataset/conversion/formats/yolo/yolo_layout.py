@@ -66,19 +66,29 @@ class _LayoutReader:
                 splits[split] = [*splits.get(split, []), *self._images_of(key, settings[key])]
         splits = {split: sorted({*names}) for split, names in splits.items() if names}
         if settings and not splits and any(key in settings for key in _SPLIT_KEYS):
-            raise InputError(f"{self._data_file}: none of the images that it names is in {self._images.folder}; expected "
-                             "--images=FOLDER with the folders that train, val and test name")
+            raise InputError(
+                f"{self._data_file}: none of the images that it names is in {self._images.folder}; expected "
+                "--images=FOLDER with the folders that train, val and test name"
+            )
         return YoloLayout(
-            source=source, content=b"\0".join(self._read), class_names=names, has_keypoints="kpt_shape" in settings,
-            images=splits or self._by_folder(), noted=self._noted)
+            source=source,
+            content=b"\0".join(self._read),
+            class_names=names,
+            has_keypoints="kpt_shape" in settings,
+            images=splits or self._by_folder(),
+            noted=self._noted,
+        )
 
     @cached_property
     def _data_file(self) -> Path | None:
         """Return the data.yaml or obj.data."""
         if self._given.is_file():
             return self._given if kind_of_file(self._given) is FileKind.YOLO_DATA else None
-        found = [name for name in self._files.names
-                 if not name.endswith(".txt") and kind_of_file(self._files.path(name)) is FileKind.YOLO_DATA]
+        found = [
+            name
+            for name in self._files.names
+            if not name.endswith(".txt") and kind_of_file(self._files.path(name)) is FileKind.YOLO_DATA
+        ]
         outermost = [name for name in found if name.count("/") == min(other.count("/") for other in found)]
         if len(outermost) > 1:
             raise InputError(f"{self._root}: holds {listed(outermost)}; expected one of them as --annotations")
@@ -89,8 +99,11 @@ class _LayoutReader:
             return {}
         if self._data_file.suffix == ".data":
             text, content = text_of(self._data_file)
-            settings = {key.strip(): value.strip() for key, mark, value in (line.partition("=") for line in text.splitlines())
-                        if mark}
+            settings = {
+                key.strip(): value.strip()
+                for key, mark, value in (line.partition("=") for line in text.splitlines())
+                if mark
+            }
         else:
             settings, content = read_yaml(self._data_file)
         self._read.append(content)
@@ -123,8 +136,10 @@ class _LayoutReader:
                 raise InputError(f"{self._root}: {listed(found)} hold different class names; expected one of them")
             if found:
                 return self._files.path(found[0])
-        raise InputError(f"{self._root}: YOLO labels without class names: looked for a data.yaml and {', '.join(_NAME_FILES)}; "
-                         f"expected {shown(named) if named else 'one of them'} next to the labels")
+        raise InputError(
+            f"{self._root}: YOLO labels without class names: looked for a data.yaml and {', '.join(_NAME_FILES)}; "
+            f"expected {shown(named) if named else 'one of them'} next to the labels"
+        )
 
     def _images_of(self, key: str, value: Any) -> Iterator[str]:
         entries = value if isinstance(value, list) else [value]
@@ -133,20 +148,27 @@ class _LayoutReader:
                 raise InputError(f"{self._data_file}: {key} is {shown(value)}, expected folders or lists of images")
             found = list(self._images_in(entry, _SPLIT_KEYS[key]))
             if not found:
-                self._noted.append(Finding(kind="image", file=str(self._data_file), reason=(
-                    f"{key} is {shown(entry)}, which has no image in {self._images.folder}: ignored")))
+                self._noted.append(
+                    Finding(
+                        kind="image",
+                        file=str(self._data_file),
+                        reason=(f"{key} is {shown(entry)}, which has no image in {self._images.folder}: ignored"),
+                    )
+                )
             yield from found
 
     def _images_in(self, entry: str, split: str) -> Iterator[str]:
         """Yield the images of a folder or a list.
 
-        Both are searched only inside the data and image folders, regardless of `path` and `..`: Roboflow's ../train/images is
-        train/images.
+        Both are searched only inside the data and image folders, regardless of `path` and `..`: Roboflow's
+        ../train/images is train/images.
         """
         parts = [part for part in PurePosixPath(entry.replace("\\", "/")).parts if part not in ("/", "..", ".")]
         is_of_windows = bool(parts) and re.fullmatch("[A-Za-z]:", parts[0]) is not None
         # For an absolute path of another machine, match its end; the last folder alone would be ambiguous.
-        tails = [parts[start:] for start in range(len(parts) - 1)] if entry.startswith("/") or is_of_windows else [parts]
+        tails = (
+            [parts[start:] for start in range(len(parts) - 1)] if entry.startswith("/") or is_of_windows else [parts]
+        )
         if entry.endswith(".txt"):
             if listing := self._files.find(entry):
                 text, content = text_of(self._files.path(listing))
