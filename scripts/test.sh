@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run all checks: ruff, ruff format, bash -n, shellcheck, Horovod, pytest. Every check runs; the exit code is 1 if one of them failed.
+# Run all checks: ruff, ruff format, mypy, bash -n, shellcheck, Horovod, pytest. Every check runs; the exit code is 1 if one of them failed.
 #
 #   bash scripts/test.sh                 all checks and tests
 #   bash scripts/test.sh --quick         linters and the test files of tests/quick.txt (under 3 minutes), without Horovod
@@ -65,12 +65,13 @@ shopt -s globstar nullglob
 scripts=(*.sh **/*.sh **/*.sub .ci/run)
 lint "ruff" "$PYTHON" -m ruff check .
 lint "ruff format" "$PYTHON" -m ruff format --check .
+lint "mypy" "$PYTHON" -m mypy
 lint "bash -n" parse_all "${scripts[@]}"
 lint "shellcheck" .venv/bin/shellcheck "${scripts[@]}"
 [[ -n "$quick" ]] || check "horovod" bash scripts/install_horovod.sh # before pytest, which skips its tests without it
 check "pytest" "$PYTHON" -m pytest --numprocesses "${TEST_WORKERS:-auto}" --maxprocesses 4 --dist loadfile \
     --no-loadscope-reorder --max-worker-restart 0 --durations 60 --durations-min 1 "${arguments[@]}"
-for name in "ruff" "ruff format" "bash -n" "shellcheck"; do
+for name in "ruff" "ruff format" "mypy" "bash -n" "shellcheck"; do
     check "$name" show_lint "$name"
 done
 if [[ " ${arguments[*]} " == *" --cov "* ]]; then
