@@ -58,16 +58,16 @@ def draw_data_set(
 
 def _draw_split(folder: Path, image_ids: range, *, image_size: tuple[int, int], seeds: list[int]) -> dict:
     """Write the JPEGs of one split and return COCO's dictionary."""
-    images, annotations = [], []
+    images: list[dict] = []
+    annotations: list[dict] = []
     for number, image_id in enumerate(image_ids):
         random = np.random.default_rng([*seeds, number])
         height, width = (round(side * random.uniform(0.8, 1.25)) for side in image_size)
         pixels, objects = draw_image((height, width), random)
         file_name = f"{image_id:06d}.jpg"
         Image.fromarray(pixels).save(encoded := io.BytesIO(), "JPEG", quality=92)
-        with telling_write_errors(
-            folder / file_name
-        ):  # written by Python, because Pillow does not detect partial writes
+        with telling_write_errors(folder / file_name):
+            # Written by Python, because Pillow does not detect partial writes.
             write_bytes(folder / file_name, encoded.getvalue())
         images.append({"id": image_id, "file_name": file_name, "height": height, "width": width})
         for entry in objects:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, dataclass_transfo
 from program_support.errors import InputError
 
 _LARGEST_INTEGER = 2**31 - 1  # TensorFlow's counts are int32
-Class = TypeVar("Class", bound=type)
+Config = TypeVar("Config")
 
 
 class Limit(NamedTuple):
@@ -53,7 +53,7 @@ InsideZeroToOne = Annotated[float, Limit(lambda value: 0 < value < 1, "above 0 a
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def checked(cls: Class) -> Class:
+def checked(cls: type[Config]) -> type[Config]:
     """Make a class a frozen dataclass with keyword arguments that raises InputError for the first invalid value.
 
     The message contains the field's flag. The class's own `__post_init__` runs after the check.
@@ -62,12 +62,12 @@ def checked(cls: Class) -> Class:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def checked_part(cls: Class) -> Class:
+def checked_part(cls: type[Config]) -> type[Config]:
     """Do the same for a part of a detector, whose fields are not flags: the message contains class and field."""
     return _checked(cls, f"{cls.__name__}.{{}} is {{}}; expected {{}}")
 
 
-def _checked(cls: Class, message: str) -> Class:
+def _checked(cls: type[Config], message: str) -> type[Config]:
     own = vars(cls).get("__post_init__")
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ def _checked(cls: Class, message: str) -> Class:
         if own:
             own(self)
 
-    cls.__post_init__ = __post_init__
+    cls.__post_init__ = __post_init__  # type: ignore[attr-defined]  # a class need not declare it
     return dataclass(frozen=True, kw_only=True)(cls)
 
 

@@ -14,7 +14,7 @@ from program_support.other_flag_names import unknown_name_hint
 from program_support.signals import Listener, exit_code
 
 USER_ERROR_EXIT_CODE = 2  # absl's own is 1, which a launcher cannot distinguish from a crash
-_SIGNAL_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+_SIGNAL_NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _HELP = {"-h", "--help", "-help", "--helpshort", "--helpfull"}
 
 
@@ -66,5 +66,5 @@ def _parsed(arguments: list[str]) -> list[str]:
     try:
         return flags.FLAGS(arguments)
     except flags.UnrecognizedFlagError as error:
-        hint = unknown_name_hint(error.flagname, flags.FLAGS)
+        hint = unknown_name_hint(error.flagname, list(flags.FLAGS))
         raise InputError(f"unknown flag --{error.flagname}" + (f"; {hint}" if hint else "")) from error

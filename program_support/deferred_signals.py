@@ -26,7 +26,7 @@ class PutOffSignals:
         self._at_the_second = at_the_second
 
     def __enter__(self) -> "PutOffSignals":
-        self._number: int | None = None
+        self._number = 0  # of the signal that was received
         self._came = threading.Event()
         self._listener = Listener(self._heard).start()
         return self

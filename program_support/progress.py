@@ -156,7 +156,7 @@ class Progress:
         return f"ETA {duration(max(self._total - self._done, 0) / rate[0])}" if rate and self._total is not None else ""
 
     def _place(self) -> list[str]:
-        if not self._steps_per_epoch:
+        if not self._steps_per_epoch or self._total is None:
             return [f"{self._noun} {self._done}" + ("" if self._total is None else f"/{self._total}")]
         epochs = -(-self._total // self._steps_per_epoch)
         epoch = max(-(-self._done // self._steps_per_epoch), 1)  # the last step of an epoch belongs to it

@@ -52,9 +52,8 @@ class Listener:
             return self
         self._console = os.dup(2)  # for the time during which standard error is redirected
         self._undo.callback(os.close, self._console)
-        self._undo.callback(
-            setattr, self, "_console", 2
-        )  # otherwise a later message would be written into another file
+        # Otherwise a later message would be written into another file.
+        self._undo.callback(setattr, self, "_console", 2)
         noted, note = os.pipe()
         os.set_blocking(note, False)
         thread = threading.Thread(target=self._listen, args=(noted,), daemon=True, name="signals")
@@ -83,9 +82,9 @@ class Listener:
         if not self._raised:
             self.tell(line)
             self._raised = number
-            signal.pthread_kill(
-                threading.main_thread().ident, number
-            )  # unlike interrupt_main, it also interrupts a sleep
+            main_thread = threading.main_thread().ident
+            assert main_thread is not None  # it has started
+            signal.pthread_kill(main_thread, number)  # unlike interrupt_main, it also interrupts a sleep
         raise SystemExit(exit_code(number))
 
     def tell(self, line: str) -> None:

@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import tensorflow as tf
 from PIL import Image
@@ -79,7 +80,7 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
     try:
         checked = check_image(read_regular_file(path), expected_size=image.size)
     except SizeDisagreement as error:
-        reason = labeled_as_turned(path, image.size)
+        reason = labeled_as_turned(path, image.size) if image.size else None
         if reason is None:
             raise InputError(f"{path} (image {image.image_id} of {task.source}): {error}") from error
     except (OSError, UnusableImage) as error:
@@ -144,7 +145,7 @@ def _record(
                 box_xywh=annotation.box_xywh,
                 category_id=annotation.category_id,
                 category_name=task.category_names[annotation.category_id],
-                area=annotation.area,
+                area=cast(float, annotation.area),  # set by `fitted_object`
                 is_crowd=annotation.is_crowd,
                 is_difficult=annotation.is_difficult,
                 mask_png=mask,

@@ -110,11 +110,10 @@ class ImageFolder(FolderFiles):
         If there is none, the name itself is returned, and the conversion reports it as missing. Raises InputError,
         starting with `where`, for an unknown name outside the folder and for a second name of the same image.
         """
-        prefix = f"{self.folder.resolve()}/"
-        inside = name.removeprefix(prefix) if isinstance(name, str) else name
-        found = self._found(inside, split) if isinstance(inside, str) else None
-        checked = inside if found else checked_file_name(inside, where=where)
-        found = found or checked
+        inside = name.removeprefix(f"{self.folder.resolve()}/") if isinstance(name, str) else ""
+        match = self._found(inside, split) if inside else None
+        checked = inside if match else checked_file_name(inside or name, where=where)
+        found = match or checked
         if (other := self._named.setdefault(found, checked)) != checked:
             raise InputError(
                 f"{where} names {shown(checked)}, and an earlier entry {shown(other)}: both match {shown(found)}, "

@@ -49,7 +49,7 @@ def recognize(annotations: str, *, wanted: str = "auto") -> RecognizedLabels:
         other_tables = [reason for reason in reasons.values() if reason]
         found = [(file, kind) for file, kind in seen if not reasons.get(file)]
     elif os.path.exists(path):
-        found = [(path, kind_of_file(path))]
+        found = [(path, kind)] if (kind := kind_of_file(path)) else []
     else:
         raise InputError(f"--annotations={annotations}: no such file or folder; expected {_EXPECTED}")
     by_format = {
@@ -83,10 +83,9 @@ def _first(files: Iterable[tuple[Path, FileKind]]) -> str:
     return f"{file} is {kind.value}"
 
 
-def _description(path: Path, found: list[tuple[Path, FileKind | None]]) -> str:
+def _description(path: Path, found: list[tuple[Path, FileKind]]) -> str:
     if not path.is_dir():
-        kind = found[0][1]
-        return f"is {kind.value}" if kind else "contains no labels of a known format"
+        return f"is {found[0][1].value}" if found else "contains no labels of a known format"
     names = sorted(other.name for other in path.iterdir())
     more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
     holds = f"{listed(names[:_SEVERAL]) or 'nothing'}{more}"

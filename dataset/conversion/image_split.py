@@ -66,7 +66,8 @@ def _thumbnail_of(image: AnnotatedImage, images: ImageFolder) -> np.ndarray | No
 
 def alike_groups(thumbnails: Sequence[np.ndarray | None]) -> list[list[int]]:
     """Return groups of indices of near-duplicates, joined transitively; an image without thumbnail is its own group."""
-    known = [place for place, found in enumerate(thumbnails) if found is not None]
+    known = {place: found for place, found in enumerate(thumbnails) if found is not None}
+    places = [*known]
     leader = list(range(len(thumbnails)))
 
     def first_of(place: int) -> int:
@@ -74,8 +75,8 @@ def alike_groups(thumbnails: Sequence[np.ndarray | None]) -> list[list[int]]:
             leader[place] = place = leader[leader[place]]
         return place
 
-    for i, j in near_duplicates([thumbnails[place] for place in known]):
-        one, other = sorted((first_of(known[i]), first_of(known[j])))
+    for i, j in near_duplicates([*known.values()]):
+        one, other = sorted((first_of(places[i]), first_of(places[j])))
         leader[other] = one
     groups = defaultdict(list)
     for place in range(len(thumbnails)):

@@ -51,11 +51,11 @@ def small_picture(encoded: bytes, side: int) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-                image.draft("RGB", (side, side))
-                image = Image.fromarray(as_rgb(image))
-                image.thumbnail((side, side))
-                return np.asarray(image)
+            with Image.open(io.BytesIO(encoded), formats=FORMATS) as file:
+                file.draft("RGB", (side, side))
+                image = Image.fromarray(as_rgb(file))
+            image.thumbnail((side, side))
+            return np.asarray(image)
         except DECODING_ERRORS as error:
             raise ValueError("cannot be decoded") from error
 

@@ -53,7 +53,7 @@ def _recognized_file(path: str, wanted: FileKind) -> str | None:
 
 
 def _recognized_folder(folder: str, wanted: FileKind) -> str | None:
-    found = {}
+    found: dict[FileKind, Path] = {}
     for path, kind in annotations_in(folder):
         found.setdefault(kind, path)
     if wanted in found:

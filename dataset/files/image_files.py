@@ -177,7 +177,7 @@ class TooManyPixels(ValueError):
     """The image has more pixels than the decoding limit."""
 
 
-def stored_size(encoded: bytes, *, formats: Sequence[str] = FORMATS) -> tuple[int, int]:
+def stored_size(encoded: bytes, *, formats: tuple[str, ...] = FORMATS) -> tuple[int, int]:
     """Return height and width of an encoded image from its header. Raises ValueError if it is not of these formats."""
     try:
         with Image.open(io.BytesIO(encoded), formats=formats) as image:

@@ -121,22 +121,17 @@ def _masks_in_boxes(
     size: np.ndarray,
     flip: np.ndarray,
     source_size: np.ndarray,
-    side: np.ndarray,
+    side: int,
     file_name: bytes,
 ) -> tuple[np.ndarray, np.ndarray]:
     masks, shows = np.zeros((len(pngs), side, side), np.uint8), np.zeros(len(pngs), bool)
-    shares = np.concatenate(
-        [(np.arange(side) + 0.5) / side, [0.0, 1.0]]
-    )  # of the box: the centers of cells, and its edges
+    # Fractions of the box: the centers of cells, and its edges
+    shares = np.concatenate([(np.arange(side) + 0.5) / side, [0.0, 1.0]])
     for number, (png, box) in enumerate(zip(pngs, boxes.astype(np.float64), strict=True)):
-        y, x = (
-            low + shares * (high - low) for low, high in zip(box[:2], box[2:], strict=True)
-        )  # [side + 2] input pixels
+        y, x = box[:2, None] + shares * (box[2:] - box[:2])[:, None]  # [side + 2] input pixels each
         if flip:
             x = size[1] - x
-        y, x = (
-            offset[axis] + places * (window[axis] / size[axis]) for axis, places in enumerate((y, x))
-        )  # original pixels
+        y, x = (offset[axis] + places * (window[axis] / size[axis]) for axis, places in enumerate((y, x)))  # original
         rows, columns = (
             np.clip(places[:side].astype(np.int64), 0, source_size[axis] - 1) for axis, places in enumerate((y, x))
         )

@@ -55,6 +55,7 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
             view = load(record, number, seed)
         else:
             record = parse(serialized[0])
+            assert number is not None  # the pipeline passes the record numbers
 
             def load_one_of(image: int, within: Tensor) -> View:
                 return load(

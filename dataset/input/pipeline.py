@@ -53,7 +53,7 @@ def training_dataset(
         positions = first_position + (step * world_size + rank) * config.batch_size + row
         return Rows(_with_further(order.records(positions), positions, config, count=len(index)), positions)
 
-    def read(sample: np.ndarray) -> tuple[np.ndarray, ...]:
+    def read(sample: int) -> tuple[np.ndarray, ...]:
         numbers, positions = rows(np.arange(sample, sample + _READ_GROUP))
         records = np.full(numbers.shape, b"", dtype=object)
         records[numbers >= 0] = reader.read(numbers[numbers >= 0])
@@ -146,7 +146,9 @@ def _with_further(numbers: np.ndarray, positions: np.ndarray, config: InputConfi
     """
     if config.composition is None:
         return numbers
-    streams = (np.random.Philox(key=np.uint64([config.seed, _FURTHER + position])) for position in positions.tolist())
+    streams = (
+        np.random.Philox(key=np.array([config.seed, _FURTHER + position], np.uint64)) for position in positions.tolist()
+    )
     further = [config.composition.choose(np.random.Generator(stream), count) for stream in streams]
     return np.column_stack([numbers, further])
 

@@ -103,8 +103,9 @@ def _contradicting_objects(boxes: list[Box], labels: Sequence[int], category_ids
     if broken:
         numbers = ", ".join(f"{value:g}" for value in broken)
         return f"a box that is not four finite numbers (ymin, xmin, ymax, xmax: {numbers})"
-    unknown = [] if category_ids is None else sorted({*labels}.difference(category_ids))
-    return f"unknown category ids {unknown}, the categories are {sorted(category_ids)}" if unknown else ""
+    if category_ids is None or not (unknown := sorted({*labels}.difference(category_ids))):
+        return ""
+    return f"unknown category ids {unknown}, the categories are {sorted(category_ids)}"
 
 
 def _useless(features: Features) -> str:

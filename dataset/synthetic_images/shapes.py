@@ -123,11 +123,11 @@ KINDS = (
 )
 
 
-def extent(mask: np.ndarray) -> tuple[int, int, int, int] | None:
-    """Return the box (x, y, width, height) of the set pixels, or None if there are none."""
+def extent(mask: np.ndarray) -> tuple[int, int, int, int]:
+    """Return the box (x, y, width, height) of the set pixels; width and height 0 if there are none."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not rows.size:
-        return None
+        return 0, 0, 0, 0
     left, top = int(columns[0]), int(rows[0])
     return left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top
 

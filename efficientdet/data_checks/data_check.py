@@ -82,17 +82,18 @@ def _of_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
     from dataset.conversion.labeled_annotations import labeled_annotations
     from dataset.files.image_files import image_folder
 
-    images = ImageFolder(image_folder(config.images))
+    folder = image_folder(config.images)
+    images = ImageFolder(folder)
 
     def parts(path: str) -> dict[str, AnnotatedDataSet]:
         labels = recognize(path, wanted=config.label_format)
         print(labels.reason)
         return read_labels(labels, path, images, with_masks=False, label_map=None, output_folder=config.output_dir)
 
-    found = parts(config.annotations or config.images)
+    found = parts(config.annotations or folder)
     if config.val_annotations:
         found["val"] = next(iter(parts(config.val_annotations).values()))
     named = {"training": found.get("", found.get("train")), "validation": found.get("val")}
     if named["training"] is None:
         raise InputError(f"--annotations={config.annotations}: has {', '.join(found)}; expected a train split")
-    return {name: labeled_annotations(part, config.images) for name, part in named.items() if part is not None}
+    return {name: labeled_annotations(part, folder) for name, part in named.items() if part is not None}

@@ -106,7 +106,7 @@ def examine(
         )
     findings, view = _sorted(findings), InputView(images=training, hparams=hparams)
     settings = {key: value for finding in findings for key, value in finding.settings.items()}
-    tried = list(trials(view, settings)) if view.anchors is not None and len(view.boxes) else []
+    tried = list(trials(view, settings)) if view.has_anchors and len(view.boxes) else []
     return Examination(hparams=hparams, view=view, splits=examined, findings=findings, trials=tried)
 
 
@@ -150,7 +150,7 @@ def class_rows(view: InputView) -> list[dict[str, Any]]:
     with_it = images.images_with()
     for number, name in enumerate(images.class_names.names):
         mine = view.classes == number
-        unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.anchors is not None else None
+        unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.has_anchors else None
         rows.append(
             {
                 "name": name,
@@ -174,7 +174,7 @@ def histogram(view: InputView, values: np.ndarray, bounds: Sequence[float]) -> l
     rows = []
     for low, high in itertools.pairwise(bounds):
         mine = (values >= low) & (values < high)
-        unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.anchors is not None else None
+        unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.has_anchors else None
         rows.append({"from": low, "to": high, "objects": int(mine.sum()), "unmatched": unmatched})
     return rows
 

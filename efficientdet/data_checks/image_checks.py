@@ -43,16 +43,20 @@ def same_pictures(splits: Sequence[LabeledImages], looks: Sequence[Looks]) -> li
     Identical files are found among all images with digests in the records, near-duplicates among the images that were
     read.
     """
-    first, found = {}, {}
+    first: dict[str, tuple[int, int]] = {}
+    found: dict[tuple[tuple[int, int], tuple[int, int]], bool] = {}
+    thumbnails: dict[tuple[int, int], np.ndarray] = {}
     for split, images in enumerate(splits):
-        for number, digest in enumerate(images.digests):
+        for number, stored in enumerate(images.digests):
             look = looks[split].get(number)
-            digest = digest.decode("ascii", "replace") or (look.digest.hex() if look else "")
+            if look is not None:
+                thumbnails[split, number] = look.thumbnail
+            digest = stored.decode("ascii", "replace") or (look.digest.hex() if look else "")
             if digest and (other := first.setdefault(digest, (split, number))) != (split, number):
                 found[other, (split, number)] = True
-    places = [(split, number) for split, some in enumerate(looks) for number, look in some.items() if look is not None]
-    for one, other in near_duplicates([looks[split][number].thumbnail for split, number in places]):
-        found.setdefault((places[one], places[other]), False)
+    places = [*thumbnails]
+    for i, j in near_duplicates([*thumbnails.values()]):
+        found.setdefault((places[i], places[j]), False)
     return [(one, other, equal) for (one, other), equal in sorted(found.items())]
 
 

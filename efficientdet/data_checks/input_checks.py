@@ -29,7 +29,7 @@ def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[
             f"{share(1 - np.prod(after.size) / np.prod(view.size))}",
         )
         view = view if "image_size" in fixed else after
-    if view.anchors is not None and len(view.boxes) and (settings := better_anchors(view, fixed=fixed)):
+    if view.has_anchors and len(view.boxes) and (settings := better_anchors(view, fixed=fixed)):
         yield _of_anchors(view, settings)
 
 

@@ -120,7 +120,8 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
 
     @classmethod
     def _nested(cls) -> dict[str, type]:
-        return {item.name: item.type for item in dataclasses.fields(cls) if dataclasses.is_dataclass(item.type)}
+        kinds = {item.name: item.type for item in dataclasses.fields(cls)}
+        return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
 
     @property
     def input_size(self) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Common parts of families with torchvision's ResNets that read weights of PyTorch."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
@@ -15,14 +15,23 @@ if TYPE_CHECKING:
     from model.detector import Detector
 
 
-class TorchFamily(Family):
-    """A family with a torchvision backbone; its hyperparameters have a `backbone_name`."""
+class TorchHyperparameters(Hyperparameters):
+    """Base class of the hyperparameters of a `TorchFamily`."""
+
+    backbone_name: str  # declared only: the class of a family defines valid names and default
+
+
+AnyTorchHyperparameters = TypeVar("AnyTorchHyperparameters", bound=TorchHyperparameters)
+
+
+class TorchFamily(Family[AnyTorchHyperparameters]):
+    """A family with a torchvision backbone."""
 
     body: ClassVar[str]  # prefix of the names of the ResNet's weights, such as "backbone/"
 
     def build(
         self,
-        hparams: Hyperparameters,
+        hparams: AnyTorchHyperparameters,
         *,
         num_classes: int,
         precision: str = "float32",
@@ -39,7 +48,7 @@ class TorchFamily(Family):
             )
         return self.build_detector(hparams, num_classes=num_classes, precision=precision)
 
-    def build_detector(self, hparams: Hyperparameters, *, num_classes: int, precision: str) -> "Detector":
+    def build_detector(self, hparams: AnyTorchHyperparameters, *, num_classes: int, precision: str) -> "Detector":
         """Build a detector with random weights."""
         raise NotImplementedError
 
@@ -51,7 +60,7 @@ class TorchFamily(Family):
         """Reorder the values of a weight, whose axes are in the order of Keras, to the layout of this project."""
         raise NotImplementedError
 
-    def imagenet_backbone(self, hparams: Hyperparameters) -> str:
+    def imagenet_backbone(self, hparams: AnyTorchHyperparameters) -> str:
         """Return torchvision's first published weights of the backbone."""
         return BACKBONES[hparams.backbone_name].file
 

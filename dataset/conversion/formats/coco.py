@@ -68,6 +68,7 @@ def read_coco(
     )
     listed_boxes = 0
     if object_annotations_file:
+        assert class_names is not None  # `required`
         annotations = _boxed_annotations(contents[object_annotations_file], object_annotations_file)
         listed_boxes = len(annotations)
         skipped += _add_objects(
@@ -116,7 +117,8 @@ def _kind(value: Any) -> str:
 
 
 def _read_images(content: dict, path: str, file_name: Callable[..., str]) -> list[AnnotatedImage]:
-    images, seen = [], {}
+    images: list[AnnotatedImage] = []
+    seen: dict[int, str] = {}
     for index, entry in enumerate(_list_of_objects(content, "images", path=path)):
         with told_with(f"{path}: images[{index}]"):
             image_id = whole_number(entry.get("id"), "id")
@@ -230,13 +232,14 @@ def _read_object(entry: dict, *, known: frozenset[int], with_segmentation: bool)
     if category_id not in known:
         raise InputError(f"has category {category_id}; the categories are {listed(sorted(known))}")
     annotation_id, area = entry.get("id"), entry.get("area")
+    x, y, width, height = (finite_number(value, "in its bbox") for value in box)
     segmentation = entry.get("segmentation") if with_segmentation else None
     if with_segmentation and not segmentation:
         raise InputError("has no segmentation, which --include_masks needs")
     return whole_number(entry.get("image_id"), "image_id"), AnnotatedObject(
         annotation_id=None if annotation_id is None else whole_number(annotation_id, "id"),
         category_id=category_id,
-        box_xywh=tuple([finite_number(value, "in its bbox") for value in box]),
+        box_xywh=(x, y, width, height),
         area=None if area is None else finite_number(area, "area"),
         is_crowd=_is_set(entry.get("iscrowd"), "iscrowd"),
         segmentation=segmentation,

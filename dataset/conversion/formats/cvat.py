@@ -40,7 +40,8 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, 
             classes.id_of(node.text or "")
     nodes = root.findall("image")
     subsets = [split_called(node.get("subset", "")) for node in nodes]
-    split_of = subsets if nodes and None not in subsets and "train" in subsets else [""] * len(nodes)
+    splits = [split for split in subsets if split is not None]
+    split_of = splits if len(splits) == len(nodes) and "train" in splits else [""] * len(nodes)
     parts: dict[str, list[AnnotatedImage]] = {}
     skipped: list[Finding] = []
     for node, split in zip(nodes, split_of, strict=True):
@@ -75,7 +76,8 @@ def _read_image(
     height, width = (_number(node, side, where=where) for side in ("height", "width"))
     if min(height, width) < 1 or height % 1 or width % 1:
         raise InputError(f"{where} is of {width:g} x {height:g}, expected whole numbers of pixels")
-    image = AnnotatedImage(image_id=0, file_name=name, size=(int(height), int(width)))
+    size = int(height), int(width)
+    image = AnnotatedImage(image_id=0, file_name=name, size=size)
     for index, shape in enumerate(node):
         if read := _SHAPES.get(shape.tag):
             place = f"{where}: {shape.tag} {index}"
@@ -87,7 +89,7 @@ def _read_image(
                     annotation_id=None,
                     category_id=category_id,
                     box_xywh=box,
-                    segmentation=_segmentation(shape, outline, image.size, place) if with_masks else None,
+                    segmentation=_segmentation(shape, outline, size, place) if with_masks else None,
                 )
             )
     return image

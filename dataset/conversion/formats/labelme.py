@@ -36,8 +36,8 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
     names = [name for name in files.names if not is_of_a_conversion(files.path(name))] if path.is_dir() else [path.name]
     if not names:
         raise InputError(f"{annotations}: contains no JSON file")
-    splits = [split_of_folders(name) for name in names]
-    split_of = splits if None not in splits and "train" in splits else [""] * len(names)
+    splits = [split for split in map(split_of_folders, names) if split is not None]
+    split_of = splits if len(splits) == len(names) and "train" in splits else [""] * len(names)
     classes, hasher = ClassesAsMet(), hashlib.sha256()
     parts: dict[str, list[AnnotatedImage]] = {}
     noted: list[Finding] = []
@@ -71,14 +71,10 @@ def _read_image(
     """Return the image and the kinds of the shapes that are not objects."""
     if not isinstance(content, dict) or not isinstance(content.get("shapes"), list):
         raise InputError("is not a labelme JSON file: has no list of shapes")
-    sides = [content.get("imageHeight"), content.get("imageWidth")]
-    size = (
-        None
-        if sides == [None, None]
-        else tuple(
-            whole_number(side, what, least=1) for side, what in zip(sides, ("imageHeight", "imageWidth"), strict=True)
-        )
-    )
+    sides = content.get("imageHeight"), content.get("imageWidth")
+    size = None
+    if sides != (None, None):
+        size = whole_number(sides[0], "imageHeight", least=1), whole_number(sides[1], "imageWidth", least=1)
     image = AnnotatedImage(image_id=0, file_name=_image_name(content, name, images), size=size)
     outlines: dict[tuple, list[list[float]]] = {}
     passed_over, boxes_only = [], set()

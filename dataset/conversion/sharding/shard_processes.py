@@ -11,7 +11,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -70,7 +70,8 @@ def _convert_in_processes(
     tasks: list[ShardTask], processes: int, *, progress: Progress, signals: PutOffSignals
 ) -> None:
     done = multiprocessing.get_context("spawn").Value("q", 0)
-    waiting, running, reported = deque(tasks), set(), 0
+    waiting, reported = deque(tasks), 0
+    running: set[Future] = set()
     try:
         with _worker_processes(processes, done) as executor:
             while waiting or running:
@@ -99,14 +100,14 @@ def _convert_in_processes(
 @contextlib.contextmanager
 def _worker_processes(processes: int, done: Any) -> Iterator[ProcessPoolExecutor]:
     """Provide worker processes that end with the block; after an error they are killed."""
-    strangers = set(multiprocessing.active_children())
+    unrelated = set(multiprocessing.active_children())
     executor = ProcessPoolExecutor(
         processes, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker, initargs=(done,)
     )
     try:
         yield executor
     except BaseException:
-        for child in set(multiprocessing.active_children()) - strangers:
+        for child in set(multiprocessing.active_children()) - unrelated:
             child.kill()  # otherwise they would finish their shards first
         raise
     finally:
@@ -118,7 +119,8 @@ def _forget_children() -> None:
     _starting.acquire(timeout=_SECONDS_OF_A_START)  # a child still waiting for its first data would print a traceback
     for child in multiprocessing.active_children():
         child.kill()
-    multiprocessing.util._run_finalizers(0)  # as at a normal exit; finalizers that wait have priorities below 0
+    # As at a normal exit; finalizers that wait have priorities below 0.
+    multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]  # private
 
 
 _starting = threading.Lock()  # held while a child is started, which `active_children` lists only afterwards
@@ -150,7 +152,9 @@ def _begin_worker(done: Any) -> None:
 
 
 def _die_with_parent() -> None:
-    multiprocessing.parent_process().join()
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this is a worker
+    parent.join()
     os._exit(1)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from model.dense_detector import DenseDetector
 
 
-class EfficientDetFamily(Family):
+class EfficientDetFamily(Family[EfficientDetHyperparameters]):
     """The EfficientDet models."""
 
     name = "efficientdet"

@@ -27,7 +27,7 @@ _COCO_ROWS = 91  # torchvision's COCO weights have a row for each category id
 TORCHVISION_CONVENTIONS = {"conventions": "torchvision", "batch_norm_epsilon": 0.0, "resize": "fit", "image_size": 800}
 
 
-class MaskRcnnFamily(TorchFamily):
+class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
     """The Mask R-CNN models."""
 
     name = "mask_rcnn"

@@ -28,7 +28,7 @@ TORCHVISION_CONVENTIONS = {"batch_norm_epsilon": 0.0, "resize": "fit"}
 _FIRST_RULES, _RENAMING_RULES = (2, 0, 0), (5, 0, 0)  # of MLPerf (mlcommons/training, single_stage_detector)
 
 
-class RetinaNetFamily(TorchFamily):
+class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
     """The RetinaNet models."""
 
     name = "retinanet"

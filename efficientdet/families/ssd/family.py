@@ -1,6 +1,5 @@
 """SSD300 (Liu et al. 2016) with ResNet-34, as in the first rounds of MLPerf on COCO."""
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +20,9 @@ if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
     from model.dense_detector import DenseDetector
 
-_RULES_OF_RETINANET = (
-    2,
-    0,
-    0,
-)  # of MLPerf (mlcommons/training, single_stage_detector): from here on the id is RetinaNet's
+# First MLPerf rules (mlcommons/training, single_stage_detector) whose id `ssd` is RetinaNet
+_RULES_OF_RETINANET = (2, 0, 0)
 _MLPERF_BACKBONES = {"resnet34": PUBLISHED_FILES["resnet34-2017"].file}
-_PREDICTOR = re.compile(
-    r"(?:conf|loc)/([0-5])/(?:kernel|bias)"
-)  # predictors of classes and of boxes, for each feature map
 # The reference's backbone is two sequences: conv1, bn1, ReLU, pooling and the first two stages; the third stage.
 _BODY_MODULES = {
     "model.layer1.0.": "conv1.",
@@ -40,7 +33,7 @@ _BODY_MODULES = {
 }
 
 
-class SsdFamily(TorchFamily):
+class SsdFamily(TorchFamily[SsdHyperparameters]):
     """The SSD300 model."""
 
     name = "ssd"
@@ -131,7 +124,7 @@ class SsdFamily(TorchFamily):
 
 def _boxes_per_cell(name: str) -> int:
     """Return the number of boxes per cell of the feature map of a predictor's weight."""
-    return SSD300_BOXES_PER_CELL[int(_PREDICTOR.fullmatch(name)[1])]
+    return SSD300_BOXES_PER_CELL[int(name.split("/")[1])]  # such as loc/0/bias
 
 
 FAMILY = SsdFamily()

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from dataset.conversion.annotations import (
@@ -43,15 +44,16 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
         split: _read_part(split, layout, images=images, labels=labels, label_of=label_of, with_masks=with_masks)
         for split in layout.images
     }
+    missing: dict[str | None, list[AnnotatedImage]] = {split: [] for split in parts}
     for label in _labels_without_image(labels, taken={*label_of.values()}, images=images):
         split = next(iter(parts)) if len(parts) == 1 else split_of_folders(label)
-        part, missing = parts.get(split), str(PurePosixPath(label).with_suffix(".jpg"))
-        if part is None:  # with several splits, its split is unknown
-            next(iter(parts.values())).noted.append(
-                Finding(kind="image", file=label, reason="a label file without an image")
-            )
-        else:
-            part.images.append(AnnotatedImage(image_id=0, file_name=missing, size=None))
+        if split in missing:
+            name = str(PurePosixPath(label).with_suffix(".jpg"))
+            missing[split].append(AnnotatedImage(image_id=0, file_name=name, size=None))
+        else:  # with several splits, its split is unknown
+            note = Finding(kind="image", file=label, reason="a label file without an image")
+            next(iter(parts.values())).noted.append(note)
+    parts = {split: replace(part, images=[*part.images, *missing[split]]) for split, part in parts.items()}
     if not any(part.listed_boxes for part in parts.values()):
         raise InputError(
             f"{annotations}: {len(label_of)} label files were found for the {len(images.names)} images of "
