@@ -28,7 +28,7 @@ _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # some network and
 
 
 @contextlib.contextmanager
-def telling_write_errors(path: str | Path) -> Iterator[None]:
+def report_write_errors(path: str | Path) -> Iterator[None]:
     """Raise an OSError of the block, such as a full disk, as an InputError with the path of the file."""
     try:
         yield

@@ -26,9 +26,8 @@ class Limit(NamedTuple):
 
 def one_of(*choices: Any) -> Limit:
     """Return a limit to the given values."""
-    return Limit(
-        choices.__contains__, f"{'one of ' if len(choices) > 1 else ''}{', '.join(map(str, choices))}", choices
-    )
+    listed = ", ".join(map(str, choices))
+    return Limit(choices.__contains__, f"one of {listed}" if len(choices) > 1 else listed, choices)
 
 
 def at_least(low: float) -> Limit:
@@ -83,14 +82,14 @@ def _checked(cls: type[Config], message: str) -> type[Config]:
 
 
 def refused_values(settings: Any) -> Iterator[tuple[str, Any, str]]:
-    """Yield name, value and what is expected for each invalid field of a dataclass."""
+    """Yield name, value and expected values of each invalid field of a dataclass."""
     for name, kind in field_types(type(settings)).items():
         if expected := refusal(kind, getattr(settings, name)):
             yield name, getattr(settings, name), expected
 
 
 def refusal(kind: Any, value: Any) -> str | None:
-    """Return what is expected if a value is invalid for a type, else None. The value None means "not given" and is valid."""
+    """Return the expected values if a value is invalid for a type, else None. The value None ("not given") is valid."""
     if value is None:
         return None
     if get_origin(kind) is tuple and isinstance(value, tuple):

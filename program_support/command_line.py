@@ -62,7 +62,7 @@ def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once
 
 
 def _parsed(arguments: list[str]) -> list[str]:
-    """Return the remaining arguments; replaces absl's hints for unknown flags, some of which are far from the given name."""
+    """Return the remaining arguments; replace absl's hints for unknown flags, which may be far from the given name."""
     try:
         return flags.FLAGS(arguments)
     except flags.UnrecognizedFlagError as error:

@@ -16,7 +16,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class PutOffSignals:
-    """A block in which SIGINT and SIGTERM are only recorded: `check` and the end of the block raise Interrupted for them.
+    """Context in which SIGINT and SIGTERM are only recorded: `check` and the end of the block raise Interrupted.
 
     A second signal ends the process immediately, after a call of `at_the_second`. Outside the main thread no signals
     are handled.

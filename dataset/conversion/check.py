@@ -160,8 +160,8 @@ def _completed(data: bytes, jpeg: _Jpeg) -> tuple[bytes, str | None]:
 
 def _scans_are_complete(jpeg: _Jpeg) -> bool:
     """Return whether the scans together contain all bits of all coefficients (ITU T.81, B.2.3 and G.1.1)."""
-    wanted = range(64) if jpeg.frame[1] in _PROGRESSIVE_FRAMES else range(1)
-    missing = {(component, k) for component in jpeg.component_ids for k in wanted}
+    coefficients = range(64) if jpeg.frame[1] in _PROGRESSIVE_FRAMES else range(1)
+    missing = {(component, k) for component in jpeg.component_ids for k in coefficients}
     for scan in jpeg.scans:
         count = scan[4]
         first, last, bits = scan[5 + 2 * count : 8 + 2 * count]

@@ -9,10 +9,10 @@ from dataset.class_names import ClassNames, class_names_in
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject
 from dataset.files.bounded_files import read_json
 from dataset.files.image_files import image_ids
-from dataset.files.untrusted_values import LARGEST_ID, listed, shown, told_with, whole_number
+from dataset.files.untrusted_values import LARGEST_ID, error_context, listed, shown, whole_number
 from program_support.errors import InputError
 
-VOC_NAMES = (
+VOC_NAMES = (  # ids 1 to 20
     "aeroplane",
     "bicycle",
     "bird",
@@ -33,7 +33,7 @@ VOC_NAMES = (
     "sofa",
     "train",
     "tvmonitor",
-)  # ids 1 to 20
+)
 
 
 class ClassesAsMet:
@@ -52,7 +52,7 @@ class ClassesAsMet:
         """Return all classes seen so far. Raises InputError if there are none or a name cannot be stored."""
         if not self._ids:
             raise InputError(f"{source}: contains no boxes")
-        with told_with(f"{source}:"):
+        with error_context(f"{source}:"):
             return ClassNames.from_categories([{"id": number, "name": name} for name, number in self._ids.items()])
 
 
@@ -74,7 +74,7 @@ def read_label_map(path: str) -> ClassNames:
 def _from_name_to_id(content: object, path: str) -> ClassNames:
     if not isinstance(content, dict) or not content:
         raise InputError(f'{path}: expected an object of class names and ids, such as {{"cat": 1, "dog": 2}}')
-    with told_with(f"{path}:"):
+    with error_context(f"{path}:"):
         return ClassNames.from_categories(
             [
                 {"id": _class_id(category_id, name), "name": name}
@@ -85,7 +85,7 @@ def _from_name_to_id(content: object, path: str) -> ClassNames:
 
 
 def _class_id(category_id: object, name: str) -> int:
-    with told_with(f"class {shown(name)}"):
+    with error_context(f"class {shown(name)}"):
         return whole_number(category_id, "id", least=-LARGEST_ID)
 
 
@@ -99,7 +99,7 @@ def common_classes(parts: Mapping[str, AnnotatedDataSet], *, own_numbers: bool) 
     """Return the classes of all splits: with the ids of the data set, which must agree, or numbered by name."""
     if own_numbers:
         brought = {pair for part in parts.values() for pair in _names_by_id(part).items()}
-        with told_with(f"{', '.join(part.source for part in parts.values())}:"):
+        with error_context(f"{', '.join(part.source for part in parts.values())}:"):
             return ClassNames.from_categories([{"id": number, "name": name} for number, name in brought])
     used: set[str] = set()
     for part in parts.values():

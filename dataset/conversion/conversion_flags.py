@@ -59,8 +59,8 @@ def define_writing_flags(values: flags.FlagValues = flags.FLAGS) -> None:
         ConversionConfig,
         {
             "max_bad_fraction": "Maximum fraction of images, and of boxes, that may be skipped as unusable.",
-            "keep_images_of_refused_boxes": "Keep an image whose boxes are all unusable, as an image without objects. Default: "
-            "drop the image, because training would treat its objects as background.",
+            "keep_images_of_refused_boxes": "Keep an image whose boxes are all unusable, as an image without objects. "
+            "Default: drop the image, because training would treat its objects as background.",
         },
         values,
     )

@@ -190,6 +190,6 @@ def labeled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | None
         return None
     return (
         f"labeled as turned by its EXIF orientation {orientation}: the annotations say {annotated_size[1]}x"
-        f"{annotated_size[0]}, but {width}x{height} pixels are stored; expected boxes in stored pixels; rotate all images "
-        "upright (mogrify -auto-orient), also those with a rotation by 180 degrees, and convert again"
+        f"{annotated_size[0]}, but {width}x{height} pixels are stored; expected boxes in stored pixels; rotate all "
+        "images upright (mogrify -auto-orient), also those with a rotation by 180 degrees, and convert again"
     )

@@ -54,16 +54,17 @@ class FolderFiles:
         return self.folder / name
 
     def find(self, name: str, *, split: str | None = None) -> str | None:
-        """Return the file that matches a name or path of the annotations, in this `split` if folders name splits, or None.
+        """Return the file that matches a name or path of the annotations, or None.
 
-        Tools write paths of other machines, of Windows or of another folder: among the files with this name, the one
-        whose folders match best is returned. Raises InputError if several match equally.
+        Files in folders named like other splits than `split` are excluded. Tools write paths of other machines, of
+        Windows or of another folder: among the files with this name, the one whose folders match best is returned.
+        Raises InputError if several match equally.
         """
-        if not (wanted := _parts(name)):
+        if not (parts := _parts(name)):
             return None
         candidates = [
             other
-            for other in self._of_last_name.get(wanted[-1], ())
+            for other in self._of_last_name.get(parts[-1], ())
             if not split or split_of_folders(other) in (split, None)
         ]
         if len(candidates) <= 1 or name in candidates:
@@ -88,7 +89,7 @@ def _refuse_folder(error: OSError) -> None:
 
 
 def _parts(name: str) -> list[str]:
-    """Return the components of a path without `..` and the like, case-folded because some file systems ignore case."""
+    """Return the components of a path without `.` and `..`, case-folded because some file systems ignore case."""
     return [part for part in name.casefold().replace("\\", "/").split("/") if part not in ("", ".", "..")]
 
 
@@ -140,7 +141,7 @@ class ImageFolder(FolderFiles):
             return None
 
     def in_pixels(self, image: AnnotatedImage, *, upright: bool) -> None:
-        """Set the size of an image that is `in_shares` and convert its boxes to pixels; unreadable images are unchanged.
+        """Set the size of an image that is `in_shares` and convert its boxes to pixels, unless its file is unreadable.
 
         `upright`: the tool labels images after EXIF rotation; the conversion then rejects images with EXIF rotation.
         """

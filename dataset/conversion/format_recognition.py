@@ -34,18 +34,18 @@ class RecognizedLabels(NamedTuple):
     files: list[Path]
 
 
-def recognize(annotations: str, *, wanted: str = "auto") -> RecognizedLabels:
-    """Detect the format of a file, or of a folder searched three levels deep; `wanted` other than "auto" selects the format.
+def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabels:
+    """Return the format of a file or of a folder, which is searched three levels deep.
 
-    Raises InputError if no labels, or labels of several formats, are found.
+    A `label_format` other than "auto" is returned without detection. Raises InputError if no labels, or labels of
+    several formats, are found.
     """
     path, other_tables = Path(annotations), []
     if os.path.isdir(path):  # Path.is_dir raises for names that are too long or in unreadable folders
         seen = [*annotations_in(path)]
         seen = [one for one in seen if not is_of_a_conversion(one[0])] or seen  # records may be next to their labels
-        reasons = {
-            file: why_no_table(str(file)) for file, kind in seen if kind is FileKind.CSV
-        }  # any table has this kind
+        # Any table has the kind CSV.
+        reasons = {file: why_no_table(str(file)) for file, kind in seen if kind is FileKind.CSV}
         other_tables = [reason for reason in reasons.values() if reason]
         found = [(file, kind) for file, kind in seen if not reasons.get(file)]
     elif os.path.exists(path):
@@ -57,10 +57,10 @@ def recognize(annotations: str, *, wanted: str = "auto") -> RecognizedLabels:
         for name, (_, kinds) in FORMATS.items()
         if (files := [(file, kind) for file, kind in found if kind in kinds])
     }
-    if wanted != "auto":
-        title, files = FORMATS[wanted][0], by_format.get(wanted, [])
+    if label_format != "auto":
+        title, files = FORMATS[label_format][0], by_format.get(label_format, [])
         because = _first(files) if files else "--format selects it"
-        return RecognizedLabels(wanted, f"labels: {title}, because {because}", [file for file, _ in files])
+        return RecognizedLabels(label_format, f"labels: {title}, because {because}", [file for file, _ in files])
     if len(by_format) > 1:
         examples = "; ".join(_first(files) for files in by_format.values())
         raise InputError(

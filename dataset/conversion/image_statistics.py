@@ -46,8 +46,8 @@ def look_at(
     return looks
 
 
-def small_picture(encoded: bytes, side: int) -> np.ndarray:
-    """Decode an image at most `side` pixels large, uint8 [h, w, 3], aspect ratio kept. Raises ValueError if undecodable."""
+def decode_reduced(encoded: bytes, side: int) -> np.ndarray:
+    """Decode an image, reduced to at most `side` pixels: uint8 [h, w, 3]. Raises ValueError if undecodable."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -63,7 +63,7 @@ def small_picture(encoded: bytes, side: int) -> np.ndarray:
 def _looks(encoded: Callable[[int], bytes], number: int) -> ImageLooks | None:
     with contextlib.suppress(ValueError, OSError, InputError):
         data = encoded(number)
-        pixels = small_picture(data, _MOST_SIDE)
+        pixels = decode_reduced(data, _MOST_SIDE)
         gray = pixels.mean(axis=-1)
         return ImageLooks(
             digest=hashlib.sha256(data).digest(),

@@ -119,7 +119,7 @@ def _read_coco(path: str, images: ImageFolder, *, split: str | None, with_masks:
 
 
 def _read_voc(annotations: str, labels: RecognizedLabels, images: ImageFolder) -> Parts:
-    """Read splits from ImageSets/Main (train.txt or trainval.txt), else from folders train, val and test, else as one."""
+    """Read splits from ImageSets/Main (train.txt or trainval.txt), else from folders named as splits, else as one."""
     folders = sorted({file.parent for file in labels.files}) or [Path(annotations)]
     if Path(annotations).is_file():
         folders = [Path(annotations).parent]
@@ -206,7 +206,7 @@ def _describes_classes(path: str) -> bool:
 
 
 def _check_part(part: AnnotatedDataSet, label_format: str) -> None:
-    """Raise InputError for two annotations of one image (except COCO, which has image ids) and for boxes not in pixels."""
+    """Raise InputError for two annotations of one image (except COCO's, with image ids) and for boxes not in pixels."""
     name, count = Counter(image.file_name for image in part.images).most_common(1)[0]
     if count > 1 and label_format != "coco":
         raise InputError(

@@ -69,7 +69,7 @@ def mask_png(segmentation: Any, size: tuple[int, int]) -> tuple[bytes, str | Non
 
 
 def proved_run_lengths(segmentation: Any, size: tuple[int, int]) -> RunLengths:
-    """Return the run lengths of an unvalidated segmentation in an image (height, width). Raises UnusableSegmentation."""
+    """Return the run lengths of any segmentation in an image (height, width). Raises UnusableSegmentation."""
     check_segmentation(segmentation)
     return (
         _union(segmentation, size)[0] if isinstance(segmentation, list) else run_lengths(_unrolled(segmentation, size))

@@ -53,10 +53,8 @@ def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str,
     """
     found: dict[str, None] = {}
     for name in names:
-        if not name:
-            raise InputError(
-                f"--{flag} is empty; expected an image, a folder or a glob"
-            )  # Path("") is the current folder
+        if not name:  # Path("") is the current folder
+            raise InputError(f"--{flag} is empty; expected an image, a folder or a glob")
         path = Path(name)
         if path.is_dir():
             files = sorted(

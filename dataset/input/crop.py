@@ -99,7 +99,9 @@ def crop_boxes(boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tenso
 def crop_masks(
     pngs: Tensor, boxes: Tensor, crop: Crop, *, source_size: Tensor, side: int, file_name: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Apply a crop to masks, cropped to the boxes: [n, side, side] uint8, 0 or 1, and [n] bool, whether the object is visible.
+    """Apply a crop to masks, cropped to the boxes.
+
+    Returns [n, side, side] uint8, 0 or 1, and [n] bool, whether the object is visible.
 
     `pngs` [n] have the size of the image and are nonzero inside the object; `boxes` [n, 4] float32 are the output of
     `crop_boxes`, in input pixels after crop and flip. A cell is 1 if the original pixel at its center belongs to the

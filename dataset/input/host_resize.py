@@ -69,7 +69,10 @@ class HostResize:
         return height, width
 
     def __call__(self, image: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Resize [h, w, 3] uint8: [H, W, 3] uint8; [2] int32 valid area; [2] float32 original pixels per input pixel."""
+        """Resize [h, w, 3] uint8.
+
+        Returns [H, W, 3] uint8; [2] int32 valid area; [2] float32 original pixels per input pixel.
+        """
         source = image.shape[0], image.shape[1]
         scaled = self.scaled_size(source)
         made = np.zeros((*self.size, 3), np.uint8)

@@ -40,7 +40,7 @@ def training_dataset(
     cache: DecodedCache | None = None,
     factors: np.ndarray | None = None,
 ) -> RecordBatches:
-    """Return infinite batches (`Batch`) of one rank, starting at a position of the stream without reading earlier records.
+    """Return infinite batches (`Batch`) of one rank from a position of the stream on, without reading earlier records.
 
     Iterating raises InputError, in one line with file, offset and image, for an unusable record (a category id that is
     not in the configuration, an undecodable image) and for a file that was deleted or truncated. The M largest boxes

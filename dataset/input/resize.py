@@ -156,7 +156,7 @@ def host_resize(rule: ResizeRule) -> HostResize:
 
 
 def fitting_scale(source_size: Tensor, target: Tensor) -> Tensor:
-    """Return the scale, input pixels per original pixel, at which the image fits the target: [2] int32, [2] float32 -> []."""
+    """Return the scale (input pixels per original pixel) at which [2] int32 fits the target [2] float32: []."""
     return tf.reduce_min(target / tf.cast(source_size, tf.float32))
 
 

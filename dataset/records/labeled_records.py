@@ -17,7 +17,7 @@ _SIDES = tuple(f"image/object/bbox/{side}".encode() for side in ("ymin", "xmin",
 _LABELS, _CROWD = b"image/object/class/label", b"image/object/is_crowd"
 _HEIGHT, _WIDTH, _NAME, _ID = b"image/height", b"image/width", b"image/filename", b"image/source_id"
 _DIGEST, _ENCODED = b"image/key/sha256", b"image/encoded"
-_WANTED = frozenset((*_SIDES, _LABELS, _CROWD, _HEIGHT, _WIDTH, _NAME, _ID, _DIGEST))
+_KEYS = frozenset((*_SIDES, _LABELS, _CROWD, _HEIGHT, _WIDTH, _NAME, _ID, _DIGEST))
 
 
 def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: ArrayLike | None = None) -> LabeledImages:
@@ -31,7 +31,7 @@ def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: ArrayL
     objects: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for number, buffer, start in _places(index, chosen):
         try:
-            fields = record_fields(buffer, start, start + int(index.lengths[number]), _WANTED)
+            fields = record_fields(buffer, start, start + int(index.lengths[number]), _KEYS)
             sizes.append(_size(fields, buffer, start, int(index.lengths[number])))
             objects.append(_objects(fields))
         except ValueError as error:

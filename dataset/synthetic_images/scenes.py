@@ -38,7 +38,7 @@ class Scene:
         self._kinds: list[tuple[Kind, bool]] = []
 
     def place(self, kind: Kind, sprite: np.ndarray, *, crowd: bool, random: np.random.Generator) -> bool:
-        """Place a sprite [rows, columns, 4] uint8 at random; return False if every position hides too much of others."""
+        """Place a sprite [rows, columns, 4] uint8 at random; return False if all positions hide too much of others."""
         rows, columns = sprite.shape[:2]
         height, width = self.pixels.shape[:2]
         for _ in range(_ATTEMPTS):
@@ -74,7 +74,7 @@ class Scene:
         self.pixels[y, x] = (ground * (1 - opacity) + part[..., :3] * opacity + 0.5).astype(np.uint8)
 
     def annotations(self) -> list[dict]:
-        """Return the objects in COCO format without ids: category_id, bbox, area, iscrowd and run lengths of visible pixels."""
+        """Return the objects in COCO format without ids, with run lengths of the visible pixels."""
         found = []
         for number, (kind, crowd) in enumerate(self._kinds):
             seen = self._shown == number

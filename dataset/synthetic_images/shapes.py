@@ -14,7 +14,7 @@ Color = tuple[int, int, int]
 
 
 class _Pen:
-    """Draws in the coordinate system of one object, x and y from -1 to 1, rotated by an angle, on a transparent sprite."""
+    """Draws on a transparent sprite in the coordinate system of one rotated object, x and y from -1 to 1."""
 
     def __init__(self, *, width: float, height: float, angle: float):
         cosine, sine = math.cos(angle), math.sin(angle)

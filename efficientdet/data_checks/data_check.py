@@ -39,7 +39,7 @@ class DataCheckConfig:
 
 
 def read_splits(config: DataCheckConfig) -> dict[str, LabeledImages]:
-    """Return the training images and, if given, the validation images. Raises InputError for files that cannot be read."""
+    """Return the training images and, if given, the validation images. Raises InputError for unreadable files."""
     return {name: _of_records(paths) for name, paths in config.records.items()} or _of_annotations(config)
 
 
@@ -86,7 +86,7 @@ def _of_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
     images = ImageFolder(folder)
 
     def parts(path: str) -> dict[str, AnnotatedDataSet]:
-        labels = recognize(path, wanted=config.label_format)
+        labels = recognize(path, label_format=config.label_format)
         print(labels.reason)
         return read_labels(labels, path, images, with_masks=False, label_map=None, output_folder=config.output_dir)
 

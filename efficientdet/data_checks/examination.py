@@ -12,9 +12,9 @@ from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, as_hparams
 from efficientdet.data_checks.image_checks import (
     Looks,
-    picture_findings,
-    same_picture_findings,
-    same_pictures,
+    alike_image_findings,
+    alike_images,
+    image_findings,
     split_findings,
 )
 from efficientdet.data_checks.input_checks import input_findings
@@ -36,9 +36,8 @@ class Split:
     name: str
     images: LabeledImages
     looks: Looks
-    suspicious: list[tuple[int, list[str]]] = field(
-        default_factory=list
-    )  # image number and reasons, the most suspicious first
+    # Image numbers and reasons, the most suspicious first
+    suspicious: list[tuple[int, list[str]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +62,7 @@ class Examination:
 
 
 def quick_findings(images: LabeledImages, hparams: Hyperparameters, *, fixed: Collection[str] = ()) -> list[Finding]:
-    """Return findings from labels and sizes without decoding images, warnings first; `fixed` hyperparameters are kept."""
+    """Return findings from labels and sizes without decoding images, warnings first; keep `fixed` hyperparameters."""
     view = InputView(images=images, hparams=hparams)
     return _sorted([*input_findings(view, fixed=fixed), *label_findings(images, hparams)])
 
@@ -80,16 +79,14 @@ def examine(
     All boxes are examined; at most `images_read` images of each split are decoded. `done` is called after each.
     """
     looks = [look_at(images, _sample(len(images), images_read), done=done) for images in splits.values()]
-    pairs = same_pictures(list(splits.values()), looks)
+    pairs = alike_images(list(splits.values()), looks)
     training, *others = splits.values()
-    findings = [*quick_findings(training, hparams), *same_picture_findings(list(splits.values()), pairs)]
+    findings = [*quick_findings(training, hparams), *alike_image_findings(list(splits.values()), pairs)]
     for other in others:
         findings += split_findings(training, other)
     examined = []
     for number, (name, images) in enumerate(splits.items()):
-        split = list(picture_findings(images, looks[number])) + (
-            list(label_findings(images, hparams)) if number else []
-        )
+        split = list(image_findings(images, looks[number])) + (list(label_findings(images, hparams)) if number else [])
         findings += [_of_split(finding, name if len(splits) > 1 and number else "") for finding in split]
         scaled = InputView(images=images, hparams=hparams).scaled / np.maximum(images.sizes, 1)
         sides = ((images.boxes[:, 2:] - images.boxes[:, :2]) * scaled[images.owners]).min(axis=1, initial=np.inf)

@@ -12,12 +12,12 @@ from efficientdet.data_checks.findings import NOTE, WARNING, Finding, counted, n
 DARK, BRIGHT, BLANK = 25.0, 235.0, 4.0  # gray levels of 255: mean, mean, standard deviation
 _MANY_TWINS = 0.05
 _OTHER_SIZE = "differ in size from their labels (another image, or EXIF rotation)"
-_ALARMING = ("cannot be decoded", _OTHER_SIZE)
+_WARNED = ("cannot be decoded", _OTHER_SIZE)
 Looks = Mapping[int, ImageLooks | None]
 Pair = tuple[tuple[int, int], tuple[int, int], bool]
 
 
-def picture_findings(images: LabeledImages, looks: Looks) -> Iterator[Finding]:
+def image_findings(images: LabeledImages, looks: Looks) -> Iterator[Finding]:
     """Yield findings about the images of a split; `looks` are measurements of the images that were read."""
     of = {
         "cannot be decoded": [number for number, found in looks.items() if found is None],
@@ -31,13 +31,13 @@ def picture_findings(images: LabeledImages, looks: Looks) -> Iterator[Finding]:
             names = [images.names[number] for number in numbers]
             yield Finding(
                 about="images",
-                level=WARNING if what in _ALARMING else NOTE,
+                level=WARNING if what in _WARNED else NOTE,
                 images=names,
                 line=f"{len(names)} of {len(looks)} {what}: {named(names)}",
             )
 
 
-def same_pictures(splits: Sequence[LabeledImages], looks: Sequence[Looks]) -> list[Pair]:
+def alike_images(splits: Sequence[LabeledImages], looks: Sequence[Looks]) -> list[Pair]:
     """Return pairs of identical or similar images, each as two (split, number) and whether their files are identical.
 
     Identical files are found among all images with digests in the records, near-duplicates among the images that were
@@ -60,8 +60,8 @@ def same_pictures(splits: Sequence[LabeledImages], looks: Sequence[Looks]) -> li
     return [(one, other, equal) for (one, other), equal in sorted(found.items())]
 
 
-def same_picture_findings(splits: Sequence[LabeledImages], pairs: Sequence[Pair]) -> Iterator[Finding]:
-    """Yield findings about copies and possible near-duplicates in both splits, which raise the measured AP, and in one."""
+def alike_image_findings(splits: Sequence[LabeledImages], pairs: Sequence[Pair]) -> Iterator[Finding]:
+    """Yield findings about copies and near-duplicates across splits, which raise the measured AP, and in one split."""
     for equal, what in ((True, "with identical files"), (False, "that look alike (possible near-duplicates)")):
         across, within = (
             [
@@ -104,10 +104,8 @@ def split_findings(training: LabeledImages, validation: LabeledImages) -> Iterat
             yield Finding(
                 about="classes in one split",
                 level=level if unlikely.any() else NOTE,
-                line=(
-                    f"{counted(alone.sum(), 'class has', 'classes have')} objects only in the {what} images ({share(lost)} of "
-                    f"their objects): {named(listed)}"
-                ),
+                line=f"{counted(alone.sum(), 'class has', 'classes have')} objects only in the {what} images "
+                f"({share(lost)} of their objects): {named(listed)}",
             )
 
 

@@ -163,18 +163,18 @@ def with_overrides(hyperparameters: Hyperparameters, overrides: dict[str, Any]) 
                 f"hparam {key} is {shown(overrides[key])}; expected its keys, as in "
                 f"{key}.{dataclasses.fields(nested[key])[0].name}={dataclasses.fields(nested[key])[0].default}"
             )
-    wanted = {
+    flat = {
         inner: value
         for key, values in overrides.items()
         if key in nested or not is_gone(key, values, owner.GONE)
         for inner, value in flattened(key, values).items()
         if not is_gone(inner, value, owner.GONE)
     }
-    for key in wanted:
+    for key in flat:
         _check_key(key, owner)
-    changed = {key: _fitted(owner, owner, key, value) for key, value in wanted.items() if "." not in key}
+    changed = {key: _fitted(owner, owner, key, value) for key, value in flat.items() if "." not in key}
     for key, inner_owner in nested.items():
-        inner = {name.removeprefix(f"{key}."): value for name, value in wanted.items() if name.startswith(f"{key}.")}
+        inner = {name.removeprefix(f"{key}."): value for name, value in flat.items() if name.startswith(f"{key}.")}
         inner = {name: _fitted(owner, inner_owner, name, value) for name, value in inner.items()}
         changed[key] = dataclasses.replace(getattr(hyperparameters, key), **inner)
     return dataclasses.replace(hyperparameters, **changed)

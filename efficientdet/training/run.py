@@ -102,7 +102,7 @@ class Run:
                 weights="raw and averaged",
                 steps_per_epoch=steps_per_epoch,
             ),
-            cache=DecodedCache(say=journal.say) if config.cache == "decoded" else None,
+            cache=DecodedCache(log=journal.say) if config.cache == "decoded" else None,
             clock=clock,
             stopwatch=Stopwatch(clock),
             begun=time.monotonic(),

@@ -20,11 +20,11 @@ from dataset.conversion.segmentation import reason_to_skip
 from dataset.files.bounded_files import read_json
 from dataset.files.untrusted_values import (
     LARGEST_ID,
+    error_context,
     finite_number,
     listed,
     shown,
     storable_text,
-    told_with,
     whole_number,
 )
 from program_support.errors import InputError
@@ -120,7 +120,7 @@ def _read_images(content: dict, path: str, file_name: Callable[..., str]) -> lis
     images: list[AnnotatedImage] = []
     seen: dict[int, str] = {}
     for index, entry in enumerate(_list_of_objects(content, "images", path=path)):
-        with told_with(f"{path}: images[{index}]"):
+        with error_context(f"{path}: images[{index}]"):
             image_id = whole_number(entry.get("id"), "id")
         where = f"{path}: image {image_id}"
         name = file_name(entry.get("file_name"), where=where)
@@ -129,7 +129,7 @@ def _read_images(content: dict, path: str, file_name: Callable[..., str]) -> lis
                 f"{path}: image id {image_id} is given twice, to {shown(seen[image_id])} and {shown(name)}"
             )
         seen[image_id] = name
-        with told_with(where):
+        with error_context(where):
             images.append(AnnotatedImage(image_id=image_id, file_name=name, size=_image_size(entry)))
     if not images:
         raise InputError(f"{path}: lists no images")
@@ -149,7 +149,7 @@ def _read_categories(content: dict, path: str, *, required: bool) -> ClassNames 
     categories = _without_groups(_list_of_objects(content, "categories", path=path), content.get("annotations"))
     if not categories:
         raise InputError(f"{path}: lists no categories; expected every category id of its annotations")
-    with told_with(f"{path}:"):
+    with error_context(f"{path}:"):
         return ClassNames.from_categories(categories)
 
 
@@ -258,9 +258,9 @@ def _is_set(value: Any, name: str) -> bool:
 def _add_captions(content: dict, by_id: dict[int, AnnotatedImage], *, path: str) -> list[Finding]:
     orphans = []
     for index, entry in enumerate(_list_of_objects(content, "annotations", path=path)):
-        with told_with(f"{path}: annotations[{index}]"):
+        with error_context(f"{path}: annotations[{index}]"):
             image_id = whole_number(entry.get("image_id"), "image_id")
-        with told_with(f"{path}: annotations[{index}] of image {image_id}"):
+        with error_context(f"{path}: annotations[{index}] of image {image_id}"):
             caption = storable_text(entry.get("caption"), "caption")
         if image_id in by_id:
             by_id[image_id].captions.append(caption)

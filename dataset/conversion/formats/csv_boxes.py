@@ -1,4 +1,4 @@
-"""Read CSV tables with one box per row: with named columns in any order, or in keras-retinanet's format without header."""
+"""Read CSV tables with one box per row: with named columns, or in keras-retinanet's format without a header."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ from dataset.conversion.annotations import (
 from dataset.conversion.class_numbering import ClassesAsMet
 from dataset.conversion.folder_files import ImageFolder
 from dataset.files.csv_files import csv_rows
-from dataset.files.untrusted_values import listed, number_in_text, shown, told_with
+from dataset.files.untrusted_values import error_context, listed, number_in_text, shown
 from program_support.errors import InputError
 
 _NAMES = {  # case-insensitive, without '_' and blanks
@@ -60,7 +60,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
         image = found.setdefault(name, AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=table.in_shares))
         _add_size(image, fields, where=where)
         if any(fields[side] for side in _SIDES) or fields["class"]:
-            with told_with(where):
+            with error_context(where):
                 category_id = classes.id_of(fields["class"])
             left, top, right, bottom = (
                 _coordinate(fields[side], in_shares=table.in_shares, where=f"{where}: {side}") for side in _SIDES

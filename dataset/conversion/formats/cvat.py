@@ -16,7 +16,7 @@ from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.named_splits import split_called
 from dataset.conversion.segmentation import LARGEST_COORDINATE
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
-from dataset.files.untrusted_values import number_in_text, shown, told_with
+from dataset.files.untrusted_values import error_context, number_in_text, shown
 from dataset.files.xml_files import read_xml
 from object_detection.coco.run_length_masks import run_lengths
 from program_support.errors import InputError
@@ -35,7 +35,7 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, 
     if root.find("track") is not None:
         raise InputError(f"{path}: is 'CVAT for video 1.1', expected 'CVAT for images 1.1': export the task as that")
     classes = ClassesAsMet()
-    with told_with(f"{path}: a label of the task"):
+    with error_context(f"{path}: a label of the task"):
         for node in root.iterfind("meta//labels/label/name"):
             classes.id_of(node.text or "")
     nodes = root.findall("image")
@@ -81,7 +81,7 @@ def _read_image(
     for index, shape in enumerate(node):
         if read := _SHAPES.get(shape.tag):
             place = f"{where}: {shape.tag} {index}"
-            with told_with(place):
+            with error_context(place):
                 category_id = classes.id_of(shape.get("label", ""))
             box, outline = read(shape, place)
             image.objects.append(

@@ -17,7 +17,7 @@ from dataset.conversion.segmentation import LARGEST_COORDINATE
 from dataset.files.bounded_files import read_json
 from dataset.files.file_kinds import is_of_a_conversion
 from dataset.files.image_files import IMAGE_SUFFIXES
-from dataset.files.untrusted_values import finite_number, shown, storable_text, told_with, whole_number
+from dataset.files.untrusted_values import error_context, finite_number, shown, storable_text, whole_number
 from program_support.errors import InputError
 
 _CIRCLE_CORNERS = 64
@@ -44,7 +44,7 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
     for name, split in zip(names, split_of, strict=True):
         hasher.update(name.encode() + b"\0")
         content = read_json(str(files.path(name)), hasher=hasher)
-        with told_with(f"{files.path(name)}:"):
+        with error_context(f"{files.path(name)}:"):
             image, passed_over = _read_image(content, name, images, classes=classes, with_masks=with_masks)
         parts.setdefault(split, []).append(image)
         noted += [
@@ -79,7 +79,7 @@ def _read_image(
     outlines: dict[tuple, list[list[float]]] = {}
     passed_over, boxes_only = [], set()
     for index, shape in enumerate(content["shapes"]):
-        with told_with(f"shape {index}"):
+        with error_context(f"shape {index}"):
             if not isinstance(shape, dict):
                 raise InputError(f"is {shown(shape)}, expected an object")
             kind = storable_text(shape.get("shape_type", "polygon"), "shape_type")
@@ -141,10 +141,10 @@ def _points(shape: dict) -> list[list[float]]:
 
 def _outline(kind: str, points: list[list[float]]) -> list[float]:
     """Return the outline of the shape as x, y, x, y, .."""
-    wanted = {"rectangle": (2, 4), "circle": (2,), "mask": (2,)}.get(kind)
-    if (wanted and len(points) not in wanted) or (kind == "polygon" and len(points) < 3):
+    expected = {"rectangle": (2, 4), "circle": (2,), "mask": (2,)}.get(kind)
+    if (expected and len(points) not in expected) or (kind == "polygon" and len(points) < 3):
         raise InputError(
-            f"is a {kind} of {len(points)} points, expected {' or '.join(map(str, wanted or ('at least 3',)))}"
+            f"is a {kind} of {len(points)} points, expected {' or '.join(map(str, expected or ('at least 3',)))}"
         )
     if kind == "circle":
         (x, y), rim = points

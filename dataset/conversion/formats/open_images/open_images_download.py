@@ -111,6 +111,7 @@ def _check_missing(missing: list[str], total: int, *, site: str, max_bad_fractio
     if len(missing) > max_bad_fraction * total:
         fraction = allowing_fraction(len(missing), total)
         raise InputError(
-            f"{site}: the server returned 404, 410 or 403 for {len(missing)} of {total} images, such as {missing[0]}; expected "
-            f"at most {max_bad_fraction:.2%}; to accept this, set --max_bad_fraction={fraction} or more; {_CONTINUE}"
+            f"{site}: the server returned 404, 410 or 403 for {len(missing)} of {total} images, such as {missing[0]}; "
+            f"expected at most {max_bad_fraction:.2%}; to accept this, set --max_bad_fraction={fraction} or more; "
+            f"{_CONTINUE}"
         )

@@ -24,7 +24,7 @@ from dataset.conversion.folder_files import FolderFiles, ImageFolder, agreeing_b
 from dataset.conversion.formats.yolo.yolo_layout import YoloLayout, text_of, yolo_layout
 from dataset.conversion.named_splits import split_of_folders
 from dataset.files.file_kinds import FileKind, kind_of_file
-from dataset.files.untrusted_values import listed, number_in_text, shown, told_with
+from dataset.files.untrusted_values import error_context, listed, number_in_text, shown
 from program_support.errors import InputError
 
 _CLASS_NUMBER = re.compile(r"(\d{1,8})(\.0*)?", re.ASCII)  # some tools write every number as a float
@@ -159,7 +159,7 @@ def _objects(
 ) -> Iterator[AnnotatedObject]:
     for number, line in enumerate(text.splitlines(), start=1):
         if fields := line.split():
-            with told_with(f"{path}: line {number}"):
+            with error_context(f"{path}: line {number}"):
                 yield _object(fields, known=known, has_keypoints=has_keypoints, with_masks=with_masks)
 
 

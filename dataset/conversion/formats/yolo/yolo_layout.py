@@ -13,7 +13,7 @@ from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.named_splits import split_of_folders
 from dataset.files.bounded_files import read_regular_file
 from dataset.files.file_kinds import FileKind, kind_of_file
-from dataset.files.untrusted_values import LARGEST_ID, listed, shown, told_with
+from dataset.files.untrusted_values import LARGEST_ID, error_context, listed, shown
 from dataset.files.yaml_files import read_yaml
 from program_support.errors import InputError
 
@@ -23,7 +23,7 @@ _SPLIT_KEYS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 
 @dataclass(frozen=True, kw_only=True)
 class YoloLayout:
-    """Class names and images; `images` are those of each split ("" if there are no splits), relative to the image folder."""
+    """Class names, and the images of each split ("" if there are no splits) relative to the image folder."""
 
     source: str  # the file that names the classes
     content: bytes  # of all files that define the layout
@@ -120,7 +120,7 @@ class _LayoutReader:
             self._read.append(content)
             names = [line.strip() for line in text.rstrip().splitlines()]
         pairs = enumerate(names) if isinstance(names, list) else names.items() if isinstance(names, dict) else ()
-        with told_with(f"{path}: names"):
+        with error_context(f"{path}: names"):
             numbered = [{"id": int(key) if _is_number(key) else key, "name": name} for key, name in pairs]
             if not numbered:
                 raise InputError(f"is {shown(names)}, expected a list of class names")
