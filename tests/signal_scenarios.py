@@ -54,7 +54,7 @@ def converted(place):
             processes=1,
             max_bad_fraction=0.0,
         ),
-        say=lambda line: None,
+        log=lambda line: None,
     )
 
 

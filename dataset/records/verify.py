@@ -29,7 +29,7 @@ def verify_records(
     *,
     when: str,
     max_bad_fraction: float,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     category_ids: Collection[int] | None = None,
 ) -> RecordIndex:
     """Return the index without unusable records; an image with an empty list of boxes is valid.
@@ -51,11 +51,11 @@ def verify_records(
         demand_unchanged(index)
         tally.judge(max_bad_fraction=max_bad_fraction)
         tally.demand_boxes()
-        tally.warn(say, fate="skipped")
+        tally.warn(log, fate="skipped")
         useless = [number for numbers in tally.useless.values() for number in numbers]
         return index.only(~np.isin(np.arange(len(index)), useless)) if useless else index
     if when == "auto":
-        _inspect_sample(index, max_bad_fraction=max_bad_fraction, say=say, category_ids=category_ids)
+        _inspect_sample(index, max_bad_fraction=max_bad_fraction, log=log, category_ids=category_ids)
     return index
 
 
@@ -67,7 +67,7 @@ def _is_due(index: RecordIndex, when: str) -> bool:
 
 
 def _inspect_sample(
-    index: RecordIndex, *, max_bad_fraction: float, say: Callable[[str], None], category_ids: Collection[int] | None
+    index: RecordIndex, *, max_bad_fraction: float, log: Callable[[str], None], category_ids: Collection[int] | None
 ) -> None:
     """Inspect a sample, to report a completely wrong data set (captions, boxes in pixels) at any size."""
     tally = _Tally(index)
@@ -75,8 +75,8 @@ def _inspect_sample(
     for number, payload in zip(numbers.tolist(), RecordReader(index).read(numbers), strict=True):
         tally.add(number, payload, category_ids=category_ids)
     tally.judge(max_bad_fraction=max(max_bad_fraction, _SAMPLE_BAD_FRACTION))
-    tally.warn(say, fate="not skipped; use --verify_records=always to skip them")
-    say(
+    tally.warn(log, fate="not skipped; use --verify_records=always to skip them")
+    log(
         f"checked {len(numbers)} of {len(index)} records ({index.lengths.sum() / 1e9:.1f} GB); --verify_records=always "
         "verifies the checksums of all"
     )
@@ -134,11 +134,11 @@ class _Tally:
                 "annotations (--verify_records=never trains without boxes)"
             )
 
-    def warn(self, say: Callable[[str], None], *, fate: str) -> None:
+    def warn(self, log: Callable[[str], None], *, fate: str) -> None:
         if self.useless:
-            say(f"warning: {self._useless_records()}; {fate}")
+            log(f"warning: {self._useless_records()}; {fate}")
         if self.boxes_outside:
-            say(f"warning: {self._useless_boxes()}; training ignores them")
+            log(f"warning: {self._useless_boxes()}; training ignores them")
 
     def _advice(self, bad: int) -> str:
         keep = (

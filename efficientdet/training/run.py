@@ -71,7 +71,7 @@ class Run:
             index_records(config.records),
             when=config.verify_records,
             max_bad_fraction=config.max_bad_fraction,
-            say=journal.say,
+            log=journal.say,
             category_ids=config.class_names.category_ids,
         )
         global_batch_size = config.batch_size * config.accumulate_steps * world.size

@@ -4,8 +4,7 @@ Format: https://cocodataset.org/#format-data. Boxes are (x, y, width, height) in
 """
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from dataset.class_names import ClassNames
@@ -16,6 +15,7 @@ from dataset.conversion.annotations import (
     Finding,
     checked_file_name,
 )
+from dataset.conversion.formats.coco_findings import odd_annotation_ids, odd_images
 from dataset.conversion.segmentation import reason_to_skip
 from dataset.files.bounded_files import read_json
 from dataset.files.untrusted_values import (
@@ -60,7 +60,7 @@ def read_coco(
     }
     images = _read_images(contents[image_source], image_source, file_name)
     by_id = {image.image_id: image for image in images}
-    skipped, noted = [], list(_odd_images(images))
+    skipped, noted = [], list(odd_images(images))
     class_names = _read_categories(
         contents[object_annotations_file or image_source],
         object_annotations_file or image_source,
@@ -78,7 +78,7 @@ def read_coco(
             class_names=class_names,
             with_segmentation=with_segmentation,
         )
-        noted += _odd_annotation_ids(annotations, object_annotations_file)
+        noted += odd_annotation_ids(annotations, object_annotations_file)
     if caption_annotations_file:
         noted += _add_captions(contents[caption_annotations_file], by_id, path=caption_annotations_file)
     return AnnotatedDataSet(
@@ -267,42 +267,3 @@ def _add_captions(content: dict, by_id: dict[int, AnnotatedImage], *, path: str)
         else:
             orphans.append(Finding(kind="caption", file=path, image_id=image_id, reason="caption of an unknown image"))
     return orphans
-
-
-def _odd_images(images: list[AnnotatedImage]) -> Iterable[Finding]:
-    times = Counter(image.file_name for image in images)
-    for image in images:
-        if times[image.file_name] > 1:
-            yield Finding(
-                kind="image",
-                file=image.file_name,
-                image_id=image.image_id,
-                reason=f"{times[image.file_name]} image ids share this file",
-            )
-        if image.size is None:
-            yield Finding(
-                kind="image",
-                file=image.file_name,
-                image_id=image.image_id,
-                reason="the annotation file has no size: taken from the image",
-            )
-
-
-def _odd_annotation_ids(annotations: list[dict], path: str) -> Iterable[Finding]:
-    """Return notes on ids that are harmless in records but lead to wrong results in pycocotools."""
-    times = Counter(entry["id"] for entry in annotations if entry.get("id") is not None)
-    for annotation_id, count in times.items():
-        if count > 1:
-            yield Finding(
-                kind="box",
-                file=path,
-                annotation_id=int(annotation_id),
-                reason=f"{count} annotations share this id: pycocotools would confuse them",
-            )
-    if 0 in times:
-        yield Finding(
-            kind="box",
-            file=path,
-            annotation_id=0,
-            reason="annotation id 0: pycocotools counts a match with it as a miss",
-        )

@@ -77,15 +77,8 @@ def read_open_images(
         )
     noted = [Finding(kind="box", file=object_annotations_file, reason=reason) for reason in _odd_rows(repeated, tally)]
     noted += _odd_classes(selected, class_descriptions_file)
-    if chosen is not None and len(images) < len(chosen):
-        noted.append(
-            Finding(
-                kind="image",
-                file=image_ids_file,
-                reason=f"{len(chosen) - len(images)} of {len(chosen)} images "
-                "have no boxes of the selected classes and are not converted",
-            )
-        )
+    if chosen is not None:
+        noted += _images_without_boxes(len(chosen) - len(images), len(chosen), image_ids_file)
     return AnnotatedDataSet(
         source=object_annotations_file,
         images=images,
@@ -133,6 +126,13 @@ def _odd_rows(repeated: int, tally: Counter[str]) -> Iterator[str]:
         yield f"{tally['low']} boxes have a Confidence between 0 and 1: converted like all other boxes"
     if tally["none"]:
         yield f"{tally['none']} rows have Confidence 0 (object absent): ignored"
+
+
+def _images_without_boxes(count: int, listed_images: int, path: str) -> list[Finding]:
+    if not count:
+        return []
+    reason = f"{count} of {listed_images} images have no boxes of the selected classes and are not converted"
+    return [Finding(kind="image", file=path, reason=reason)]
 
 
 def _odd_classes(selected: SelectedClasses, path: str) -> list[Finding]:
