@@ -28,7 +28,7 @@ from dataset.conversion.format_recognition import FORMATS, recognize
 from dataset.conversion.image_split import split_off
 from dataset.conversion.label_parts import read_labels
 from dataset.conversion.named_splits import SPLITS
-from dataset.conversion.sharding.shard_files import standing_shards
+from dataset.conversion.sharding.shard_files import existing_shards
 from dataset.files.image_files import image_folder
 from program_support import command_line
 from program_support.checked_fields import CountOrZero, between
@@ -138,9 +138,9 @@ def _warn_about_shared_images(parts: dict[str, AnnotatedDataSet]) -> None:
 def _refuse_other_parts(output_dir: str, parts: dict[str, AnnotatedDataSet]) -> None:
     """Raise InputError for existing records of a split that this data set lacks; they would be mixed with it."""
     for split in SPLITS:
-        if split not in parts and (standing := standing_shards(str(Path(output_dir, split)))):
+        if split not in parts and (existing := existing_shards(str(Path(output_dir, split)))):
             raise InputError(
-                f"{next(iter(standing.values()))} is left from another conversion, and these labels have no "
+                f"{next(iter(existing.values()))} is left from another conversion, and these labels have no "
                 f"{split}: delete those shards or choose another --output_dir"
             )
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.image_statistics import look_at
+from dataset.conversion.image_statistics import measure_images
 from dataset.conversion.labeled_annotations import labeled_annotations
 from dataset.conversion.sharding.shards import convert
 from efficientdet.data_checks.anchor_fit import best_overlaps
@@ -286,7 +286,7 @@ def test_blood_cells(data_folder):
     some = [
         [number for number, name in enumerate(images.names) if name.startswith("BloodImage_0003")] for images in splits
     ]
-    looks = [look_at(images, chosen) for images, chosen in zip(splits, some, strict=True)]
+    looks = [measure_images(images, chosen) for images, chosen in zip(splits, some, strict=True)]
     ((one, other, equal),) = alike_images(splits, looks)
     names = sorted(splits[split].names[number] for split, number in (one, other))
     assert (names, equal) == (["BloodImage_00037.jpg", "BloodImage_00038.jpg"], False)

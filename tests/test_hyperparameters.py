@@ -18,7 +18,7 @@ from efficientdet.families.efficientdet.hyperparameters import (
     normalized_aspect_ratios,
 )
 from efficientdet.families.efficientdet.presets import BACKBONES, PRESETS
-from efficientdet.families.efficientdet.reference_keys import GONE
+from efficientdet.families.efficientdet.reference_keys import REMOVED
 from efficientdet.families.hyperparameters import height_and_width, stated_classes, with_overrides
 from efficientdet.families.nms_configs import NmsConfigs
 from efficientdet.families.registry import hyperparameters_of, model_names
@@ -40,11 +40,11 @@ def test_keys_of_the_reference_are_taken_or_have_a_reason():
         use_keras_model dataset_type positives_momentum grad_checkpoint nms_configs loss_scale heads seg_num_classes
         backbone_init mixed_precision mixed_precision_on_inputs sample_image shuffle_buffer"""
     ours = {field.name for field in dataclasses.fields(EfficientDetHyperparameters)}
-    assert set(keys.split()) - ours - set(GONE) == set()
+    assert set(keys.split()) - ours - set(REMOVED) == set()
     assert {"method", "iou_thresh", "score_thresh", "sigma", "max_nms_inputs", "max_output_size"} <= {
         field.name for field in dataclasses.fields(NmsConfigs)
     }
-    assert not ours & set(GONE)
+    assert not ours & set(REMOVED)
 
 
 def test_defaults_of_the_reference():

@@ -389,7 +389,7 @@ def test_an_image_labeled_as_its_exif_turns_it_is_skipped_with_that_reason(place
     annotate_turned(place, 2)
     with pytest.raises(
         InputError,
-        match=r"1 of 10 images would be skipped.*2\.jpg \(image 102\): labeled as turned by its "
+        match=r"1 of 10 images would be skipped.*2\.jpg \(image 102\): labeled as rotated by its "
         rf"EXIF orientation {orientation}: the annotations say 48x64, but 64x48 pixels",
     ):
         convert(read(place), config(place))

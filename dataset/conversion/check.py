@@ -79,7 +79,7 @@ def check_image(data: bytes, *, expected_size: tuple[int, int] | None = None) ->
 
     Raises UnusableImage, or SizeDisagreement if the file has another size.
     """
-    prove_damage_is_seen()
+    check_damage_detection()
     if not data:
         raise UnusableImage("the file is empty")
     if data[:2] != bytes((0xFF, _START_OF_IMAGE)):
@@ -190,7 +190,7 @@ def _first_line(text: str) -> str:
 
 
 @functools.cache
-def prove_damage_is_seen() -> None:
+def check_damage_detection() -> None:
     """Check that TensorFlow prints libjpeg's warnings, the only sign of a damaged image.
 
     Raises RuntimeError if it does not: damaged images would be converted.

@@ -36,7 +36,7 @@ VOC_NAMES = (  # ids 1 to 20
 )
 
 
-class ClassesAsMet:
+class ClassNumbering:
     """Assigns ids from 1 to class names in order of appearance, until all splits are read."""
 
     def __init__(self) -> None:

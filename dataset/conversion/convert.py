@@ -80,7 +80,7 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
     try:
         checked = check_image(read_regular_file(path), expected_size=image.size)
     except SizeDisagreement as error:
-        reason = labeled_as_turned(path, image.size) if image.size else None
+        reason = exif_rotation_error(path, image.size) if image.size else None
         if reason is None:
             raise InputError(f"{path} (image {image.image_id} of {task.source}): {error}") from error
     except (OSError, UnusableImage) as error:
@@ -173,7 +173,7 @@ def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[A
     }
 
 
-def labeled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | None:
+def exif_rotation_error(path: Path, annotated_size: tuple[int, int]) -> str | None:
     """Return the error if the annotated size (height, width) is that of the image after EXIF rotation, else None.
 
     It is not fixed automatically: sizes reveal only rotations by 90 degrees, and images of the same tool that are
@@ -189,7 +189,7 @@ def labeled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | None
     if orientation < 5 or annotated_size != (width, height):
         return None
     return (
-        f"labeled as turned by its EXIF orientation {orientation}: the annotations say {annotated_size[1]}x"
+        f"labeled as rotated by its EXIF orientation {orientation}: the annotations say {annotated_size[1]}x"
         f"{annotated_size[0]}, but {width}x{height} pixels are stored; expected boxes in stored pixels; rotate all "
         "images upright (mogrify -auto-orient), also those with a rotation by 180 degrees, and convert again"
     )

@@ -32,7 +32,7 @@ class FolderFiles:
         Raises InputError for an unreadable folder and for a name that cannot be stored.
         """
         found = []
-        for place, folders, files in os.walk(self.folder, onerror=_refuse_folder):
+        for place, folders, files in os.walk(self.folder, onerror=_raise_unreadable):
             folders[:] = [name for name in folders if not name.startswith(".")]
             below = PurePosixPath(os.path.relpath(place, self.folder))
             found += [
@@ -69,7 +69,7 @@ class FolderFiles:
         ]
         if len(candidates) <= 1 or name in candidates:
             return name if name in candidates else next(iter(candidates), None)
-        best = agreeing_best(name, candidates)
+        best = best_path_matches(name, candidates)
         if len(best) > 1:
             raise InputError(
                 f"{self.folder}: {shown(name)} is ambiguous, it matches {listed(best)}; expected annotations that "
@@ -78,13 +78,13 @@ class FolderFiles:
         return best[0]
 
 
-def agreeing_best(name: str, others: Sequence[str]) -> list[str]:
+def best_path_matches(name: str, others: Sequence[str]) -> list[str]:
     """Return the paths that share the longest suffix of components with `name`."""
-    agreement = [_common_end(_parts(other), _parts(name)) for other in others]
+    agreement = [_common_suffix(_parts(other), _parts(name)) for other in others]
     return [other for other, parts in zip(others, agreement, strict=True) if parts == max(agreement)]
 
 
-def _refuse_folder(error: OSError) -> None:
+def _raise_unreadable(error: OSError) -> None:
     raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
 
 
@@ -93,7 +93,7 @@ def _parts(name: str) -> list[str]:
     return [part for part in name.casefold().replace("\\", "/").split("/") if part not in ("", ".", "..")]
 
 
-def _common_end(parts: list[str], others: list[str]) -> int:
+def _common_suffix(parts: list[str], others: list[str]) -> int:
     pairs = zip(reversed(parts), reversed(others), strict=False)
     return next((count for count, (one, other) in enumerate(pairs) if one != other), min(len(parts), len(others)))
 
@@ -135,8 +135,8 @@ class ImageFolder(FolderFiles):
                 Image.open(file, formats=FORMATS) as image,
             ):
                 warnings.simplefilter("ignore")  # about metadata
-                turned = upright and exif_orientation(image) >= 5
-                return image.size if turned else image.size[::-1]
+                rotated = upright and exif_orientation(image) >= 5
+                return image.size if rotated else image.size[::-1]
         except DECODING_ERRORS:
             return None
 

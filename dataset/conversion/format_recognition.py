@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from dataset.conversion.formats.csv_boxes import why_no_table
-from dataset.files.file_kinds import FileKind, annotations_in, is_of_a_conversion, kind_of_file
+from dataset.conversion.formats.csv_boxes import csv_header_error
+from dataset.files.file_kinds import FileKind, annotations_in, is_conversion_output, kind_of_file
 from dataset.files.untrusted_values import listed
 from program_support.errors import InputError
 
@@ -43,9 +43,9 @@ def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabe
     path, other_tables = Path(annotations), []
     if os.path.isdir(path):  # Path.is_dir raises for names that are too long or in unreadable folders
         seen = [*annotations_in(path)]
-        seen = [one for one in seen if not is_of_a_conversion(one[0])] or seen  # records may be next to their labels
+        seen = [one for one in seen if not is_conversion_output(one[0])] or seen  # records may be next to their labels
         # Any table has the kind CSV.
-        reasons = {file: why_no_table(str(file)) for file, kind in seen if kind is FileKind.CSV}
+        reasons = {file: csv_header_error(str(file)) for file, kind in seen if kind is FileKind.CSV}
         other_tables = [reason for reason in reasons.values() if reason]
         found = [(file, kind) for file, kind in seen if not reasons.get(file)]
     elif os.path.exists(path):

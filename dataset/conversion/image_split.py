@@ -50,7 +50,7 @@ def split_off(
 
 
 def _with_progress(images: Sequence[AnnotatedImage]) -> Iterator[AnnotatedImage]:
-    with Progress("compare", total=len(images), noun="image", patient=True) as progress:
+    with Progress("compare", total=len(images), noun="image", slow_start=True) as progress:
         for image in images:
             yield image
             progress.advance(images=1)

@@ -21,7 +21,7 @@ from program_support.processor_cores import available_cores
 _MOST_SIDE = 256  # pixels of the longer side; JPEGs are decoded at the smallest sufficient scale
 
 
-class ImageLooks(NamedTuple):
+class ImageStatistics(NamedTuple):
     """Stored height and width of an image, and mean and standard deviation of its gray levels (0 to 255)."""
 
     digest: bytes
@@ -31,19 +31,19 @@ class ImageLooks(NamedTuple):
     contrast: float
 
 
-def look_at(
+def measure_images(
     images: LabeledImages, numbers: Iterable[int], *, done: Callable[[], None] = lambda: None
-) -> dict[int, ImageLooks | None]:
+) -> dict[int, ImageStatistics | None]:
     """Return statistics of the images with these numbers, None for undecodable ones. `done` is called after each."""
     numbers = [int(number) for number in numbers]
-    looks = {}
+    statistics = {}
     with ThreadPoolExecutor(available_cores()) as pool:
         for number, found in zip(
-            numbers, pool.map(lambda number: _looks(images.encoded, number), numbers), strict=True
+            numbers, pool.map(lambda number: _measured(images.encoded, number), numbers), strict=True
         ):
-            looks[number] = found
+            statistics[number] = found
             done()
-    return looks
+    return statistics
 
 
 def decode_reduced(encoded: bytes, side: int) -> np.ndarray:
@@ -60,12 +60,12 @@ def decode_reduced(encoded: bytes, side: int) -> np.ndarray:
             raise ValueError("cannot be decoded") from error
 
 
-def _looks(encoded: Callable[[int], bytes], number: int) -> ImageLooks | None:
+def _measured(encoded: Callable[[int], bytes], number: int) -> ImageStatistics | None:
     with contextlib.suppress(ValueError, OSError, InputError):
         data = encoded(number)
         pixels = decode_reduced(data, _MOST_SIDE)
         gray = pixels.mean(axis=-1)
-        return ImageLooks(
+        return ImageStatistics(
             digest=hashlib.sha256(data).digest(),
             size=stored_size(data),
             thumbnail=thumbnail(pixels),

@@ -50,7 +50,7 @@ def read_labels(
             "YOLO, CVAT or labelme"
         )
     if labels.format == "coco":
-        parts = _of_files(
+        parts = _read_files(
             labels, annotations, lambda path, split: _read_coco(path, images, split=split, with_masks=with_masks)
         )
     elif labels.format == "voc":
@@ -58,7 +58,7 @@ def read_labels(
     elif labels.format == "yolo":
         parts = read_yolo(annotations, images, with_masks=with_masks)
     elif labels.format == "open_images":
-        parts = _of_files(
+        parts = _read_files(
             labels,
             annotations,
             lambda path, split: _read_open_images(
@@ -70,7 +70,7 @@ def read_labels(
     elif labels.format == "labelme":
         parts = read_labelme(annotations, images, with_masks=with_masks)
     else:
-        parts = _of_files(labels, annotations, lambda path, split: read_csv_boxes(path, images, split=split))
+        parts = _read_files(labels, annotations, lambda path, split: read_csv_boxes(path, images, split=split))
     for part in parts.values():
         _check_part(part, labels.format)
     if with_masks:
@@ -90,7 +90,9 @@ def _only_file(labels: RecognizedLabels, annotations: str) -> str:
     return str(labels.files[0]) if labels.files else annotations
 
 
-def _of_files(labels: RecognizedLabels, annotations: str, read: Callable[[str, str | None], AnnotatedDataSet]) -> Parts:
+def _read_files(
+    labels: RecognizedLabels, annotations: str, read: Callable[[str, str | None], AnnotatedDataSet]
+) -> Parts:
     """Return a split for each file if file or folder names identify it; a single file is the complete data set."""
     if len(labels.files) <= 1:
         return {"": read(_only_file(labels, annotations), None)}

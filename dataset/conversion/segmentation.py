@@ -68,7 +68,7 @@ def mask_png(segmentation: Any, size: tuple[int, int]) -> tuple[bytes, str | Non
     return buffer.getvalue(), fix
 
 
-def proved_run_lengths(segmentation: Any, size: tuple[int, int]) -> RunLengths:
+def validated_run_lengths(segmentation: Any, size: tuple[int, int]) -> RunLengths:
     """Return the run lengths of any segmentation in an image (height, width). Raises UnusableSegmentation."""
     check_segmentation(segmentation)
     return (

@@ -9,7 +9,7 @@ import tensorflow as tf
 from dataset.class_names import ClassNames
 from dataset.files.image_decoding import image_size
 from dataset.input.crop import decoded_mask
-from dataset.input.record_batches import RecordBatches, Rows, as_written, read_record
+from dataset.input.record_batches import RecordBatches, Rows, read_record, without_autograph
 from dataset.records.record_index import RecordIndex, RecordReader
 from dataset.records.schema import parse_record
 from object_detection.coco.run_length_masks import RunLengths, run_lengths
@@ -26,7 +26,7 @@ def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with
     """
     reader, known = RecordReader(index), set(class_names.category_ids)
 
-    @as_written
+    @without_autograph
     def annotations_of(serialized: Tensor) -> dict[str, Tensor]:
         record = parse_record(serialized, with_masks=with_masks)
         return {"size": image_size(record.pop("encoded")), **record}

@@ -19,7 +19,7 @@ from dataset.input.decoded_cache import DecodedCache
 from dataset.input.examples import evaluation_example, training_example
 from dataset.input.input_config import InputConfig
 from dataset.input.order import StreamOrder
-from dataset.input.record_batches import RecordBatches, Rows, as_written, read_record
+from dataset.input.record_batches import RecordBatches, Rows, read_record, without_autograph
 from dataset.records.record_index import RecordIndex, RecordReader
 from dataset.records.schema import parse_record
 from object_detection.structures import Batch, Objects, Tensor
@@ -59,7 +59,7 @@ def training_dataset(
         records[numbers >= 0] = reader.read(numbers[numbers >= 0])
         return records, positions, numbers
 
-    @as_written
+    @without_autograph
     def read_group(sample: Tensor) -> tuple[Tensor, ...]:
         group = tf.numpy_function(read, [sample], (tf.string, tf.int64, tf.int64), stateful=False)
         further = [1 + config.composition.further_images] if config.composition else []
@@ -97,7 +97,7 @@ def evaluation_dataset(
     reader, example = RecordReader(index), evaluation_example(config)
     count = min(samples or len(index), len(index))
 
-    @as_written
+    @without_autograph
     def read_one(number: Tensor) -> tuple[Tensor, Tensor]:
         return read_record(reader, number), number
 
@@ -153,7 +153,7 @@ def _with_further(numbers: np.ndarray, positions: np.ndarray, config: InputConfi
     return np.column_stack([numbers, further])
 
 
-@as_written
+@without_autograph
 def _without_empty_slots(batch: Batch) -> Batch:
     """Remove the slots that no image of the batch uses, down to a multiple of _SLOT_STEP."""
     most = tf.reduce_max(tf.reduce_sum(tf.cast(batch.objects.valid, tf.int32), axis=-1))
@@ -161,7 +161,7 @@ def _without_empty_slots(batch: Batch) -> Batch:
     return batch._replace(objects=Objects(*(values[:, :slots] for values in batch.objects)))
 
 
-@as_written
+@without_autograph
 def _fill_up(batch: Batch, *, batch_size: int) -> tuple[Batch, Tensor]:
     """Pad a batch with empty rows to the batch size; also return which rows are images, [B] bool."""
     count = tf.shape(batch.images)[0]

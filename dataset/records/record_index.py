@@ -80,7 +80,7 @@ def index_records(paths: Sequence[str]) -> RecordIndex:
     )
 
 
-def demand_unchanged(index: RecordIndex) -> None:
+def require_unchanged(index: RecordIndex) -> None:
     """Raise InputError if a file no longer ends with its last record; `index` is complete."""
     ends = np.zeros(len(index.paths), np.int64)
     np.maximum.at(ends, index.file_numbers, index.offsets + index.lengths + _FOOTER_BYTES)

@@ -40,7 +40,7 @@ class DataCheckConfig:
 
 def read_splits(config: DataCheckConfig) -> dict[str, LabeledImages]:
     """Return the training images and, if given, the validation images. Raises InputError for unreadable files."""
-    return {name: _of_records(paths) for name, paths in config.records.items()} or _of_annotations(config)
+    return {name: _read_records(paths) for name, paths in config.records.items()} or _read_annotations(config)
 
 
 def check_data(splits: Mapping[str, LabeledImages], config: DataCheckConfig) -> "tuple[Examination, Path]":
@@ -50,7 +50,7 @@ def check_data(splits: Mapping[str, LabeledImages], config: DataCheckConfig) -> 
     from efficientdet.data_checks.findings import as_hparams
 
     total = sum(min(len(images), config.images_read) for images in splits.values())
-    with Progress("doctor", total=total, noun="image", patient=True) as bar:
+    with Progress("doctor", total=total, noun="image", slow_start=True) as bar:
         examination = examine(
             splits, config.hparams, images_read=config.images_read, done=lambda: bar.advance(images=1)
         )
@@ -65,7 +65,7 @@ def check_data(splits: Mapping[str, LabeledImages], config: DataCheckConfig) -> 
     return examination, page
 
 
-def _of_records(paths: tuple[str, ...]) -> LabeledImages:
+def _read_records(paths: tuple[str, ...]) -> LabeledImages:
     from dataset.conversion.conversion_report import left_out_at_conversion
     from dataset.records.labeled_records import labeled_records
     from dataset.records.record_index import index_records
@@ -75,7 +75,7 @@ def _of_records(paths: tuple[str, ...]) -> LabeledImages:
     return replace(images, left_out=[*images.left_out, *boxes_left_out], images_left_out=images_left_out)
 
 
-def _of_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
+def _read_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
     """Return the splits of `annotations`, with `val_annotations` in place of its validation split."""
     from dataset.conversion.folder_files import ImageFolder
     from dataset.conversion.label_parts import read_labels

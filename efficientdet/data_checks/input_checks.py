@@ -30,10 +30,10 @@ def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[
         )
         view = view if "image_size" in fixed else after
     if view.has_anchors and len(view.boxes) and (settings := better_anchors(view, fixed=fixed)):
-        yield _of_anchors(view, settings)
+        yield _anchor_finding(view, settings)
 
 
-def _of_anchors(view: InputView, settings: dict) -> Finding:
+def _anchor_finding(view: InputView, settings: dict) -> Finding:
     numbers, after = sampled(view), view.after(**settings)
     before, left = view.unmatched_in_training(numbers), after.unmatched_in_training(numbers)
     classes = view.classes[numbers]

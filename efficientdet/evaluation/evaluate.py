@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.conversion.segmentation import UnusableSegmentation, proved_run_lengths
+from dataset.conversion.segmentation import UnusableSegmentation, validated_run_lengths
 from dataset.files.untrusted_values import shown
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.input_config import InputConfig
@@ -176,7 +176,7 @@ def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
     for annotation in truth.annotations:
         segmentation, size = annotation.get("segmentation"), truth.image_sizes.get(annotation["image_id"])
         try:
-            found.append(proved_run_lengths(segmentation, size) if segmentation and size else None)
+            found.append(validated_run_lengths(segmentation, size) if segmentation and size else None)
         except UnusableSegmentation as error:
             raise InputError(
                 f"{truth.source}: annotations[{annotation['id'] - 1}] of image {annotation['image_id']} has {error}"

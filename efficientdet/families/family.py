@@ -64,7 +64,7 @@ class Family(Generic[AnyHyperparameters]):
             hparams.input_size, hparams.jitter_min, hparams.jitter_max, 0.5 if hparams.input_rand_hflip else 0.0
         )
 
-    def numbers_per_pixel(self, hparams: AnyHyperparameters) -> float:
+    def activations_per_pixel(self, hparams: AnyHyperparameters) -> float:
         """Return the number of activations per input pixel, from which the memory is estimated."""
         return 600.0  # approximately EfficientDet-D0 and ResNet-50
 

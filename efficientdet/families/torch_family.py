@@ -52,11 +52,11 @@ class TorchFamily(Family[AnyTorchHyperparameters]):
         """Build a detector with random weights."""
         raise NotImplementedError
 
-    def our_module(self, name: str) -> str:
+    def translated_name(self, name: str) -> str:
         """Translate the name of a PyTorch weight to the names of this project."""
         raise NotImplementedError
 
-    def our_layout(self, name: str, array: np.ndarray) -> np.ndarray:
+    def translated_layout(self, name: str, array: np.ndarray) -> np.ndarray:
         """Reorder the values of a weight, whose axes are in the order of Keras, to the layout of this project."""
         raise NotImplementedError
 
@@ -68,8 +68,8 @@ class TorchFamily(Family[AnyTorchHyperparameters]):
         """Translate PyTorch weights; those of a classifier are the backbone's. All others have the names already."""
         if not is_torch(arrays):
             return super().named_arrays(arrays, names, averaged=averaged)
-        translated = from_torch(arrays, names, module=self.our_module)
-        return {name: self.our_layout(name, array) for name, array in translated.items()}
+        translated = from_torch(arrays, names, module=self.translated_name)
+        return {name: self.translated_layout(name, array) for name, array in translated.items()}
 
     def is_backbone(self, name: str) -> bool:
         return name.startswith(self.body)

@@ -14,7 +14,7 @@ from dataset.conversion.annotations import (
     AnnotatedObject,
     Finding,
 )
-from dataset.conversion.class_numbering import ClassesAsMet
+from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import ImageFolder
 from dataset.files.csv_files import csv_rows
 from dataset.files.untrusted_values import error_context, listed, number_in_text, shown
@@ -48,7 +48,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
     Corners are in pixels, or in fractions of the image if the columns are those of Open Images. A row without a box is
     an image without objects. Raises InputError, with file, line and value, for an invalid header or row.
     """
-    hasher, classes = hashlib.sha256(), ClassesAsMet()
+    hasher, classes = hashlib.sha256(), ClassNumbering()
     table = _table(path, hasher)
     found: dict[str, AnnotatedImage] = {}
     for line, row in table.rows:
@@ -89,7 +89,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
     )
 
 
-def why_no_table(path: str) -> str | None:
+def csv_header_error(path: str) -> str | None:
     """Return the error in the first row, which must contain the column names of boxes or one box, else None."""
     try:
         _table(path, hashlib.sha256())

@@ -10,12 +10,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject, Finding, box_around
-from dataset.conversion.class_numbering import ClassesAsMet
+from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.named_splits import split_of_folders
 from dataset.conversion.segmentation import LARGEST_COORDINATE
 from dataset.files.bounded_files import read_json
-from dataset.files.file_kinds import is_of_a_conversion
+from dataset.files.file_kinds import is_conversion_output
 from dataset.files.image_files import IMAGE_SUFFIXES
 from dataset.files.untrusted_values import error_context, finite_number, shown, storable_text, whole_number
 from program_support.errors import InputError
@@ -33,12 +33,14 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
     """
     path = Path(annotations)
     files = FolderFiles(path if path.is_dir() else path.parent, (".json",))
-    names = [name for name in files.names if not is_of_a_conversion(files.path(name))] if path.is_dir() else [path.name]
+    names = (
+        [name for name in files.names if not is_conversion_output(files.path(name))] if path.is_dir() else [path.name]
+    )
     if not names:
         raise InputError(f"{annotations}: contains no JSON file")
     splits = [split for split in map(split_of_folders, names) if split is not None]
     split_of = splits if len(splits) == len(names) and "train" in splits else [""] * len(names)
-    classes, hasher = ClassesAsMet(), hashlib.sha256()
+    classes, hasher = ClassNumbering(), hashlib.sha256()
     parts: dict[str, list[AnnotatedImage]] = {}
     noted: list[Finding] = []
     for name, split in zip(names, split_of, strict=True):
@@ -66,7 +68,7 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
 
 
 def _read_image(
-    content: Any, name: str, images: ImageFolder, *, classes: ClassesAsMet, with_masks: bool
+    content: Any, name: str, images: ImageFolder, *, classes: ClassNumbering, with_masks: bool
 ) -> tuple[AnnotatedImage, list[str]]:
     """Return the image and the kinds of the shapes that are not objects."""
     if not isinstance(content, dict) or not isinstance(content.get("shapes"), list):

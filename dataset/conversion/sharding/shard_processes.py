@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from dataset.conversion.sharding.shard_task import ShardTask
-from program_support.deferred_signals import PutOffSignals
+from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 from program_support.progress import Progress
 from program_support.stderr_capture import captured_stderr
@@ -38,8 +38,8 @@ def convert_shards(tasks: list[ShardTask], *, processes: int) -> None:
         _start_tensorflow()  # takes seconds; no work has started, so signals need not be deferred
     total = sum(len(task.images) for task in tasks)
     with (
-        Progress("convert", total=total, noun="image", patient=True) as progress,
-        PutOffSignals(at_the_second=_forget_children) as signals,
+        Progress("convert", total=total, noun="image", slow_start=True) as progress,
+        DeferredSignals(on_second_signal=_kill_children) as signals,
     ):
         if processes == 1:
             _convert_here(tasks, progress, signals)
@@ -50,12 +50,12 @@ def convert_shards(tasks: list[ShardTask], *, processes: int) -> None:
 def _start_tensorflow() -> None:
     """Import TensorFlow without its startup messages, which would disturb the progress bar."""
     with captured_stderr():
-        from dataset.conversion.check import prove_damage_is_seen
+        from dataset.conversion.check import check_damage_detection
 
-        prove_damage_is_seen()
+        check_damage_detection()
 
 
-def _convert_here(tasks: list[ShardTask], progress: Progress, signals: PutOffSignals) -> None:
+def _convert_here(tasks: list[ShardTask], progress: Progress, signals: DeferredSignals) -> None:
     from dataset.conversion.convert import convert_shard
 
     def image_done() -> None:
@@ -67,7 +67,7 @@ def _convert_here(tasks: list[ShardTask], progress: Progress, signals: PutOffSig
 
 
 def _convert_in_processes(
-    tasks: list[ShardTask], processes: int, *, progress: Progress, signals: PutOffSignals
+    tasks: list[ShardTask], processes: int, *, progress: Progress, signals: DeferredSignals
 ) -> None:
     done = multiprocessing.get_context("spawn").Value("q", 0)
     waiting, reported = deque(tasks), 0
@@ -114,7 +114,7 @@ def _worker_processes(processes: int, done: Any) -> Iterator[ProcessPoolExecutor
         executor.shutdown(wait=True, cancel_futures=True)
 
 
-def _forget_children() -> None:
+def _kill_children() -> None:
     """Kill the workers and unlink semaphores before this process ends, so that no warnings follow."""
     _starting.acquire(timeout=_SECONDS_OF_A_START)  # a child still waiting for its first data would print a traceback
     for child in multiprocessing.active_children():
@@ -145,13 +145,13 @@ _worker: dict[str, Any] = {}
 
 def _begin_worker(done: Any) -> None:
     """Set up a worker process: no output, CPU only, ends with its parent."""
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     _start_tensorflow()
     _worker["done"] = done
 
 
-def _die_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None  # this is a worker
     parent.join()

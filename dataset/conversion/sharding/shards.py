@@ -33,7 +33,7 @@ from dataset.conversion.sharding.shard_files import (
 from dataset.conversion.sharding.shard_processes import CONTINUE, convert_shards
 from dataset.conversion.sharding.shard_task import ShardTask
 from program_support.atomic_files import write_text
-from program_support.deferred_signals import PutOffSignals
+from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 
 CONVERTER_VERSION = 4  # incremented when the same input gives different records
@@ -53,8 +53,8 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
             refuse_other_shards(config)
             remove_leftovers(config)
             tasks = _shard_tasks(data, stats, config)
-            with PutOffSignals():
-                _announce(data, tasks, config, log=log)
+            with DeferredSignals():
+                _log_reuse(data, tasks, config, log=log)
             convert_shards(
                 [task for index, task in enumerate(tasks) if not is_finished(task, config.shard_path(index))],
                 processes=config.processes,
@@ -69,7 +69,7 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
                 listed_boxes=data.listed_boxes,
                 max_bad_fraction=config.max_bad_fraction,
             )
-            with PutOffSignals():  # otherwise only some shards could get their final names
+            with DeferredSignals():  # otherwise only some shards could get their final names
                 _publish(
                     data, report, tasks, config=config, kept=[entry for state in states for entry in state["kept"]]
                 )
@@ -162,7 +162,7 @@ def _shard_tasks(data: AnnotatedDataSet, stats: np.ndarray, config: ConversionCo
     return tasks
 
 
-def _announce(
+def _log_reuse(
     data: AnnotatedDataSet, tasks: list[ShardTask], config: ConversionConfig, *, log: Callable[[str], None]
 ) -> None:
     """Log what is reused and why the rest is not; store the settings for the next run."""

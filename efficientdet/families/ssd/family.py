@@ -7,7 +7,7 @@ import numpy as np
 
 from efficientdet.families.family import Arrays
 from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
-from efficientdet.families.ssd.presets import NUMBERS_PER_PIXEL, PRESETS, PUBLISHED_FILES
+from efficientdet.families.ssd.presets import ACTIVATIONS_PER_PIXEL, PRESETS, PUBLISHED_FILES
 from efficientdet.families.torch_family import TorchFamily
 from efficientdet.run_log.mlperf_log import version_of
 from model.torch_weights import YX_OF_XY
@@ -61,9 +61,9 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
         """Return the anchors of SSD300, scaled with the input size."""
         return grid_of_levels(ssd300_levels(hparams.input_size))
 
-    def numbers_per_pixel(self, hparams: SsdHyperparameters) -> float:
+    def activations_per_pixel(self, hparams: SsdHyperparameters) -> float:
         """Return the value for the published image size and classes, also for changed hyperparameters."""
-        return NUMBERS_PER_PIXEL[hparams.backbone_name]
+        return ACTIVATIONS_PER_PIXEL[hparams.backbone_name]
 
     def imagenet_backbone(self, hparams: SsdHyperparameters) -> str:
         """Return torchvision's ResNet-34 of 2017, which MLPerf's SSD uses; other backbones as in all families."""
@@ -85,14 +85,14 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
             "opt_learning_rate_decay_boundary_epochs": [hparams.first_lr_drop_epoch, hparams.second_lr_drop_epoch],
         }
 
-    def our_module(self, name: str) -> str:
+    def translated_name(self, name: str) -> str:
         """Translate a weight's name of the reference or of torchvision's classifiers."""
         for theirs, ours in _BODY_MODULES.items():
             if name.startswith(theirs):
                 return f"backbone.{ours}{name.removeprefix(theirs)}"
         return f"backbone.{name}" if name.startswith(("conv1.", "bn1.", "layer")) else name
 
-    def our_layout(self, name: str, array: np.ndarray) -> np.ndarray:
+    def translated_layout(self, name: str, array: np.ndarray) -> np.ndarray:
         """Reorder offsets to y first; the reference's layout is [..., 4 x boxes]."""
         if not name.startswith("loc/"):
             return array

@@ -45,7 +45,7 @@ def selected_classes(
         selected = _read_descriptions(str(MLPERF_FILE))
         _check_same_labels(selected, name_of, class_descriptions_file)
     else:
-        names = _names_asked_for(classes) if classes else sorted(name_of.values())
+        names = _listed_names(classes) if classes else sorted(name_of.values())
         selected = _by_name(names, name_of, class_descriptions_file)
     with error_context(classes and "--classes:"):
         class_names = ClassNames.from_categories(
@@ -85,7 +85,7 @@ def _read_descriptions(path: str) -> dict[str, str]:
     return found
 
 
-def _names_asked_for(classes: str) -> list[str]:
+def _listed_names(classes: str) -> list[str]:
     """Return the names in a file or in a comma-separated list."""
     if not os.path.isfile(classes):  # the list may be longer than a path may be
         return [name.strip() for name in classes.split(",") if name.strip()]

@@ -14,7 +14,7 @@ from dataset.conversion.formats.open_images.open_images_index import BoxIndex, I
 from dataset.conversion.formats.open_images.open_images_rows import boxes_in
 from dataset.files.csv_files import csv_rows
 from dataset.files.untrusted_values import listed
-from program_support.deferred_signals import PutOffSignals
+from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 from program_support.progress import Progress
 
@@ -93,7 +93,10 @@ def read_open_images(
 def _reading_progress(path: str) -> Iterator[Callable[[bytes], None]]:
     """Show the progress of reading a file, whose lines are passed to the yielded function; may be interrupted."""
     size = os.stat(path).st_size if os.path.exists(path) else 0
-    with Progress("read", total=-(-size // _MIB), noun="MiB", patient=True) as progress, PutOffSignals() as signals:
+    with (
+        Progress("read", total=-(-size // _MIB), noun="MiB", slow_start=True) as progress,
+        DeferredSignals() as signals,
+    ):
         rest = 0
 
         def line_read(line: bytes) -> None:

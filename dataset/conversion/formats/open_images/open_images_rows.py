@@ -64,7 +64,7 @@ def boxes_in(
             and LEAST_SHARE <= bottom <= MOST_SHARE
         )
         if not in_reach or not _PLAIN_NAME.fullmatch(image):
-            raise InputError(f"{path}: line {line} {_what_is_wrong(image, sides, group)}")
+            raise InputError(f"{path}: line {line} {_row_error(image, sides, group)}")
         yield image, category, left, right, top, bottom, crowd, line
 
 
@@ -95,7 +95,7 @@ def _holds(confidence: str, tally: Counter[str], *, where: str) -> bool:
     return value > 0
 
 
-def _what_is_wrong(image: str, sides: Sequence[str], group: str) -> str:
+def _row_error(image: str, sides: Sequence[str], group: str) -> str:
     """Return the error of an invalid row."""
     for name, text in zip(_COLUMNS[2:], sides, strict=False):
         try:

@@ -20,7 +20,7 @@ from dataset.conversion.annotations import (
     Finding,
     box_around,
 )
-from dataset.conversion.folder_files import FolderFiles, ImageFolder, agreeing_best
+from dataset.conversion.folder_files import FolderFiles, ImageFolder, best_path_matches
 from dataset.conversion.formats.yolo.yolo_layout import YoloLayout, text_of, yolo_layout
 from dataset.conversion.named_splits import split_of_folders
 from dataset.files.file_kinds import FileKind, kind_of_file
@@ -118,7 +118,7 @@ def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> di
             claims[label].append(name)
     found: dict[str, str] = {}
     for label, claimants in claims.items():
-        best = agreeing_best(label, [_label_name(name, images) for name in claimants])
+        best = best_path_matches(label, [_label_name(name, images) for name in claimants])
         owners = [name for name in claimants if _label_name(name, images) in best]
         if len(owners) > 1:
             raise InputError(
