@@ -13,7 +13,7 @@ from dataset.conversion.annotations import AnnotatedImage, AnnotatedObject, Find
 from dataset.conversion.check import CheckedImage, SizeDisagreement, UnusableImage, check_image
 from dataset.conversion.conversion_report import Report
 from dataset.conversion.segmentation import UnusableSegmentation, mask_png
-from dataset.conversion.sharding.shard_task import ShardTask, settle
+from dataset.conversion.sharding.shard_task import ShardTask, flush_and_rename
 from dataset.files.bounded_files import open_regular_file, read_regular_file
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
 from dataset.records.schema import Record, RecordObject, encode_record
@@ -39,7 +39,7 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
                     if task.keep_annotations:
                         kept.append(_coco_entry(image, checked=checked, objects=objects))
                 image_done()
-        size = settle(task.partial_path, task.finished_path)
+        size = flush_and_rename(task.partial_path, task.finished_path)
     except tf.errors.OpError as error:
         raise OSError(error.message) from error
     finally:

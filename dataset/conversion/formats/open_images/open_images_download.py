@@ -35,7 +35,7 @@ def download_images(
     missing: list[str] = []
     running: deque[tuple[str, Future]] = deque()
 
-    def settle() -> None:
+    def collect_oldest() -> None:
         name, future = running.popleft()
         if not future.result():
             missing.append(name)
@@ -50,9 +50,9 @@ def download_images(
         for name in names:
             running.append((name, pool.submit(_download, f"{site}/{name}", folder / name, parts)))
             if len(running) >= 4 * connections:  # submit only a few in advance: there may be millions
-                settle()
+                collect_oldest()
         while running:
-            settle()
+            collect_oldest()
     return missing
 
 
