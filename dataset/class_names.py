@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dataset.files.bounded_files import read_json
-from dataset.files.untrusted_values import LARGEST_ID, shown, storable_text, told_with, whole_number
+from dataset.files.untrusted_values import LARGEST_ID, error_context, shown, storable_text, whole_number
 from program_support.atomic_files import write_text
 from program_support.errors import InputError, printable
 
@@ -92,18 +92,18 @@ def read_class_names(path: str | Path) -> ClassNames:
 
 def class_names_in(content: Any, path: str | Path) -> ClassNames:
     """Return the class names in the content of a JSON file. Raises InputError as `read_class_names` does."""
-    with told_with(f"{path}:"):
+    with error_context(f"{path}:"):
         if not isinstance(content, dict) or not isinstance(content.get("categories"), list):
             raise InputError("holds no list of categories with id and name")
         return ClassNames.from_categories(content["categories"])
 
 
 def _id_and_name(entry: object, index: int) -> tuple[int, str]:
-    with told_with(f"categories[{index}]"):
+    with error_context(f"categories[{index}]"):
         if not isinstance(entry, dict):
             raise InputError(f"is {shown(entry)}, expected an object")
         category_id = whole_number(entry.get("id"), "id", least=-LARGEST_ID)
-    with told_with(f"category {category_id}"):
+    with error_context(f"category {category_id}"):
         name = storable_text(entry.get("name"), "name").strip()
         if not name or printable(name) != name:
             raise InputError(f"has name {shown(name)}, expected text of one line without control characters")
@@ -136,13 +136,13 @@ def class_names_of_records(record_paths: list[str]) -> ClassNames | None:
 
 _COCO_2017 = (
     "1 person|2 bicycle|3 car|4 motorcycle|5 airplane|6 bus|7 train|8 truck|9 boat|10 traffic light|11 fire hydrant|"
-    "13 stop sign|14 parking meter|15 bench|16 bird|17 cat|18 dog|19 horse|20 sheep|21 cow|22 elephant|23 bear|24 zebra|"
-    "25 giraffe|27 backpack|28 umbrella|31 handbag|32 tie|33 suitcase|34 frisbee|35 skis|36 snowboard|37 sports ball|"
-    "38 kite|39 baseball bat|40 baseball glove|41 skateboard|42 surfboard|43 tennis racket|44 bottle|46 wine glass|"
-    "47 cup|48 fork|49 knife|50 spoon|51 bowl|52 banana|53 apple|54 sandwich|55 orange|56 broccoli|57 carrot|58 hot dog|"
-    "59 pizza|60 donut|61 cake|62 chair|63 couch|64 potted plant|65 bed|67 dining table|70 toilet|72 tv|73 laptop|"
-    "74 mouse|75 remote|76 keyboard|77 cell phone|78 microwave|79 oven|80 toaster|81 sink|82 refrigerator|84 book|"
-    "85 clock|86 vase|87 scissors|88 teddy bear|89 hair drier|90 toothbrush"
+    "13 stop sign|14 parking meter|15 bench|16 bird|17 cat|18 dog|19 horse|20 sheep|21 cow|22 elephant|23 bear|"
+    "24 zebra|25 giraffe|27 backpack|28 umbrella|31 handbag|32 tie|33 suitcase|34 frisbee|35 skis|36 snowboard|"
+    "37 sports ball|38 kite|39 baseball bat|40 baseball glove|41 skateboard|42 surfboard|43 tennis racket|44 bottle|"
+    "46 wine glass|47 cup|48 fork|49 knife|50 spoon|51 bowl|52 banana|53 apple|54 sandwich|55 orange|56 broccoli|"
+    "57 carrot|58 hot dog|59 pizza|60 donut|61 cake|62 chair|63 couch|64 potted plant|65 bed|67 dining table|"
+    "70 toilet|72 tv|73 laptop|74 mouse|75 remote|76 keyboard|77 cell phone|78 microwave|79 oven|80 toaster|81 sink|"
+    "82 refrigerator|84 book|85 clock|86 vase|87 scissors|88 teddy bear|89 hair drier|90 toothbrush"
 )
 
 # Published COCO checkpoints do not store class names; they use these.

@@ -44,7 +44,7 @@ def main() -> None:
     values = flags.FLAGS
     config = conversion_config(image_folder=values.image_dir, include_masks=values.include_masks)
     given = values.object_annotations_file or values.image_info_file or values.caption_annotations_file
-    with recognized(given or values.image_dir, wanted=FileKind.COCO):
+    with recognized(given or values.image_dir, expected=FileKind.COCO):
         data = read_coco(
             object_annotations_file=values.object_annotations_file,
             image_info_file=values.image_info_file,

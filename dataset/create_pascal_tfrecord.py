@@ -58,7 +58,7 @@ def main() -> None:
     values = flags.FLAGS
     image_folder, annotations_folder, image_set_file = _places(values)
     config = conversion_config(image_folder=image_folder, keep_annotations=True)
-    with recognized(annotations_folder, image_folder, wanted=FileKind.VOC):
+    with recognized(annotations_folder, image_folder, expected=FileKind.VOC):
         data = read_voc(
             annotations_folder=annotations_folder,
             image_folder=image_folder,

@@ -28,7 +28,7 @@ from dataset.conversion.format_recognition import FORMATS, recognize
 from dataset.conversion.image_split import split_off
 from dataset.conversion.label_parts import read_labels
 from dataset.conversion.named_splits import SPLITS
-from dataset.conversion.sharding.shard_files import standing_shards
+from dataset.conversion.sharding.shard_files import existing_shards
 from dataset.files.image_files import image_folder
 from program_support import command_line
 from program_support.checked_fields import CountOrZero, between
@@ -72,7 +72,7 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
     images = ImageFolder(image_folder(values.images))
     annotations = values.annotations or values.images
     label_map = read_label_map(values.label_map_json_path) if values.label_map_json_path else None
-    labels = recognize(annotations, wanted=values.format)
+    labels = recognize(annotations, label_format=values.format)
     print(labels.reason, flush=True)
     parts = read_labels(
         labels,
@@ -126,21 +126,21 @@ def _with_val(
 
 def _warn_about_shared_images(parts: dict[str, AnnotatedDataSet]) -> None:
     """Warn of images in both train and another split, as in ultralytics' coco128, whose val is its train."""
-    learnt = {image.file_name for image in parts["train"].images} if "train" in parts else set()
+    trained = {image.file_name for image in parts["train"].images} if "train" in parts else set()
     for split, data in parts.items():
-        if split != "train" and (shared := sum(image.file_name in learnt for image in data.images)):
+        if split != "train" and (shared := sum(image.file_name in trained for image in data.images)):
             print(
-                f"warning: {shared} of the {len(data.images)} images of {split} are also in train: metrics on them do not "
-                "measure generalization"
+                f"warning: {shared} of the {len(data.images)} images of {split} are also in train: metrics on them do "
+                "not measure generalization"
             )
 
 
 def _refuse_other_parts(output_dir: str, parts: dict[str, AnnotatedDataSet]) -> None:
-    """Raise InputError for existing records of a split that this data set does not have; they would be mixed with it."""
+    """Raise InputError for existing records of a split that this data set lacks; they would be mixed with it."""
     for split in SPLITS:
-        if split not in parts and (standing := standing_shards(str(Path(output_dir, split)))):
+        if split not in parts and (existing := existing_shards(str(Path(output_dir, split)))):
             raise InputError(
-                f"{next(iter(standing.values()))} is left from another conversion, and these labels have no "
+                f"{next(iter(existing.values()))} is left from another conversion, and these labels have no "
                 f"{split}: delete those shards or choose another --output_dir"
             )
 

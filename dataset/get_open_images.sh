@@ -104,9 +104,9 @@ for argument in "${@:2}"; do
   esac
 done
 [[ $max_images != *[!0-9]* ]] || fail "--max_images=$max_images: expected an integer"
-IFS=, read -r -a wanted <<< "$splits"
-[[ ${#wanted[@]} -gt 0 ]] || fail "--splits=: expected train, validation or test, with commas between them"
-for split in "${wanted[@]}"; do
+IFS=, read -r -a chosen_splits <<< "$splits"
+[[ ${#chosen_splits[@]} -gt 0 ]] || fail "--splits=: expected train, validation or test, with commas between them"
+for split in "${chosen_splits[@]}"; do
   case $split in
     train | validation | test) ;;
     *) fail "--splits=$splits: expected train, validation or test, with commas between them" ;;
@@ -124,7 +124,7 @@ folder=$(cd "$1" && pwd)
 
 # MLPerf's class list uses the names of V5.
 download v5/class-descriptions-boxable.csv
-for split in "${wanted[@]}"; do
+for split in "${chosen_splits[@]}"; do
   get_split "$split"
 done
-echo "records: ${wanted[*]/%/-*.tfrecord} in $folder; the tables and image folders can be deleted"
+echo "records: ${chosen_splits[*]/%/-*.tfrecord} in $folder; the tables and image folders can be deleted"

@@ -17,7 +17,7 @@ from PIL import Image
 from dataset.synthetic_images.scenes import draw_image
 from dataset.synthetic_images.shapes import KINDS
 from program_support import command_line
-from program_support.atomic_files import telling_write_errors, write_bytes, write_text
+from program_support.atomic_files import report_write_errors, write_bytes, write_text
 from program_support.checked_fields import CountOrZero
 from program_support.errors import InputError
 from program_support.field_flags import define_flag
@@ -38,11 +38,11 @@ def draw_data_set(
             "least one image per split, sides of at least 32 and a seed of at least 0"
         )
     folder = Path(folder)
-    with telling_write_errors(folder):
+    with report_write_errors(folder):
         (folder / "annotations").mkdir(parents=True, exist_ok=True)
     first_id = 1
     for split, count in images.items():
-        with telling_write_errors(folder / split):
+        with report_write_errors(folder / split):
             (folder / split).mkdir(exist_ok=True)
         coco = _draw_split(
             folder / split,
@@ -51,23 +51,23 @@ def draw_data_set(
             seeds=[seed, zlib.crc32(split.encode())],
         )
         path = folder / "annotations" / f"instances_{split}.json"
-        with telling_write_errors(path):
+        with report_write_errors(path):
             write_text(path, json.dumps(coco) + "\n")
         first_id += count
 
 
 def _draw_split(folder: Path, image_ids: range, *, image_size: tuple[int, int], seeds: list[int]) -> dict:
     """Write the JPEGs of one split and return COCO's dictionary."""
-    images, annotations = [], []
+    images: list[dict] = []
+    annotations: list[dict] = []
     for number, image_id in enumerate(image_ids):
         random = np.random.default_rng([*seeds, number])
         height, width = (round(side * random.uniform(0.8, 1.25)) for side in image_size)
         pixels, objects = draw_image((height, width), random)
         file_name = f"{image_id:06d}.jpg"
         Image.fromarray(pixels).save(encoded := io.BytesIO(), "JPEG", quality=92)
-        with telling_write_errors(
-            folder / file_name
-        ):  # written by Python, because Pillow does not detect partial writes
+        with report_write_errors(folder / file_name):
+            # Written by Python, because Pillow does not detect partial writes.
             write_bytes(folder / file_name, encoded.getvalue())
         images.append({"id": image_id, "file_name": file_name, "height": height, "width": width})
         for entry in objects:

@@ -28,7 +28,7 @@ _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # some network and
 
 
 @contextlib.contextmanager
-def telling_write_errors(path: str | Path) -> Iterator[None]:
+def report_write_errors(path: str | Path) -> Iterator[None]:
     """Raise an OSError of the block, such as a full disk, as an InputError with the path of the file."""
     try:
         yield
@@ -114,8 +114,8 @@ def _remove_abandoned(own: Path, *, also: re.Pattern | None) -> None:
         if found == own or not (match or (also and also.fullmatch(found.name))):
             continue
         with contextlib.suppress(OSError):
-            on_this_host = match and match["host"] == _HOST
-            abandoned = not _is_other_process(int(match["process"])) if on_this_host else _is_old(found, beside=own)
+            process = int(match["process"]) if match and match["host"] == _HOST else None  # of this host
+            abandoned = _is_old(found, beside=own) if process is None else not _is_other_process(process)
             if abandoned and found.is_dir():
                 shutil.rmtree(found, ignore_errors=True)
             elif abandoned:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, dataclass_transfo
 from program_support.errors import InputError
 
 _LARGEST_INTEGER = 2**31 - 1  # TensorFlow's counts are int32
-Class = TypeVar("Class", bound=type)
+Config = TypeVar("Config")
 
 
 class Limit(NamedTuple):
@@ -26,9 +26,8 @@ class Limit(NamedTuple):
 
 def one_of(*choices: Any) -> Limit:
     """Return a limit to the given values."""
-    return Limit(
-        choices.__contains__, f"{'one of ' if len(choices) > 1 else ''}{', '.join(map(str, choices))}", choices
-    )
+    listed = ", ".join(map(str, choices))
+    return Limit(choices.__contains__, f"one of {listed}" if len(choices) > 1 else listed, choices)
 
 
 def at_least(low: float) -> Limit:
@@ -53,7 +52,7 @@ InsideZeroToOne = Annotated[float, Limit(lambda value: 0 < value < 1, "above 0 a
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def checked(cls: Class) -> Class:
+def checked(cls: type[Config]) -> type[Config]:
     """Make a class a frozen dataclass with keyword arguments that raises InputError for the first invalid value.
 
     The message contains the field's flag. The class's own `__post_init__` runs after the check.
@@ -62,12 +61,12 @@ def checked(cls: Class) -> Class:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def checked_part(cls: Class) -> Class:
+def checked_part(cls: type[Config]) -> type[Config]:
     """Do the same for a part of a detector, whose fields are not flags: the message contains class and field."""
     return _checked(cls, f"{cls.__name__}.{{}} is {{}}; expected {{}}")
 
 
-def _checked(cls: Class, message: str) -> Class:
+def _checked(cls: type[Config], message: str) -> type[Config]:
     own = vars(cls).get("__post_init__")
 
     def __post_init__(self) -> None:
@@ -78,19 +77,19 @@ def _checked(cls: Class, message: str) -> Class:
         if own:
             own(self)
 
-    cls.__post_init__ = __post_init__
+    cls.__post_init__ = __post_init__  # type: ignore[attr-defined]  # a class need not declare it
     return dataclass(frozen=True, kw_only=True)(cls)
 
 
 def refused_values(settings: Any) -> Iterator[tuple[str, Any, str]]:
-    """Yield name, value and what is expected for each invalid field of a dataclass."""
+    """Yield name, value and expected values of each invalid field of a dataclass."""
     for name, kind in field_types(type(settings)).items():
         if expected := refusal(kind, getattr(settings, name)):
             yield name, getattr(settings, name), expected
 
 
 def refusal(kind: Any, value: Any) -> str | None:
-    """Return what is expected if a value is invalid for a type, else None. The value None means "not given" and is valid."""
+    """Return the expected values if a value is invalid for a type, else None. The value None ("not given") is valid."""
     if value is None:
         return None
     if get_origin(kind) is tuple and isinstance(value, tuple):

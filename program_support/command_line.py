@@ -14,7 +14,7 @@ from program_support.other_flag_names import unknown_name_hint
 from program_support.signals import Listener, exit_code
 
 USER_ERROR_EXIT_CODE = 2  # absl's own is 1, which a launcher cannot distinguish from a crash
-_SIGNAL_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+_SIGNAL_NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _HELP = {"-h", "--help", "-help", "--helpshort", "--helpfull"}
 
 
@@ -62,9 +62,9 @@ def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once
 
 
 def _parsed(arguments: list[str]) -> list[str]:
-    """Return the remaining arguments; replaces absl's hints for unknown flags, some of which are far from the given name."""
+    """Return the remaining arguments; replace absl's hints for unknown flags, which may be far from the given name."""
     try:
         return flags.FLAGS(arguments)
     except flags.UnrecognizedFlagError as error:
-        hint = unknown_name_hint(error.flagname, flags.FLAGS)
+        hint = unknown_name_hint(error.flagname, list(flags.FLAGS))
         raise InputError(f"unknown flag --{error.flagname}" + (f"; {hint}" if hint else "")) from error

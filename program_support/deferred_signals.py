@@ -15,20 +15,20 @@ class Interrupted(KeyboardInterrupt):
         self.number = number
 
 
-class PutOffSignals:
-    """A block in which SIGINT and SIGTERM are only recorded: `check` and the end of the block raise Interrupted for them.
+class DeferredSignals:
+    """Context in which SIGINT and SIGTERM are only recorded: `check` and the end of the block raise Interrupted.
 
-    A second signal ends the process immediately, after a call of `at_the_second`. Outside the main thread no signals
+    A second signal ends the process immediately, after a call of `on_second_signal`. Outside the main thread no signals
     are handled.
     """
 
-    def __init__(self, *, at_the_second: Callable[[], None] = lambda: None):
-        self._at_the_second = at_the_second
+    def __init__(self, *, on_second_signal: Callable[[], None] = lambda: None):
+        self._on_second_signal = on_second_signal
 
-    def __enter__(self) -> "PutOffSignals":
-        self._number: int | None = None
-        self._came = threading.Event()
-        self._listener = Listener(self._heard).start()
+    def __enter__(self) -> "DeferredSignals":
+        self._number = 0  # of the signal that was received
+        self._received = threading.Event()
+        self._listener = Listener(self._handle).start()
         return self
 
     def __exit__(self, kind, *_) -> None:
@@ -38,13 +38,13 @@ class PutOffSignals:
 
     def check(self, *, seconds: float = 0.0) -> None:
         """Raise Interrupted if a signal was received, or is received within `seconds`."""
-        if self._came.wait(seconds):
+        if self._received.wait(seconds):
             raise Interrupted(self._number)
 
-    def _heard(self, number: int) -> None:
+    def _handle(self, number: int) -> None:
         """Record the first signal, end the process at the second; called in the listening thread."""
-        if self._came.is_set():
-            self._at_the_second()
+        if self._received.is_set():
+            self._on_second_signal()
             self._listener.end(number, "exited immediately; run the same command again to clean up and resume")
         self._number = number
-        self._came.set()
+        self._received.set()

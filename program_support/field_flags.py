@@ -1,7 +1,7 @@
 """Flags that take type, limits and default from a field of a configuration class, so that these are defined once."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -9,7 +9,7 @@ from absl import flags
 from program_support.checked_fields import field_types, flag_name, limits_of, plain_types, refusal
 from program_support.errors import InputError
 
-_DEFINE = {
+_DEFINE: dict[type, Callable[..., Any]] = {
     bool: flags.DEFINE_bool,
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
@@ -20,16 +20,11 @@ _DEFINE = {
 
 def define_flags_of(config: type, help_of: Mapping[str, str], values: flags.FlagValues = flags.FLAGS) -> None:
     """Define a flag for each field in `help_of`, which maps fields of the dataclass to help."""
-    kinds, fields = field_types(config), config.__dataclass_fields__
+    kinds = field_types(config)
+    default_of = {item.name: item.default for item in dataclasses.fields(config)}
     for name, help_text in help_of.items():
-        default = fields[name].default
-        define_flag(
-            flag_name(name, kinds[name]),
-            kinds[name],
-            None if default is dataclasses.MISSING else default,
-            help_text,
-            values,
-        )
+        default = None if default_of[name] is dataclasses.MISSING else default_of[name]
+        define_flag(flag_name(name, kinds[name]), kinds[name], default, help_text, values)
 
 
 def define_flag(name: str, kind: Any, default: Any, help_text: str, values: flags.FlagValues = flags.FLAGS) -> None:

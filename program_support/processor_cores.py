@@ -8,7 +8,9 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def available_cores(quota_file: Path = _QUOTA) -> int:
-    """Return the number of cores that this process may use: fewer than the machine has under taskset, Slurm or in a container.
+    """Return the number of cores that this process may use.
+
+    Under taskset, Slurm or in a container these are fewer than the machine has.
 
     quota_file: the container's CPU limit in Linux (cgroup 2), microseconds of CPU time and of the period, or `max`.
     """

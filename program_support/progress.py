@@ -52,7 +52,7 @@ class Progress:
         stream: default: stderr.
         clock: seconds, monotonic.
         silent: print nothing; for all processes except the first.
-        patient: for short runs with a slow start; the rate is measured from the first step, and no line is printed
+        slow_start: the run is short and starts slowly; the rate is measured from the first step, and no line is printed
             within ten seconds of it.
         first_counts: include the first step in the rate; False if it is compiled.
         rate_of: name of the images.
@@ -69,11 +69,11 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
         silent: bool = False,
-        patient: bool = False,
+        slow_start: bool = False,
         first_counts: bool = True,
         rate_of: str = "images",
     ):
-        self._silent, self._patient, self._starting = silent, patient, patient or not first_counts
+        self._silent, self._slow_start, self._starting = silent, slow_start, slow_start or not first_counts
         self._title, self._total, self._steps_per_epoch, self._noun = title, total, steps_per_epoch, noun
         self._rate_of = rate_of
         self._stream = sys.stderr if stream is None else stream
@@ -84,8 +84,8 @@ class Progress:
         self._rate = Rate(clock())
         self._line_time, self._line_done = -LINE_PERIOD_SECONDS + clock(), -1
         console = Console(file=self._stream)
-        lively = _is_interactive(console) and not silent
-        self._bar = _rich_bar(console, stdout_too=sys.stdout.isatty()) if lively else None
+        interactive = _is_interactive(console) and not silent
+        self._bar = _rich_bar(console, stdout_too=sys.stdout.isatty()) if interactive else None
         if self._bar:
             self._task = self._bar.add_task("", total=total, completed=done, state=title, remaining="")
 
@@ -98,7 +98,7 @@ class Progress:
         if self._bar:
             self._draw()
             self._bar.stop()
-        elif self._line_done != self._done and not (self._patient and self._line_done < 0):
+        elif self._line_done != self._done and not (self._slow_start and self._line_done < 0):
             self._write_line()
 
     def advance(self, steps: int = 1, *, images: int = 0) -> None:
@@ -108,7 +108,7 @@ class Progress:
         if self._starting:
             if steps:
                 self._starting = False
-                if self._patient:
+                if self._slow_start:
                     self._line_time = self._clock()
                 self.go_back(self._done)
             return
@@ -156,7 +156,7 @@ class Progress:
         return f"ETA {duration(max(self._total - self._done, 0) / rate[0])}" if rate and self._total is not None else ""
 
     def _place(self) -> list[str]:
-        if not self._steps_per_epoch:
+        if not self._steps_per_epoch or self._total is None:
             return [f"{self._noun} {self._done}" + ("" if self._total is None else f"/{self._total}")]
         epochs = -(-self._total // self._steps_per_epoch)
         epoch = max(-(-self._done // self._steps_per_epoch), 1)  # the last step of an epoch belongs to it

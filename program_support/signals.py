@@ -34,15 +34,15 @@ def exit_code(number: int) -> int:
 
 
 class Listener:
-    """Listener that calls `heard` in a thread with the number of each SIGINT and SIGTERM, from `start` to `stop`.
+    """Listener that calls `handle` in a thread with the number of each SIGINT and SIGTERM, from `start` to `stop`.
 
     A signal that was ignored before stays ignored, as Ctrl-C is in a shell's background jobs. Outside the main thread,
     where Python accepts no handlers, no signal is handled. The previous listener, if any, is active again after `stop`,
     which returns when all received signals have been handled.
     """
 
-    def __init__(self, heard: Callable[[int], None]):
-        self._heard = heard
+    def __init__(self, handle: Callable[[int], None]):
+        self._handle = handle
         self._undo, self._console = contextlib.ExitStack(), 2
         self._owns_process, self._raised = _owns_process.get(), 0
 
@@ -52,23 +52,22 @@ class Listener:
             return self
         self._console = os.dup(2)  # for the time during which standard error is redirected
         self._undo.callback(os.close, self._console)
-        self._undo.callback(
-            setattr, self, "_console", 2
-        )  # otherwise a later message would be written into another file
-        noted, note = os.pipe()
-        os.set_blocking(note, False)
-        thread = threading.Thread(target=self._listen, args=(noted,), daemon=True, name="signals")
+        # Otherwise a later message would be written into another file.
+        self._undo.callback(setattr, self, "_console", 2)
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        thread = threading.Thread(target=self._listen, args=(read_end,), daemon=True, name="signals")
         thread.start()
         self._undo.callback(thread.join)  # on a busy machine it may not have read all signals yet
-        self._undo.callback(os.close, note)  # which ends the thread
-        self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(note, warn_on_full_buffer=False))
+        self._undo.callback(os.close, write_end)  # which ends the thread
+        self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(write_end, warn_on_full_buffer=False))
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
                 self._undo.callback(signal.signal, number, signal.signal(number, self._raise_requested))
         return self
 
     def stop(self) -> None:
-        """Handle the signals received so far, and no further ones. Must not be called by `heard`."""
+        """Handle the signals received so far, and no further ones. Must not be called by `handle`."""
         self._undo.close()
 
     def end(self, number: int, line: str) -> NoReturn:
@@ -78,31 +77,31 @@ class Listener:
         line, and the calling thread ends.
         """
         if self._owns_process:
-            self.tell(line)
+            self.write_line(line)
             os._exit(exit_code(number))
         if not self._raised:
-            self.tell(line)
+            self.write_line(line)
             self._raised = number
-            signal.pthread_kill(
-                threading.main_thread().ident, number
-            )  # unlike interrupt_main, it also interrupts a sleep
+            main_thread = threading.main_thread().ident
+            assert main_thread is not None  # it has started
+            signal.pthread_kill(main_thread, number)  # unlike interrupt_main, it also interrupts a sleep
         raise SystemExit(exit_code(number))
 
-    def tell(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         """Write a line to standard error without taking a lock, which another thread may hold."""
         before = f"\r\n{_SHOW_CURSOR}" if os.isatty(self._console) else ""
         with contextlib.suppress(OSError):  # the reader is gone
             os.write(self._console, f"{before}{line}\n".encode())
 
-    def _listen(self, noted: int) -> None:
-        with open(noted, "rb", buffering=0) as stream:
+    def _listen(self, read_end: int) -> None:
+        with open(read_end, "rb", buffering=0) as stream:
             while numbers := stream.read(64):
                 for number in numbers:
                     if number in SIGNALS:
                         with contextlib.suppress(SystemExit):  # from `end`; further signals may follow
-                            self._heard(number)
+                            self._handle(number)
 
     def _raise_requested(self, *_) -> None:
-        """Serve as the Python handler without which C would not write the signal; it raises the exception that `end` sets."""
+        """Serve as the Python handler that C needs to write the signal, and raise the exception that `end` requests."""
         if self._raised:
             raise KeyboardInterrupt if self._raised == signal.SIGINT else SystemExit(exit_code(self._raised))

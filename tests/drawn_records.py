@@ -41,6 +41,6 @@ def draw_records(folder: Path, *, images: dict[str, int], side: int = 64, with_m
                 max_bad_fraction=0.0,
                 include_masks=with_masks,
             ),
-            say=lambda line: None,
+            log=lambda line: None,
         )
     return Drawn(folder, read_class_names(folder / "annotations" / f"instances_{next(iter(images))}.json"))

@@ -17,21 +17,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.sharding.shards import convert
-from program_support.deferred_signals import Interrupted, PutOffSignals
+from program_support.deferred_signals import DeferredSignals, Interrupted
 
-_heard = threading.Event()  # by the thread that listens: on a busy machine that takes its time
+_handle = threading.Event()  # by the thread that listens: on a busy machine that takes its time
 
 
 def replace_hearing(heard):
     """`heard(real)` in place of what the thread that listens does with a signal, in blocks that are entered later."""
-    real = PutOffSignals._heard
-    PutOffSignals._heard = lambda self, number: heard(lambda: real(self, number))
+    real = DeferredSignals._handle
+    DeferredSignals._handle = lambda self, number: heard(lambda: real(self, number))
 
 
 def raised(number):
     """The signal comes to this thread, and the one that listens has heard it."""
     signal.raise_signal(number)
-    assert _heard.wait(60)
+    assert _handle.wait(60)
 
 
 def interrupted_by(action):
@@ -54,7 +54,7 @@ def converted(place):
             processes=1,
             max_bad_fraction=0.0,
         ),
-        say=lambda line: None,
+        log=lambda line: None,
     )
 
 
@@ -99,7 +99,7 @@ def noted(what):
     """A block that notes a signal and then looks, fails or comes to its end: what it raises and how far it went."""
     steps = []
     try:
-        with PutOffSignals() as signals:
+        with DeferredSignals() as signals:
             signals.check()
             raised(signal.SIGTERM)
             steps.append("noted")
@@ -118,12 +118,12 @@ def heard_late(number):
     replace_hearing(lambda real: (time.sleep(1.0), real()))
 
     def block():
-        with PutOffSignals():
+        with DeferredSignals():
             signal.raise_signal(int(number))
 
     return {"raised": interrupted_by(block)}
 
 
 if __name__ == "__main__":
-    replace_hearing(lambda real: (real(), _heard.set()))
+    replace_hearing(lambda real: (real(), _handle.set()))
     print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))

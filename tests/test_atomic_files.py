@@ -10,7 +10,7 @@ import pytest
 from program_support.atomic_files import (
     flush_to_disk,
     link_or_copy,
-    telling_write_errors,
+    report_write_errors,
     unfinished_folder,
     unfinished_path,
     write_text,
@@ -43,9 +43,9 @@ def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path, small_files):
     with pytest.raises(OSError, match="too large") as caught:
         write_text(path, "x" * 1000)
     assert caught.value.filename == str(path)
-    with pytest.raises(InputError, match=f"{path}: cannot be written .File too large."), telling_write_errors(path):
+    with pytest.raises(InputError, match=f"{path}: cannot be written .File too large."), report_write_errors(path):
         write_text(path, "x" * 1000)
-    with pytest.raises(InputError, match=f"{path}: cannot be written .encoder error."), telling_write_errors(path):
+    with pytest.raises(InputError, match=f"{path}: cannot be written .encoder error."), report_write_errors(path):
         raise OSError("encoder error")  # as Pillow
     assert names(tmp_path) == []
 

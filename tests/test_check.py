@@ -126,7 +126,7 @@ def test_limit_of_pixels(monkeypatch):
 def test_a_silent_decoder_does_not_pass(monkeypatch):
     monkeypatch.setattr(check, "_decoded_size", lambda encoded: (64, 64))
     with pytest.raises(RuntimeError, match="cannot be detected"):
-        check.prove_damage_is_seen.__wrapped__()
+        check.check_damage_detection.__wrapped__()
 
 
 def test_captured_stderr_hears_and_restores(capfd):

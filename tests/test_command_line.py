@@ -194,7 +194,7 @@ MISTAKES = [
     (
         "eval",
         (*EVAL, "--only_this_epoch=3"),
-        "--only_this_epoch=3: has been removed: it never did anything; --ckpt=PREFIX",
+        "--only_this_epoch=3: has been removed: it had no effect; --ckpt=PREFIX",
     ),
     ("eval", (*EVAL, "--output_json=empty"), "--output_json=empty: is a folder; expected a file name"),
     ("eval", (*EVAL, "--output_json=a.jpg/numbers.json"), "--output_json=a.jpg: cannot create this folder"),

@@ -52,7 +52,7 @@ def records_of(annotations, images, output_prefix, *, label_map=LABEL_MAP, with_
             max_bad_fraction=0.0,
             include_masks=with_masks,
         ),
-        say=lambda line: None,
+        log=lambda line: None,
     )
     return Path(f"{output_prefix}-00000-of-00001.tfrecord").read_bytes()
 

@@ -37,7 +37,7 @@ def wanted(index, monkeypatch):
 
 
 def test_the_batches_of_three_epochs_are_the_same(index, wanted):
-    cache = DecodedCache(say=pytest.fail, memory=lambda: PLENTY)
+    cache = DecodedCache(log=pytest.fail, memory=lambda: PLENTY)
     found = images(index, count=10, cache=cache)
     assert len(cache) == COUNT
     np.testing.assert_array_equal(found, wanted)
@@ -53,7 +53,7 @@ def test_an_image_is_decoded_once(index, monkeypatch):
             return tf.identity(image)
 
     monkeypatch.setattr(image_decoding, "decode_image", counted)
-    cache = DecodedCache(say=pytest.fail, memory=lambda: PLENTY)
+    cache = DecodedCache(log=pytest.fail, memory=lambda: PLENTY)
     images(index, count=2, cache=cache)
     images(index, count=12, cache=cache)
     assert COUNT <= len(decoded) < 2 * COUNT  # two threads may meet an image at the same time
@@ -62,7 +62,7 @@ def test_an_image_is_decoded_once(index, monkeypatch):
 def test_what_does_not_fit_is_decoded_each_time(index, wanted):
     told = []
     image = 70 * 90 * 3
-    cache = DecodedCache(say=told.append, memory=lambda: (200_000 + 5 * image - len(cache) * image, 1_000_000))
+    cache = DecodedCache(log=told.append, memory=lambda: (200_000 + 5 * image - len(cache) * image, 1_000_000))
     found = images(index, count=10, cache=cache)
     assert len(cache) == 4  # the fifth would leave a fifth of the memory, not more
     assert told == ["--cache=decoded: 4 images fill the memory; the others are decoded in every epoch"]

@@ -13,14 +13,14 @@ from PIL import Image
 
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.image_statistics import look_at
+from dataset.conversion.image_statistics import measure_images
 from dataset.conversion.labeled_annotations import labeled_annotations
 from dataset.conversion.sharding.shards import convert
 from efficientdet.data_checks.anchor_fit import best_overlaps
 from efficientdet.data_checks.check_report import write_page
 from efficientdet.data_checks.examination import examine, numbers, quick_findings
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, as_hparams
-from efficientdet.data_checks.image_checks import same_pictures
+from efficientdet.data_checks.image_checks import alike_images
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.data_checks.label_checks import duplicate_boxes
 from efficientdet.data_checks.suggestions import better_shape
@@ -189,7 +189,7 @@ def test_thin_objects_want_other_ratios():
     assert InputView(images=images, hparams=HPARAMS).after(**settings).unmatched.mean() < 0.1
 
 
-def test_same_pictures_in_both_splits_and_classes_in_one():
+def test_alike_images_in_both_splits_and_classes_in_one():
     training, other = healthy(), healthy(6, seed=1)
     exact, again = training.encoded(5), Image.open(BytesIO(training.encoded(7)))
     near = jpeg(again.crop((2, 2, 126, 127)).resize((200, 190)), quality=50)
@@ -286,8 +286,8 @@ def test_blood_cells(data_folder):
     some = [
         [number for number, name in enumerate(images.names) if name.startswith("BloodImage_0003")] for images in splits
     ]
-    looks = [look_at(images, chosen) for images, chosen in zip(splits, some, strict=True)]
-    ((one, other, equal),) = same_pictures(splits, looks)
+    looks = [measure_images(images, chosen) for images, chosen in zip(splits, some, strict=True)]
+    ((one, other, equal),) = alike_images(splits, looks)
     names = sorted(splits[split].names[number] for split, number in (one, other))
     assert (names, equal) == (["BloodImage_00037.jpg", "BloodImage_00038.jpg"], False)
 

@@ -42,9 +42,9 @@ def photos(tmp_path_factory):
     return folder
 
 
-def parts_of(annotations, images, *, wanted="auto", with_masks=False, label_map=None):
+def parts_of(annotations, images, *, label_format="auto", with_masks=False, label_map=None):
     return read_labels(
-        recognize(str(annotations), wanted=wanted),
+        recognize(str(annotations), label_format=label_format),
         str(annotations),
         ImageFolder(images),
         with_masks=with_masks,
@@ -156,9 +156,9 @@ def test_two_formats_are_ambiguous_until_one_is_named(tmp_path, photos):
     write_yolo(PICTURES, tmp_path)
     with pytest.raises(InputError, match=r"holds labels of 2 formats .*the file or folder to convert, or --format=voc"):
         recognize(str(tmp_path))
-    for wanted in ("voc", "yolo"):
-        assert content(parts_of(tmp_path, photos, wanted=wanted)[""]) == drawn(PICTURES)
-    assert "holds no file of CVAT labels" in refusal(tmp_path, photos, wanted="cvat")
+    for label_format in ("voc", "yolo"):
+        assert content(parts_of(tmp_path, photos, label_format=label_format)[""]) == drawn(PICTURES)
+    assert "holds no file of CVAT labels" in refusal(tmp_path, photos, label_format="cvat")
 
 
 # Read
@@ -554,10 +554,10 @@ def test_coco_categories_of_one_name(tmp_path, photos):
     path = tmp_path / "coco.json"
     write_coco(PICTURES, path)
     labels = json.loads(path.read_text())
-    for group, wanted in (({"id": 0, "name": "nut"}, 3), ({"id": 0, "name": "things"}, 4)):
+    for group, label_format in (({"id": 0, "name": "nut"}, 3), ({"id": 0, "name": "things"}, 4)):
         write(path, json.dumps({**labels, "categories": [group, *labels["categories"]]}))
         data = parts_of(path, photos)[""]
-        assert (content(data), len(data.class_names)) == (drawn(PICTURES), wanted)
+        assert (content(data), len(data.class_names)) == (drawn(PICTURES), label_format)
     group = {"id": 0, "name": "things", "supercategory": "none"}
     members = [{**entry, "supercategory": "things"} for entry in labels["categories"]]
     write(path, json.dumps({**labels, "categories": [group, *members]}))
@@ -749,14 +749,14 @@ def test_broken_labels_are_refused_in_a_line(tmp_path, photos, name, file, text,
     else:
         write(tmp_path / file, text)
     annotations = tmp_path / file if name in ("coco", "open_images", "cvat", "csv") else tmp_path
-    assert re.search(message, refusal(annotations, photos, wanted=name))
+    assert re.search(message, refusal(annotations, photos, label_format=name))
 
 
 def test_masks_that_are_none(tmp_path, photos):
     for name in ("yolo", "labelme", "cvat"):
         WRITERS[name](PICTURES[:1], tmp_path / name)
         assert "--include_masks needs outlines" in refusal(tmp_path / name, photos, with_masks=True)
-    assert "only boxes" in refusal(tmp_path / "yolo", photos, wanted="csv", with_masks=True)
+    assert "only boxes" in refusal(tmp_path / "yolo", photos, label_format="csv", with_masks=True)
     write(tmp_path / "a.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;5,9"/><mask label="nut" {}/>'))
     for mask, message in (
         ('left="3" top="4" width="2" height="3" rle="9"', "has run lengths"),
@@ -792,7 +792,7 @@ def test_damaged_labels_are_read_or_refused(name, tmp_path, photos):
         file.write_text(mutated(files[file], draw), encoding="utf-8", errors="surrogatepass")
         message = "read"
         try:
-            parts_of(tmp_path, photos, wanted=name)
+            parts_of(tmp_path, photos, label_format=name)
         except InputError as error:
             message = str(error)
         assert 0 < len(message) < 1500, (number, message)
@@ -804,11 +804,11 @@ def test_labels_of_no_regular_file(tmp_path, photos):
     write_labelme(PICTURES[:1], tmp_path)
     (tmp_path / "a.json").unlink()
     (tmp_path / "a.json").symlink_to("/dev/zero")
-    assert "cannot be read (it is a device)" in refusal(tmp_path, photos, wanted="labelme")
+    assert "cannot be read (it is a device)" in refusal(tmp_path, photos, label_format="labelme")
     write_csv((Picture("a.jpg", 64, 48, (Label("nut", 1, 2, 3, 4),)),), tmp_path / "boxes.csv")
     (tmp_path / "boxes.csv").unlink()
     (tmp_path / "boxes.csv").symlink_to("/dev/zero")
-    assert "cannot be read (it is a device)" in refusal(tmp_path / "boxes.csv", photos, wanted="csv")
+    assert "cannot be read (it is a device)" in refusal(tmp_path / "boxes.csv", photos, label_format="csv")
 
 
 def test_pictures_that_are_pipes_are_not_waited_for(tmp_path):
@@ -820,7 +820,7 @@ def test_pictures_that_are_pipes_are_not_waited_for(tmp_path):
         labeled.encoded(0)
     write(tmp_path / "csv" / "boxes.csv", "a.jpg,1,2,30,40,nut\n")
     with pytest.raises(InputError, match="it is a named pipe; its annotations have no size"):
-        labeled_annotations(parts_of(tmp_path / "csv" / "boxes.csv", tmp_path, wanted="csv")[""], str(tmp_path))
+        labeled_annotations(parts_of(tmp_path / "csv" / "boxes.csv", tmp_path, label_format="csv")[""], str(tmp_path))
 
 
 def test_the_page_names_every_format():

@@ -18,7 +18,7 @@ from efficientdet.families.efficientdet.hyperparameters import (
     normalized_aspect_ratios,
 )
 from efficientdet.families.efficientdet.presets import BACKBONES, PRESETS
-from efficientdet.families.efficientdet.reference_keys import GONE
+from efficientdet.families.efficientdet.reference_keys import REMOVED
 from efficientdet.families.hyperparameters import height_and_width, stated_classes, with_overrides
 from efficientdet.families.nms_configs import NmsConfigs
 from efficientdet.families.registry import hyperparameters_of, model_names
@@ -40,11 +40,11 @@ def test_keys_of_the_reference_are_taken_or_have_a_reason():
         use_keras_model dataset_type positives_momentum grad_checkpoint nms_configs loss_scale heads seg_num_classes
         backbone_init mixed_precision mixed_precision_on_inputs sample_image shuffle_buffer"""
     ours = {field.name for field in dataclasses.fields(EfficientDetHyperparameters)}
-    assert set(keys.split()) - ours - set(GONE) == set()
+    assert set(keys.split()) - ours - set(REMOVED) == set()
     assert {"method", "iou_thresh", "score_thresh", "sigma", "max_nms_inputs", "max_output_size"} <= {
         field.name for field in dataclasses.fields(NmsConfigs)
     }
-    assert not ours & set(GONE)
+    assert not ours & set(REMOVED)
 
 
 def test_defaults_of_the_reference():
@@ -349,10 +349,10 @@ def test_the_references_whole_default_configuration_is_taken(tmp_path, reference
         ("mean_rgb=127.0", "ImageNet's mean"),
         ("mean_rgb=127.0*127.0*127.0", "ImageNet's mean"),
         ("mean_rgb=123.675*116.28", "ImageNet's mean"),
-        ("grid_mask=True", "flipped, scaled and cropped"),
+        ("grid_mask=True", "flipping, scaling and cropping"),
         ("strategy=tpu", "Horovod"),
         ("drop_remainder=False", "is full"),
-        ("label_map=voc", "travel with the records"),
+        ("label_map=voc", "stored with the records"),
         ("verbose=True", "progress"),
         ("shuffle_buffer=64", "permutation"),
     ],
@@ -537,7 +537,7 @@ def test_the_names_are_those_that_the_parts_know():
         ("learning_rat=1", "learning_rat does not exist; the nearest is learning_rate"),
         ("nms_configs.methode=hard", "nearest is nms_configs.method"),
         ("qqqqq=1", "qqqqq does not exist$"),
-        ("nms_configs.pyfunc=fast", "has been removed: there is one suppression"),
+        ("nms_configs.pyfunc=fast", "has been removed: suppression always runs"),
         ("skip_mismatch=False", "has been removed"),
         ("model_name=efficientdet-d1", "use the flag --model_name"),
         ("nms_configs=hard", r"expected its keys, as in nms_configs\.method=gaussian$"),

@@ -35,7 +35,7 @@ MISTAKES = [
         ("--output_image_dir=out",),
         "--output_image_dir=out: has been removed: infer.py --image_path=FILE --output_dir=FOLDER",
     ),
-    (("--debug",), "has been removed: it never did anything here; infer.py --debug"),
+    (("--debug",), "has been removed: it had no effect here; infer.py --debug"),
     (("--bm_runs=0",), "--bm_runs=0: expected at least 1"),
     (("--nms_method=soft",), "--nms_method=soft"),
     (("--input_image=nosuch.jpg",), "--input_image=nosuch.jpg: there is no such file"),

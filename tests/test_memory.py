@@ -62,7 +62,7 @@ def test_numbers_per_pixel_are_those_of_the_network(model, classes, side):
     hparams = hyperparameters_of(model, {"image_size": side})
     with unfilled_weights():
         network = build_detector(hparams, num_classes=classes).network
-    assert family_of(model).numbers_per_pixel(hparams) == pytest.approx(counted(network) / side**2, rel=0.02)
+    assert family_of(model).activations_per_pixel(hparams) == pytest.approx(counted(network) / side**2, rel=0.02)
 
 
 def test_numbers_of_regions_are_those_of_the_second_stage():
@@ -79,7 +79,7 @@ def test_numbers_of_regions_are_those_of_the_second_stage():
         for output in node.outputs
         if node.operation.name.startswith("roi_heads.")
     )
-    assert family_of("mask-rcnn-resnet18").numbers_per_pixel(hparams) == pytest.approx(
+    assert family_of("mask-rcnn-resnet18").activations_per_pixel(hparams) == pytest.approx(
         (counted(detector.first_stage) + of_heads) / side**2, rel=0.01
     )
 

@@ -398,7 +398,7 @@ def test_a_signal_ends_the_reading(read, monkeypatch):
     def interrupted(self):
         raise Interrupted(15)
 
-    monkeypatch.setattr(open_images.PutOffSignals, "check", interrupted)
+    monkeypatch.setattr(open_images.DeferredSignals, "check", interrupted)
     with pytest.raises(Interrupted):
         read(*[row(str(number)) for number in range(9)])
 

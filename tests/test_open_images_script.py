@@ -145,7 +145,7 @@ def test_what_a_killed_run_leaves_is_removed_by_the_next(place):
 
 def test_the_other_converters_point_here(place):
     path = str(place / "boxes.csv")
-    with pytest.raises(InputError) as caught, recognized(path, wanted=FileKind.COCO):
+    with pytest.raises(InputError) as caught, recognized(path, expected=FileKind.COCO):
         read_coco(object_annotations_file=path)
     assert str(caught.value) == (
         f"{path}: is a csv of Open Images boxes, expected a COCO json (instances_*.json): use "

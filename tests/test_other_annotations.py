@@ -10,15 +10,15 @@ from dataset.files.file_kinds import FileKind
 from program_support.errors import InputError
 
 
-def coco_line(path, wanted=FileKind.COCO):
-    with pytest.raises(InputError) as caught, recognized(str(path), wanted=wanted):
+def coco_line(path, expected=FileKind.COCO):
+    with pytest.raises(InputError) as caught, recognized(str(path), expected=expected):
         read_coco(object_annotations_file=str(path))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def voc_line(folder):
-    with pytest.raises(InputError) as caught, recognized(str(folder), wanted=FileKind.VOC):
+    with pytest.raises(InputError) as caught, recognized(str(folder), expected=FileKind.VOC):
         read_voc(annotations_folder=str(folder), image_folder=str(folder))
     assert "\n" not in str(caught.value)
     return str(caught.value)

@@ -78,7 +78,7 @@ def test_a_resumed_run_counts_only_its_own_time(clock):
 def test_a_slow_start_counts_for_nothing_where_patience_is_asked_for(clock):
     """The first image after 390 s, from then on four a second: of 1000, 10 s later, 240 s are left."""
     stream, start = io.StringIO(), clock.now
-    with Progress("convert", total=1000, noun="image", stream=stream, clock=clock, patient=True) as progress:
+    with Progress("convert", total=1000, noun="image", stream=stream, clock=clock, slow_start=True) as progress:
         told = 0
         for seconds, done in ((200.0, 0), (390.0, 1), (395.0, 20), (400.0, 41), (401.0, 45)):
             clock.now = start + seconds
@@ -109,7 +109,7 @@ def test_a_first_step_that_is_compiled_is_no_part_of_the_time_left(clock):
 
 def test_what_is_soon_done_says_nothing_where_patience_is_asked_for(clock):
     stream = io.StringIO()
-    with Progress("convert", total=10, noun="image", stream=stream, clock=clock, patient=True) as progress:
+    with Progress("convert", total=10, noun="image", stream=stream, clock=clock, slow_start=True) as progress:
         for _ in range(10):
             clock.now += 0.9
             progress.advance(images=1)

@@ -147,7 +147,7 @@ def test_interrupted_run_continues_at_its_last_whole_shard(place, counted):
     assert [path.name for path in (place / "out").glob(".*tfrecord*")] == [".train-00000-of-00003.tfrecord.finished"]
     counted.count, counted.fail_at = 0, None
     told = []
-    report = convert(read(place), config(place), say=told.append)
+    report = convert(read(place), config(place), log=told.append)
     assert counted.count == 6
     assert told == ["1 of 3 shards are complete and reused"]
     assert (report.images, report.boxes) == (10, 9)
@@ -189,7 +189,7 @@ def test_changed_image_and_changed_annotations_are_converted_anew(place, counted
     content["annotations"].pop()
     write(place, content)
     told = []
-    assert convert(read(place), config(place), say=told.append).boxes == 8
+    assert convert(read(place), config(place), log=told.append).boxes == 8
     assert counted.count == 3 + COUNT
     assert "annotations" in told[0]
 
@@ -353,7 +353,7 @@ def test_paths_with_bytes_that_are_no_utf8(place):
 
 def test_more_shards_than_images_are_written_when_asked_for_and_read(place):
     told = []
-    convert(read(place), config(place, num_shards=12), say=told.append)
+    convert(read(place), config(place, num_shards=12), log=told.append)
     assert sum(len(ids_in(path)) for path in shards(place)) == COUNT
     assert told == ["2 of 12 shards will be empty, because there are 10 images; readers ignore empty shards"]
     assert len(index_records(expand_glob(place / "out" / "train-*"))) == COUNT
@@ -389,7 +389,7 @@ def test_an_image_labeled_as_its_exif_turns_it_is_skipped_with_that_reason(place
     annotate_turned(place, 2)
     with pytest.raises(
         InputError,
-        match=r"1 of 10 images would be skipped.*2\.jpg \(image 102\): labeled as turned by its "
+        match=r"1 of 10 images would be skipped.*2\.jpg \(image 102\): labeled as rotated by its "
         rf"EXIF orientation {orientation}: the annotations say 48x64, but 64x48 pixels",
     ):
         convert(read(place), config(place))

@@ -459,7 +459,7 @@ def test_no_positive_anchor_stops(drawn, tmp_path, monkeypatch):
             processes=1,
             max_bad_fraction=0.0,
         ),
-        say=lambda line: None,
+        log=lambda line: None,
     )
     with pytest.raises(InputError, match="no positive anchor in the first 12 images: the records contain no boxes"):
         train(

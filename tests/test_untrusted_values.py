@@ -2,11 +2,11 @@ import pytest
 
 from dataset.files.untrusted_values import (
     LARGEST_ID,
+    error_context,
     finite_number,
     listed,
     shown,
     storable_text,
-    told_with,
     whole_number,
 )
 from program_support.errors import InputError
@@ -51,7 +51,7 @@ def test_what_is_no_finite_number(value):
 def test_whole_numbers():
     assert [whole_number(value, "id") for value in (0, -0.0, 3.0, LARGEST_ID)] == [0, 0, 3, LARGEST_ID]
     for value in (0.5, -1, LARGEST_ID + 1, 1e300, True, "1", 10**4000):
-        with pytest.raises(InputError, match=r"^here has id"), told_with("here"):
+        with pytest.raises(InputError, match=r"^here has id"), error_context("here"):
             whole_number(value, "id")
 
 

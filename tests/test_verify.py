@@ -16,7 +16,7 @@ from program_support.errors import InputError
 def verified(paths, *, when="always", max_bad_fraction=0.01, category_ids=None):
     said = []
     index = verify_records(
-        index_records(paths), when=when, max_bad_fraction=max_bad_fraction, say=said.append, category_ids=category_ids
+        index_records(paths), when=when, max_bad_fraction=max_bad_fraction, log=said.append, category_ids=category_ids
     )
     return index, said
 
@@ -78,7 +78,7 @@ def test_a_file_that_changes_after_it_was_indexed_is_refused(tmp_path, change):
     else:
         write(paths[1], payloads[::-1])
     with pytest.raises(InputError, match="second") as raised:
-        verify_records(index, when="always", max_bad_fraction=0.0, say=print)
+        verify_records(index, when="always", max_bad_fraction=0.0, log=print)
     assert "\n" not in str(raised.value)
 
 

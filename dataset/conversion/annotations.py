@@ -10,15 +10,13 @@ from dataset.class_names import ClassNames
 from dataset.files.untrusted_values import shown, storable_text
 from program_support.errors import InputError
 
-LEAST_SHARE, MOST_SHARE = (
-    -1.0,
-    2.0,
-)  # a coordinate outside this range is not a fraction of the image's side, probably pixels
+# A coordinate outside this range is not a fraction of the image's side, but probably pixels.
+LEAST_SHARE, MOST_SHARE = -1.0, 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatedObject:
-    """One object as its file describes it, not clipped. The box is in pixels, or in fractions if its image is `in_shares`."""
+    """One object as in its file, not clipped; the box is in pixels, or in fractions if its image is `in_shares`."""
 
     annotation_id: int | None
     category_id: int

@@ -79,7 +79,7 @@ def check_image(data: bytes, *, expected_size: tuple[int, int] | None = None) ->
 
     Raises UnusableImage, or SizeDisagreement if the file has another size.
     """
-    prove_damage_is_seen()
+    check_damage_detection()
     if not data:
         raise UnusableImage("the file is empty")
     if data[:2] != bytes((0xFF, _START_OF_IMAGE)):
@@ -160,8 +160,8 @@ def _completed(data: bytes, jpeg: _Jpeg) -> tuple[bytes, str | None]:
 
 def _scans_are_complete(jpeg: _Jpeg) -> bool:
     """Return whether the scans together contain all bits of all coefficients (ITU T.81, B.2.3 and G.1.1)."""
-    wanted = range(64) if jpeg.frame[1] in _PROGRESSIVE_FRAMES else range(1)
-    missing = {(component, k) for component in jpeg.component_ids for k in wanted}
+    coefficients = range(64) if jpeg.frame[1] in _PROGRESSIVE_FRAMES else range(1)
+    missing = {(component, k) for component in jpeg.component_ids for k in coefficients}
     for scan in jpeg.scans:
         count = scan[4]
         first, last, bits = scan[5 + 2 * count : 8 + 2 * count]
@@ -190,7 +190,7 @@ def _first_line(text: str) -> str:
 
 
 @functools.cache
-def prove_damage_is_seen() -> None:
+def check_damage_detection() -> None:
     """Check that TensorFlow prints libjpeg's warnings, the only sign of a damaged image.
 
     Raises RuntimeError if it does not: damaged images would be converted.

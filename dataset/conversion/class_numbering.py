@@ -9,10 +9,10 @@ from dataset.class_names import ClassNames, class_names_in
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject
 from dataset.files.bounded_files import read_json
 from dataset.files.image_files import image_ids
-from dataset.files.untrusted_values import LARGEST_ID, listed, shown, told_with, whole_number
+from dataset.files.untrusted_values import LARGEST_ID, error_context, listed, shown, whole_number
 from program_support.errors import InputError
 
-VOC_NAMES = (
+VOC_NAMES = (  # ids 1 to 20
     "aeroplane",
     "bicycle",
     "bird",
@@ -33,13 +33,13 @@ VOC_NAMES = (
     "sofa",
     "train",
     "tvmonitor",
-)  # ids 1 to 20
+)
 
 
-class ClassesAsMet:
+class ClassNumbering:
     """Assigns ids from 1 to class names in order of appearance, until all splits are read."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._ids: dict[str, int] = {}
 
     def id_of(self, name: str) -> int:
@@ -52,7 +52,7 @@ class ClassesAsMet:
         """Return all classes seen so far. Raises InputError if there are none or a name cannot be stored."""
         if not self._ids:
             raise InputError(f"{source}: contains no boxes")
-        with told_with(f"{source}:"):
+        with error_context(f"{source}:"):
             return ClassNames.from_categories([{"id": number, "name": name} for name, number in self._ids.items()])
 
 
@@ -74,7 +74,7 @@ def read_label_map(path: str) -> ClassNames:
 def _from_name_to_id(content: object, path: str) -> ClassNames:
     if not isinstance(content, dict) or not content:
         raise InputError(f'{path}: expected an object of class names and ids, such as {{"cat": 1, "dog": 2}}')
-    with told_with(f"{path}:"):
+    with error_context(f"{path}:"):
         return ClassNames.from_categories(
             [
                 {"id": _class_id(category_id, name), "name": name}
@@ -85,30 +85,37 @@ def _from_name_to_id(content: object, path: str) -> ClassNames:
 
 
 def _class_id(category_id: object, name: str) -> int:
-    with told_with(f"class {shown(name)}"):
+    with error_context(f"class {shown(name)}"):
         return whole_number(category_id, "id", least=-LARGEST_ID)
+
+
+def named_classes(part: AnnotatedDataSet) -> ClassNames:
+    """Return the classes of labels with boxes, which always name them."""
+    assert part.class_names is not None, f"{part.source}: labels without classes"
+    return part.class_names
 
 
 def common_classes(parts: Mapping[str, AnnotatedDataSet], *, own_numbers: bool) -> ClassNames:
     """Return the classes of all splits: with the ids of the data set, which must agree, or numbered by name."""
     if own_numbers:
-        brought = {
-            (number, name)
-            for part in parts.values()
-            for number, name in zip(part.class_names.category_ids, part.class_names.names, strict=True)
-        }
-        with told_with(f"{', '.join(part.source for part in parts.values())}:"):
+        brought = {pair for part in parts.values() for pair in _names_by_id(part).items()}
+        with error_context(f"{', '.join(part.source for part in parts.values())}:"):
             return ClassNames.from_categories([{"id": number, "name": name} for number, name in brought])
     used: set[str] = set()
     for part in parts.values():
-        names = dict(zip(part.class_names.category_ids, part.class_names.names, strict=True))
-        all_of_voc = part.class_names.names == VOC_NAMES  # the reader's default, not the classes in use
+        names = _names_by_id(part)
+        all_of_voc = named_classes(part).names == VOC_NAMES  # the reader's default, not the classes in use
         used |= (
             {names[one.category_id] for image in part.images for one in image.objects}
             if all_of_voc
             else {*names.values()}
         )
     return classes_by_name(used)
+
+
+def _names_by_id(part: AnnotatedDataSet) -> dict[int, str]:
+    class_names = named_classes(part)
+    return dict(zip(class_names.category_ids, class_names.names, strict=True))
 
 
 def in_one_order(
@@ -127,7 +134,7 @@ def in_one_order(
     number_of = dict(zip(class_names.names, class_names.category_ids, strict=True))
     found = {}
     for split, part in parts.items():
-        names = dict(zip(part.class_names.category_ids, part.class_names.names, strict=True))
+        names = _names_by_id(part)
         new_number = {number: number_of.get(name) for number, name in names.items()}
         for image in ordered[split]:
             image.objects = sorted(

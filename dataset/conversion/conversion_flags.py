@@ -12,7 +12,7 @@ from absl import flags
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.conversion_config import ConversionConfig, ShardCount
 from dataset.conversion.conversion_report import Report, summary_lines
-from dataset.conversion.sharding.shard_files import standing_shards
+from dataset.conversion.sharding.shard_files import existing_shards
 from dataset.conversion.sharding.shard_processes import CONTINUE
 from dataset.conversion.sharding.shards import convert
 from program_support.checked_fields import Count
@@ -59,8 +59,8 @@ def define_writing_flags(values: flags.FlagValues = flags.FLAGS) -> None:
         ConversionConfig,
         {
             "max_bad_fraction": "Maximum fraction of images, and of boxes, that may be skipped as unusable.",
-            "keep_images_of_refused_boxes": "Keep an image whose boxes are all unusable, as an image without objects. Default: "
-            "drop the image, because training would treat its objects as background.",
+            "keep_images_of_refused_boxes": "Keep an image whose boxes are all unusable, as an image without objects. "
+            "Default: drop the image, because training would treat its objects as background.",
         },
         values,
     )
@@ -134,5 +134,5 @@ def ending_when_interrupted() -> Iterator[None]:
 
 def default_num_shards(output_prefix: str, *, images: int) -> int:
     """Return the default number of shards: the number of existing shards, so that a larger data set replaces them."""
-    standing = standing_shards(output_prefix)
-    return min(standing, default=max(1, min(MOST_DEFAULT_SHARDS, images // IMAGES_WORTH_A_SHARD)))
+    existing = existing_shards(output_prefix)
+    return min(existing, default=max(1, min(MOST_DEFAULT_SHARDS, images // IMAGES_WORTH_A_SHARD)))

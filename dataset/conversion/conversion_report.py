@@ -157,7 +157,8 @@ def left_out_at_conversion(record_paths: Iterable[str]) -> tuple[list[str], list
     Reads the reports next to the records; records without a report are ignored. Raises InputError for an invalid
     report.
     """
-    boxes, images = [], []
+    boxes: list[str] = []
+    images: list[str] = []
     for path in sorted({beside_records(record, ".report.json") for record in record_paths}):
         if path.exists():
             content = read_json(str(path))

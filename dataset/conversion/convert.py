@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import tensorflow as tf
 from PIL import Image
@@ -12,7 +13,7 @@ from dataset.conversion.annotations import AnnotatedImage, AnnotatedObject, Find
 from dataset.conversion.check import CheckedImage, SizeDisagreement, UnusableImage, check_image
 from dataset.conversion.conversion_report import Report
 from dataset.conversion.segmentation import UnusableSegmentation, mask_png
-from dataset.conversion.sharding.shard_task import ShardTask, settle
+from dataset.conversion.sharding.shard_task import ShardTask, flush_and_rename
 from dataset.files.bounded_files import open_regular_file, read_regular_file
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
 from dataset.records.schema import Record, RecordObject, encode_record
@@ -38,7 +39,7 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
                     if task.keep_annotations:
                         kept.append(_coco_entry(image, checked=checked, objects=objects))
                 image_done()
-        size = settle(task.partial_path, task.finished_path)
+        size = flush_and_rename(task.partial_path, task.finished_path)
     except tf.errors.OpError as error:
         raise OSError(error.message) from error
     finally:
@@ -79,7 +80,7 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
     try:
         checked = check_image(read_regular_file(path), expected_size=image.size)
     except SizeDisagreement as error:
-        reason = labeled_as_turned(path, image.size)
+        reason = exif_rotation_error(path, image.size) if image.size else None
         if reason is None:
             raise InputError(f"{path} (image {image.image_id} of {task.source}): {error}") from error
     except (OSError, UnusableImage) as error:
@@ -144,7 +145,7 @@ def _record(
                 box_xywh=annotation.box_xywh,
                 category_id=annotation.category_id,
                 category_name=task.category_names[annotation.category_id],
-                area=annotation.area,
+                area=cast(float, annotation.area),  # set by `fitted_object`
                 is_crowd=annotation.is_crowd,
                 is_difficult=annotation.is_difficult,
                 mask_png=mask,
@@ -172,7 +173,7 @@ def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[A
     }
 
 
-def labeled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | None:
+def exif_rotation_error(path: Path, annotated_size: tuple[int, int]) -> str | None:
     """Return the error if the annotated size (height, width) is that of the image after EXIF rotation, else None.
 
     It is not fixed automatically: sizes reveal only rotations by 90 degrees, and images of the same tool that are
@@ -188,7 +189,7 @@ def labeled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | None
     if orientation < 5 or annotated_size != (width, height):
         return None
     return (
-        f"labeled as turned by its EXIF orientation {orientation}: the annotations say {annotated_size[1]}x"
-        f"{annotated_size[0]}, but {width}x{height} pixels are stored; expected boxes in stored pixels; rotate all images "
-        "upright (mogrify -auto-orient), also those with a rotation by 180 degrees, and convert again"
+        f"labeled as rotated by its EXIF orientation {orientation}: the annotations say {annotated_size[1]}x"
+        f"{annotated_size[0]}, but {width}x{height} pixels are stored; expected boxes in stored pixels; rotate all "
+        "images upright (mogrify -auto-orient), also those with a rotation by 180 degrees, and convert again"
     )

@@ -32,7 +32,7 @@ class FolderFiles:
         Raises InputError for an unreadable folder and for a name that cannot be stored.
         """
         found = []
-        for place, folders, files in os.walk(self.folder, onerror=_refuse_folder):
+        for place, folders, files in os.walk(self.folder, onerror=_raise_unreadable):
             folders[:] = [name for name in folders if not name.startswith(".")]
             below = PurePosixPath(os.path.relpath(place, self.folder))
             found += [
@@ -54,21 +54,22 @@ class FolderFiles:
         return self.folder / name
 
     def find(self, name: str, *, split: str | None = None) -> str | None:
-        """Return the file that matches a name or path of the annotations, in this `split` if folders name splits, or None.
+        """Return the file that matches a name or path of the annotations, or None.
 
-        Tools write paths of other machines, of Windows or of another folder: among the files with this name, the one
-        whose folders match best is returned. Raises InputError if several match equally.
+        Files in folders named like other splits than `split` are excluded. Tools write paths of other machines, of
+        Windows or of another folder: among the files with this name, the one whose folders match best is returned.
+        Raises InputError if several match equally.
         """
-        if not (wanted := _parts(name)):
+        if not (parts := _parts(name)):
             return None
         candidates = [
             other
-            for other in self._of_last_name.get(wanted[-1], ())
+            for other in self._of_last_name.get(parts[-1], ())
             if not split or split_of_folders(other) in (split, None)
         ]
         if len(candidates) <= 1 or name in candidates:
             return name if name in candidates else next(iter(candidates), None)
-        best = agreeing_best(name, candidates)
+        best = best_path_matches(name, candidates)
         if len(best) > 1:
             raise InputError(
                 f"{self.folder}: {shown(name)} is ambiguous, it matches {listed(best)}; expected annotations that "
@@ -77,22 +78,22 @@ class FolderFiles:
         return best[0]
 
 
-def agreeing_best(name: str, others: Sequence[str]) -> list[str]:
+def best_path_matches(name: str, others: Sequence[str]) -> list[str]:
     """Return the paths that share the longest suffix of components with `name`."""
-    agreement = [_common_end(_parts(other), _parts(name)) for other in others]
+    agreement = [_common_suffix(_parts(other), _parts(name)) for other in others]
     return [other for other, parts in zip(others, agreement, strict=True) if parts == max(agreement)]
 
 
-def _refuse_folder(error: OSError) -> None:
+def _raise_unreadable(error: OSError) -> None:
     raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
 
 
 def _parts(name: str) -> list[str]:
-    """Return the components of a path without `..` and the like, case-folded because some file systems ignore case."""
+    """Return the components of a path without `.` and `..`, case-folded because some file systems ignore case."""
     return [part for part in name.casefold().replace("\\", "/").split("/") if part not in ("", ".", "..")]
 
 
-def _common_end(parts: list[str], others: list[str]) -> int:
+def _common_suffix(parts: list[str], others: list[str]) -> int:
     pairs = zip(reversed(parts), reversed(others), strict=False)
     return next((count for count, (one, other) in enumerate(pairs) if one != other), min(len(parts), len(others)))
 
@@ -110,11 +111,10 @@ class ImageFolder(FolderFiles):
         If there is none, the name itself is returned, and the conversion reports it as missing. Raises InputError,
         starting with `where`, for an unknown name outside the folder and for a second name of the same image.
         """
-        prefix = f"{self.folder.resolve()}/"
-        inside = name.removeprefix(prefix) if isinstance(name, str) else name
-        found = self._found(inside, split) if isinstance(inside, str) else None
-        checked = inside if found else checked_file_name(inside, where=where)
-        found = found or checked
+        inside = name.removeprefix(f"{self.folder.resolve()}/") if isinstance(name, str) else ""
+        match = self._found(inside, split) if inside else None
+        checked = inside if match else checked_file_name(inside or name, where=where)
+        found = match or checked
         if (other := self._named.setdefault(found, checked)) != checked:
             raise InputError(
                 f"{where} names {shown(checked)}, and an earlier entry {shown(other)}: both match {shown(found)}, "
@@ -135,13 +135,13 @@ class ImageFolder(FolderFiles):
                 Image.open(file, formats=FORMATS) as image,
             ):
                 warnings.simplefilter("ignore")  # about metadata
-                turned = upright and exif_orientation(image) >= 5
-                return image.size if turned else image.size[::-1]
+                rotated = upright and exif_orientation(image) >= 5
+                return image.size if rotated else image.size[::-1]
         except DECODING_ERRORS:
             return None
 
     def in_pixels(self, image: AnnotatedImage, *, upright: bool) -> None:
-        """Set the size of an image that is `in_shares` and convert its boxes to pixels; unreadable images are unchanged.
+        """Set the size of an image that is `in_shares` and convert its boxes to pixels, unless its file is unreadable.
 
         `upright`: the tool labels images after EXIF rotation; the conversion then rejects images with EXIF rotation.
         """

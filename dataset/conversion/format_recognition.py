@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from dataset.conversion.formats.csv_boxes import why_no_table
-from dataset.files.file_kinds import FileKind, annotations_in, is_of_a_conversion, kind_of_file
+from dataset.conversion.formats.csv_boxes import csv_header_error
+from dataset.files.file_kinds import FileKind, annotations_in, is_conversion_output, kind_of_file
 from dataset.files.untrusted_values import listed
 from program_support.errors import InputError
 
@@ -34,22 +34,22 @@ class RecognizedLabels(NamedTuple):
     files: list[Path]
 
 
-def recognize(annotations: str, *, wanted: str = "auto") -> RecognizedLabels:
-    """Detect the format of a file, or of a folder searched three levels deep; `wanted` other than "auto" selects the format.
+def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabels:
+    """Return the format of a file or of a folder, which is searched three levels deep.
 
-    Raises InputError if no labels, or labels of several formats, are found.
+    A `label_format` other than "auto" is returned without detection. Raises InputError if no labels, or labels of
+    several formats, are found.
     """
     path, other_tables = Path(annotations), []
     if os.path.isdir(path):  # Path.is_dir raises for names that are too long or in unreadable folders
         seen = [*annotations_in(path)]
-        seen = [one for one in seen if not is_of_a_conversion(one[0])] or seen  # records may be next to their labels
-        reasons = {
-            file: why_no_table(str(file)) for file, kind in seen if kind is FileKind.CSV
-        }  # any table has this kind
+        seen = [one for one in seen if not is_conversion_output(one[0])] or seen  # records may be next to their labels
+        # Any table has the kind CSV.
+        reasons = {file: csv_header_error(str(file)) for file, kind in seen if kind is FileKind.CSV}
         other_tables = [reason for reason in reasons.values() if reason]
         found = [(file, kind) for file, kind in seen if not reasons.get(file)]
     elif os.path.exists(path):
-        found = [(path, kind_of_file(path))]
+        found = [(path, kind)] if (kind := kind_of_file(path)) else []
     else:
         raise InputError(f"--annotations={annotations}: no such file or folder; expected {_EXPECTED}")
     by_format = {
@@ -57,10 +57,10 @@ def recognize(annotations: str, *, wanted: str = "auto") -> RecognizedLabels:
         for name, (_, kinds) in FORMATS.items()
         if (files := [(file, kind) for file, kind in found if kind in kinds])
     }
-    if wanted != "auto":
-        title, files = FORMATS[wanted][0], by_format.get(wanted, [])
+    if label_format != "auto":
+        title, files = FORMATS[label_format][0], by_format.get(label_format, [])
         because = _first(files) if files else "--format selects it"
-        return RecognizedLabels(wanted, f"labels: {title}, because {because}", [file for file, _ in files])
+        return RecognizedLabels(label_format, f"labels: {title}, because {because}", [file for file, _ in files])
     if len(by_format) > 1:
         examples = "; ".join(_first(files) for files in by_format.values())
         raise InputError(
@@ -83,10 +83,9 @@ def _first(files: Iterable[tuple[Path, FileKind]]) -> str:
     return f"{file} is {kind.value}"
 
 
-def _description(path: Path, found: list[tuple[Path, FileKind | None]]) -> str:
+def _description(path: Path, found: list[tuple[Path, FileKind]]) -> str:
     if not path.is_dir():
-        kind = found[0][1]
-        return f"is {kind.value}" if kind else "contains no labels of a known format"
+        return f"is {found[0][1].value}" if found else "contains no labels of a known format"
     names = sorted(other.name for other in path.iterdir())
     more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
     holds = f"{listed(names[:_SEVERAL]) or 'nothing'}{more}"

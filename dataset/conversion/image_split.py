@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +24,7 @@ def split_off(
 
     The split depends only on seed, names and content of the images. Raises InputError if no image can be used for val.
     """
-    groups = alike_groups([_thumbnail_of(image, images) for image in _told(data.images)])
+    groups = alike_groups([_thumbnail_of(image, images) for image in _with_progress(data.images)])
     aside = stratified_groups(
         [{one.category_id for one in image.objects} for image in data.images], groups, fraction=fraction, seed=seed
     )
@@ -36,7 +36,7 @@ def split_off(
         )
     boxes = sum(len(data.images[place].objects) for place in chosen)
     kept, val = (
-        [image for place, image in enumerate(data.images) if (place in chosen) is wanted] for wanted in (False, True)
+        [image for place, image in enumerate(data.images) if (place in chosen) is in_val] for in_val in (False, True)
     )
     made = [
         hashlib.sha256(f"{data.fingerprint} {[image.file_name for image in part]}".encode()).hexdigest()
@@ -49,8 +49,8 @@ def split_off(
     )
 
 
-def _told(images: Sequence[AnnotatedImage]):
-    with Progress("compare", total=len(images), noun="image", patient=True) as progress:
+def _with_progress(images: Sequence[AnnotatedImage]) -> Iterator[AnnotatedImage]:
+    with Progress("compare", total=len(images), noun="image", slow_start=True) as progress:
         for image in images:
             yield image
             progress.advance(images=1)
@@ -66,7 +66,8 @@ def _thumbnail_of(image: AnnotatedImage, images: ImageFolder) -> np.ndarray | No
 
 def alike_groups(thumbnails: Sequence[np.ndarray | None]) -> list[list[int]]:
     """Return groups of indices of near-duplicates, joined transitively; an image without thumbnail is its own group."""
-    known = [place for place, found in enumerate(thumbnails) if found is not None]
+    known = {place: found for place, found in enumerate(thumbnails) if found is not None}
+    places = [*known]
     leader = list(range(len(thumbnails)))
 
     def first_of(place: int) -> int:
@@ -74,8 +75,8 @@ def alike_groups(thumbnails: Sequence[np.ndarray | None]) -> list[list[int]]:
             leader[place] = place = leader[leader[place]]
         return place
 
-    for i, j in near_duplicates([thumbnails[place] for place in known]):
-        one, other = sorted((first_of(known[i]), first_of(known[j])))
+    for i, j in near_duplicates([*known.values()]):
+        one, other = sorted((first_of(places[i]), first_of(places[j])))
         leader[other] = one
     groups = defaultdict(list)
     for place in range(len(thumbnails)):
@@ -94,17 +95,17 @@ def stratified_groups(
     shuffled = [groups[place] for place in np.random.Generator(np.random.Philox(seed)).permutation(len(groups))]
     counts = [Counter(label for place in group for label in classes[place] or {None}) for group in shuffled]
     kept = sum(counts, Counter())  # images of each class that training has
-    wanted = Counter({label: fraction * count for label, count in kept.items()})
+    targets = Counter({label: fraction * count for label, count in kept.items()})
     room, aside, waiting = fraction * len(classes), [], dict(enumerate(counts))
 
     def keep_aside(number: int, *, room: float) -> float:
         aside.append(shuffled[number])
         kept.subtract(counts[number])
-        wanted.subtract(counts[number])
+        targets.subtract(counts[number])
         return room - len(shuffled[number])
 
     def fits(number: int) -> bool:
-        """Return whether adding the group brings val closer to the fraction and leaves train an image of every class."""
+        """Return whether the group brings val closer to the fraction and leaves train an image of every class."""
         return len(shuffled[number]) <= 2 * room and all(kept[label] > count for label, count in counts[number].items())
 
     left_over = []
@@ -113,7 +114,7 @@ def stratified_groups(
         rarest = min(left, key=lambda label: (left[label], label is None, label or 0))
         for number in [number for number, count in waiting.items() if rarest in count]:
             count = waiting.pop(number)
-            if count[rarest] <= 2 * wanted[rarest] and fits(number):
+            if count[rarest] <= 2 * targets[rarest] and fits(number):
                 room = keep_aside(number, room=room)
             else:
                 left_over.append(number)

@@ -21,7 +21,7 @@ from program_support.processor_cores import available_cores
 _MOST_SIDE = 256  # pixels of the longer side; JPEGs are decoded at the smallest sufficient scale
 
 
-class ImageLooks(NamedTuple):
+class ImageStatistics(NamedTuple):
     """Stored height and width of an image, and mean and standard deviation of its gray levels (0 to 255)."""
 
     digest: bytes
@@ -31,41 +31,41 @@ class ImageLooks(NamedTuple):
     contrast: float
 
 
-def look_at(
+def measure_images(
     images: LabeledImages, numbers: Iterable[int], *, done: Callable[[], None] = lambda: None
-) -> dict[int, ImageLooks | None]:
+) -> dict[int, ImageStatistics | None]:
     """Return statistics of the images with these numbers, None for undecodable ones. `done` is called after each."""
     numbers = [int(number) for number in numbers]
-    looks = {}
+    statistics = {}
     with ThreadPoolExecutor(available_cores()) as pool:
         for number, found in zip(
-            numbers, pool.map(lambda number: _looks(images.encoded, number), numbers), strict=True
+            numbers, pool.map(lambda number: _measured(images.encoded, number), numbers), strict=True
         ):
-            looks[number] = found
+            statistics[number] = found
             done()
-    return looks
+    return statistics
 
 
-def small_picture(encoded: bytes, side: int) -> np.ndarray:
-    """Decode an image at most `side` pixels large, uint8 [h, w, 3], aspect ratio kept. Raises ValueError if undecodable."""
+def decode_reduced(encoded: bytes, side: int) -> np.ndarray:
+    """Decode an image, reduced to at most `side` pixels: uint8 [h, w, 3]. Raises ValueError if undecodable."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-                image.draft("RGB", (side, side))
-                image = Image.fromarray(as_rgb(image))
-                image.thumbnail((side, side))
-                return np.asarray(image)
+            with Image.open(io.BytesIO(encoded), formats=FORMATS) as file:
+                file.draft("RGB", (side, side))
+                image = Image.fromarray(as_rgb(file))
+            image.thumbnail((side, side))
+            return np.asarray(image)
         except DECODING_ERRORS as error:
             raise ValueError("cannot be decoded") from error
 
 
-def _looks(encoded: Callable[[int], bytes], number: int) -> ImageLooks | None:
+def _measured(encoded: Callable[[int], bytes], number: int) -> ImageStatistics | None:
     with contextlib.suppress(ValueError, OSError, InputError):
         data = encoded(number)
-        pixels = small_picture(data, _MOST_SIDE)
+        pixels = decode_reduced(data, _MOST_SIDE)
         gray = pixels.mean(axis=-1)
-        return ImageLooks(
+        return ImageStatistics(
             digest=hashlib.sha256(data).digest(),
             size=stored_size(data),
             thumbnail=thumbnail(pixels),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, Finding
-from dataset.conversion.class_numbering import common_classes, in_one_order
+from dataset.conversion.class_numbering import common_classes, in_one_order, named_classes
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.format_recognition import FORMATS, RecognizedLabels
 from dataset.conversion.formats.coco import read_coco
@@ -50,7 +50,7 @@ def read_labels(
             "YOLO, CVAT or labelme"
         )
     if labels.format == "coco":
-        parts = _of_files(
+        parts = _read_files(
             labels, annotations, lambda path, split: _read_coco(path, images, split=split, with_masks=with_masks)
         )
     elif labels.format == "voc":
@@ -58,7 +58,7 @@ def read_labels(
     elif labels.format == "yolo":
         parts = read_yolo(annotations, images, with_masks=with_masks)
     elif labels.format == "open_images":
-        parts = _of_files(
+        parts = _read_files(
             labels,
             annotations,
             lambda path, split: _read_open_images(
@@ -70,7 +70,7 @@ def read_labels(
     elif labels.format == "labelme":
         parts = read_labelme(annotations, images, with_masks=with_masks)
     else:
-        parts = _of_files(labels, annotations, lambda path, split: read_csv_boxes(path, images, split=split))
+        parts = _read_files(labels, annotations, lambda path, split: read_csv_boxes(path, images, split=split))
     for part in parts.values():
         _check_part(part, labels.format)
     if with_masks:
@@ -90,17 +90,19 @@ def _only_file(labels: RecognizedLabels, annotations: str) -> str:
     return str(labels.files[0]) if labels.files else annotations
 
 
-def _of_files(labels: RecognizedLabels, annotations: str, read: Callable[[str, str | None], AnnotatedDataSet]) -> Parts:
+def _read_files(
+    labels: RecognizedLabels, annotations: str, read: Callable[[str, str | None], AnnotatedDataSet]
+) -> Parts:
     """Return a split for each file if file or folder names identify it; a single file is the complete data set."""
     if len(labels.files) <= 1:
         return {"": read(_only_file(labels, annotations), None)}
-    root, of_split = Path(annotations), {}
+    root = Path(annotations)
+    of_split: dict[str | None, list[Path]] = {}
     for file in labels.files:
         of_split.setdefault(split_of_file(file.relative_to(root).as_posix()), []).append(file)
     for split, files in of_split.items():
-        instances = [
-            file for file in files if file.name.startswith("instances")
-        ]  # COCO also has captions and keypoints
+        # COCO also has captions and keypoints.
+        instances = [file for file in files if file.name.startswith("instances")]
         of_split[split] = instances if len(instances) == 1 else files
     if None in of_split or any(len(files) > 1 for files in of_split.values()):
         raise InputError(
@@ -119,39 +121,43 @@ def _read_coco(path: str, images: ImageFolder, *, split: str | None, with_masks:
 
 
 def _read_voc(annotations: str, labels: RecognizedLabels, images: ImageFolder) -> Parts:
-    """Read splits from ImageSets/Main (train.txt or trainval.txt), else from folders train, val and test, else as one."""
+    """Read splits from ImageSets/Main (train.txt or trainval.txt), else from folders named as splits, else as one."""
     folders = sorted({file.parent for file in labels.files}) or [Path(annotations)]
     if Path(annotations).is_file():
         folders = [Path(annotations).parent]
+    parts: dict[str, tuple[Path, Path | None]]  # folder and list of images
     if len(folders) == 1:
         sets = folders[0].parent / "ImageSets" / "Main"
         lists = {split: sets / f"{split}.txt" for split in SPLITS}
         if not lists["train"].is_file():
             lists["train"] = sets / "trainval.txt"
-        if not lists["train"].is_file():
-            lists = {"": None}
-        parts = {split: (folders[0], path) for split, path in lists.items() if path is None or path.is_file()}
+        if lists["train"].is_file():
+            parts = {split: (folders[0], path) for split, path in lists.items() if path.is_file()}
+        else:
+            parts = {"": (folders[0], None)}
     else:
-        split_of = {
-            folder: split_of_folders(f"{folder.relative_to(annotations).as_posix()}/a.xml") for folder in folders
-        }
-        if None in split_of.values() or len({*split_of.values()}) < len(folders):
+        named = {split_of_folders(f"{folder.relative_to(annotations).as_posix()}/a.xml"): folder for folder in folders}
+        parts = {split: (folder, None) for split, folder in named.items() if split is not None}
+        if len(parts) < len(folders):
             raise InputError(
                 f"--annotations={annotations}: XML files are in {listed(folders)}; expected one folder, or one "
                 "each named train, val and test"
             )
-        parts = {split: (folder, None) for folder, split in split_of.items()}
     found = {}
     for split, (folder, image_set) in parts.items():
         found[split] = read_voc(
             annotations_folder=str(folder),
             image_folder=str(images.folder),
             image_set_file=str(image_set or ""),
-            is_image=lambda name, split=split: images.find(name, split=split or None) is not None,
+            is_image=functools.partial(_is_in, images, split=split or None),
         )
         for image in found[split].images:
             image.file_name = images.named(image.file_name, where=str(folder), split=split or None)
     return found
+
+
+def _is_in(images: ImageFolder, name: str, *, split: str | None) -> bool:
+    return images.find(name, split=split) is not None
 
 
 def _read_open_images(
@@ -165,7 +171,7 @@ def _read_open_images(
     )
     if descriptions is None:
         data = read_csv_boxes(path, images, split=split)
-        if codes := [name for name in data.class_names.names if name.startswith(("/m/", "/g/"))]:
+        if codes := [name for name in named_classes(data).names if name.startswith(("/m/", "/g/"))]:
             raise InputError(
                 f"{path}: has labels such as {codes[0]}; expected class-descriptions-boxable.csv in its folder, "
                 "with their names"
@@ -202,7 +208,7 @@ def _describes_classes(path: str) -> bool:
 
 
 def _check_part(part: AnnotatedDataSet, label_format: str) -> None:
-    """Raise InputError for two annotations of one image (except COCO, which has image ids) and for boxes not in pixels."""
+    """Raise InputError for two annotations of one image (except COCO's, with image ids) and for boxes not in pixels."""
     name, count = Counter(image.file_name for image in part.images).most_common(1)[0]
     if count > 1 and label_format != "coco":
         raise InputError(

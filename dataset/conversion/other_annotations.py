@@ -7,7 +7,7 @@ from pathlib import Path
 from dataset.files.file_kinds import FileKind, annotations_in, kind_of_file
 from program_support.errors import InputError
 
-_WANTED = {
+_EXPECTED = {
     FileKind.COCO: "a COCO json (instances_*.json)",
     FileKind.VOC: "a folder of Pascal VOC XML files",
     FileKind.OPEN_IMAGES: "a csv of Open Images boxes (oidv6-train-annotations-bbox.csv)",
@@ -29,7 +29,7 @@ _REPORTED_BY_READER = (FileKind.JSON, FileKind.COCO_RESULTS)
 
 
 @contextlib.contextmanager
-def recognized(*paths: str, wanted: FileKind) -> Iterator[None]:
+def recognized(*paths: str, expected: FileKind) -> Iterator[None]:
     """Replace an InputError in the block by a clearer one if the files have another format.
 
     The format is checked only after an error, so that large files are not read twice.
@@ -38,31 +38,35 @@ def recognized(*paths: str, wanted: FileKind) -> Iterator[None]:
         yield
     except InputError as error:
         for path in filter(None, paths):
-            if message := _recognized_folder(path, wanted) if Path(path).is_dir() else _recognized_file(path, wanted):
+            if (
+                message := _recognized_folder(path, expected)
+                if Path(path).is_dir()
+                else _recognized_file(path, expected)
+            ):
                 raise InputError(message) from error
         raise
 
 
-def _recognized_file(path: str, wanted: FileKind) -> str | None:
+def _recognized_file(path: str, expected: FileKind) -> str | None:
     kind = kind_of_file(path)
-    if kind is None or kind in _REPORTED_BY_READER or (kind is wanted and kind is not FileKind.VOC):
+    if kind is None or kind in _REPORTED_BY_READER or (kind is expected and kind is not FileKind.VOC):
         return None
-    if (kind, wanted) == (FileKind.CSV, FileKind.OPEN_IMAGES):
+    if (kind, expected) == (FileKind.CSV, FileKind.OPEN_IMAGES):
         return None  # the reader reports which column is missing
-    return _message(Path(path), kind, wanted=wanted)
+    return _message(Path(path), kind, expected=expected)
 
 
-def _recognized_folder(folder: str, wanted: FileKind) -> str | None:
-    found = {}
+def _recognized_folder(folder: str, expected: FileKind) -> str | None:
+    found: dict[FileKind, Path] = {}
     for path, kind in annotations_in(folder):
         found.setdefault(kind, path)
-    if wanted in found:
-        if wanted is not FileKind.VOC:
-            return f"{folder}: is a folder, expected a file of it: --object_annotations_file={found[wanted]}"
+    if expected in found:
+        if expected is not FileKind.VOC:
+            return f"{folder}: is a folder, expected a file of it: --object_annotations_file={found[expected]}"
         return None
-    return next((_message(path, kind, wanted=wanted) for kind, path in found.items()), None)
+    return next((_message(path, kind, expected=expected) for kind, path in found.items()), None)
 
 
-def _message(path: Path, kind: FileKind, *, wanted: FileKind) -> str:
+def _message(path: Path, kind: FileKind, *, expected: FileKind) -> str:
     advice = _WHAT_TO_DO.get(kind, "").format(path=path, folder=path.parent)
-    return f"{path}: is {kind.value}, expected {_WANTED[wanted]}{advice and f': {advice}'}"
+    return f"{path}: is {kind.value}, expected {_EXPECTED[expected]}{advice and f': {advice}'}"

@@ -6,7 +6,7 @@ the run lengths specify, so numbers out of range crash the process.
 
 import io
 import itertools
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from PIL import Image
@@ -34,7 +34,7 @@ def check_segmentation(segmentation: Any) -> None:
             _points(polygon)
     elif isinstance(segmentation, dict):
         counts, size = segmentation.get("counts"), segmentation.get("size")
-        if not _is_flat(size) or len(size) != 2 or not (isinstance(counts, str) or _is_flat(counts)):
+        if not (_is_flat(size) and len(size) == 2) or not (isinstance(counts, str) or _is_flat(counts)):
             raise UnusableSegmentation(
                 f"segmentation {shown(segmentation)}, expected run lengths: size (height, width) and counts"
             )
@@ -68,16 +68,16 @@ def mask_png(segmentation: Any, size: tuple[int, int]) -> tuple[bytes, str | Non
     return buffer.getvalue(), fix
 
 
-def proved_run_lengths(segmentation: Any, size: tuple[int, int]) -> RunLengths:
-    """Return the run lengths of an unvalidated segmentation in an image (height, width). Raises UnusableSegmentation."""
+def validated_run_lengths(segmentation: Any, size: tuple[int, int]) -> RunLengths:
+    """Return the run lengths of any segmentation in an image (height, width). Raises UnusableSegmentation."""
     check_segmentation(segmentation)
     return (
         _union(segmentation, size)[0] if isinstance(segmentation, list) else run_lengths(_unrolled(segmentation, size))
     )
 
 
-def _is_flat(values: Any) -> bool:
-    """Return whether this is a list of numbers; bool is not a number."""
+def _is_flat(values: Any) -> TypeGuard[list[int | float]]:
+    """Return whether this is a list of int and float; bool is rejected."""
     return isinstance(values, list) and set(map(type, values)) <= {int, float}
 
 
@@ -166,7 +166,8 @@ def _decompressed(text: str) -> list[int]:
 
     The last bit of the last group is the sign; from the fourth on, each number is the difference to the last but one.
     """
-    counts, value, shift = [], 0, 0
+    counts: list[int] = []
+    value, shift = 0, 0
     for character in text:
         bits = ord(character) - 48
         if not 0 <= bits < 64 or shift > 30:

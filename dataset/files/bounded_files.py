@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dataset.files.untrusted_values import shown, told_with
+from dataset.files.untrusted_values import error_context, shown
 from program_support.errors import InputError
 
 LARGEST_FILE_BYTES = 2**30  # of an image or an XML file: a record holds less than 2 GiB
@@ -71,7 +71,7 @@ def read_json(path: str, *, hasher: Any = None) -> Any:
     if hasher is not None:
         hasher.update(content)
     try:
-        with told_with(f"{path}:"):
+        with error_context(f"{path}:"):
             return json.loads(content.decode("utf-8-sig"), object_pairs_hook=_distinct)
     except InputError:
         raise

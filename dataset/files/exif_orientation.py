@@ -56,7 +56,7 @@ def stored_image(upright: np.ndarray, orientation: int) -> np.ndarray:
 
 
 def upright_boxes(stored: np.ndarray, orientation: int, *, size: tuple[int, int]) -> np.ndarray:
-    """Convert boxes [N, 4] yxyx from pixels of a stored image of `size` (height, width) to pixels of the upright image."""
+    """Convert boxes [N, 4] yxyx in pixels of a stored image of `size` (height, width) to those of the upright image."""
     turn = _TURNS[orientation]
     y_min, x_min, y_max, x_max = np.asarray(stored).reshape(-1, 4).T
     height, width = size

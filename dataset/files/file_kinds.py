@@ -130,7 +130,7 @@ def _entries(folder: Path) -> list[Path]:
         raise InputError(f"{folder}: cannot be read ({error.strerror})") from error
 
 
-def is_of_a_conversion(path: Path) -> bool:
+def is_conversion_output(path: Path) -> bool:
     """Return whether the file is an output of a conversion and not a label file."""
     match = _OF_A_CONVERSION.fullmatch(path.name)
     return match is not None and any(path.parent.glob(f"{glob.escape(match[1])}-*-of-*"))

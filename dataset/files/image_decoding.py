@@ -1,4 +1,4 @@
-"""Decode images with TensorFlow; EXIF rotation is ignored, and boxes are in the coordinate system of the stored pixels."""
+"""Decode images with TensorFlow. EXIF rotation is ignored: boxes are in the coordinate system of the stored pixels."""
 
 import tensorflow as tf
 

@@ -53,10 +53,8 @@ def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str,
     """
     found: dict[str, None] = {}
     for name in names:
-        if not name:
-            raise InputError(
-                f"--{flag} is empty; expected an image, a folder or a glob"
-            )  # Path("") is the current folder
+        if not name:  # Path("") is the current folder
+            raise InputError(f"--{flag} is empty; expected an image, a folder or a glob")
         path = Path(name)
         if path.is_dir():
             files = sorted(
@@ -177,7 +175,7 @@ class TooManyPixels(ValueError):
     """The image has more pixels than the decoding limit."""
 
 
-def stored_size(encoded: bytes, *, formats: Sequence[str] = FORMATS) -> tuple[int, int]:
+def stored_size(encoded: bytes, *, formats: tuple[str, ...] = FORMATS) -> tuple[int, int]:
     """Return height and width of an encoded image from its header. Raises ValueError if it is not of these formats."""
     try:
         with Image.open(io.BytesIO(encoded), formats=formats) as image:

@@ -7,7 +7,7 @@ from PIL import ExifTags, Image
 
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "TIFF", "WEBP")  # Pillow would start Ghostscript for EPS
 LARGEST_IMAGE_PIXELS = 178_956_970  # Pillow's own limit: half a GiB of RGB
-DECODING_ERRORS = (
+DECODING_ERRORS = (  # that Pillow raises for damaged files
     OSError,
     SyntaxError,
     ValueError,
@@ -20,7 +20,7 @@ DECODING_ERRORS = (
     OverflowError,
     MemoryError,
     Image.DecompressionBombError,
-)  # errors that Pillow raises for damaged files
+)
 
 
 def exif_orientation(image: Image.Image) -> int:

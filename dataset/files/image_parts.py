@@ -4,9 +4,8 @@ import itertools
 import re
 from collections.abc import Iterator
 
-_JPEG_NEXT = re.compile(
-    rb"(?:[^\xff]*+\xff++[\x00\x01\xd0-\xd8])*+[^\xff]*+\xff++(.)", re.DOTALL
-)  # with content, or end
+# Next marker of a JPEG with content, or its end
+_JPEG_NEXT = re.compile(rb"(?:[^\xff]*+\xff++[\x00\x01\xd0-\xd8])*+[^\xff]*+\xff++(.)", re.DOTALL)
 _JPEG_SCAN, _JPEG_END = 0xDA, 0xD9
 _PNG_HEAD = b"\x89PNG\r\n\x1a\n"
 _GIF_EXTENSION, _GIF_FIRST_IMAGE, _GIF_END = 0x21, 0x2C, 0x3B

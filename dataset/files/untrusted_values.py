@@ -32,7 +32,7 @@ def listed(values: Iterable[Any]) -> str:
 
 
 @contextmanager
-def told_with(where: str) -> Iterator[None]:
+def error_context(where: str) -> Iterator[None]:
     """Prefix the message of an InputError raised in the block with `where`."""
     try:
         yield
@@ -41,7 +41,7 @@ def told_with(where: str) -> Iterator[None]:
 
 
 def finite_number(value: Any, name: str) -> float:
-    """Return a finite number, else raise InputError; the caller adds the context, see `told_with`."""
+    """Return a finite number, else raise InputError; the caller adds the context, see `error_context`."""
     if type(value) is not float and type(value) is not int:
         raise InputError(f"has {name} {shown(value)}, expected a number")
     try:
@@ -75,9 +75,9 @@ def whole_number(value: Any, name: str, *, least: int = 0) -> int:
 
 
 def storable_text(value: Any, name: str) -> str:
-    """Return text that UTF-8 and C strings can represent. Raises InputError as `finite_number` does.
+    r"""Return text that UTF-8 and C strings can represent. Raises InputError as `finite_number` does.
 
-    A lone surrogate ("\\ud800" in JSON, undecodable bytes in a file name) cannot be encoded.
+    A lone surrogate ("\ud800" in JSON, undecodable bytes in a file name) cannot be encoded.
     """
     if not isinstance(value, str):
         raise InputError(f"has {name} {shown(value)}, expected text")

@@ -47,7 +47,7 @@ def parse_xml(content: bytes) -> ElementTree.Element:
     Raises ValueError with a one-line reason.
     """
     text = _decoded(content)
-    if (b"<!ENTITY" if isinstance(text, bytes) else "<!ENTITY") in text:
+    if b"<!ENTITY" in text if isinstance(text, bytes) else "<!ENTITY" in text:
         raise ValueError("declares entities, which can grow without bound; expected plain XML")
     try:
         return ElementTree.fromstring(text)

@@ -13,7 +13,7 @@ from program_support.errors import InputError
 _MOST_BYTES = 1 << 20  # PyYAML reads a MiB in a few seconds
 
 
-class _Plain:
+class _Plain(yaml.composer.Composer, yaml.constructor.BaseConstructor):
     """Rejects aliases, which can expand without bound, and duplicate keys, which would be dropped silently."""
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node:

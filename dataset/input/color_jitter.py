@@ -35,31 +35,31 @@ class ColorJitter:
 
     def changed(self, image: np.ndarray, draws: np.ndarray, order: np.ndarray) -> np.ndarray:
         """Apply draws [4], uniform in 0 .. 1 (brightness, contrast, saturation, hue), in the order of `order` [4]."""
-        changes = (_brighter, _of_contrast, _of_saturation, _turned)
+        changes = (_adjust_brightness, _adjust_contrast, _adjust_saturation, _adjust_hue)
         amounts = (self.brightness, self.contrast, self.saturation, self.hue)
         for number in np.argsort(order, kind="stable"):
             if not amounts[number]:
                 continue
             change = amounts[number] * (2 * float(draws[number]) - 1)
-            image = changes[number](image, change if changes[number] is _turned else max(1 + change, 0.0))
+            image = changes[number](image, change if changes[number] is _adjust_hue else max(1 + change, 0.0))
         return image
 
 
-def _brighter(image: np.ndarray, factor: float) -> np.ndarray:
+def _adjust_brightness(image: np.ndarray, factor: float) -> np.ndarray:
     return cv2.LUT(image, _levels(factor * _VALUES))
 
 
-def _of_contrast(image: np.ndarray, factor: float) -> np.ndarray:
+def _adjust_contrast(image: np.ndarray, factor: float) -> np.ndarray:
     gray = math.floor(cv2.mean(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))[0] + 0.5)
     return cv2.LUT(image, _levels(gray + factor * (_VALUES - gray)))
 
 
-def _of_saturation(image: np.ndarray, factor: float) -> np.ndarray:
+def _adjust_saturation(image: np.ndarray, factor: float) -> np.ndarray:
     gray = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
     return cv2.addWeighted(image, factor, gray, 1 - factor, _ROUNDS_DOWN)
 
 
-def _turned(image: np.ndarray, share: float) -> np.ndarray:
+def _adjust_hue(image: np.ndarray, share: float) -> np.ndarray:
     """Rotate the hues by a fraction of the color circle, in steps of 1/256."""
     hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV_FULL)
     hsv[..., 0] += np.uint8(round(share * 256) % 256)  # wraps around

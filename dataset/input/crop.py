@@ -99,7 +99,9 @@ def crop_boxes(boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tenso
 def crop_masks(
     pngs: Tensor, boxes: Tensor, crop: Crop, *, source_size: Tensor, side: int, file_name: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Apply a crop to masks, cropped to the boxes: [n, side, side] uint8, 0 or 1, and [n] bool, whether the object is visible.
+    """Apply a crop to masks, cropped to the boxes.
+
+    Returns [n, side, side] uint8, 0 or 1, and [n] bool, whether the object is visible.
 
     `pngs` [n] have the size of the image and are nonzero inside the object; `boxes` [n, 4] float32 are the output of
     `crop_boxes`, in input pixels after crop and flip. A cell is 1 if the original pixel at its center belongs to the
@@ -121,22 +123,17 @@ def _masks_in_boxes(
     size: np.ndarray,
     flip: np.ndarray,
     source_size: np.ndarray,
-    side: np.ndarray,
+    side: int,
     file_name: bytes,
 ) -> tuple[np.ndarray, np.ndarray]:
     masks, shows = np.zeros((len(pngs), side, side), np.uint8), np.zeros(len(pngs), bool)
-    shares = np.concatenate(
-        [(np.arange(side) + 0.5) / side, [0.0, 1.0]]
-    )  # of the box: the centers of cells, and its edges
+    # Fractions of the box: the centers of cells, and its edges
+    shares = np.concatenate([(np.arange(side) + 0.5) / side, [0.0, 1.0]])
     for number, (png, box) in enumerate(zip(pngs, boxes.astype(np.float64), strict=True)):
-        y, x = (
-            low + shares * (high - low) for low, high in zip(box[:2], box[2:], strict=True)
-        )  # [side + 2] input pixels
+        y, x = box[:2, None] + shares * (box[2:] - box[:2])[:, None]  # [side + 2] input pixels each
         if flip:
             x = size[1] - x
-        y, x = (
-            offset[axis] + places * (window[axis] / size[axis]) for axis, places in enumerate((y, x))
-        )  # original pixels
+        y, x = (offset[axis] + places * (window[axis] / size[axis]) for axis, places in enumerate((y, x)))  # original
         rows, columns = (
             np.clip(places[:side].astype(np.int64), 0, source_size[axis] - 1) for axis, places in enumerate((y, x))
         )

@@ -34,12 +34,12 @@ class DecodedCache:
     images.
     """
 
-    def __init__(self, *, say: Callable[[str], None], memory: Callable[[], tuple[int, int]] = available_memory):
+    def __init__(self, *, log: Callable[[str], None], memory: Callable[[], tuple[int, int]] = available_memory):
         self._images: dict[int, np.ndarray] = {}
-        self._say, self._memory, self._is_full = say, memory, False
+        self._log, self._memory, self._is_full = log, memory, False
 
     def __len__(self) -> int:
-        """How many images are kept."""
+        """Return the number of images in the cache."""
         return len(self._images)
 
     def window(self, number: Tensor, encoded: Tensor, crop: Crop) -> Tensor:
@@ -71,8 +71,9 @@ class DecodedCache:
                 self._images[int(number)] = image.copy()  # TensorFlow owns the memory of the argument
             else:
                 self._is_full = True
-                self._say(
-                    f"--cache=decoded: {len(self._images)} images fill the memory; the others are decoded in every epoch"
+                self._log(
+                    f"--cache=decoded: {len(self._images)} images fill the memory; "
+                    "the others are decoded in every epoch"
                 )
         return _cut(image, offset, size)
 

@@ -11,7 +11,7 @@ from dataset.input.crop import Crop, crop_masks, decode_window, part_of
 from dataset.input.decoded_cache import DecodedCache
 from dataset.input.input_config import InputConfig
 from dataset.input.mosaic import View
-from dataset.input.record_batches import as_written
+from dataset.input.record_batches import without_autograph
 from dataset.records.schema import parse_record
 from object_detection.structures import Batch, Objects, Tensor
 
@@ -46,7 +46,7 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
             scale=tf.cast(crop.window, tf.float32) / tf.cast(crop.size, tf.float32),
         )
 
-    @as_written
+    @without_autograph
     def example(serialized: Tensor, position: Tensor, number: Tensor | None = None) -> Batch:
         parse = partial(parse_record, with_masks=config.mask_size > 0)
         seed = tf.stack([tf.constant(config.seed, tf.int64), position])
@@ -55,6 +55,7 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
             view = load(record, number, seed)
         else:
             record = parse(serialized[0])
+            assert number is not None  # the pipeline passes the record numbers
 
             def load_one_of(image: int, within: Tensor) -> View:
                 return load(
@@ -82,7 +83,7 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
 
 
 def evaluation_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]:
-    @as_written
+    @without_autograph
     def example(serialized: Tensor, number: Tensor) -> Batch:
         record = parse_record(serialized, with_masks=config.mask_size > 0)
         image = decode_image(record["encoded"])

@@ -1,6 +1,7 @@
 """Ground truth for evaluation from records."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -8,7 +9,7 @@ import tensorflow as tf
 from dataset.class_names import ClassNames
 from dataset.files.image_decoding import image_size
 from dataset.input.crop import decoded_mask
-from dataset.input.record_batches import RecordBatches, Rows, as_written, read_record
+from dataset.input.record_batches import RecordBatches, Rows, read_record, without_autograph
 from dataset.records.record_index import RecordIndex, RecordReader
 from dataset.records.schema import parse_record
 from object_detection.coco.run_length_masks import RunLengths, run_lengths
@@ -25,7 +26,7 @@ def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with
     """
     reader, known = RecordReader(index), set(class_names.category_ids)
 
-    @as_written
+    @without_autograph
     def annotations_of(serialized: Tensor) -> dict[str, Tensor]:
         record = parse_record(serialized, with_masks=with_masks)
         return {"size": image_size(record.pop("encoded")), **record}
@@ -36,7 +37,8 @@ def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with
         .map(annotations_of, num_parallel_calls=tf.data.AUTOTUNE)
     )
     files: dict[int, str] = {}
-    images, annotations = [], []
+    images: list[dict] = []
+    annotations: list[dict] = []
     for tensors in RecordBatches(
         records.prefetch(tf.data.AUTOTUNE),
         reader,
@@ -59,13 +61,13 @@ def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with
     return {"images": images, "annotations": annotations, "categories": class_names.to_categories()}
 
 
-def _image_entry(record: dict[str, np.ndarray]) -> dict:
+def _image_entry(record: dict[str, Any]) -> dict:
     height, width = record["size"].tolist()
     file_name = record["file_name"].decode("utf-8", "replace")
     return {"id": int(record["image_id"]), "file_name": file_name, "height": height, "width": width}
 
 
-def _annotation_entries(record: dict[str, np.ndarray], image: dict, *, first_id: int) -> list[dict]:
+def _annotation_entries(record: dict[str, Any], image: dict, *, first_id: int) -> list[dict]:
     sides = np.array([image["height"], image["width"]] * 2, np.float64)
     boxes = record["boxes"].astype(np.float64) * sides  # [N, 4] yxyx pixels
     areas = record["areas"] if len(record["areas"]) == len(boxes) else np.prod(boxes[:, 2:] - boxes[:, :2], axis=-1)
@@ -84,7 +86,7 @@ def _annotation_entries(record: dict[str, np.ndarray], image: dict, *, first_id:
     ]
 
 
-def _segmentation(record: dict[str, np.ndarray], number: int) -> RunLengths | None:
+def _segmentation(record: dict[str, Any], number: int) -> RunLengths | None:
     """Return the mask of an object; None if the record has none."""
     masks = record["masks"]
     if len(masks) != len(record["boxes"]) or not masks[number]:

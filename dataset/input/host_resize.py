@@ -56,25 +56,29 @@ class HostResize:
 
     def scaled_size(self, source: tuple[int, int]) -> tuple[int, int]:
         """Return height and width of the valid area of the input, from those of the original."""
-        sides = np.float32(source)
+        sides = np.array(source, np.float32)
         if self.kind == "stretch":
             return self.size
         if self.kind == "letterbox":
-            scale, limits = (np.float32(self.size) / sides).min(), self.size
+            scale, limits = (np.array(self.size, np.float32) / sides).min(), self.size
         else:
             scale = min(np.float32(self.shorter) / sides.min(), np.float32(self.longer) / sides.max())
             limits = (self.longer, self.longer)
         scaled = np.maximum((sides * np.float32(scale)).astype(np.int32), 1)
-        return tuple(int(min(side, limit)) for side, limit in zip(scaled, limits, strict=True))
+        height, width = np.minimum(scaled, limits).tolist()
+        return height, width
 
     def __call__(self, image: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Resize [h, w, 3] uint8: [H, W, 3] uint8; [2] int32 valid area; [2] float32 original pixels per input pixel."""
-        source = image.shape[:2]
+        """Resize [h, w, 3] uint8.
+
+        Returns [H, W, 3] uint8; [2] int32 valid area; [2] float32 original pixels per input pixel.
+        """
+        source = image.shape[0], image.shape[1]
         scaled = self.scaled_size(source)
         made = np.zeros((*self.size, 3), np.uint8)
         resample = _antialiased if self.antialias else _interpolated
         made[: scaled[0], : scaled[1]] = (resample(image, scaled, self._places) + np.float32(0.5)).astype(np.uint8)
-        return made, np.int32(scaled), np.float32(source) / np.float32(scaled)
+        return made, np.array(scaled, np.int32), np.array(source, np.float32) / np.array(scaled, np.float32)
 
     def _places(self, count: int, source: int) -> np.ndarray:
         """Return the position of each of `count` output pixels among `source` pixels, from the center of the first."""

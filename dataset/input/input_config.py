@@ -35,7 +35,7 @@ class InputConfig:
         flip_probability: float = 0.5,
         **settings: Any,
     ) -> "InputConfig":
-        """Return EfficientDet's: `Letterbox` to (H, W), `ScaleJitterCrop` for training; `settings` are the other fields."""
+        """Return EfficientDet's configuration: `Letterbox` and `ScaleJitterCrop`; `settings` are the other fields."""
         return cls(
             resize=Letterbox(image_size),
             augmentation=ScaleJitterCrop(image_size, jitter_min, jitter_max, flip_probability),

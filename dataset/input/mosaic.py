@@ -25,9 +25,8 @@ class View(NamedTuple):
     scale: Tensor  # [2] float32, original pixels per input pixel
 
 
-Load = Callable[
-    ..., View
-]  # (number of the image, within: [2] int32 or None) -> its view, cropped to at most `within` pixels
+# (number of the image, within: [2] int32 or None) -> its view, cropped to at most `within` pixels
+Load = Callable[..., View]
 
 
 class Composition(Protocol):

@@ -44,7 +44,7 @@ def repeated(factors: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def _drawn(factors: np.ndarray) -> int:
-    """Return the number of images drawn from the fractional parts; the sum is exact, independent of the order of images."""
+    """Return the number of images drawn from the fractional parts; the sum is exact in any order of the images."""
     return math.ceil(math.fsum(factors % 1.0))
 
 

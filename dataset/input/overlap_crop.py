@@ -1,4 +1,4 @@
-"""SSD's crop (Liu et al. 2016, section 2.2, as in MLPerf's reference): a part of the image with a minimum object IoU."""
+"""SSD's crop: a part of the image with a minimum object IoU (Liu et al. 2016, section 2.2; MLPerf's reference)."""
 
 from dataclasses import dataclass
 
@@ -15,10 +15,8 @@ _NO_RULE = -1.0  # below every overlap: no constraint
 _LEAST_OVERLAPS = (0.1, 0.3, 0.5, 0.7, 0.9, _NO_RULE)  # options besides no crop, one of which is drawn
 _LEAST_SIDE, _FLATTEST = 0.3, 2.0  # minimum side of a crop, as a fraction of the image's, and maximum aspect ratio
 _FLIP, _COLORS, _FIRST_OPTIONS = 0, 1, 2  # independent random streams
-_AT_ONCE, _MOST_TIMES = (
-    16,
-    60,
-)  # options; one in seven is no crop, so the probability that none of all is chosen is about 1e-64
+# Options per round, and rounds. One option in seven is no crop: the probability that none is chosen is about 1e-64.
+_AT_ONCE, _MOST_TIMES = 16, 60
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def _parts(draws: Tensor, source_size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _fit(offsets: Tensor, windows: Tensor, corners: Tensor, least_overlap: Tensor) -> Tensor:
-    """Return which of T parts have an IoU above the minimum [T] with all objects [N, 2, 2] and contain a center: [T] bool."""
+    """Return which of T parts contain a center and have more than the least IoU [T] with all objects [N, 2, 2]."""
     low, high = tf.cast(offsets, tf.float32)[:, None], tf.cast(offsets + windows, tf.float32)[:, None]  # [T, 1, 2]
     shared = tf.maximum(tf.minimum(high, corners[:, 1]) - tf.maximum(low, corners[:, 0]), 0.0)
     intersection = tf.reduce_prod(shared, axis=-1)  # [T, N]

@@ -19,7 +19,7 @@ from dataset.input.decoded_cache import DecodedCache
 from dataset.input.examples import evaluation_example, training_example
 from dataset.input.input_config import InputConfig
 from dataset.input.order import StreamOrder
-from dataset.input.record_batches import RecordBatches, Rows, as_written, read_record
+from dataset.input.record_batches import RecordBatches, Rows, read_record, without_autograph
 from dataset.records.record_index import RecordIndex, RecordReader
 from dataset.records.schema import parse_record
 from object_detection.structures import Batch, Objects, Tensor
@@ -40,7 +40,7 @@ def training_dataset(
     cache: DecodedCache | None = None,
     factors: np.ndarray | None = None,
 ) -> RecordBatches:
-    """Return infinite batches (`Batch`) of one rank, starting at a position of the stream without reading earlier records.
+    """Return infinite batches (`Batch`) of one rank from a position of the stream on, without reading earlier records.
 
     Iterating raises InputError, in one line with file, offset and image, for an unusable record (a category id that is
     not in the configuration, an undecodable image) and for a file that was deleted or truncated. The M largest boxes
@@ -53,13 +53,13 @@ def training_dataset(
         positions = first_position + (step * world_size + rank) * config.batch_size + row
         return Rows(_with_further(order.records(positions), positions, config, count=len(index)), positions)
 
-    def read(sample: np.ndarray) -> tuple[np.ndarray, ...]:
+    def read(sample: int) -> tuple[np.ndarray, ...]:
         numbers, positions = rows(np.arange(sample, sample + _READ_GROUP))
         records = np.full(numbers.shape, b"", dtype=object)
         records[numbers >= 0] = reader.read(numbers[numbers >= 0])
         return records, positions, numbers
 
-    @as_written
+    @without_autograph
     def read_group(sample: Tensor) -> tuple[Tensor, ...]:
         group = tf.numpy_function(read, [sample], (tf.string, tf.int64, tf.int64), stateful=False)
         further = [1 + config.composition.further_images] if config.composition else []
@@ -97,7 +97,7 @@ def evaluation_dataset(
     reader, example = RecordReader(index), evaluation_example(config)
     count = min(samples or len(index), len(index))
 
-    @as_written
+    @without_autograph
     def read_one(number: Tensor) -> tuple[Tensor, Tensor]:
         return read_record(reader, number), number
 
@@ -146,12 +146,14 @@ def _with_further(numbers: np.ndarray, positions: np.ndarray, config: InputConfi
     """
     if config.composition is None:
         return numbers
-    streams = (np.random.Philox(key=np.uint64([config.seed, _FURTHER + position])) for position in positions.tolist())
+    streams = (
+        np.random.Philox(key=np.array([config.seed, _FURTHER + position], np.uint64)) for position in positions.tolist()
+    )
     further = [config.composition.choose(np.random.Generator(stream), count) for stream in streams]
     return np.column_stack([numbers, further])
 
 
-@as_written
+@without_autograph
 def _without_empty_slots(batch: Batch) -> Batch:
     """Remove the slots that no image of the batch uses, down to a multiple of _SLOT_STEP."""
     most = tf.reduce_max(tf.reduce_sum(tf.cast(batch.objects.valid, tf.int32), axis=-1))
@@ -159,7 +161,7 @@ def _without_empty_slots(batch: Batch) -> Batch:
     return batch._replace(objects=Objects(*(values[:, :slots] for values in batch.objects)))
 
 
-@as_written
+@without_autograph
 def _fill_up(batch: Batch, *, batch_size: int) -> tuple[Batch, Tensor]:
     """Pad a batch with empty rows to the batch size; also return which rows are images, [B] bool."""
     count = tf.shape(batch.images)[0]

@@ -13,7 +13,7 @@ from object_detection.structures import Tensor
 from program_support.errors import InputError
 
 # Without AutoGraph: nothing here branches on a tensor in Python, and the conversion would take seconds at each start.
-as_written = tf.autograph.experimental.do_not_convert
+without_autograph = tf.autograph.experimental.do_not_convert
 
 _RAISED_IN_PYTHON = "Traceback (most recent call last):"
 _INPUT_ERROR = re.compile(r"\bInputError: (.*?)\s*" + re.escape(_RAISED_IN_PYTHON), re.DOTALL)
@@ -44,7 +44,7 @@ def _words(error: tf.errors.OpError) -> str:
     return " ".join(_GRAPH_NODES.sub("", error.message).split())
 
 
-@as_written
+@without_autograph
 def read_record(reader: RecordReader, number: Tensor) -> Tensor:
     """Read the record with this number in a tf.data map: a scalar string."""
     return tf.ensure_shape(tf.numpy_function(lambda n: reader.read([n])[0], [number], tf.string, stateful=False), [])

@@ -7,7 +7,7 @@ part of exported models. h, w are the size of the original image, H, W that of t
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import tensorflow as tf
@@ -48,6 +48,12 @@ class _Resampling:
 
 class _Rule(_Resampling):
     """Base class of rules, which define `size` and `scaled_size`."""
+
+    size: tuple[int, int]
+
+    def scaled_size(self, source_size: Tensor) -> Tensor:
+        """Height and width of the part that is image, [2] int32."""
+        raise NotImplementedError
 
     def whole(self, source_size: Tensor) -> Crop:
         """Return the crop of the full image to its position in the input."""
@@ -107,27 +113,23 @@ class FitWithin(_Rule):
     """The rule of RetinaNet and Mask R-CNN: the shorter side to `shorter`, unless the longer would exceed `longer`.
 
     The aspect ratio is kept. The input is a square whose side is `longer`, rounded up to a `multiple` of the network's
-    largest
-    stride: wide and tall images have the same shape, so a program is compiled once. Sides are rounded down in float32
-    (torchvision: float64), so one of the two may be a pixel shorter (docs/reference/detectors.md).
+    largest stride: wide and tall images have the same shape, so a program is compiled once. Sides are rounded down in
+    float32 (torchvision: float64), so one of the two may be a pixel shorter (docs/reference/detectors.md).
     """
 
     shorter: int = 800
     longer: int = 1333
     multiple: int = 32
+    size: tuple[int, int] = field(init=False, repr=False, compare=False)  # H, W of the network input
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 1 <= self.shorter <= self.longer or self.multiple < 1:
             raise InputError(
                 f"shorter side {self.shorter}, longer side {self.longer}, multiple of {self.multiple}; expected "
                 "1 <= shorter <= longer and a multiple of at least 1"
             )
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """H, W of the network input."""
         side = math.ceil(self.longer / self.multiple) * self.multiple
-        return side, side
+        object.__setattr__(self, "size", (side, side))
 
     def scaled_size(self, source_size: Tensor) -> Tensor:
         """Height and width of the part that is image, [2] int32, rounded down."""
@@ -138,19 +140,23 @@ class FitWithin(_Rule):
 
 def host_resize(rule: ResizeRule) -> HostResize:
     """Return the same rule in NumPy. Raises InputError for other rules."""
-    resampling = {"antialias": rule.antialias, "half_pixel_centers": rule.half_pixel_centers, "size": rule.size}
-    if isinstance(rule, FitWithin):
-        return HostResize(kind="fit", shorter=rule.shorter, longer=rule.longer, **resampling)
-    kinds = {Letterbox: "letterbox", Stretch: "stretch"}
-    if type(rule) not in kinds:
+    kinds: dict[type, str] = {Letterbox: "letterbox", Stretch: "stretch", FitWithin: "fit"}
+    if not isinstance(rule, _Rule) or type(rule) not in kinds:
         raise InputError(
             f"resize rule {type(rule).__name__} has no NumPy implementation; expected Letterbox, Stretch or FitWithin"
         )
-    return HostResize(kind=kinds[type(rule)], **resampling)
+    sides = {"shorter": rule.shorter, "longer": rule.longer} if isinstance(rule, FitWithin) else {}
+    return HostResize(
+        kind=kinds[type(rule)],
+        size=rule.size,
+        antialias=rule.antialias,
+        half_pixel_centers=rule.half_pixel_centers,
+        **sides,
+    )
 
 
 def fitting_scale(source_size: Tensor, target: Tensor) -> Tensor:
-    """Return the scale, input pixels per original pixel, at which the image fits the target: [2] int32, [2] float32 -> []."""
+    """Return the scale (input pixels per original pixel) at which [2] int32 fits the target [2] float32: []."""
     return tf.reduce_min(target / tf.cast(source_size, tf.float32))
 
 

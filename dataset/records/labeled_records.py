@@ -1,9 +1,10 @@
 """Records as `LabeledImages`: reads boxes without the images, a hundred thousand records in seconds."""
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dataset.class_names import ClassNames
 from dataset.files.image_files import stored_size
@@ -16,45 +17,45 @@ _SIDES = tuple(f"image/object/bbox/{side}".encode() for side in ("ymin", "xmin",
 _LABELS, _CROWD = b"image/object/class/label", b"image/object/is_crowd"
 _HEIGHT, _WIDTH, _NAME, _ID = b"image/height", b"image/width", b"image/filename", b"image/source_id"
 _DIGEST, _ENCODED = b"image/key/sha256", b"image/encoded"
-_WANTED = frozenset((*_SIDES, _LABELS, _CROWD, _HEIGHT, _WIDTH, _NAME, _ID, _DIGEST))
+_KEYS = frozenset((*_SIDES, _LABELS, _CROWD, _HEIGHT, _WIDTH, _NAME, _ID, _DIGEST))
 
 
-def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: Sequence[int] | None = None) -> LabeledImages:
+def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: ArrayLike | None = None) -> LabeledImages:
     """Return the images of an index, or of these record numbers, ascending; checksums are not verified.
 
     Raises InputError, with file, offset and image, for a record that is not an Example, has lists of unequal lengths or
     an unknown category id.
     """
-    numbers = np.arange(len(index)) if numbers is None else np.asarray(numbers)
-    names, sizes, digests, boxes, labels, crowd, counts = [], [], [], [], [], [], []
-    for number, buffer, start in _places(index, numbers):
+    chosen = np.arange(len(index)) if numbers is None else np.asarray(numbers)
+    names, sizes, digests, counts = [], [], [], []
+    objects: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for number, buffer, start in _places(index, chosen):
         try:
-            fields = record_fields(buffer, start, start + int(index.lengths[number]), _WANTED)
-            size, ours = _size(fields, buffer, start, int(index.lengths[number])), _objects(fields)
+            fields = record_fields(buffer, start, start + int(index.lengths[number]), _KEYS)
+            sizes.append(_size(fields, buffer, start, int(index.lengths[number])))
+            objects.append(_objects(fields))
         except ValueError as error:
             place = f"{index.path(number)}: the record at byte {index.start(number)}"
             raise InputError(f"{place} {error}; convert again") from error
         names.append(b"".join(fields.get(_NAME) or fields.get(_ID) or [b""]).decode("utf-8", "replace"))
         digests.append(b"".join(fields.get(_DIGEST, ())))
-        sizes.append(size)
-        for values, more in zip((boxes, labels, crowd), ours, strict=True):
-            values.append(more)
-        counts.append(len(ours[1]))
-    sizes = np.array(sizes, np.int32).reshape(-1, 2)
-    owners, boxes = np.repeat(np.arange(len(sizes), dtype=np.int32), counts), np.concatenate(boxes)
-    boxes, kept = inside(boxes * np.tile(sizes[owners], 2), sizes[owners])
+        counts.append(len(objects[-1][0]))
+    shares, labels, crowd = map(np.concatenate, zip(*objects, strict=True))
+    image_sizes = np.array(sizes, np.int32).reshape(-1, 2)
+    owners = np.repeat(np.arange(len(sizes), dtype=np.int32), counts)
+    boxes, kept = inside(shares * np.tile(image_sizes[owners], 2), image_sizes[owners])
     left_out = [f"{names[owner]}: box without area inside the image" for owner in owners[~kept].tolist()]
     reader = RecordReader(index)
     return LabeledImages(
         class_names=class_names,
         names=names,
-        sizes=sizes,
+        sizes=image_sizes,
         owners=owners[kept],
         boxes=boxes[kept],
-        classes=_classes(np.concatenate(labels), class_names, index)[kept],
-        crowd=np.concatenate(crowd)[kept],
+        classes=_classes(labels, class_names, index)[kept],
+        crowd=crowd[kept],
         digests=digests,
-        encoded=lambda number: _encoded(reader.read([numbers[number]])[0]),
+        encoded=lambda number: _encoded(reader.read([chosen[number]])[0]),
         left_out=left_out,
     )
 

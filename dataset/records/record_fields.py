@@ -21,7 +21,7 @@ class Buffer(Protocol):
     def __getitem__(self, place): ...
 
 
-def record_fields(buffer: Buffer, start: int, end: int, wanted: Collection[bytes]) -> dict[bytes, list | np.ndarray]:
+def record_fields(buffer: Buffer, start: int, end: int, keys: Collection[bytes]) -> dict[bytes, list | np.ndarray]:
     """Return the features of these keys in the record at start .. end: a list of bytes, [n] float32, or [n] int64.
 
     Raises ValueError for an invalid Example.
@@ -34,7 +34,7 @@ def record_fields(buffer: Buffer, start: int, end: int, wanted: Collection[bytes
                     {number: (low, high) for number, low, high in _fields(buffer, begin, stop)} if entry == 1 else {}
                 )
                 key = bytes(buffer[slice(*parts[1])]) if 1 in parts else b""
-                if key in wanted and 2 in parts:
+                if key in keys and 2 in parts:
                     found[key] = _feature(buffer, *parts[2])
     except (IndexError, UnicodeDecodeError) as error:
         raise ValueError("ends in the middle of a field") from error

@@ -21,16 +21,18 @@ def expand_glob(pattern: str | Path) -> list[str]:
     shards of two conversions match, because every image would be read twice.
     """
     if Path(pattern).is_dir():
-        raise InputError(f"{pattern}: is a folder, expected a pattern that names records; {_advice(Path(pattern))}")
+        raise InputError(
+            f"{pattern}: is a folder, expected a pattern that names records; {_advice_for_folder(Path(pattern))}"
+        )
     paths = sorted(path for path in glob.glob(str(pattern)) if Path(path).is_file())
     if not paths:
         advice = _patterns([Path(path) for path in sorted(glob.glob(f"{pattern}-*"))])
         raise InputError(
-            f"{pattern}: no file matches; {f'give {advice}' if advice else _what_stands_in(Path(pattern).parent)}"
+            f"{pattern}: no file matches; {f'give {advice}' if advice else _folder_contents(Path(pattern).parent)}"
         )
     for path in paths:
         if kind := kind_of_file(path):
-            raise InputError(f"{path}: is {kind.value}, expected records; {_instead_of(path, kind, among=paths)}")
+            raise InputError(f"{path}: is {kind.value}, expected records; {_advice_for_file(path, kind, among=paths)}")
     totals: dict[str, set[str]] = {}
     for path in paths:
         if match := _SHARD_NAME.fullmatch(path):
@@ -44,7 +46,7 @@ def expand_glob(pattern: str | Path) -> list[str]:
     return paths
 
 
-def _instead_of(path: str, kind: FileKind, *, among: list[str]) -> str:
+def _advice_for_file(path: str, kind: FileKind, *, among: list[str]) -> str:
     """Return advice for a file that contains no records."""
     if patterns := _patterns([Path(other) for other in among]):
         return f"give {patterns}"
@@ -56,7 +58,7 @@ def _instead_of(path: str, kind: FileKind, *, among: list[str]) -> str:
     return _CONVERT
 
 
-def _advice(folder: Path) -> str:
+def _advice_for_folder(folder: Path) -> str:
     """Return advice for a folder given instead of records."""
     files = sorted(path for path in folder.iterdir() if path.is_file())[:_MOST_FILES]
     if patterns := _patterns(files):
@@ -65,7 +67,7 @@ def _advice(folder: Path) -> str:
         return f"it holds no records but {found[0].name}, which is {found[1].value}: {_CONVERT}"
     if any(kind_of_file(path) is FileKind.IMAGE for path in files[:_NAMES_SHOWN]):
         return f"it holds images and no records: {_CONVERT}"
-    return _what_stands_in(folder)
+    return _folder_contents(folder)
 
 
 def _patterns(paths: list[Path]) -> str:
@@ -82,7 +84,7 @@ def _patterns(paths: list[Path]) -> str:
     )
 
 
-def _what_stands_in(folder: Path) -> str:
+def _folder_contents(folder: Path) -> str:
     if glob.has_magic(str(folder)):
         return f"{folder} is itself a pattern"
     if not folder.is_dir():

@@ -9,7 +9,7 @@ import contextlib
 import os
 import struct
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -80,7 +80,7 @@ def index_records(paths: Sequence[str]) -> RecordIndex:
     )
 
 
-def demand_unchanged(index: RecordIndex) -> None:
+def require_unchanged(index: RecordIndex) -> None:
     """Raise InputError if a file no longer ends with its last record; `index` is complete."""
     ends = np.zeros(len(index.paths), np.int64)
     np.maximum.at(ends, index.file_numbers, index.offsets + index.lengths + _FOOTER_BYTES)
@@ -161,7 +161,7 @@ class RecordReader:
             with _named(path):
                 self._descriptors.append(os.open(path, os.O_RDONLY))
 
-    def read(self, numbers: np.ndarray) -> list[bytes]:
+    def read(self, numbers: Iterable[int]) -> list[bytes]:
         """Return the payloads of the records with these numbers, in this order.
 
         Raises InputError, with the file name, for a checksum mismatch, and for a file that is unreadable, deleted,

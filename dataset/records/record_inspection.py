@@ -28,11 +28,8 @@ _KINDS = {
     "image/object/mask": "bytes_list",
     "image/object/area": "float_list",
 }
-_COMMON_IMAGES = (
-    b"\xff\xd8\xff",
-    b"\x89PNG\r\n\x1a\n",
-    b"RIFF",
-)  # JPEG, PNG, WebP; other formats are passed to the decoder
+# First bytes of JPEG, PNG and WebP; other formats are passed to the decoder.
+_COMMON_IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF")
 
 Features = Mapping[str, tf.train.Feature]
 Box = tuple[float, float, float, float]  # y_min, x_min, y_max, x_max as fractions of the image
@@ -79,10 +76,10 @@ def _name(features: Features) -> str:
 
 
 def _contradicting_kinds(features: Features) -> str:
-    for key, wanted in _KINDS.items():
+    for key, expected in _KINDS.items():
         found = features[key].WhichOneof("kind") if key in features else None
-        if found not in (None, wanted):
-            return f"a {found} in {key}, expected a {wanted}"
+        if found not in (None, expected):
+            return f"a {found} in {key}, expected a {expected}"
         if found and key in _SINGLE and len(_values(features, key)) != 1:
             return f"{len(_values(features, key))} values in {key}, expected one"
     return ""
@@ -103,8 +100,9 @@ def _contradicting_objects(boxes: list[Box], labels: Sequence[int], category_ids
     if broken:
         numbers = ", ".join(f"{value:g}" for value in broken)
         return f"a box that is not four finite numbers (ymin, xmin, ymax, xmax: {numbers})"
-    unknown = [] if category_ids is None else sorted({*labels}.difference(category_ids))
-    return f"unknown category ids {unknown}, the categories are {sorted(category_ids)}" if unknown else ""
+    if category_ids is None or not (unknown := sorted({*labels}.difference(category_ids))):
+        return ""
+    return f"unknown category ids {unknown}, the categories are {sorted(category_ids)}"
 
 
 def _useless(features: Features) -> str:

@@ -78,9 +78,8 @@ def encode_record(record: Record) -> bytes:
     if record.captions:
         features["image/caption"] = _bytes(*(caption.encode() for caption in record.captions))
     example = tf.train.Example(features=tf.train.Features(feature=features))
-    return example.SerializeToString(
-        deterministic=True
-    )  # otherwise the order of the features would vary between processes
+    # Otherwise the order of the features would vary between processes.
+    return example.SerializeToString(deterministic=True)
 
 
 _FEATURES = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dataset.files.untrusted_values import allowing_fraction
-from dataset.records.record_index import RecordIndex, RecordReader, demand_unchanged
+from dataset.records.record_index import RecordIndex, RecordReader, require_unchanged
 from dataset.records.record_inspection import NO_BOX_KEYS, inspect_record
 from program_support.errors import InputError
 
@@ -29,7 +29,7 @@ def verify_records(
     *,
     when: str,
     max_bad_fraction: float,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     category_ids: Collection[int] | None = None,
 ) -> RecordIndex:
     """Return the index without unusable records; an image with an empty list of boxes is valid.
@@ -48,14 +48,14 @@ def verify_records(
         reader = RecordReader(index)
         for number in range(len(index)):
             tally.add(number, *reader.read([number]), category_ids=category_ids)
-        demand_unchanged(index)
-        tally.judge(max_bad_fraction=max_bad_fraction)
-        tally.demand_boxes()
-        tally.warn(say, fate="skipped")
+        require_unchanged(index)
+        tally.check_fractions(max_bad_fraction=max_bad_fraction)
+        tally.require_boxes()
+        tally.warn(log, fate="skipped")
         useless = [number for numbers in tally.useless.values() for number in numbers]
         return index.only(~np.isin(np.arange(len(index)), useless)) if useless else index
     if when == "auto":
-        _inspect_sample(index, max_bad_fraction=max_bad_fraction, say=say, category_ids=category_ids)
+        _inspect_sample(index, max_bad_fraction=max_bad_fraction, log=log, category_ids=category_ids)
     return index
 
 
@@ -67,16 +67,16 @@ def _is_due(index: RecordIndex, when: str) -> bool:
 
 
 def _inspect_sample(
-    index: RecordIndex, *, max_bad_fraction: float, say: Callable[[str], None], category_ids: Collection[int] | None
+    index: RecordIndex, *, max_bad_fraction: float, log: Callable[[str], None], category_ids: Collection[int] | None
 ) -> None:
     """Inspect a sample, to report a completely wrong data set (captions, boxes in pixels) at any size."""
     tally = _Tally(index)
     numbers = np.unique(np.linspace(0, len(index) - 1, _SAMPLE).astype(np.int64))
     for number, payload in zip(numbers.tolist(), RecordReader(index).read(numbers), strict=True):
         tally.add(number, payload, category_ids=category_ids)
-    tally.judge(max_bad_fraction=max(max_bad_fraction, _SAMPLE_BAD_FRACTION))
-    tally.warn(say, fate="not skipped; use --verify_records=always to skip them")
-    say(
+    tally.check_fractions(max_bad_fraction=max(max_bad_fraction, _SAMPLE_BAD_FRACTION))
+    tally.warn(log, fate="not skipped; use --verify_records=always to skip them")
+    log(
         f"checked {len(numbers)} of {len(index)} records ({index.lengths.sum() / 1e9:.1f} GB); --verify_records=always "
         "verifies the checksums of all"
     )
@@ -110,7 +110,7 @@ class _Tally:
             self.boxes_outside += [number] * found.boxes_outside
             self.names[number] = found.name
 
-    def judge(self, *, max_bad_fraction: float) -> None:
+    def check_fractions(self, *, max_bad_fraction: float) -> None:
         """Raise InputError if too many records or boxes are unusable."""
         bad = sum(map(len, self.useless.values()))
         if bad > max_bad_fraction * self.records or bad == self.records:
@@ -126,7 +126,7 @@ class _Tally:
                 f"--max_bad_fraction={allowing_fraction(outside, self.boxes)}"
             )
 
-    def demand_boxes(self) -> None:
+    def require_boxes(self) -> None:
         """Raise InputError if there are no boxes."""
         if not self.boxes:
             raise InputError(
@@ -134,11 +134,11 @@ class _Tally:
                 "annotations (--verify_records=never trains without boxes)"
             )
 
-    def warn(self, say: Callable[[str], None], *, fate: str) -> None:
+    def warn(self, log: Callable[[str], None], *, fate: str) -> None:
         if self.useless:
-            say(f"warning: {self._useless_records()}; {fate}")
+            log(f"warning: {self._useless_records()}; {fate}")
         if self.boxes_outside:
-            say(f"warning: {self._useless_boxes()}; training ignores them")
+            log(f"warning: {self._useless_boxes()}; training ignores them")
 
     def _advice(self, bad: int) -> str:
         keep = (

@@ -38,9 +38,9 @@ class Scene:
         self._kinds: list[tuple[Kind, bool]] = []
 
     def place(self, kind: Kind, sprite: np.ndarray, *, crowd: bool, random: np.random.Generator) -> bool:
-        """Place a sprite [rows, columns, 4] uint8 at random; return False if every position hides too much of others."""
+        """Place a sprite [rows, columns, 4] uint8 at random; return False if all positions hide too much of others."""
         rows, columns = sprite.shape[:2]
-        height, width = self._shown.shape
+        height, width = self.pixels.shape[:2]
         for _ in range(_ATTEMPTS):
             top = int(random.integers(-rows // 4, height - rows * 3 // 4 + 1))
             left = int(random.integers(-columns // 4, width - columns * 3 // 4 + 1))
@@ -59,8 +59,7 @@ class Scene:
 
     def _all_seen(self, shown: np.ndarray, full_counts: list[int], *, touched: tuple[slice, slice]) -> bool:
         for number in {*np.unique(self._shown[touched]).tolist(), len(full_counts) - 1} - {-1}:
-            box = extent(shown == number)
-            if box is None or min(box[2:]) < _LEAST_SIDE * self.unit:
+            if min(extent(shown == number)[2:]) < _LEAST_SIDE * self.unit:
                 return False
             if (shown == number).sum() < _LEAST_SEEN * full_counts[number]:
                 return False
@@ -75,7 +74,7 @@ class Scene:
         self.pixels[y, x] = (ground * (1 - opacity) + part[..., :3] * opacity + 0.5).astype(np.uint8)
 
     def annotations(self) -> list[dict]:
-        """Return the objects in COCO format without ids: category_id, bbox, area, iscrowd and run lengths of visible pixels."""
+        """Return the objects in COCO format without ids, with run lengths of the visible pixels."""
         found = []
         for number, (kind, crowd) in enumerate(self._kinds):
             seen = self._shown == number

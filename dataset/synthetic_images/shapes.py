@@ -14,7 +14,7 @@ Color = tuple[int, int, int]
 
 
 class _Pen:
-    """Draws in the coordinate system of one object, x and y from -1 to 1, rotated by an angle, on a transparent sprite."""
+    """Draws on a transparent sprite in the coordinate system of one rotated object, x and y from -1 to 1."""
 
     def __init__(self, *, width: float, height: float, angle: float):
         cosine, sine = math.cos(angle), math.sin(angle)
@@ -123,11 +123,11 @@ KINDS = (
 )
 
 
-def extent(mask: np.ndarray) -> tuple[int, int, int, int] | None:
-    """Return the box (x, y, width, height) of the set pixels, or None if there are none."""
+def extent(mask: np.ndarray) -> tuple[int, int, int, int]:
+    """Return the box (x, y, width, height) of the set pixels; width and height 0 if there are none."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not rows.size:
-        return None
+        return 0, 0, 0, 0
     left, top = int(columns[0]), int(rows[0])
     return left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top
 

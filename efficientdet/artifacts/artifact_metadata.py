@@ -57,7 +57,7 @@ def metadata_of(props: Mapping[str, str], *, path: str) -> ArtifactMetadata:
         description = description_of(json.loads(props[DESCRIPTION]))
         metadata = ArtifactMetadata(
             description=description,
-            resize=HostResize.of(json.loads(props[INPUT])),
+            resize=HostResize.from_dict(json.loads(props[INPUT])),
             outputs=tuple(json.loads(props[OUTPUTS])),
         )
         metadata.class_names  # noqa: B018 - reports invalid names

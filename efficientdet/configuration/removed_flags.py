@@ -69,7 +69,7 @@ GONE = {
     "eval": {
         "gcp_project": _TPU,
         "only_this_epoch": Gone(
-            "it never did anything; --ckpt=PREFIX names the checkpoint, such as ema_weights/emackpt-300"
+            "it had no effect; --ckpt=PREFIX names the checkpoint, such as ema_weights/emackpt-300"
         ),
         "tpu": _TPU,
         "tpu_zone": _TPU,
@@ -77,7 +77,7 @@ GONE = {
     "infer": {},
     "inspector": {
         "debug": Gone(
-            "it never did anything here; infer.py --debug and train.py --debug run step by step",
+            "it had no effect here; infer.py --debug and train.py --debug run step by step",
             _SWITCHED_OFF,
             boolean=True,
         ),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.conversion.image_statistics import small_picture
+from dataset.conversion.image_statistics import decode_reduced
 from dataset.files.image_files import encode_image
 from efficientdet.data_checks.examination import RATIOS, SIZES, Examination, class_rows, histogram, numbers, ratios
 from efficientdet.data_checks.findings import NOTE, as_hparams, share
@@ -25,11 +25,11 @@ from efficientdet.reports.html_page import (
     subheading,
     table,
 )
-from program_support.atomic_files import telling_write_errors, write_text
+from program_support.atomic_files import report_write_errors, write_text
 from program_support.errors import InputError
 
 PAGE, NUMBERS = "doctor.html", "doctor.json"
-_PICTURES = 100
+_IMAGES = 100
 _SIDE = 320  # pixels of a drawn image
 _CLASSES = 100  # rows of a table
 
@@ -38,7 +38,7 @@ def write_page(folder: str | Path, examination: Examination) -> Path:
     """Write both files into a folder and return the page's path. Raises InputError if they cannot be written."""
     contents = {NUMBERS: json.dumps(numbers(examination), indent=1) + "\n", PAGE: page(examination)}
     for name, content in contents.items():
-        with telling_write_errors(path := Path(folder, name)):
+        with report_write_errors(path := Path(folder, name)):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, content)
     return path
@@ -161,10 +161,10 @@ def _suspicious(examination: Examination) -> str:
         for split in examination.splits
     ]
     drawn = []
-    for *_, split, number, reasons in list(heapq.merge(*ranked, key=lambda found: found[:2]))[:_PICTURES]:
+    for *_, split, number, reasons in list(heapq.merge(*ranked, key=lambda found: found[:2]))[:_IMAGES]:
         images = split.images
         with contextlib.suppress(ValueError, OSError, InputError):
-            image = small_picture(images.encoded(number), _SIDE)
+            image = decode_reduced(images.encoded(number), _SIDE)
             mine = images.objects_of(number)
             boxes = images.boxes[mine] * np.tile(np.array(image.shape[:2]) / images.sizes[number], 2)
             drawing = draw_detections(image, boxes, classes=images.classes[mine], names=images.class_names.names)

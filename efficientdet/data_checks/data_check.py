@@ -39,8 +39,8 @@ class DataCheckConfig:
 
 
 def read_splits(config: DataCheckConfig) -> dict[str, LabeledImages]:
-    """Return the training images and, if given, the validation images. Raises InputError for files that cannot be read."""
-    return {name: _of_records(paths) for name, paths in config.records.items()} or _of_annotations(config)
+    """Return the training images and, if given, the validation images. Raises InputError for unreadable files."""
+    return {name: _read_records(paths) for name, paths in config.records.items()} or _read_annotations(config)
 
 
 def check_data(splits: Mapping[str, LabeledImages], config: DataCheckConfig) -> "tuple[Examination, Path]":
@@ -50,7 +50,7 @@ def check_data(splits: Mapping[str, LabeledImages], config: DataCheckConfig) -> 
     from efficientdet.data_checks.findings import as_hparams
 
     total = sum(min(len(images), config.images_read) for images in splits.values())
-    with Progress("doctor", total=total, noun="image", patient=True) as bar:
+    with Progress("doctor", total=total, noun="image", slow_start=True) as bar:
         examination = examine(
             splits, config.hparams, images_read=config.images_read, done=lambda: bar.advance(images=1)
         )
@@ -65,7 +65,7 @@ def check_data(splits: Mapping[str, LabeledImages], config: DataCheckConfig) -> 
     return examination, page
 
 
-def _of_records(paths: tuple[str, ...]) -> LabeledImages:
+def _read_records(paths: tuple[str, ...]) -> LabeledImages:
     from dataset.conversion.conversion_report import left_out_at_conversion
     from dataset.records.labeled_records import labeled_records
     from dataset.records.record_index import index_records
@@ -75,24 +75,25 @@ def _of_records(paths: tuple[str, ...]) -> LabeledImages:
     return replace(images, left_out=[*images.left_out, *boxes_left_out], images_left_out=images_left_out)
 
 
-def _of_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
+def _read_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
     """Return the splits of `annotations`, with `val_annotations` in place of its validation split."""
     from dataset.conversion.folder_files import ImageFolder
     from dataset.conversion.label_parts import read_labels
     from dataset.conversion.labeled_annotations import labeled_annotations
     from dataset.files.image_files import image_folder
 
-    images = ImageFolder(image_folder(config.images))
+    folder = image_folder(config.images)
+    images = ImageFolder(folder)
 
     def parts(path: str) -> dict[str, AnnotatedDataSet]:
-        labels = recognize(path, wanted=config.label_format)
+        labels = recognize(path, label_format=config.label_format)
         print(labels.reason)
         return read_labels(labels, path, images, with_masks=False, label_map=None, output_folder=config.output_dir)
 
-    found = parts(config.annotations or config.images)
+    found = parts(config.annotations or folder)
     if config.val_annotations:
         found["val"] = next(iter(parts(config.val_annotations).values()))
     named = {"training": found.get("", found.get("train")), "validation": found.get("val")}
     if named["training"] is None:
         raise InputError(f"--annotations={config.annotations}: has {', '.join(found)}; expected a train split")
-    return {name: labeled_annotations(part, config.images) for name, part in named.items() if part is not None}
+    return {name: labeled_annotations(part, folder) for name, part in named.items() if part is not None}

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from dataset.conversion.image_statistics import look_at
+from dataset.conversion.image_statistics import measure_images
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, as_hparams
 from efficientdet.data_checks.image_checks import (
-    Looks,
-    picture_findings,
-    same_picture_findings,
-    same_pictures,
+    Statistics,
+    alike_image_findings,
+    alike_images,
+    image_findings,
     split_findings,
 )
 from efficientdet.data_checks.input_checks import input_findings
@@ -35,10 +35,9 @@ class Split:
 
     name: str
     images: LabeledImages
-    looks: Looks
-    suspicious: list[tuple[int, list[str]]] = field(
-        default_factory=list
-    )  # image number and reasons, the most suspicious first
+    statistics: Statistics
+    # Image numbers and reasons, the most suspicious first
+    suspicious: list[tuple[int, list[str]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +62,7 @@ class Examination:
 
 
 def quick_findings(images: LabeledImages, hparams: Hyperparameters, *, fixed: Collection[str] = ()) -> list[Finding]:
-    """Return findings from labels and sizes without decoding images, warnings first; `fixed` hyperparameters are kept."""
+    """Return findings from labels and sizes without decoding images, warnings first; keep `fixed` hyperparameters."""
     view = InputView(images=images, hparams=hparams)
     return _sorted([*input_findings(view, fixed=fixed), *label_findings(images, hparams)])
 
@@ -79,34 +78,34 @@ def examine(
 
     All boxes are examined; at most `images_read` images of each split are decoded. `done` is called after each.
     """
-    looks = [look_at(images, _sample(len(images), images_read), done=done) for images in splits.values()]
-    pairs = same_pictures(list(splits.values()), looks)
+    statistics = [measure_images(images, _sample(len(images), images_read), done=done) for images in splits.values()]
+    pairs = alike_images(list(splits.values()), statistics)
     training, *others = splits.values()
-    findings = [*quick_findings(training, hparams), *same_picture_findings(list(splits.values()), pairs)]
+    findings = [*quick_findings(training, hparams), *alike_image_findings(list(splits.values()), pairs)]
     for other in others:
         findings += split_findings(training, other)
     examined = []
     for number, (name, images) in enumerate(splits.items()):
-        split = list(picture_findings(images, looks[number])) + (
-            list(label_findings(images, hparams)) if number else []
-        )
-        findings += [_of_split(finding, name if len(splits) > 1 and number else "") for finding in split]
+        split = list(image_findings(images, statistics[number]))
+        if number:
+            split += label_findings(images, hparams)
+        findings += [_with_split_name(finding, name if len(splits) > 1 and number else "") for finding in split]
         scaled = InputView(images=images, hparams=hparams).scaled / np.maximum(images.sizes, 1)
         sides = ((images.boxes[:, 2:] - images.boxes[:, :2]) * scaled[images.owners]).min(axis=1, initial=np.inf)
-        twins = [place for pair in pairs for split_number, place in pair[:2] if split_number == number]
+        alike = [place for pair in pairs for split_number, place in pair[:2] if split_number == number]
         examined.append(
             Split(
                 name=name,
                 images=images,
-                looks=looks[number],
+                statistics=statistics[number],
                 suspicious=suspicions(
-                    images, looks[number], input_sides=sides, twins=twins, slots=hparams.max_instances_per_image
+                    images, statistics[number], input_sides=sides, alike=alike, slots=hparams.max_instances_per_image
                 ),
             )
         )
     findings, view = _sorted(findings), InputView(images=training, hparams=hparams)
     settings = {key: value for finding in findings for key, value in finding.settings.items()}
-    tried = list(trials(view, settings)) if view.anchors is not None and len(view.boxes) else []
+    tried = list(trials(view, settings)) if view.has_anchors and len(view.boxes) else []
     return Examination(hparams=hparams, view=view, splits=examined, findings=findings, trials=tried)
 
 
@@ -150,7 +149,7 @@ def class_rows(view: InputView) -> list[dict[str, Any]]:
     with_it = images.images_with()
     for number, name in enumerate(images.class_names.names):
         mine = view.classes == number
-        unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.anchors is not None else None
+        unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.has_anchors else None
         rows.append(
             {
                 "name": name,
@@ -174,13 +173,13 @@ def histogram(view: InputView, values: np.ndarray, bounds: Sequence[float]) -> l
     rows = []
     for low, high in itertools.pairwise(bounds):
         mine = (values >= low) & (values < high)
-        unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.anchors is not None else None
+        unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.has_anchors else None
         rows.append({"from": low, "to": high, "objects": int(mine.sum()), "unmatched": unmatched})
     return rows
 
 
 def _split_numbers(split: Split) -> dict[str, Any]:
-    images, looks = split.images, [look for look in split.looks.values() if look is not None]
+    images, statistics = split.images, [measured for measured in split.statistics.values() if measured is not None]
     sizes, counts = np.unique(images.sizes, axis=0, return_counts=True)
     common = np.argsort(-counts, kind="stable")[:10]
     return {
@@ -191,20 +190,23 @@ def _split_numbers(split: Split) -> dict[str, Any]:
         "most_objects": int(images.counts().max(initial=0)),
         "boxes_left_out": list(images.left_out),
         "images_left_out": list(images.images_left_out),
-        "images_read": len(split.looks),
+        "images_read": len(split.statistics),
         "common_sizes": [
             {"height": int(sizes[i][0]), "width": int(sizes[i][1]), "images": int(counts[i])} for i in common
         ],
-        "brightness": np.percentile([look.brightness for look in looks], [0, 25, 50, 75, 100]).round(1).tolist()
-        if looks
-        else [],
+        "brightness": _quartiles([measured.brightness for measured in statistics]),
         "suspicious": [
             {"image": images.names[number], "reasons": reasons} for number, reasons in split.suspicious[:_SHOWN]
         ],
     }
 
 
-def _of_split(finding: Finding, name: str) -> Finding:
+def _quartiles(values: Sequence[float]) -> list[float]:
+    """Return minimum, quartiles and maximum; empty without values."""
+    return np.percentile(values, [0, 25, 50, 75, 100]).round(1).tolist() if values else []
+
+
+def _with_split_name(finding: Finding, name: str) -> Finding:
     return Finding(
         about=finding.about,
         level=finding.level,

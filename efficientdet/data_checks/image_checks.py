@@ -4,69 +4,70 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from dataset.conversion.image_statistics import ImageLooks
+from dataset.conversion.image_statistics import ImageStatistics
 from dataset.conversion.near_duplicates import near_duplicates
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, counted, named, share
 
 DARK, BRIGHT, BLANK = 25.0, 235.0, 4.0  # gray levels of 255: mean, mean, standard deviation
-_MANY_TWINS = 0.05
+_MANY_ALIKE = 0.05
 _OTHER_SIZE = "differ in size from their labels (another image, or EXIF rotation)"
-_ALARMING = ("cannot be decoded", _OTHER_SIZE)
-Looks = Mapping[int, ImageLooks | None]
+_WARNED = ("cannot be decoded", _OTHER_SIZE)
+Statistics = Mapping[int, ImageStatistics | None]
 Pair = tuple[tuple[int, int], tuple[int, int], bool]
 
 
-def picture_findings(images: LabeledImages, looks: Looks) -> Iterator[Finding]:
-    """Yield findings about the images of a split; `looks` are measurements of the images that were read."""
-    of = {
-        "cannot be decoded": [number for number, found in looks.items() if found is None],
-        _OTHER_SIZE: [number for number, found in looks.items() if found and found.size != tuple(images.sizes[number])],
-        "are nearly black": _where(looks, lambda found: found.brightness < DARK),
-        "are nearly white": _where(looks, lambda found: found.brightness > BRIGHT),
-        "are a single color": _where(looks, lambda found: found.contrast < BLANK),
+def image_findings(images: LabeledImages, statistics: Statistics) -> Iterator[Finding]:
+    """Yield findings about the images of a split; `statistics` are measurements of the images that were read."""
+    numbers_of = {
+        "cannot be decoded": [number for number, found in statistics.items() if found is None],
+        _OTHER_SIZE: [
+            number for number, found in statistics.items() if found and found.size != tuple(images.sizes[number])
+        ],
+        "are nearly black": _where(statistics, lambda found: found.brightness < DARK),
+        "are nearly white": _where(statistics, lambda found: found.brightness > BRIGHT),
+        "are a single color": _where(statistics, lambda found: found.contrast < BLANK),
     }
-    for what, numbers in of.items():
+    for what, numbers in numbers_of.items():
         if numbers:
             names = [images.names[number] for number in numbers]
             yield Finding(
                 about="images",
-                level=WARNING if what in _ALARMING else NOTE,
+                level=WARNING if what in _WARNED else NOTE,
                 images=names,
-                line=f"{len(names)} of {len(looks)} {what}: {named(names)}",
+                line=f"{len(names)} of {len(statistics)} {what}: {named(names)}",
             )
 
 
-def same_pictures(splits: Sequence[LabeledImages], looks: Sequence[Looks]) -> list[Pair]:
+def alike_images(splits: Sequence[LabeledImages], statistics: Sequence[Statistics]) -> list[Pair]:
     """Return pairs of identical or similar images, each as two (split, number) and whether their files are identical.
 
     Identical files are found among all images with digests in the records, near-duplicates among the images that were
     read.
     """
-    first, found = {}, {}
+    first: dict[str, tuple[int, int]] = {}
+    found: dict[tuple[tuple[int, int], tuple[int, int]], bool] = {}
+    thumbnails: dict[tuple[int, int], np.ndarray] = {}
     for split, images in enumerate(splits):
-        for number, digest in enumerate(images.digests):
-            look = looks[split].get(number)
-            digest = digest.decode("ascii", "replace") or (look.digest.hex() if look else "")
+        for number, stored in enumerate(images.digests):
+            measured = statistics[split].get(number)
+            if measured is not None:
+                thumbnails[split, number] = measured.thumbnail
+            digest = stored.decode("ascii", "replace") or (measured.digest.hex() if measured else "")
             if digest and (other := first.setdefault(digest, (split, number))) != (split, number):
                 found[other, (split, number)] = True
-    places = [(split, number) for split, some in enumerate(looks) for number, look in some.items() if look is not None]
-    for one, other in near_duplicates([looks[split][number].thumbnail for split, number in places]):
-        found.setdefault((places[one], places[other]), False)
+    places = [*thumbnails]
+    for i, j in near_duplicates([*thumbnails.values()]):
+        found.setdefault((places[i], places[j]), False)
     return [(one, other, equal) for (one, other), equal in sorted(found.items())]
 
 
-def same_picture_findings(splits: Sequence[LabeledImages], pairs: Sequence[Pair]) -> Iterator[Finding]:
-    """Yield findings about copies and possible near-duplicates in both splits, which raise the measured AP, and in one."""
+def alike_image_findings(splits: Sequence[LabeledImages], pairs: Sequence[Pair]) -> Iterator[Finding]:
+    """Yield findings about copies and near-duplicates across splits, which raise the measured AP, and in one split."""
     for equal, what in ((True, "with identical files"), (False, "that look alike (possible near-duplicates)")):
-        across, within = (
-            [
-                f"{splits[one[0]].names[one[1]]} and {splits[other[0]].names[other[1]]}"
-                for one, other, same in pairs
-                if same == equal and (one[0] != other[0]) == of_both
-            ]
-            for of_both in (True, False)
-        )
+        listed = [(one, other) for one, other, same in pairs if same == equal]
+        across = [_names(splits, one, other) for one, other in listed if one[0] != other[0]]
+        within = [_names(splits, one, other) for one, other in listed if one[0] == other[0]]
         if across:
             harm = "the AP will be too high" if equal else "if they show the same scene, the AP will be too high"
             yield Finding(
@@ -77,13 +78,17 @@ def same_picture_findings(splits: Sequence[LabeledImages], pairs: Sequence[Pair]
                 f"{harm}; keep each pair in one split",
             )
         if within:
-            many = len(within) > _MANY_TWINS * sum(map(len, splits))
+            many = len(within) > _MANY_ALIKE * sum(map(len, splits))
             yield Finding(
                 about="copies" if equal else "near-duplicates",
                 level=WARNING if many else NOTE,
                 images=within,
                 line=f"{_pairs(within)} of images of one split {what}: {named(within)}",
             )
+
+
+def _names(splits: Sequence[LabeledImages], one: tuple[int, int], other: tuple[int, int]) -> str:
+    return f"{splits[one[0]].names[one[1]]} and {splits[other[0]].names[other[1]]}"
 
 
 def split_findings(training: LabeledImages, validation: LabeledImages) -> Iterator[Finding]:
@@ -100,10 +105,8 @@ def split_findings(training: LabeledImages, validation: LabeledImages) -> Iterat
             yield Finding(
                 about="classes in one split",
                 level=level if unlikely.any() else NOTE,
-                line=(
-                    f"{counted(alone.sum(), 'class has', 'classes have')} objects only in the {what} images ({share(lost)} of "
-                    f"their objects): {named(listed)}"
-                ),
+                line=f"{counted(alone.sum(), 'class has', 'classes have')} objects only in the {what} images "
+                f"({share(lost)} of their objects): {named(listed)}",
             )
 
 
@@ -111,5 +114,5 @@ def _pairs(listed: Sequence[str]) -> str:
     return counted(len(listed), "pair", "pairs")
 
 
-def _where(looks: Looks, condition) -> list[int]:
-    return [number for number, found in looks.items() if found is not None and condition(found)]
+def _where(statistics: Statistics, condition) -> list[int]:
+    return [number for number, found in statistics.items() if found is not None and condition(found)]

@@ -29,11 +29,11 @@ def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[
             f"{share(1 - np.prod(after.size) / np.prod(view.size))}",
         )
         view = view if "image_size" in fixed else after
-    if view.anchors is not None and len(view.boxes) and (settings := better_anchors(view, fixed=fixed)):
-        yield _of_anchors(view, settings)
+    if view.has_anchors and len(view.boxes) and (settings := better_anchors(view, fixed=fixed)):
+        yield _anchor_finding(view, settings)
 
 
-def _of_anchors(view: InputView, settings: dict) -> Finding:
+def _anchor_finding(view: InputView, settings: dict) -> Finding:
     numbers, after = sampled(view), view.after(**settings)
     before, left = view.unmatched_in_training(numbers), after.unmatched_in_training(numbers)
     classes = view.classes[numbers]
@@ -46,13 +46,12 @@ def _of_anchors(view: InputView, settings: dict) -> Finding:
     smallest = float(np.sqrt(view.anchors.sides.prod(axis=0)).min())
     names = view.images.class_names.names
     without, with_them = ([f"{names[number]} {share(shares[number][place])}" for number in worst] for place in (0, 1))
+    most_often, reduced_to = (f", most often {named(without)}", f" ({named(with_them)})") if worst else ("", "")
     return Finding(
         about="anchors",
         level=WARNING,
         settings=settings,
-        line=(
-            f"{share(before.mean())} of the objects, at training scales, have an IoU below 0.5 with every anchor (the smallest "
-            f"is {smallest:.0f} pixels wide){f', most often {named(without)}' if worst else ''}; {as_hparams(settings)} "
-            f"reduces this to {share(left.mean())}{f' ({named(with_them)})' if worst else ''}"
-        ),
+        line=f"{share(before.mean())} of the objects, at training scales, have an IoU below 0.5 with every anchor "
+        f"(the smallest is {smallest:.0f} pixels wide){most_often}; {as_hparams(settings)} reduces this to "
+        f"{share(left.mean())}{reduced_to}",
     )

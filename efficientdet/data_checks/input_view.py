@@ -43,7 +43,7 @@ class InputView:
 
     @cached_property
     def chosen(self) -> np.ndarray:
-        """Whether each object is used in training, [N] bool."""
+        """Mask of the objects used in training, [N] bool."""
         return np.ones(len(self.images.boxes), bool) if self.hparams.train_on_crowds else ~self.images.crowd
 
     @cached_property
@@ -63,13 +63,18 @@ class InputView:
         return np.sqrt((self.boxes[:, 2:] - self.boxes[:, :2]).prod(axis=1))
 
     @cached_property
-    def anchors(self) -> AnchorGrid | None:
-        """The anchors of the family, None without anchors."""
+    def has_anchors(self) -> bool:
+        """Return whether the family provides its anchors."""
+        return self.hparams.family.anchors(self.hparams) is not None
+
+    @cached_property
+    def anchors(self) -> AnchorGrid:
+        """The anchors of the family, if it `has_anchors`."""
         return self.hparams.family.anchors(self.hparams)
 
     @cached_property
     def unmatched(self) -> np.ndarray:
-        """Whether the IoU with the best anchor is too low at evaluation scale, [M] bool."""
+        """Mask of the objects whose best anchor has too low an IoU at evaluation scale, [M] bool."""
         return self.unmatched_of(slice(None))
 
     def unmatched_of(self, numbers: np.ndarray | slice) -> np.ndarray:

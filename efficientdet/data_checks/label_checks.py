@@ -102,10 +102,8 @@ def _empty_images(images: LabeledImages) -> Iterator[Finding]:
             about="empty images",
             level=WARNING if part > _MANY_EMPTY else NOTE,
             images=_names(images, empty),
-            line=(
-                f"{counted(len(empty), 'image has', 'images have')} no object ({share(part)}): {named(_names(images, empty))}"
-                + advice
-            ),
+            line=f"{counted(len(empty), 'image has', 'images have')} no object ({share(part)}): "
+            f"{named(_names(images, empty))}{advice}",
         )
 
 
@@ -130,10 +128,9 @@ def _slots(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]
             level=WARNING,
             settings={"max_instances_per_image": enough},
             images=_names(images, beyond),
-            line=(
-                f"{counted(len(beyond), 'image has', 'images have')} more objects than max_instances_per_image={slots}, the "
-                f"most {counts.max()}: {lost} are dropped in training; max_instances_per_image={enough} keeps them"
-            ),
+            line=f"{counted(len(beyond), 'image has', 'images have')} more objects than "
+            f"max_instances_per_image={slots}, the most {counts.max()}: {lost} are dropped in training; "
+            f"max_instances_per_image={enough} keeps them",
         )
 
 
@@ -149,7 +146,7 @@ def _left_out(images: LabeledImages) -> Iterator[Finding]:
                 about="left out",
                 level=WARNING if many else NOTE,
                 images=lines,
-                line=(f"{counted(len(lines), one, several)} invalid and skipped: {'; '.join(lines[:3])}{more}"),
+                line=f"{counted(len(lines), one, several)} invalid and skipped: {'; '.join(lines[:3])}{more}",
             )
 
 
@@ -162,10 +159,8 @@ def _odd_boxes(images: LabeledImages) -> Iterator[Finding]:
             about="duplicate boxes",
             level=WARNING if many else NOTE,
             images=where,
-            line=(
-                f"{counted(len(pairs), 'pair', 'pairs')} of nearly the same box of one class (IoU above {DUPLICATE}): one object "
-                f"labeled twice? {named(where)}"
-            ),
+            line=f"{counted(len(pairs), 'pair', 'pairs')} of nearly the same box of one class (IoU above {DUPLICATE}): "
+            f"one object labeled twice? {named(where)}",
         )
     if (covering := whole_image_boxes(images) & ~images.crowd).any():
         where = _names(images, np.unique(images.owners[covering]))
@@ -174,10 +169,9 @@ def _odd_boxes(images: LabeledImages) -> Iterator[Finding]:
             about="whole-image boxes",
             level=WARNING if many else NOTE,
             images=where,
-            line=(
-                f"{counted(covering.sum(), 'box is', 'boxes are')} nearly as large as the image ({share(covering.sum() / total)}): "
-                f"{named(where)}" + ("; is this a data set for classification?" if many else "")
-            ),
+            line=f"{counted(covering.sum(), 'box is', 'boxes are')} nearly as large as the image "
+            f"({share(covering.sum() / total)}): {named(where)}"
+            + ("; is this a data set for classification?" if many else ""),
         )
 
 

@@ -16,7 +16,7 @@ _WASTE = 0.1  # share of padding from which another shape is suggested
 _SHRUNK = 0.03  # tolerated reduction of the image scale
 _MAY_SHRINK = 0.02  # share of images for which it is tolerated
 _UNMATCHED = 0.1  # share of objects without an anchor from which another setting is suggested
-_MENDS = 0.55  # maximum remaining fraction of that share
+_REDUCES = 0.55  # maximum remaining fraction of that share
 _JITTERS = (0.4, 0.8)  # candidates for jitter_min, the smallest training scale
 _STEPS = range(-4, 5)  # half octaves of the candidate anchor scales
 _CLUSTER_ROUNDS = 30
@@ -65,29 +65,30 @@ def better_anchors(view: InputView, *, fixed: Collection[str] = ()) -> dict[str,
     """
     numbers = sampled(view)
     before = _severity(view, numbers)
-    if before < _UNMATCHED or not hasattr(view.hparams, "anchor_scale"):
+    anchor_scale = getattr(view.hparams, "anchor_scale", None)
+    if before < _UNMATCHED or anchor_scale is None:
         return {}
-    settings, after = _best_scale(view, numbers)
+    settings, after = _best_scale(view, numbers, anchor_scale)
     if hasattr(view.hparams, "aspect_ratios"):
         ratios = _clustered_ratios(view, len(view.hparams.aspect_ratios))
         with_ratios = _severity_after(view, numbers, **settings, aspect_ratios=ratios)
-        if with_ratios is not None and with_ratios < _MENDS * after and after >= _UNMATCHED:
+        if with_ratios is not None and with_ratios < _REDUCES * after and after >= _UNMATCHED:
             settings, after = settings | {"aspect_ratios": ratios}, with_ratios
-    if after > _MENDS * before:
+    if after > _REDUCES * before:
         return {}
     if hasattr(view.hparams, "jitter_min") and "jitter_min" not in fixed:
         for jitter in _JITTERS:
             if jitter > view.hparams.jitter_min and after >= _UNMATCHED:
-                weaker, left = _best_scale(view, numbers, **settings | {"jitter_min": jitter})
-                if left <= _MENDS * after:
+                weaker, left = _best_scale(view, numbers, anchor_scale, **settings | {"jitter_min": jitter})
+                if left <= _REDUCES * after:
                     settings, after = weaker, left
     return settings
 
 
-def _best_scale(view: InputView, numbers: np.ndarray, **others: Any) -> tuple[dict[str, Any], float]:
-    """Return `others` with the best `anchor_scale`, of several the nearest to the current one, and the remaining share."""
+def _best_scale(view: InputView, numbers: np.ndarray, current: float, **others: Any) -> tuple[dict[str, Any], float]:
+    """Return `others` with the best `anchor_scale`, of several the nearest to `current`, and the remaining share."""
     others.pop("anchor_scale", None)
-    scales = {step: float(f"{view.hparams.anchor_scale * 2 ** (step / 2):.2g}") for step in _STEPS}
+    scales = {step: float(f"{current * 2 ** (step / 2):.2g}") for step in _STEPS}
     found = {
         step: severity
         for step, scale in scales.items()

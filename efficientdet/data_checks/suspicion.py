@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dataset.records.labeled_images import LabeledImages
-from efficientdet.data_checks.image_checks import BLANK, BRIGHT, DARK, Looks
+from efficientdet.data_checks.image_checks import BLANK, BRIGHT, DARK, Statistics
 from efficientdet.data_checks.label_checks import duplicate_boxes, whole_image_boxes
 
 _FEW = 2.5  # standard deviations of the logarithm of the number of objects
@@ -15,11 +15,11 @@ _THIN = 12.0  # longer side by shorter
 
 
 def suspicions(
-    images: LabeledImages, looks: Looks, *, input_sides: np.ndarray, twins: Sequence[int], slots: int
+    images: LabeledImages, statistics: Statistics, *, input_sides: np.ndarray, alike: Sequence[int], slots: int
 ) -> list[tuple[int, list[str]]]:
     """Return image numbers with reasons, the most suspicious first.
 
-    input_sides [N]: the shorter side of each box in pixels of the network's input; twins: images that look like
+    input_sides [N]: the shorter side of each box in pixels of the network's input; alike: images that look like
     another.
     """
     reasons: dict[int, Counter] = defaultdict(Counter)
@@ -43,11 +43,11 @@ def suspicions(
     add(owners[whole_image_boxes(images) & positive], "box covers nearly the whole image")
     add(owners[(input_sides < _TINY) & positive], f"box under {_TINY:g} pixels at the input")
     add(owners[(sides.max(axis=1) > _THIN * sides.min(axis=1)) & positive], "very thin box")
-    add(twins, "may be a near-duplicate")
-    for number, look in looks.items():
-        if look is None:
+    add(alike, "may be a near-duplicate")
+    for number, measured in statistics.items():
+        if measured is None:
             add([number], "cannot be decoded")
-        elif look.contrast < BLANK or not DARK <= look.brightness <= BRIGHT:
+        elif measured.contrast < BLANK or not DARK <= measured.brightness <= BRIGHT:
             add([number], "dark, white or blank")
     ranked = sorted(reasons, key=lambda number: (-len(reasons[number]), -sum(reasons[number].values()), number))
     return [

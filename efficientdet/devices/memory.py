@@ -72,7 +72,7 @@ def available_memory(*, on_device: bool, local_ranks: int) -> Memory | None:
 def bytes_per_image(hparams: Hyperparameters, precision: str, *, share: float = _OF_TRAINING) -> float:
     """Return the bytes of memory per image of a batch, `share` of the size of its layer outputs."""
     height, width = hparams.input_size
-    numbers = hparams.family.numbers_per_pixel(hparams)
+    numbers = hparams.family.activations_per_pixel(hparams)
     return share * numbers * height * width * _BYTES_PER_NUMBER[precision]
 
 

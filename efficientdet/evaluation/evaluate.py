@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.conversion.segmentation import UnusableSegmentation, proved_run_lengths
+from dataset.conversion.segmentation import UnusableSegmentation, validated_run_lengths
 from dataset.files.untrusted_values import shown
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.input_config import InputConfig
@@ -30,7 +30,7 @@ from object_detection.coco.evaluation import CocoEvaluator, CocoMeasures
 from object_detection.coco.ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
 from object_detection.coco.results import TESTDEV_FILE_NAME, CocoResults, DetectionRows, results_json, write_results
 from object_detection.coco.run_length_masks import RunLengths
-from program_support.atomic_files import telling_write_errors
+from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import Count, CountOrZero, checked
 from program_support.errors import InputError
 from program_support.progress import Progress
@@ -82,13 +82,13 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     if not world.is_first:
         return None
     if config.testdev_dir:
-        with telling_write_errors(path := Path(config.testdev_dir, TESTDEV_FILE_NAME)):
+        with report_write_errors(path := Path(config.testdev_dir, TESTDEV_FILE_NAME)):
             write_results(path, results_json(rows))
     measures = evaluator.evaluate(rows)
     print(measures.table())
     _tell_thresholds(config, measures)
     if config.output_json:
-        with telling_write_errors(config.output_json):
+        with report_write_errors(config.output_json):
             write_measures(config.output_json, measures)
     if config.report:
         _write_report(
@@ -176,7 +176,7 @@ def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
     for annotation in truth.annotations:
         segmentation, size = annotation.get("segmentation"), truth.image_sizes.get(annotation["image_id"])
         try:
-            found.append(proved_run_lengths(segmentation, size) if segmentation and size else None)
+            found.append(validated_run_lengths(segmentation, size) if segmentation and size else None)
         except UnusableSegmentation as error:
             raise InputError(
                 f"{truth.source}: annotations[{annotation['id'] - 1}] of image {annotation['image_id']} has {error}"

@@ -31,7 +31,7 @@ from object_detection.coco.curves import RECALL_THRESHOLDS
 from object_detection.coco.error_analysis import SHOWN_IOU, ErrorAnalysis
 from object_detection.coco.error_types import ERROR_TYPES
 from object_detection.coco.evaluation import CocoMeasures
-from program_support.atomic_files import telling_write_errors, write_text
+from program_support.atomic_files import report_write_errors, write_text
 
 _MOST_CLASSES = 20  # in the confusion matrix; more would be illegible
 _MOST_CHARTS = 12  # classes whose charts are shown without a click
@@ -60,7 +60,7 @@ def write_evaluation_report(folder: str | Path, report: EvaluationReport) -> Non
     }
     numbers = json.dumps(content, indent=1, allow_nan=False) + "\n"
     for path, text in ((Path(folder, "report.json"), numbers), (Path(folder, "report.html"), evaluation_page(report))):
-        with telling_write_errors(path):
+        with report_write_errors(path):
             write_text(path, text)
 
 

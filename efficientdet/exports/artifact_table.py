@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from program_support.atomic_files import telling_write_errors, write_text
+from program_support.atomic_files import report_write_errors, write_text
 
 MOST_LOST = 0.01  # loss of AP by int8 from which classes and layers are listed
 _HOW_TO_MEASURE = (
@@ -68,7 +68,7 @@ class ArtifactTable:
             ("artifacts.json", json.dumps(asdict(self), indent=1) + "\n"),
             ("artifacts.md", self._markdown()),
         ):
-            with telling_write_errors(Path(folder, name)):
+            with report_write_errors(Path(folder, name)):
                 write_text(Path(folder, name), text)
 
     def _markdown(self) -> str:

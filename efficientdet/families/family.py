@@ -1,7 +1,7 @@
 """Interface of a detector family. Imports neither Keras nor TensorFlow before a detector is built."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from object_detection.geometry.anchor_grid import AnchorGrid
 
 Arrays = Mapping[str, np.ndarray]
+AnyHyperparameters = TypeVar("AnyHyperparameters", bound=Hyperparameters)
 
 
-class Family:
+class Family(Generic[AnyHyperparameters]):
     """A family of detectors: its models, hyperparameters, construction and published weights.
 
     The module `family` in a folder of efficientdet/families defines one as FAMILY; another package provides one by an
@@ -36,7 +37,7 @@ class Family:
 
     def build(
         self,
-        hparams: Hyperparameters,
+        hparams: AnyHyperparameters,
         *,
         num_classes: int,
         precision: str = "float32",
@@ -45,17 +46,17 @@ class Family:
         """Build a detector with random weights, or with `backbone_weights` in the backbone. Imports Keras."""
         raise NotImplementedError
 
-    def resize_rule(self, hparams: Hyperparameters) -> "ResizeRule":
+    def resize_rule(self, hparams: AnyHyperparameters) -> "ResizeRule":
         """Return the rule by which images are resized to the network's input."""
         from dataset.input.resize import Letterbox
 
         return Letterbox(hparams.input_size)
 
-    def anchors(self, hparams: Hyperparameters) -> "AnchorGrid | None":
+    def anchors(self, hparams: AnyHyperparameters) -> "AnchorGrid | None":
         """Return the anchors without building the network; None if the family does not provide them."""
         return None
 
-    def augmentation(self, hparams: Hyperparameters) -> "Augmentation":
+    def augmentation(self, hparams: AnyHyperparameters) -> "Augmentation":
         """Return the augmentation of training images."""
         from dataset.input.augmentation import ScaleJitterCrop
 
@@ -63,7 +64,7 @@ class Family:
             hparams.input_size, hparams.jitter_min, hparams.jitter_max, 0.5 if hparams.input_rand_hflip else 0.0
         )
 
-    def numbers_per_pixel(self, hparams: Hyperparameters) -> float:
+    def activations_per_pixel(self, hparams: AnyHyperparameters) -> float:
         """Return the number of activations per input pixel, from which the memory is estimated."""
         return 600.0  # approximately EfficientDet-D0 and ResNet-50
 
@@ -75,7 +76,7 @@ class Family:
         """
         return self.name
 
-    def mlperf_values(self, hparams: Hyperparameters, *, batch_norm_images: int) -> dict[str, Any]:
+    def mlperf_values(self, hparams: AnyHyperparameters, *, batch_norm_images: int) -> dict[str, Any]:
         """Return additional MLPerf log entries. `batch_norm_images`: number of images per batch norm statistic."""
         return {}
 
@@ -87,7 +88,7 @@ class Family:
         """Return the stored hyperparameters of a checkpoint of this project, completed for older versions."""
         return dict(hparams)
 
-    def imagenet_backbone(self, hparams: Hyperparameters) -> str | None:
+    def imagenet_backbone(self, hparams: AnyHyperparameters) -> str | None:
         """Return the published file of --backbone_init=imagenet; None if `build` loads these weights."""
         return None
 

@@ -14,7 +14,7 @@ from dataset.class_names import ClassNames
 from dataset.files.untrusted_values import shown
 from efficientdet.families.rate_factors import EXPECTED, is_table
 from efficientdet.families.registry import family_of
-from efficientdet.families.removed_hyperparameters import RENAMED, Gone, is_gone
+from efficientdet.families.removed_hyperparameters import RENAMED, Removed, is_removed
 from program_support.checked_fields import (
     BelowOne,
     Count,
@@ -99,7 +99,7 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
     of nested dataclasses, whose keys are FIELD.KEY.
     """
 
-    GONE: ClassVar[dict[str, Gone]] = {}  # keys of the family's reference that were removed
+    REMOVED: ClassVar[dict[str, Removed]] = {}  # keys of the family's reference that were removed
     # (key, value) -> the value that the reference uses instead, such as for None
     RESOLVED: ClassVar[dict[tuple[str, Any], Any]] = {}
 
@@ -120,7 +120,8 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
 
     @classmethod
     def _nested(cls) -> dict[str, type]:
-        return {item.name: item.type for item in dataclasses.fields(cls) if dataclasses.is_dataclass(item.type)}
+        kinds = {item.name: item.type for item in dataclasses.fields(cls)}
+        return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
 
     @property
     def input_size(self) -> tuple[int, int]:
@@ -162,18 +163,18 @@ def with_overrides(hyperparameters: Hyperparameters, overrides: dict[str, Any]) 
                 f"hparam {key} is {shown(overrides[key])}; expected its keys, as in "
                 f"{key}.{dataclasses.fields(nested[key])[0].name}={dataclasses.fields(nested[key])[0].default}"
             )
-    wanted = {
+    flat = {
         inner: value
         for key, values in overrides.items()
-        if key in nested or not is_gone(key, values, owner.GONE)
+        if key in nested or not is_removed(key, values, owner.REMOVED)
         for inner, value in flattened(key, values).items()
-        if not is_gone(inner, value, owner.GONE)
+        if not is_removed(inner, value, owner.REMOVED)
     }
-    for key in wanted:
+    for key in flat:
         _check_key(key, owner)
-    changed = {key: _fitted(owner, owner, key, value) for key, value in wanted.items() if "." not in key}
+    changed = {key: _fitted(owner, owner, key, value) for key, value in flat.items() if "." not in key}
     for key, inner_owner in nested.items():
-        inner = {name.removeprefix(f"{key}."): value for name, value in wanted.items() if name.startswith(f"{key}.")}
+        inner = {name.removeprefix(f"{key}."): value for name, value in flat.items() if name.startswith(f"{key}.")}
         inner = {name: _fitted(owner, inner_owner, name, value) for name, value in inner.items()}
         changed[key] = dataclasses.replace(getattr(hyperparameters, key), **inner)
     return dataclasses.replace(hyperparameters, **changed)
@@ -213,7 +214,7 @@ def _check_key(key: str, owner: type[Hyperparameters]) -> None:
     if key in RENAMED:
         raise InputError(f"hparam {key} is now {RENAMED[key]}")
     if key not in valid:
-        nearest = nearest_name(key, [*valid, *owner.GONE])
+        nearest = nearest_name(key, [*valid, *owner.REMOVED])
         raise InputError(f"hparam {key} does not exist" + (f"; the nearest is {nearest}" if nearest else ""))
 
 

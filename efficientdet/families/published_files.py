@@ -40,7 +40,7 @@ class PublishedFile:
 
     @property
     def is_archive(self) -> bool:
-        """Whether the file is unpacked to a folder of its name."""
+        """Return whether the file is unpacked to a folder of its name."""
         return self.file.endswith(_ARCHIVE)
 
     @property
@@ -88,7 +88,8 @@ def published_files() -> dict[str, PublishedFile]:
 
 def table() -> list[str]:
     """Return a line for each file: short name, file name, size and content."""
-    return [
-        f"{name:28} {file.file:42} {f'{file.size / 1e6:4.0f} MB' if file.size else '':7}  {file.holds}, {file.published}"
-        for name, file in by_short_name().items()
-    ]
+    lines = []
+    for name, file in by_short_name().items():
+        size = f"{file.size / 1e6:4.0f} MB" if file.size else ""
+        lines.append(f"{name:28} {file.file:42} {size:7}  {file.holds}, {file.published}")
+    return lines

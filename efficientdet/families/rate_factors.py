@@ -17,7 +17,8 @@ def rate_factors(table: str, names: Iterable[str]) -> list[float]:
     Raises:
         ValueError: the table has another form, or a pattern matches no name.
     """
-    names, factors = list(names), {}
+    names = list(names)
+    factors: dict[str, float] = {}
     for item in filter(None, map(str.strip, table.split(";"))):
         pattern, colon, factor = item.rpartition(":")
         try:

@@ -52,10 +52,8 @@ def hyperparameters_of(model_name: str, overrides: Mapping[str, Any]) -> Any:
     """Return the published `Hyperparameters` of a model, changed by flat overrides {"nms_configs.method": "hard"}."""
     family = family_of(model_name)
     published = family.hyperparameters(model_name=model_name, **family.presets[model_name])
-    stored = {
-        key: value for key, value in overrides.items() if key != "model_name"
-    }  # stored hyperparameters contain it
-    return published.overridden(stored)
+    # Stored hyperparameters contain the model name.
+    return published.overridden({key: value for key, value in overrides.items() if key != "model_name"})
 
 
 def build_detector(

@@ -10,19 +10,19 @@ from program_support.errors import InputError
 RENAMED = {"learn_crowds": "train_on_crowds", "normalisations": "normalizations"}  # former name -> name
 
 
-class Gone(NamedTuple):
+class Removed(NamedTuple):
     """Reason why a key was removed."""
 
     reason: str
     idle: tuple = (None,)  # values without effect, such as the reference's defaults
 
 
-def is_gone(key: str, value: Any, gone: Mapping[str, Gone]) -> bool:
+def is_removed(key: str, value: Any, removed: Mapping[str, Removed]) -> bool:
     """Return whether a key was removed and its value has no effect. Raise InputError if it would have an effect."""
-    if key not in gone:
+    if key not in removed:
         return False
-    if not any(_same(value, idle) for idle in gone[key].idle):
-        raise InputError(f"hparam {key} has been removed: {gone[key].reason}; it is {shown(value)}")
+    if not any(_same(value, idle) for idle in removed[key].idle):
+        raise InputError(f"hparam {key} has been removed: {removed[key].reason}; it is {shown(value)}")
     return True
 
 

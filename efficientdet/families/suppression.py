@@ -21,14 +21,16 @@ def suppression_config(nms: NmsConfigs, *, drops_equal: bool = False, **others: 
     iou_threshold = 0.5 if nms.iou_thresh is None else nms.iou_thresh
     if drops_equal:  # IoUs are float32: none lies between the threshold and the next smaller number
         iou_threshold = float(np.nextafter(np.float32(iou_threshold), np.float32(0)))
-    unset = nms.score_thresh is None or (nms.method == "gaussian" and nms.score_thresh == 0)
+    score_threshold = nms.score_thresh
+    if score_threshold is None or (nms.method == "gaussian" and score_threshold == 0):
+        score_threshold = 0.001
     return SuppressionConfig(
         method=nms.method,
         per_class=nms.per_class,
         candidates=nms.max_nms_inputs,
         max_detections=nms.max_output_size,
         iou_threshold=iou_threshold,
-        score_threshold=0.001 if unset else nms.score_thresh,
+        score_threshold=score_threshold,
         sigma=0.5 if nms.sigma is None else nms.sigma,
         **others,
     )

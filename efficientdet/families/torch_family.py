@@ -1,7 +1,7 @@
 """Common parts of families with torchvision's ResNets that read weights of PyTorch."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
@@ -15,14 +15,23 @@ if TYPE_CHECKING:
     from model.detector import Detector
 
 
-class TorchFamily(Family):
-    """A family with a torchvision backbone; its hyperparameters have a `backbone_name`."""
+class TorchHyperparameters(Hyperparameters):
+    """Base class of the hyperparameters of a `TorchFamily`."""
+
+    backbone_name: str  # declared only: the class of a family defines valid names and default
+
+
+AnyTorchHyperparameters = TypeVar("AnyTorchHyperparameters", bound=TorchHyperparameters)
+
+
+class TorchFamily(Family[AnyTorchHyperparameters]):
+    """A family with a torchvision backbone."""
 
     body: ClassVar[str]  # prefix of the names of the ResNet's weights, such as "backbone/"
 
     def build(
         self,
-        hparams: Hyperparameters,
+        hparams: AnyTorchHyperparameters,
         *,
         num_classes: int,
         precision: str = "float32",
@@ -39,19 +48,19 @@ class TorchFamily(Family):
             )
         return self.build_detector(hparams, num_classes=num_classes, precision=precision)
 
-    def build_detector(self, hparams: Hyperparameters, *, num_classes: int, precision: str) -> "Detector":
+    def build_detector(self, hparams: AnyTorchHyperparameters, *, num_classes: int, precision: str) -> "Detector":
         """Build a detector with random weights."""
         raise NotImplementedError
 
-    def our_module(self, name: str) -> str:
+    def translated_name(self, name: str) -> str:
         """Translate the name of a PyTorch weight to the names of this project."""
         raise NotImplementedError
 
-    def our_layout(self, name: str, array: np.ndarray) -> np.ndarray:
+    def translated_layout(self, name: str, array: np.ndarray) -> np.ndarray:
         """Reorder the values of a weight, whose axes are in the order of Keras, to the layout of this project."""
         raise NotImplementedError
 
-    def imagenet_backbone(self, hparams: Hyperparameters) -> str:
+    def imagenet_backbone(self, hparams: AnyTorchHyperparameters) -> str:
         """Return torchvision's first published weights of the backbone."""
         return BACKBONES[hparams.backbone_name].file
 
@@ -59,8 +68,8 @@ class TorchFamily(Family):
         """Translate PyTorch weights; those of a classifier are the backbone's. All others have the names already."""
         if not is_torch(arrays):
             return super().named_arrays(arrays, names, averaged=averaged)
-        translated = from_torch(arrays, names, module=self.our_module)
-        return {name: self.our_layout(name, array) for name, array in translated.items()}
+        translated = from_torch(arrays, names, module=self.translated_name)
+        return {name: self.translated_layout(name, array) for name, array in translated.items()}
 
     def is_backbone(self, name: str) -> bool:
         return name.startswith(self.body)

@@ -20,7 +20,7 @@ from efficientdet.inference.tiles import TiledDetector, Tiling
 from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.results import DetectionRows, results_json, write_results
 from object_detection.coco.run_length_masks import DecodedMasks
-from program_support.atomic_files import telling_write_errors
+from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError, printable
 from program_support.progress import Progress
 
@@ -146,7 +146,7 @@ def _annotate_images(
                 )
                 found, drawn = found + 1, drawn + len(shown.scores)
             progress.advance(len(images), images=len(images))
-    with telling_write_errors(Path(config.output_dir) / DETECTIONS_FILE):
+    with report_write_errors(Path(config.output_dir) / DETECTIONS_FILE):
         write_results(Path(config.output_dir) / DETECTIONS_FILE, results)
     if found:
         highest = f" (highest score {max(result['score'] for result in results):.3g})" if results else ""

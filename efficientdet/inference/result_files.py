@@ -15,7 +15,7 @@ from dataset.class_names import ClassNames
 from dataset.files.image_files import distinct_stem, encode_image, folder_names
 from object_detection.coco.results import DetectionRows, results_json
 from object_detection.coco.run_length_masks import mask_areas
-from program_support.atomic_files import telling_write_errors, write_bytes
+from program_support.atomic_files import report_write_errors, write_bytes
 from program_support.errors import InputError, nearest_name
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets evaluate cells that begin with one, unless after a '
@@ -37,7 +37,7 @@ def chosen_formats(names: Sequence[str]) -> tuple[str, ...]:
 
 def write_output(path: Path, content: bytes, *, flush: bool = False) -> None:
     """Write a file atomically, creating its folder if necessary. Raises InputError with the path."""
-    with telling_write_errors(path):
+    with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, content, flush=flush)
 

@@ -108,7 +108,7 @@ class StopRequest:
             ):
                 reported = True
                 lost = f" and lose the {unsaved} steps since the last checkpoint" if unsaved > 0 else ""
-                self._listener.tell(
+                self._listener.write_line(
                     f"stop requested: saving after the current step; send the signal again to exit immediately{lost}"
                 )
 

@@ -71,7 +71,7 @@ class Run:
             index_records(config.records),
             when=config.verify_records,
             max_bad_fraction=config.max_bad_fraction,
-            say=journal.say,
+            log=journal.say,
             category_ids=config.class_names.category_ids,
         )
         global_batch_size = config.batch_size * config.accumulate_steps * world.size
@@ -102,7 +102,7 @@ class Run:
                 weights="raw and averaged",
                 steps_per_epoch=steps_per_epoch,
             ),
-            cache=DecodedCache(say=journal.say) if config.cache == "decoded" else None,
+            cache=DecodedCache(log=journal.say) if config.cache == "decoded" else None,
             clock=clock,
             stopwatch=Stopwatch(clock),
             begun=time.monotonic(),

@@ -7,7 +7,7 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 
 from dataset.files.bounded_files import open_regular_file, read_regular_file
-from dataset.files.untrusted_values import shown, told_with
+from dataset.files.untrusted_values import error_context, shown
 from efficientdet.weights.torch_files import is_torch_head, read_torch_file
 from efficientdet.weights.torch_tensors import BFLOAT16, numbers_of
 from program_support.errors import InputError
@@ -56,7 +56,7 @@ def read_safetensors_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
     Raise InputError, naming the file, if it is damaged, larger than 1 GiB or has a data type that NumPy lacks.
     """
-    with told_with(f"{path}:"):
+    with error_context(f"{path}:"):
         try:
             entries = deserialize(read_regular_file(path))
             arrays = {name: _array(name, **entry) for name, entry in entries}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dataset.files.untrusted_values import told_with
+from dataset.files.untrusted_values import error_context
 from efficientdet.families.published_files import PublishedFile, published_files
 from efficientdet.weights.archives import unpack_checkpoint
 from program_support.atomic_files import flush_to_disk, unfinished_path, write_text
@@ -56,7 +56,7 @@ def local_path(value: str, *, say: Say = say_at_once) -> str:
     """
     if value not in published_files() or os.path.lexists(value) or os.path.lexists(f"{value}.index"):
         return value
-    with told_with(f"{value}:"):
+    with error_context(f"{value}:"):
         return str(ready(published_files()[value], cache_folder(), say=say))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dataset.files.bounded_files import open_regular_file
-from dataset.files.untrusted_values import shown, told_with
+from dataset.files.untrusted_values import error_context, shown
 from efficientdet.weights.bounded_file import BoundedFile
 from efficientdet.weights.torch_pickle import LARGEST_PICKLE, LARGEST_SMALL_PICKLE, read_pickle, read_pickle_at
 from efficientdet.weights.torch_tar import read_tar
@@ -43,7 +43,7 @@ def read_torch_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
     of all names is removed. The arrays are read-only; tensors that share memory in the file share it. Raise InputError,
     naming the file, if it is damaged or has anything but tensors of numbers.
     """
-    with told_with(f"{path}:"):
+    with error_context(f"{path}:"):
         try:
             with open_regular_file(path) as stream:
                 return _arrays(_read_object(BoundedFile(stream)))

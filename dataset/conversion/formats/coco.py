@@ -4,8 +4,7 @@ Format: https://cocodataset.org/#format-data. Boxes are (x, y, width, height) in
 """
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from dataset.class_names import ClassNames
@@ -16,15 +15,16 @@ from dataset.conversion.annotations import (
     Finding,
     checked_file_name,
 )
+from dataset.conversion.formats.coco_findings import odd_annotation_ids, odd_images
 from dataset.conversion.segmentation import reason_to_skip
 from dataset.files.bounded_files import read_json
 from dataset.files.untrusted_values import (
     LARGEST_ID,
+    error_context,
     finite_number,
     listed,
     shown,
     storable_text,
-    told_with,
     whole_number,
 )
 from program_support.errors import InputError
@@ -60,7 +60,7 @@ def read_coco(
     }
     images = _read_images(contents[image_source], image_source, file_name)
     by_id = {image.image_id: image for image in images}
-    skipped, noted = [], list(_odd_images(images))
+    skipped, noted = [], list(odd_images(images))
     class_names = _read_categories(
         contents[object_annotations_file or image_source],
         object_annotations_file or image_source,
@@ -68,6 +68,7 @@ def read_coco(
     )
     listed_boxes = 0
     if object_annotations_file:
+        assert class_names is not None  # `required`
         annotations = _boxed_annotations(contents[object_annotations_file], object_annotations_file)
         listed_boxes = len(annotations)
         skipped += _add_objects(
@@ -77,7 +78,7 @@ def read_coco(
             class_names=class_names,
             with_segmentation=with_segmentation,
         )
-        noted += _odd_annotation_ids(annotations, object_annotations_file)
+        noted += odd_annotation_ids(annotations, object_annotations_file)
     if caption_annotations_file:
         noted += _add_captions(contents[caption_annotations_file], by_id, path=caption_annotations_file)
     return AnnotatedDataSet(
@@ -116,9 +117,10 @@ def _kind(value: Any) -> str:
 
 
 def _read_images(content: dict, path: str, file_name: Callable[..., str]) -> list[AnnotatedImage]:
-    images, seen = [], {}
+    images: list[AnnotatedImage] = []
+    seen: dict[int, str] = {}
     for index, entry in enumerate(_list_of_objects(content, "images", path=path)):
-        with told_with(f"{path}: images[{index}]"):
+        with error_context(f"{path}: images[{index}]"):
             image_id = whole_number(entry.get("id"), "id")
         where = f"{path}: image {image_id}"
         name = file_name(entry.get("file_name"), where=where)
@@ -127,7 +129,7 @@ def _read_images(content: dict, path: str, file_name: Callable[..., str]) -> lis
                 f"{path}: image id {image_id} is given twice, to {shown(seen[image_id])} and {shown(name)}"
             )
         seen[image_id] = name
-        with told_with(where):
+        with error_context(where):
             images.append(AnnotatedImage(image_id=image_id, file_name=name, size=_image_size(entry)))
     if not images:
         raise InputError(f"{path}: lists no images")
@@ -147,7 +149,7 @@ def _read_categories(content: dict, path: str, *, required: bool) -> ClassNames 
     categories = _without_groups(_list_of_objects(content, "categories", path=path), content.get("annotations"))
     if not categories:
         raise InputError(f"{path}: lists no categories; expected every category id of its annotations")
-    with told_with(f"{path}:"):
+    with error_context(f"{path}:"):
         return ClassNames.from_categories(categories)
 
 
@@ -230,13 +232,14 @@ def _read_object(entry: dict, *, known: frozenset[int], with_segmentation: bool)
     if category_id not in known:
         raise InputError(f"has category {category_id}; the categories are {listed(sorted(known))}")
     annotation_id, area = entry.get("id"), entry.get("area")
+    x, y, width, height = (finite_number(value, "in its bbox") for value in box)
     segmentation = entry.get("segmentation") if with_segmentation else None
     if with_segmentation and not segmentation:
         raise InputError("has no segmentation, which --include_masks needs")
     return whole_number(entry.get("image_id"), "image_id"), AnnotatedObject(
         annotation_id=None if annotation_id is None else whole_number(annotation_id, "id"),
         category_id=category_id,
-        box_xywh=tuple([finite_number(value, "in its bbox") for value in box]),
+        box_xywh=(x, y, width, height),
         area=None if area is None else finite_number(area, "area"),
         is_crowd=_is_set(entry.get("iscrowd"), "iscrowd"),
         segmentation=segmentation,
@@ -255,51 +258,12 @@ def _is_set(value: Any, name: str) -> bool:
 def _add_captions(content: dict, by_id: dict[int, AnnotatedImage], *, path: str) -> list[Finding]:
     orphans = []
     for index, entry in enumerate(_list_of_objects(content, "annotations", path=path)):
-        with told_with(f"{path}: annotations[{index}]"):
+        with error_context(f"{path}: annotations[{index}]"):
             image_id = whole_number(entry.get("image_id"), "image_id")
-        with told_with(f"{path}: annotations[{index}] of image {image_id}"):
+        with error_context(f"{path}: annotations[{index}] of image {image_id}"):
             caption = storable_text(entry.get("caption"), "caption")
         if image_id in by_id:
             by_id[image_id].captions.append(caption)
         else:
             orphans.append(Finding(kind="caption", file=path, image_id=image_id, reason="caption of an unknown image"))
     return orphans
-
-
-def _odd_images(images: list[AnnotatedImage]) -> Iterable[Finding]:
-    times = Counter(image.file_name for image in images)
-    for image in images:
-        if times[image.file_name] > 1:
-            yield Finding(
-                kind="image",
-                file=image.file_name,
-                image_id=image.image_id,
-                reason=f"{times[image.file_name]} image ids share this file",
-            )
-        if image.size is None:
-            yield Finding(
-                kind="image",
-                file=image.file_name,
-                image_id=image.image_id,
-                reason="the annotation file has no size: taken from the image",
-            )
-
-
-def _odd_annotation_ids(annotations: list[dict], path: str) -> Iterable[Finding]:
-    """Return notes on ids that are harmless in records but lead to wrong results in pycocotools."""
-    times = Counter(entry["id"] for entry in annotations if entry.get("id") is not None)
-    for annotation_id, count in times.items():
-        if count > 1:
-            yield Finding(
-                kind="box",
-                file=path,
-                annotation_id=int(annotation_id),
-                reason=f"{count} annotations share this id: pycocotools would confuse them",
-            )
-    if 0 in times:
-        yield Finding(
-            kind="box",
-            file=path,
-            annotation_id=0,
-            reason="annotation id 0: pycocotools counts a match with it as a miss",
-        )

@@ -1,4 +1,4 @@
-"""Read CSV tables with one box per row: with named columns in any order, or in keras-retinanet's format without header."""
+"""Read CSV tables with one box per row: with named columns, or in keras-retinanet's format without a header."""
 
 import hashlib
 import re
@@ -14,10 +14,10 @@ from dataset.conversion.annotations import (
     AnnotatedObject,
     Finding,
 )
-from dataset.conversion.class_numbering import ClassesAsMet
+from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import ImageFolder
 from dataset.files.csv_files import csv_rows
-from dataset.files.untrusted_values import listed, number_in_text, shown, told_with
+from dataset.files.untrusted_values import error_context, listed, number_in_text, shown
 from program_support.errors import InputError
 
 _NAMES = {  # case-insensitive, without '_' and blanks
@@ -48,7 +48,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
     Corners are in pixels, or in fractions of the image if the columns are those of Open Images. A row without a box is
     an image without objects. Raises InputError, with file, line and value, for an invalid header or row.
     """
-    hasher, classes = hashlib.sha256(), ClassesAsMet()
+    hasher, classes = hashlib.sha256(), ClassNumbering()
     table = _table(path, hasher)
     found: dict[str, AnnotatedImage] = {}
     for line, row in table.rows:
@@ -60,7 +60,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
         image = found.setdefault(name, AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=table.in_shares))
         _add_size(image, fields, where=where)
         if any(fields[side] for side in _SIDES) or fields["class"]:
-            with told_with(where):
+            with error_context(where):
                 category_id = classes.id_of(fields["class"])
             left, top, right, bottom = (
                 _coordinate(fields[side], in_shares=table.in_shares, where=f"{where}: {side}") for side in _SIDES
@@ -89,7 +89,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
     )
 
 
-def why_no_table(path: str) -> str | None:
+def csv_header_error(path: str) -> str | None:
     """Return the error in the first row, which must contain the column names of boxes or one box, else None."""
     try:
         _table(path, hashlib.sha256())

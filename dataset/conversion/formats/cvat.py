@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject, Finding, box_around
-from dataset.conversion.class_numbering import ClassesAsMet
+from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.named_splits import split_called
+from dataset.conversion.named_splits import split_of_word
 from dataset.conversion.segmentation import LARGEST_COORDINATE
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
-from dataset.files.untrusted_values import number_in_text, shown, told_with
+from dataset.files.untrusted_values import error_context, number_in_text, shown
 from dataset.files.xml_files import read_xml
 from object_detection.coco.run_length_masks import run_lengths
 from program_support.errors import InputError
@@ -34,13 +34,14 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, 
     root, content = read_xml(path, root_tag="annotations", what="a CVAT xml")
     if root.find("track") is not None:
         raise InputError(f"{path}: is 'CVAT for video 1.1', expected 'CVAT for images 1.1': export the task as that")
-    classes = ClassesAsMet()
-    with told_with(f"{path}: a label of the task"):
+    classes = ClassNumbering()
+    with error_context(f"{path}: a label of the task"):
         for node in root.iterfind("meta//labels/label/name"):
             classes.id_of(node.text or "")
     nodes = root.findall("image")
-    subsets = [split_called(node.get("subset", "")) for node in nodes]
-    split_of = subsets if nodes and None not in subsets and "train" in subsets else [""] * len(nodes)
+    subsets = [split_of_word(node.get("subset", "")) for node in nodes]
+    splits = [split for split in subsets if split is not None]
+    split_of = splits if len(splits) == len(nodes) and "train" in splits else [""] * len(nodes)
     parts: dict[str, list[AnnotatedImage]] = {}
     skipped: list[Finding] = []
     for node, split in zip(nodes, split_of, strict=True):
@@ -68,18 +69,19 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, 
 
 
 def _read_image(
-    node: ElementTree.Element, images: ImageFolder, *, path: str, split: str, classes: ClassesAsMet, with_masks: bool
+    node: ElementTree.Element, images: ImageFolder, *, path: str, split: str, classes: ClassNumbering, with_masks: bool
 ) -> AnnotatedImage:
     where = f"{path}: image {shown(node.get('name'))}"
     name = images.named(node.get("name"), where=where, split=split or None)
     height, width = (_number(node, side, where=where) for side in ("height", "width"))
     if min(height, width) < 1 or height % 1 or width % 1:
         raise InputError(f"{where} is of {width:g} x {height:g}, expected whole numbers of pixels")
-    image = AnnotatedImage(image_id=0, file_name=name, size=(int(height), int(width)))
+    size = int(height), int(width)
+    image = AnnotatedImage(image_id=0, file_name=name, size=size)
     for index, shape in enumerate(node):
         if read := _SHAPES.get(shape.tag):
             place = f"{where}: {shape.tag} {index}"
-            with told_with(place):
+            with error_context(place):
                 category_id = classes.id_of(shape.get("label", ""))
             box, outline = read(shape, place)
             image.objects.append(
@@ -87,7 +89,7 @@ def _read_image(
                     annotation_id=None,
                     category_id=category_id,
                     box_xywh=box,
-                    segmentation=_segmentation(shape, outline, image.size, place) if with_masks else None,
+                    segmentation=_segmentation(shape, outline, size, place) if with_masks else None,
                 )
             )
     return image
@@ -120,7 +122,7 @@ def _box(node: ElementTree.Element, where: str) -> tuple[tuple, None]:
     if not turn:
         return (left, top, right - left, bottom - top), None
     corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
-    return box_around(_turned(corners, center=((left + right) / 2, (top + bottom) / 2), turn=turn)), None
+    return box_around(_rotated(corners, center=((left + right) / 2, (top + bottom) / 2), turn=turn)), None
 
 
 def _polygon(node: ElementTree.Element, where: str) -> tuple[tuple, list]:
@@ -140,7 +142,7 @@ def _ellipse(node: ElementTree.Element, where: str) -> tuple[tuple, list]:
     down = math.hypot(x_radius * math.sin(turn), y_radius * math.cos(turn))
     angles = np.arange(_ELLIPSE_CORNERS) * (2 * math.pi / _ELLIPSE_CORNERS)
     corners = np.stack([x + x_radius * np.cos(angles), y + y_radius * np.sin(angles)], axis=-1).tolist()
-    return (x - across, y - down, 2 * across, 2 * down), _turned(corners, center=(x, y), turn=turn)
+    return (x - across, y - down, 2 * across, 2 * down), _rotated(corners, center=(x, y), turn=turn)
 
 
 def _mask(node: ElementTree.Element, where: str) -> tuple[tuple, None]:
@@ -177,7 +179,7 @@ def _turn(node: ElementTree.Element, where: str) -> float:
     return math.radians(_number(node, "rotation", where=where)) if node.get("rotation") else 0.0
 
 
-def _turned(corners: list, *, center: tuple[float, float], turn: float) -> list[float]:
+def _rotated(corners: list, *, center: tuple[float, float], turn: float) -> list[float]:
     """Return the corners, rotated around the center, as x, y, x, y, .."""
 
     def flat() -> Iterator[float]:

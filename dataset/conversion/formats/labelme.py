@@ -10,14 +10,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject, Finding, box_around
-from dataset.conversion.class_numbering import ClassesAsMet
+from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.named_splits import split_of_folders
 from dataset.conversion.segmentation import LARGEST_COORDINATE
 from dataset.files.bounded_files import read_json
-from dataset.files.file_kinds import is_of_a_conversion
+from dataset.files.file_kinds import is_conversion_output
 from dataset.files.image_files import IMAGE_SUFFIXES
-from dataset.files.untrusted_values import finite_number, shown, storable_text, told_with, whole_number
+from dataset.files.untrusted_values import error_context, finite_number, shown, storable_text, whole_number
 from program_support.errors import InputError
 
 _CIRCLE_CORNERS = 64
@@ -33,18 +33,20 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
     """
     path = Path(annotations)
     files = FolderFiles(path if path.is_dir() else path.parent, (".json",))
-    names = [name for name in files.names if not is_of_a_conversion(files.path(name))] if path.is_dir() else [path.name]
+    names = (
+        [name for name in files.names if not is_conversion_output(files.path(name))] if path.is_dir() else [path.name]
+    )
     if not names:
         raise InputError(f"{annotations}: contains no JSON file")
-    splits = [split_of_folders(name) for name in names]
-    split_of = splits if None not in splits and "train" in splits else [""] * len(names)
-    classes, hasher = ClassesAsMet(), hashlib.sha256()
+    splits = [split for split in map(split_of_folders, names) if split is not None]
+    split_of = splits if len(splits) == len(names) and "train" in splits else [""] * len(names)
+    classes, hasher = ClassNumbering(), hashlib.sha256()
     parts: dict[str, list[AnnotatedImage]] = {}
     noted: list[Finding] = []
     for name, split in zip(names, split_of, strict=True):
         hasher.update(name.encode() + b"\0")
         content = read_json(str(files.path(name)), hasher=hasher)
-        with told_with(f"{files.path(name)}:"):
+        with error_context(f"{files.path(name)}:"):
             image, passed_over = _read_image(content, name, images, classes=classes, with_masks=with_masks)
         parts.setdefault(split, []).append(image)
         noted += [
@@ -66,24 +68,20 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
 
 
 def _read_image(
-    content: Any, name: str, images: ImageFolder, *, classes: ClassesAsMet, with_masks: bool
+    content: Any, name: str, images: ImageFolder, *, classes: ClassNumbering, with_masks: bool
 ) -> tuple[AnnotatedImage, list[str]]:
     """Return the image and the kinds of the shapes that are not objects."""
     if not isinstance(content, dict) or not isinstance(content.get("shapes"), list):
         raise InputError("is not a labelme JSON file: has no list of shapes")
-    sides = [content.get("imageHeight"), content.get("imageWidth")]
-    size = (
-        None
-        if sides == [None, None]
-        else tuple(
-            whole_number(side, what, least=1) for side, what in zip(sides, ("imageHeight", "imageWidth"), strict=True)
-        )
-    )
+    sides = content.get("imageHeight"), content.get("imageWidth")
+    size = None
+    if sides != (None, None):
+        size = whole_number(sides[0], "imageHeight", least=1), whole_number(sides[1], "imageWidth", least=1)
     image = AnnotatedImage(image_id=0, file_name=_image_name(content, name, images), size=size)
     outlines: dict[tuple, list[list[float]]] = {}
     passed_over, boxes_only = [], set()
     for index, shape in enumerate(content["shapes"]):
-        with told_with(f"shape {index}"):
+        with error_context(f"shape {index}"):
             if not isinstance(shape, dict):
                 raise InputError(f"is {shown(shape)}, expected an object")
             kind = storable_text(shape.get("shape_type", "polygon"), "shape_type")
@@ -145,10 +143,10 @@ def _points(shape: dict) -> list[list[float]]:
 
 def _outline(kind: str, points: list[list[float]]) -> list[float]:
     """Return the outline of the shape as x, y, x, y, .."""
-    wanted = {"rectangle": (2, 4), "circle": (2,), "mask": (2,)}.get(kind)
-    if (wanted and len(points) not in wanted) or (kind == "polygon" and len(points) < 3):
+    expected = {"rectangle": (2, 4), "circle": (2,), "mask": (2,)}.get(kind)
+    if (expected and len(points) not in expected) or (kind == "polygon" and len(points) < 3):
         raise InputError(
-            f"is a {kind} of {len(points)} points, expected {' or '.join(map(str, wanted or ('at least 3',)))}"
+            f"is a {kind} of {len(points)} points, expected {' or '.join(map(str, expected or ('at least 3',)))}"
         )
     if kind == "circle":
         (x, y), rim = points

@@ -23,7 +23,7 @@ from dataset.conversion.annotations import (
 from dataset.conversion.class_numbering import classes_by_name, read_label_map
 from dataset.files.bounded_files import read_regular_file
 from dataset.files.image_files import image_ids
-from dataset.files.untrusted_values import listed, number_in_text, shown, told_with
+from dataset.files.untrusted_values import error_context, listed, number_in_text, shown
 from dataset.files.xml_files import read_xml
 from program_support.errors import InputError
 
@@ -187,5 +187,5 @@ def _names_in_use(folder: str, paths: Iterable[Path]) -> ClassNames:
     }
     if "" in used:
         raise InputError(f"{folder}: objects without a name")
-    with told_with(f"{folder}:"):
+    with error_context(f"{folder}:"):
         return classes_by_name(used)

@@ -25,7 +25,7 @@ def sole_writer(config: ConversionConfig) -> Iterator[None]:
         yield
 
 
-def standing_shards(output_prefix: str) -> dict[int, Path]:
+def existing_shards(output_prefix: str) -> dict[int, Path]:
     """Return number of shards -> one of these shards, for every conversion under a prefix."""
     prefix = Path(output_prefix)
     pattern = re.compile(re.escape(prefix.name) + r"-\d{5}-of-(?P<total>\d{5})(\.tfrecord)?")
@@ -37,7 +37,7 @@ def standing_shards(output_prefix: str) -> dict[int, Path]:
 
 def refuse_other_shards(config: ConversionConfig) -> None:
     """Raise InputError if the prefix has shards of a conversion into another number of shards."""
-    for total, path in sorted(standing_shards(config.output_prefix).items()):
+    for total, path in sorted(existing_shards(config.output_prefix).items()):
         if total != config.num_shards:
             raise InputError(
                 f"{path} is left from a conversion into {total} shards; readers of {Path(config.output_prefix).name}-* "

@@ -11,12 +11,12 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from dataset.conversion.sharding.shard_task import ShardTask
-from program_support.deferred_signals import PutOffSignals
+from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 from program_support.progress import Progress
 from program_support.stderr_capture import captured_stderr
@@ -38,8 +38,8 @@ def convert_shards(tasks: list[ShardTask], *, processes: int) -> None:
         _start_tensorflow()  # takes seconds; no work has started, so signals need not be deferred
     total = sum(len(task.images) for task in tasks)
     with (
-        Progress("convert", total=total, noun="image", patient=True) as progress,
-        PutOffSignals(at_the_second=_forget_children) as signals,
+        Progress("convert", total=total, noun="image", slow_start=True) as progress,
+        DeferredSignals(on_second_signal=_kill_children) as signals,
     ):
         if processes == 1:
             _convert_here(tasks, progress, signals)
@@ -50,12 +50,12 @@ def convert_shards(tasks: list[ShardTask], *, processes: int) -> None:
 def _start_tensorflow() -> None:
     """Import TensorFlow without its startup messages, which would disturb the progress bar."""
     with captured_stderr():
-        from dataset.conversion.check import prove_damage_is_seen
+        from dataset.conversion.check import check_damage_detection
 
-        prove_damage_is_seen()
+        check_damage_detection()
 
 
-def _convert_here(tasks: list[ShardTask], progress: Progress, signals: PutOffSignals) -> None:
+def _convert_here(tasks: list[ShardTask], progress: Progress, signals: DeferredSignals) -> None:
     from dataset.conversion.convert import convert_shard
 
     def image_done() -> None:
@@ -67,10 +67,11 @@ def _convert_here(tasks: list[ShardTask], progress: Progress, signals: PutOffSig
 
 
 def _convert_in_processes(
-    tasks: list[ShardTask], processes: int, *, progress: Progress, signals: PutOffSignals
+    tasks: list[ShardTask], processes: int, *, progress: Progress, signals: DeferredSignals
 ) -> None:
     done = multiprocessing.get_context("spawn").Value("q", 0)
-    waiting, running, reported = deque(tasks), set(), 0
+    waiting, reported = deque(tasks), 0
+    running: set[Future] = set()
     try:
         with _worker_processes(processes, done) as executor:
             while waiting or running:
@@ -99,26 +100,27 @@ def _convert_in_processes(
 @contextlib.contextmanager
 def _worker_processes(processes: int, done: Any) -> Iterator[ProcessPoolExecutor]:
     """Provide worker processes that end with the block; after an error they are killed."""
-    strangers = set(multiprocessing.active_children())
+    unrelated = set(multiprocessing.active_children())
     executor = ProcessPoolExecutor(
         processes, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker, initargs=(done,)
     )
     try:
         yield executor
     except BaseException:
-        for child in set(multiprocessing.active_children()) - strangers:
+        for child in set(multiprocessing.active_children()) - unrelated:
             child.kill()  # otherwise they would finish their shards first
         raise
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
 
 
-def _forget_children() -> None:
+def _kill_children() -> None:
     """Kill the workers and unlink semaphores before this process ends, so that no warnings follow."""
     _starting.acquire(timeout=_SECONDS_OF_A_START)  # a child still waiting for its first data would print a traceback
     for child in multiprocessing.active_children():
         child.kill()
-    multiprocessing.util._run_finalizers(0)  # as at a normal exit; finalizers that wait have priorities below 0
+    # As at a normal exit; finalizers that wait have priorities below 0.
+    multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]  # private
 
 
 _starting = threading.Lock()  # held while a child is started, which `active_children` lists only afterwards
@@ -143,14 +145,16 @@ _worker: dict[str, Any] = {}
 
 def _begin_worker(done: Any) -> None:
     """Set up a worker process: no output, CPU only, ends with its parent."""
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     _start_tensorflow()
     _worker["done"] = done
 
 
-def _die_with_parent() -> None:
-    multiprocessing.parent_process().join()
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this is a worker
+    parent.join()
     os._exit(1)
 
 

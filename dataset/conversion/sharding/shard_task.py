@@ -26,7 +26,7 @@ class ShardTask:
     state_path: Path
 
 
-def settle(partial: Path, finished: Path) -> int:
+def flush_and_rename(partial: Path, finished: Path) -> int:
     """Flush a file to disk and rename it; return its size in bytes."""
     flush_to_disk(partial)
     size = partial.stat().st_size

@@ -33,13 +33,13 @@ from dataset.conversion.sharding.shard_files import (
 from dataset.conversion.sharding.shard_processes import CONTINUE, convert_shards
 from dataset.conversion.sharding.shard_task import ShardTask
 from program_support.atomic_files import write_text
-from program_support.deferred_signals import PutOffSignals
+from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 
 CONVERTER_VERSION = 4  # incremented when the same input gives different records
 
 
-def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[str], None] = print) -> Report:
+def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[str], None] = print) -> Report:
     """Write records, class names and report of a data set.
 
     Raises InputError if input is rejected, too many images or boxes would be skipped, or writing fails, and Interrupted
@@ -53,8 +53,8 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[
             refuse_other_shards(config)
             remove_leftovers(config)
             tasks = _shard_tasks(data, stats, config)
-            with PutOffSignals():
-                _announce(data, tasks, config, say=say)
+            with DeferredSignals():
+                _log_reuse(data, tasks, config, log=log)
             convert_shards(
                 [task for index, task in enumerate(tasks) if not is_finished(task, config.shard_path(index))],
                 processes=config.processes,
@@ -69,7 +69,7 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[
                 listed_boxes=data.listed_boxes,
                 max_bad_fraction=config.max_bad_fraction,
             )
-            with PutOffSignals():  # otherwise only some shards could get their final names
+            with DeferredSignals():  # otherwise only some shards could get their final names
                 _publish(
                     data, report, tasks, config=config, kept=[entry for state in states for entry in state["kept"]]
                 )
@@ -162,8 +162,8 @@ def _shard_tasks(data: AnnotatedDataSet, stats: np.ndarray, config: ConversionCo
     return tasks
 
 
-def _announce(
-    data: AnnotatedDataSet, tasks: list[ShardTask], config: ConversionConfig, *, say: Callable[[str], None]
+def _log_reuse(
+    data: AnnotatedDataSet, tasks: list[ShardTask], config: ConversionConfig, *, log: Callable[[str], None]
 ) -> None:
     """Log what is reused and why the rest is not; store the settings for the next run."""
     settings, job_path = _job_settings(data, config), config.state_folder / "job.json"
@@ -171,13 +171,13 @@ def _announce(
     if before := read_settings(job_path):
         changed = [name for name in settings if before.get(name) != settings[name]]
         if changed:
-            say(f"changed since the last conversion to {config.output_prefix}: {', '.join(changed)}; converting again")
+            log(f"changed since the last conversion to {config.output_prefix}: {', '.join(changed)}; converting again")
         elif finished:
-            say(f"{finished} of {len(tasks)} shards are complete and reused")
+            log(f"{finished} of {len(tasks)} shards are complete and reused")
     elif config.shard_path(0).exists():
-        say(f"replacing the existing shards {config.output_prefix}-*, whose source is unknown")
+        log(f"replacing the existing shards {config.output_prefix}-*, whose source is unknown")
     if config.num_shards > len(data.images):
-        say(
+        log(
             f"{config.num_shards - len(data.images)} of {config.num_shards} shards will be empty, because there are "
             f"{len(data.images)} images; readers ignore empty shards"
         )

@@ -8,7 +8,7 @@ import numpy as np
 
 from efficientdet.families.efficientdet import published_weights
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters, anchor_config
-from efficientdet.families.efficientdet.presets import NUMBERS_PER_PIXEL, NVIDIA_CONVENTIONS, PRESETS
+from efficientdet.families.efficientdet.presets import ACTIVATIONS_PER_PIXEL, NVIDIA_CONVENTIONS, PRESETS
 from efficientdet.families.family import Arrays, Family
 from model.weight_arrays import is_object_based
 from object_detection.geometry.anchor_grid import AnchorGrid, anchor_grid
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from model.dense_detector import DenseDetector
 
 
-class EfficientDetFamily(Family):
+class EfficientDetFamily(Family[EfficientDetHyperparameters]):
     """The EfficientDet models."""
 
     name = "efficientdet"
@@ -44,9 +44,9 @@ class EfficientDetFamily(Family):
         """Return the anchors of the levels min_level to max_level."""
         return anchor_grid(anchor_config(hparams), hparams.input_size)
 
-    def numbers_per_pixel(self, hparams: EfficientDetHyperparameters) -> float:
+    def activations_per_pixel(self, hparams: EfficientDetHyperparameters) -> float:
         """Return the value of the published network, also for changed hyperparameters."""
-        return NUMBERS_PER_PIXEL[hparams.model_name]
+        return ACTIVATIONS_PER_PIXEL[hparams.model_name]
 
     def stored_conventions(self, hparams: Mapping[str, Any]) -> dict[str, Any]:
         """Add `half_pixel_upsampling` to older checkpoints without it: True if all other conventions are NVIDIA's."""

@@ -6,10 +6,10 @@ from typing import Annotated, Any, ClassVar
 
 from dataset.files.untrusted_values import shown
 from efficientdet.families.efficientdet.presets import BACKBONES
-from efficientdet.families.efficientdet.reference_keys import GONE
+from efficientdet.families.efficientdet.reference_keys import REMOVED
 from efficientdet.families.hyperparameters import Hyperparameters, check_order
 from efficientdet.families.nms_configs import NmsConfigs
-from efficientdet.families.removed_hyperparameters import Gone
+from efficientdet.families.removed_hyperparameters import Removed
 from object_detection.geometry.anchor_grid import AnchorConfig
 from program_support.checked_fields import (
     BelowOne,
@@ -41,7 +41,7 @@ ACTIVATIONS = {  # the reference's names -> Keras's
 class EfficientDetHyperparameters(Hyperparameters):
     """Hyperparameters of EfficientDet with the published defaults."""
 
-    GONE: ClassVar[dict[str, Gone]] = GONE
+    REMOVED: ClassVar[dict[str, Removed]] = REMOVED
     RESOLVED: ClassVar[dict[tuple[str, Any], Any]] = {
         ("fpn_weight_method", None): "fastattn",
         ("loss_scale", None): 2.0**15,

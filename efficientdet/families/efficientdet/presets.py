@@ -48,7 +48,7 @@ PUBLISHED_FILES = {
 }
 
 # Activations per input pixel of each network with 90 classes (test_memory.py counts them).
-NUMBERS_PER_PIXEL = {
+ACTIVATIONS_PER_PIXEL = {
     "efficientdet-d0": 599,
     "efficientdet-d1": 817,
     "efficientdet-d2": 886,

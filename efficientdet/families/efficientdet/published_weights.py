@@ -37,7 +37,7 @@ def is_classifier(arrays: Mapping[str, np.ndarray]) -> bool:
 
 def _nvidia_names(names: Iterable[str], *, min_level: int) -> dict[str, str]:
     """Return for each name the path in NVIDIA's object graph."""
-    backbone_layers = {}
+    backbone_layers: dict[str, int] = {}
     translated = {}
     for name in names:
         layer, role = name.rsplit("/", 1)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from dataset.input.resize import FitWithin, Letterbox, ResizeRule
 from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparameters, anchor_levels
@@ -13,14 +14,12 @@ from object_detection.regions.proposals import PROPOSAL_BOX_CODER, ProposalConfi
 from object_detection.regions.region_detections import REGION_BOX_CODER, REGION_SUPPRESSION
 from object_detection.regions.roi_align import TORCHVISION_POOLING, RegionPooling
 
-_DLE_PROPOSALS = {
-    "kept_per_level": 1000,
-    "least_side": -math.inf,
-    "box_coder": replace(PROPOSAL_BOX_CODER, last_pixel=True),
-}
+_DLE_PROPOSALS = ProposalConfig(
+    kept_per_level=1000, least_side=-math.inf, box_coder=replace(PROPOSAL_BOX_CODER, last_pixel=True)
+)
 _DLE_REGION_CODER = replace(REGION_BOX_CODER, last_pixel=True)
 _DLE_POOLING = RegionPooling(samples=1, least_side=0.0, level_slack=0.0, levels=5)
-_DLE_LEARNING = {
+_DLE_LEARNING: dict[str, Any] = {
     "anchor_match": IouAssigner(positive_iou=0.7, negative_iou=0.3, claim="best"),
     "region_iou_strictly": True,
     "region_coder": _DLE_REGION_CODER,
@@ -34,7 +33,7 @@ def build_detector(
 ) -> TwoStageDetector:
     """Build a detector with random weights."""
     image_size, is_dle = resize_rule(hparams).size, hparams.conventions == "dle"
-    of_proposals = _DLE_PROPOSALS if is_dle else {}
+    proposals = _DLE_PROPOSALS if is_dle else ProposalConfig()
     networks = build_mask_rcnn(
         MaskRcnnConfig(
             backbone=hparams.backbone_name,
@@ -45,9 +44,7 @@ def build_detector(
             trains_batch_norm=hparams.is_training_bn,
             anchor_levels=anchor_levels(hparams),
             pooling=_DLE_POOLING if is_dle else TORCHVISION_POOLING,
-            proposals=ProposalConfig(
-                candidates_per_level=hparams.candidates_per_level, kept=hparams.proposals, **of_proposals
-            ),
+            proposals=replace(proposals, candidates_per_level=hparams.candidates_per_level, kept=hparams.proposals),
             suppression=suppression_config(
                 hparams.nms_configs,
                 scores=REGION_SUPPRESSION.scores,
@@ -61,10 +58,8 @@ def build_detector(
         networks,
         TwoStageConfig(
             image_size=image_size,
-            proposals=ProposalConfig(
-                candidates_per_level=hparams.training_candidates_per_level,
-                kept=hparams.training_proposals,
-                **of_proposals,
+            proposals=replace(
+                proposals, candidates_per_level=hparams.training_candidates_per_level, kept=hparams.training_proposals
             ),
             anchors_an_image=hparams.anchors_an_image,
             regions_an_image=hparams.regions_an_image,

@@ -9,7 +9,12 @@ import numpy as np
 
 from efficientdet.families.family import Arrays
 from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparameters, anchor_levels
-from efficientdet.families.mask_rcnn.presets import NUMBERS_PER_MASK, NUMBERS_PER_PIXEL, NUMBERS_PER_REGION, PRESETS
+from efficientdet.families.mask_rcnn.presets import (
+    ACTIVATIONS_PER_MASK,
+    ACTIVATIONS_PER_PIXEL,
+    ACTIVATIONS_PER_REGION,
+    PRESETS,
+)
 from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
 from object_detection.geometry.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels
 
@@ -27,7 +32,7 @@ _COCO_ROWS = 91  # torchvision's COCO weights have a row for each category id
 TORCHVISION_CONVENTIONS = {"conventions": "torchvision", "batch_norm_epsilon": 0.0, "resize": "fit", "image_size": 800}
 
 
-class MaskRcnnFamily(TorchFamily):
+class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
     """The Mask R-CNN models."""
 
     name = "mask_rcnn"
@@ -65,25 +70,25 @@ class MaskRcnnFamily(TorchFamily):
         """Return the benchmark id of MLPerf's rules 0.5 to 3.1."""
         return "maskrcnn"
 
-    def numbers_per_pixel(self, hparams: MaskRcnnHyperparameters) -> float:
+    def activations_per_pixel(self, hparams: MaskRcnnHyperparameters) -> float:
         """Return the activations per pixel of the first stage and of the sampled regions and masks."""
         regions, pixels = hparams.regions_an_image, math.prod(self.resize_rule(hparams).size)
-        of_regions = regions * (NUMBERS_PER_REGION + hparams.positive_regions * NUMBERS_PER_MASK)
-        return NUMBERS_PER_PIXEL[hparams.backbone_name] + of_regions / pixels
+        of_regions = regions * (ACTIVATIONS_PER_REGION + hparams.positive_regions * ACTIVATIONS_PER_MASK)
+        return ACTIVATIONS_PER_PIXEL[hparams.backbone_name] + of_regions / pixels
 
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
         """Return torchvision's conventions for its COCO weights, recognized by the number of classes."""
         bias = arrays.get("roi_heads.box_predictor.cls_score.bias")
         return dict(TORCHVISION_CONVENTIONS) if bias is not None and len(bias) == _COCO_ROWS else {}
 
-    def our_module(self, name: str) -> str:
+    def translated_name(self, name: str) -> str:
         """Return a weight's name as in older versions of torchvision, which this project uses."""
         name = re.sub(r"^rpn\.head\.conv\.0\.0\.", "rpn.head.conv.", pyramid_module(name))
         return re.sub(
             r"^(roi_heads\.mask_head\.)(\d)\.0\.", lambda found: f"{found[1]}mask_fcn{int(found[2]) + 1}.", name
         )
 
-    def our_layout(self, name: str, array: np.ndarray) -> np.ndarray:
+    def translated_layout(self, name: str, array: np.ndarray) -> np.ndarray:
         """Reorder offsets to y first, and the flattened features of a region to channels last."""
         if name == _FLATTENED:
             by_channel = array.reshape(-1, _REGION_SIDE, _REGION_SIDE, array.shape[-1])

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
 
-from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.mask_rcnn.presets import BACKBONES, NMS_CONFIGS
 from efficientdet.families.nms_configs import NmsConfigs
+from efficientdet.families.torch_family import TorchHyperparameters
 from object_detection.geometry.anchor_conventions import centered_levels, proposal_sizes, rounded_levels
 from object_detection.geometry.anchor_grid import AnchorLevel
 from program_support.checked_fields import Count, NonNegative, Positive, Share, at_least, between, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskRcnnHyperparameters(Hyperparameters):
+class MaskRcnnHyperparameters(TorchHyperparameters):
     """Hyperparameters of Mask R-CNN with the published defaults."""
 
     RATE_PER_64: ClassVar[float] = 4 * 0.02  # 0.02 per 16 images

@@ -36,5 +36,5 @@ PUBLISHED_FILES = {
 
 # Activations per input pixel of the first stage (test_memory.py counts them), and of the second stage per region and
 # per mask, with 90 classes.
-NUMBERS_PER_PIXEL = {"resnet18": 324, "resnet34": 412, "resnet50": 916, "resnext50_32x4d": 1127}
-NUMBERS_PER_REGION, NUMBERS_PER_MASK = 27_600, 523_000
+ACTIVATIONS_PER_PIXEL = {"resnet18": 324, "resnet34": 412, "resnet50": 916, "resnext50_32x4d": 1127}
+ACTIVATIONS_PER_REGION, ACTIVATIONS_PER_MASK = 27_600, 523_000

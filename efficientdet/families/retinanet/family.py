@@ -8,7 +8,7 @@ import numpy as np
 
 from efficientdet.families.family import Arrays
 from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters, anchor_levels
-from efficientdet.families.retinanet.presets import NUMBERS_PER_PIXEL, PRESETS
+from efficientdet.families.retinanet.presets import ACTIVATIONS_PER_PIXEL, PRESETS
 from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
 from efficientdet.run_log.mlperf_log import version_of
 from object_detection.geometry.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels
@@ -28,7 +28,7 @@ TORCHVISION_CONVENTIONS = {"batch_norm_epsilon": 0.0, "resize": "fit"}
 _FIRST_RULES, _RENAMING_RULES = (2, 0, 0), (5, 0, 0)  # of MLPerf (mlcommons/training, single_stage_detector)
 
 
-class RetinaNetFamily(TorchFamily):
+class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
     """The RetinaNet models."""
 
     name = "retinanet"
@@ -61,9 +61,9 @@ class RetinaNetFamily(TorchFamily):
         size = self.resize_rule(hparams).size
         return grid_of_levels(anchor_levels(hparams, size, feature_sizes(size, 7)[3:]))
 
-    def numbers_per_pixel(self, hparams: RetinaNetHyperparameters) -> float:
+    def activations_per_pixel(self, hparams: RetinaNetHyperparameters) -> float:
         """Return the value of the published network, also for changed hyperparameters."""
-        return NUMBERS_PER_PIXEL[hparams.backbone_name]
+        return ACTIVATIONS_PER_PIXEL[hparams.backbone_name]
 
     def mlperf_benchmark(self, ruleset: str | None) -> str:
         """Return `ssd` (single stage detector) for rules up to 4.1, `retinanet` from 5.0 on.
@@ -93,13 +93,13 @@ class RetinaNetFamily(TorchFamily):
         bias = arrays.get("head.classification_head.cls_logits.bias")
         return dict(TORCHVISION_CONVENTIONS) if bias is not None and len(bias) == _TORCHVISION_LOGITS else {}
 
-    def our_module(self, name: str) -> str:
+    def translated_name(self, name: str) -> str:
         """Return a weight's name as in MLPerf and older versions of torchvision, which this project uses."""
         return re.sub(
             r"^(head\.\w+\.conv)\.(\d)\.0\.", lambda found: f"{found[1]}.{2 * int(found[2])}.", pyramid_module(name)
         )
 
-    def our_layout(self, name: str, array: np.ndarray) -> np.ndarray:
+    def translated_layout(self, name: str, array: np.ndarray) -> np.ndarray:
         """Reorder offsets to y first."""
         return with_y_first(array) if name.startswith(_BOX_PREDICTOR) else array
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.nms_configs import NmsConfigs
 from efficientdet.families.retinanet.presets import BACKBONES
+from efficientdet.families.torch_family import TorchHyperparameters
 from object_detection.geometry.anchor_conventions import retinanet_sizes, rounded_levels
 from object_detection.geometry.anchor_grid import AnchorLevel
 from program_support.checked_fields import (
@@ -33,7 +33,7 @@ _RATIOS = Limit(
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetinaNetHyperparameters(Hyperparameters):
+class RetinaNetHyperparameters(TorchHyperparameters):
     """Hyperparameters of RetinaNet with the published defaults."""
 
     # input

@@ -16,4 +16,4 @@ PUBLISHED_FILES = {
 }
 
 # Activations per input pixel of each network with 264 classes (test_memory.py counts them).
-NUMBERS_PER_PIXEL = {"resnet18": 451, "resnet34": 539, "resnet50": 1044, "resnext50_32x4d": 1256}
+ACTIVATIONS_PER_PIXEL = {"resnet18": 451, "resnet34": 539, "resnet50": 1044, "resnext50_32x4d": 1256}

@@ -1,6 +1,5 @@
 """SSD300 (Liu et al. 2016) with ResNet-34, as in the first rounds of MLPerf on COCO."""
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from efficientdet.families.family import Arrays
 from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
-from efficientdet.families.ssd.presets import NUMBERS_PER_PIXEL, PRESETS, PUBLISHED_FILES
+from efficientdet.families.ssd.presets import ACTIVATIONS_PER_PIXEL, PRESETS, PUBLISHED_FILES
 from efficientdet.families.torch_family import TorchFamily
 from efficientdet.run_log.mlperf_log import version_of
 from model.torch_weights import YX_OF_XY
@@ -21,15 +20,9 @@ if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
     from model.dense_detector import DenseDetector
 
-_RULES_OF_RETINANET = (
-    2,
-    0,
-    0,
-)  # of MLPerf (mlcommons/training, single_stage_detector): from here on the id is RetinaNet's
+# First MLPerf rules (mlcommons/training, single_stage_detector) whose id `ssd` is RetinaNet
+_RULES_OF_RETINANET = (2, 0, 0)
 _MLPERF_BACKBONES = {"resnet34": PUBLISHED_FILES["resnet34-2017"].file}
-_PREDICTOR = re.compile(
-    r"(?:conf|loc)/([0-5])/(?:kernel|bias)"
-)  # predictors of classes and of boxes, for each feature map
 # The reference's backbone is two sequences: conv1, bn1, ReLU, pooling and the first two stages; the third stage.
 _BODY_MODULES = {
     "model.layer1.0.": "conv1.",
@@ -40,7 +33,7 @@ _BODY_MODULES = {
 }
 
 
-class SsdFamily(TorchFamily):
+class SsdFamily(TorchFamily[SsdHyperparameters]):
     """The SSD300 model."""
 
     name = "ssd"
@@ -68,9 +61,9 @@ class SsdFamily(TorchFamily):
         """Return the anchors of SSD300, scaled with the input size."""
         return grid_of_levels(ssd300_levels(hparams.input_size))
 
-    def numbers_per_pixel(self, hparams: SsdHyperparameters) -> float:
+    def activations_per_pixel(self, hparams: SsdHyperparameters) -> float:
         """Return the value for the published image size and classes, also for changed hyperparameters."""
-        return NUMBERS_PER_PIXEL[hparams.backbone_name]
+        return ACTIVATIONS_PER_PIXEL[hparams.backbone_name]
 
     def imagenet_backbone(self, hparams: SsdHyperparameters) -> str:
         """Return torchvision's ResNet-34 of 2017, which MLPerf's SSD uses; other backbones as in all families."""
@@ -92,14 +85,14 @@ class SsdFamily(TorchFamily):
             "opt_learning_rate_decay_boundary_epochs": [hparams.first_lr_drop_epoch, hparams.second_lr_drop_epoch],
         }
 
-    def our_module(self, name: str) -> str:
+    def translated_name(self, name: str) -> str:
         """Translate a weight's name of the reference or of torchvision's classifiers."""
         for theirs, ours in _BODY_MODULES.items():
             if name.startswith(theirs):
                 return f"backbone.{ours}{name.removeprefix(theirs)}"
         return f"backbone.{name}" if name.startswith(("conv1.", "bn1.", "layer")) else name
 
-    def our_layout(self, name: str, array: np.ndarray) -> np.ndarray:
+    def translated_layout(self, name: str, array: np.ndarray) -> np.ndarray:
         """Reorder offsets to y first; the reference's layout is [..., 4 x boxes]."""
         if not name.startswith("loc/"):
             return array
@@ -131,7 +124,7 @@ class SsdFamily(TorchFamily):
 
 def _boxes_per_cell(name: str) -> int:
     """Return the number of boxes per cell of the feature map of a predictor's weight."""
-    return SSD300_BOXES_PER_CELL[int(_PREDICTOR.fullmatch(name)[1])]
+    return SSD300_BOXES_PER_CELL[int(name.split("/")[1])]  # such as loc/0/bias
 
 
 FAMILY = SsdFamily()

@@ -3,15 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.nms_configs import NmsConfigs
-from efficientdet.families.ssd.presets import NUMBERS_PER_PIXEL
+from efficientdet.families.ssd.presets import ACTIVATIONS_PER_PIXEL
+from efficientdet.families.torch_family import TorchHyperparameters
 from object_detection.geometry.anchor_conventions import ssd300_counts
 from program_support.checked_fields import Count, NonNegative, Positive, between, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdHyperparameters(Hyperparameters):
+class SsdHyperparameters(TorchHyperparameters):
     """Hyperparameters of SSD300 with the published defaults."""
 
     RATE_PER_64: ClassVar[float] = 2 * 2.5e-3  # 2.5e-3 per 32 images
@@ -26,7 +26,7 @@ class SsdHyperparameters(Hyperparameters):
     saturation: NonNegative = 0.5  # maximum change by color jitter
     hue: Annotated[float, between(0, 0.5)] = 0.05  # maximum change by color jitter, as a fraction of the color circle
     # network
-    backbone_name: Annotated[str, one_of(*NUMBERS_PER_PIXEL)] = "resnet34"
+    backbone_name: Annotated[str, one_of(*ACTIVATIONS_PER_PIXEL)] = "resnet34"
     # losses
     hard_negative_ratio: Positive = 3.0  # negatives per positive
     decayed_weights: Annotated[str, one_of("all", "kernels")] = "all"  # "kernels": without batch norm and biases

@@ -7,4 +7,4 @@ PRESETS = {"ssd300-resnet34": {"backbone_name": "resnet34"}}
 PUBLISHED_FILES = {"resnet34-2017": torchvision_file("resnet34-333f7ec4.pth", 83.26, CLASSIFIER, "top-1 73.3")}
 
 # Activations per input pixel of each network with 80 classes (test_memory.py counts them).
-NUMBERS_PER_PIXEL = {"resnet18": 289, "resnet34": 460, "resnet50": 1224}
+ACTIVATIONS_PER_PIXEL = {"resnet18": 289, "resnet34": 460, "resnet50": 1224}

@@ -13,7 +13,7 @@ from pathlib import Path
 from dataset.class_names import ClassNames
 from dataset.files.bounded_files import read_json
 from dataset.files.csv_files import csv_rows
-from dataset.files.untrusted_values import listed, shown, told_with
+from dataset.files.untrusted_values import error_context, listed, shown
 from program_support.errors import InputError, nearest_name
 
 MLPERF = "mlperf"
@@ -23,7 +23,7 @@ _V6_HEADER = ["LabelName", "DisplayName"]
 
 @dataclass(frozen=True)
 class SelectedClasses:
-    """Selected classes; `category_of` has every label of the class descriptions, None for labels that are not selected."""
+    """Selected classes; `category_of` maps every label of the class descriptions, those not selected to None."""
 
     class_names: ClassNames
     category_of: dict[str, int | None]
@@ -42,25 +42,25 @@ def selected_classes(
     """
     name_of = _read_descriptions(class_descriptions_file)
     if classes == MLPERF:
-        wanted = _read_descriptions(str(MLPERF_FILE))
-        _check_same_labels(wanted, name_of, class_descriptions_file)
+        selected = _read_descriptions(str(MLPERF_FILE))
+        _check_same_labels(selected, name_of, class_descriptions_file)
     else:
-        names = _names_asked_for(classes) if classes else sorted(name_of.values())
-        wanted = _by_name(names, name_of, class_descriptions_file)
-    with told_with(classes and "--classes:"):
+        names = _listed_names(classes) if classes else sorted(name_of.values())
+        selected = _by_name(names, name_of, class_descriptions_file)
+    with error_context(classes and "--classes:"):
         class_names = ClassNames.from_categories(
-            [{"id": number, "name": name} for number, name in enumerate(wanted.values())]
+            [{"id": number, "name": name} for number, name in enumerate(selected.values())]
         )
     category_of: dict[str, int | None] = dict.fromkeys(name_of)
-    category_of |= {label: number for number, label in enumerate(wanted)}
+    category_of |= {label: number for number, label in enumerate(selected)}
     if with_descendants:
         if not hierarchy_file:
             raise InputError("--with_descendants needs --hierarchy_file: bbox_labels_600_hierarchy.json")
-        _add_descendants(category_of, wanted, hierarchy_file)
+        _add_descendants(category_of, selected, hierarchy_file)
     return SelectedClasses(
         class_names,
         category_of,
-        [f"{name_of[label]} is {name}" for label, name in wanted.items() if name_of[label] != name],
+        [f"{name_of[label]} is {name}" for label, name in selected.items() if name_of[label] != name],
     )
 
 
@@ -85,7 +85,7 @@ def _read_descriptions(path: str) -> dict[str, str]:
     return found
 
 
-def _names_asked_for(classes: str) -> list[str]:
+def _listed_names(classes: str) -> list[str]:
     """Return the names in a file or in a comma-separated list."""
     if not os.path.isfile(classes):  # the list may be longer than a path may be
         return [name.strip() for name in classes.split(",") if name.strip()]
@@ -119,20 +119,20 @@ def _by_name(names: list[str], name_of: dict[str, str], path: str) -> dict[str, 
     return {labels[name][0]: name for name in names}
 
 
-def _check_same_labels(wanted: dict[str, str], name_of: dict[str, str], path: str) -> None:
+def _check_same_labels(selected: dict[str, str], name_of: dict[str, str], path: str) -> None:
     """Check that MLPerf's labels exist and that no other label has one of its names; renamed classes are allowed."""
-    for label, name in wanted.items():
+    for label, name in selected.items():
         if label not in name_of:
             raise InputError(
                 f"{path}: lacks {label} ({name}), which --classes={MLPERF} requires; use class-descriptions-boxable.csv"
             )
-    names = {*wanted.values()}
+    names = {*selected.values()}
     for label, name in name_of.items():
-        if name in names and wanted.get(label) != name:
+        if name in names and selected.get(label) != name:
             raise InputError(f"{path}: calls {label} {shown(name)}, which in MLPerf's list is another label")
 
 
-def _add_descendants(category_of: dict[str, int | None], wanted: dict[str, str], path: str) -> None:
+def _add_descendants(category_of: dict[str, int | None], selected: dict[str, str], path: str) -> None:
     """Assign labels that are not selected to the category of their nearest selected ancestor.
 
     Only kinds count, not parts: a door handle is not a door.
@@ -142,17 +142,17 @@ def _add_descendants(category_of: dict[str, int | None], wanted: dict[str, str],
         above.setdefault(child, set()).add(parent)
     for label in [label for label, category in category_of.items() if category is None]:
         row, seen = {label}, {label}
-        while row and not row & wanted.keys():
+        while row and not row & selected.keys():
             row = {parent for child in row for parent in above.get(child, ())} - seen
             seen |= row
-        nearest = sorted(wanted[parent] for parent in row & wanted.keys())
+        nearest = sorted(selected[parent] for parent in row & selected.keys())
         if len(nearest) > 1:
             raise InputError(
                 f"{path}: {label} is a descendant of {listed(nearest)}: with --with_descendants add it to "
                 "--classes, or select only one of them"
             )
         if nearest:
-            category_of[label] = next(category_of[parent] for parent in row & wanted.keys())
+            category_of[label] = next(category_of[parent] for parent in row & selected.keys())
 
 
 def _kinds(top: object, path: str) -> Iterator[tuple[str, str]]:

@@ -19,8 +19,8 @@ from program_support.progress import Progress
 SITE = "https://open-images-dataset.s3.amazonaws.com"  # the bucket in the documentation of the data set
 _CONTINUE = "run this again to resume"
 _TRIES, _FIRST_PAUSE_SECONDS, _TIMEOUT_SECONDS = 5, 0.5, 60.0
-_NOT_THERE = (403, 404, 410)  # S3 returns 403 for a missing object if listing is not permitted
-_PASSING = (408, 425, 429, 500, 502, 503, 504)
+_MISSING = (403, 404, 410)  # S3 returns 403 for a missing object if listing is not permitted
+_TEMPORARY_ERRORS = (408, 425, 429, 500, 502, 503, 504)
 _JPEG_START = b"\xff\xd8"
 
 
@@ -35,7 +35,7 @@ def download_images(
     missing: list[str] = []
     running: deque[tuple[str, Future]] = deque()
 
-    def settle() -> None:
+    def collect_oldest() -> None:
         name, future = running.popleft()
         if not future.result():
             missing.append(name)
@@ -45,14 +45,14 @@ def download_images(
     with (
         unfinished_folder(folder / "images") as parts,
         _threads(connections) as pool,
-        Progress("download", total=total, noun="image", patient=True) as progress,
+        Progress("download", total=total, noun="image", slow_start=True) as progress,
     ):
         for name in names:
-            running.append((name, pool.submit(_bring, f"{site}/{name}", folder / name, parts)))
+            running.append((name, pool.submit(_download, f"{site}/{name}", folder / name, parts)))
             if len(running) >= 4 * connections:  # submit only a few in advance: there may be millions
-                settle()
+                collect_oldest()
         while running:
-            settle()
+            collect_oldest()
     return missing
 
 
@@ -66,7 +66,7 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _bring(url: str, path: Path, parts: Path) -> bool:
+def _download(url: str, path: Path, parts: Path) -> bool:
     """Download one image unless it exists; return False if the server does not have it."""
     with contextlib.suppress(OSError):
         if path.stat().st_size:
@@ -92,10 +92,10 @@ def _content(url: str) -> bytes | None:
                 return answer.read()
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code in _NOT_THERE:
+            if error.code in _MISSING:
                 return None
             reason = f"the server returned {error.code} ({error.reason})"
-            if error.code not in _PASSING:
+            if error.code not in _TEMPORARY_ERRORS:
                 break
         except (
             OSError,
@@ -111,6 +111,7 @@ def _check_missing(missing: list[str], total: int, *, site: str, max_bad_fractio
     if len(missing) > max_bad_fraction * total:
         fraction = allowing_fraction(len(missing), total)
         raise InputError(
-            f"{site}: the server returned 404, 410 or 403 for {len(missing)} of {total} images, such as {missing[0]}; expected "
-            f"at most {max_bad_fraction:.2%}; to accept this, set --max_bad_fraction={fraction} or more; {_CONTINUE}"
+            f"{site}: the server returned 404, 410 or 403 for {len(missing)} of {total} images, such as {missing[0]}; "
+            f"expected at most {max_bad_fraction:.2%}; to accept this, set --max_bad_fraction={fraction} or more; "
+            f"{_CONTINUE}"
         )

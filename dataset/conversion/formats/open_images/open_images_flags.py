@@ -45,7 +45,7 @@ def read_choice(index_folder: Path, *, image_ids_file: str = "") -> AnnotatedDat
     for name in ("object_annotations_file", "class_descriptions_file"):
         if not values[name].value:
             raise InputError(f"--{name} is required")
-    with recognized(values.object_annotations_file, wanted=FileKind.OPEN_IMAGES):
+    with recognized(values.object_annotations_file, expected=FileKind.OPEN_IMAGES):
         return read_open_images(
             object_annotations_file=values.object_annotations_file,
             class_descriptions_file=values.class_descriptions_file,

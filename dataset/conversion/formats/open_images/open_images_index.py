@@ -25,7 +25,8 @@ class BoxIndex:
     """Images, numbered from 1 in the order of their names, and their boxes; pickled as a path."""
 
     def __init__(self, path: Path):
-        self._path, self._connection = path, None
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
 
     def __reduce__(self):
         return BoxIndex, (self._path,)

@@ -14,7 +14,7 @@ from dataset.conversion.formats.open_images.open_images_index import BoxIndex, I
 from dataset.conversion.formats.open_images.open_images_rows import boxes_in
 from dataset.files.csv_files import csv_rows
 from dataset.files.untrusted_values import listed
-from program_support.deferred_signals import PutOffSignals
+from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 from program_support.progress import Progress
 
@@ -40,7 +40,7 @@ def read_open_images(
     long as the data set is used. Image ids count from 1. Raises InputError, with file, line and value, for invalid
     files and if the number of images differs from `expect`, a key of `EXPECTED_IMAGES`; Interrupted for a signal.
     """
-    wanted = selected_classes(
+    selected = selected_classes(
         classes,
         class_descriptions_file=class_descriptions_file,
         hierarchy_file=hierarchy_file,
@@ -50,7 +50,7 @@ def read_open_images(
     tally: Counter[str] = Counter()
     hasher = hashlib.sha256(
         json.dumps(
-            [wanted.class_names.to_categories(), sorted(wanted.category_of.items()), chosen and sorted(chosen)]
+            [selected.class_names.to_categories(), sorted(selected.category_of.items()), chosen and sorted(chosen)]
         ).encode()
     )
     with _reading_progress(object_annotations_file) as line_read:
@@ -62,7 +62,7 @@ def read_open_images(
         rows = csv_rows(object_annotations_file, taken=taken)
         index, repeated = BoxIndex.build(
             index_folder / "boxes",
-            boxes_in(rows, object_annotations_file, category_of=wanted.category_of, chosen=chosen, tally=tally),
+            boxes_in(rows, object_annotations_file, category_of=selected.category_of, chosen=chosen, tally=tally),
         )
     images = IndexedImages(index, range(1, index.count_images() + 1))
     if not images:
@@ -72,24 +72,17 @@ def read_open_images(
         )
     if expect and len(images) != EXPECTED_IMAGES[expect]:
         raise InputError(
-            f"{object_annotations_file}: {len(images)} images have a box of the {len(wanted.class_names)} classes"
+            f"{object_annotations_file}: {len(images)} images have a box of the {len(selected.class_names)} classes"
             f"; expected {EXPECTED_IMAGES[expect]} by --expect={expect}: another split or version, or truncated"
         )
     noted = [Finding(kind="box", file=object_annotations_file, reason=reason) for reason in _odd_rows(repeated, tally)]
-    noted += _odd_classes(wanted, class_descriptions_file)
-    if chosen is not None and len(images) < len(chosen):
-        noted.append(
-            Finding(
-                kind="image",
-                file=image_ids_file,
-                reason=f"{len(chosen) - len(images)} of {len(chosen)} images "
-                "have no boxes of the selected classes and are not converted",
-            )
-        )
+    noted += _odd_classes(selected, class_descriptions_file)
+    if chosen is not None:
+        noted += _images_without_boxes(len(chosen) - len(images), len(chosen), image_ids_file)
     return AnnotatedDataSet(
         source=object_annotations_file,
         images=images,
-        class_names=wanted.class_names,
+        class_names=selected.class_names,
         fingerprint=hasher.hexdigest(),
         listed_boxes=index.count_boxes(),
         noted=noted,
@@ -100,7 +93,10 @@ def read_open_images(
 def _reading_progress(path: str) -> Iterator[Callable[[bytes], None]]:
     """Show the progress of reading a file, whose lines are passed to the yielded function; may be interrupted."""
     size = os.stat(path).st_size if os.path.exists(path) else 0
-    with Progress("read", total=-(-size // _MIB), noun="MiB", patient=True) as progress, PutOffSignals() as signals:
+    with (
+        Progress("read", total=-(-size // _MIB), noun="MiB", slow_start=True) as progress,
+        DeferredSignals() as signals,
+    ):
         rest = 0
 
         def line_read(line: bytes) -> None:
@@ -135,8 +131,15 @@ def _odd_rows(repeated: int, tally: Counter[str]) -> Iterator[str]:
         yield f"{tally['none']} rows have Confidence 0 (object absent): ignored"
 
 
-def _odd_classes(wanted: SelectedClasses, path: str) -> list[Finding]:
-    if not wanted.renamed:
+def _images_without_boxes(count: int, listed_images: int, path: str) -> list[Finding]:
+    if not count:
         return []
-    reason = f"class names differ from the list for the same labels: {listed(wanted.renamed)}"
+    reason = f"{count} of {listed_images} images have no boxes of the selected classes and are not converted"
+    return [Finding(kind="image", file=path, reason=reason)]
+
+
+def _odd_classes(selected: SelectedClasses, path: str) -> list[Finding]:
+    if not selected.renamed:
+        return []
+    reason = f"class names differ from the list for the same labels: {listed(selected.renamed)}"
     return [Finding(kind="class", file=path, reason=reason)]

@@ -57,19 +57,19 @@ def boxes_in(
             crowd = _CROWD[group]
         except (ValueError, KeyError):
             left = right = top = bottom = math.nan
-        in_reach = (
+        in_reach = (  # false for NaN
             LEAST_SHARE <= left <= MOST_SHARE
             and LEAST_SHARE <= right <= MOST_SHARE
             and LEAST_SHARE <= top <= MOST_SHARE
             and LEAST_SHARE <= bottom <= MOST_SHARE
-        )  # false for NaN
+        )
         if not in_reach or not _PLAIN_NAME.fullmatch(image):
-            raise InputError(f"{path}: line {line} {_what_is_wrong(image, sides, group)}")
+            raise InputError(f"{path}: line {line} {_row_error(image, sides, group)}")
         yield image, category, left, right, top, bottom, crowd, line
 
 
 def _column_picker(header: Sequence[str], path: str) -> tuple[Callable[[list[str]], tuple[str, ...]], bool]:
-    """Return a function that extracts the required fields of a row, Confidence last, and whether there is a Confidence."""
+    """Return a function that selects the required fields of a row, Confidence last, and whether Confidence exists."""
     names = [name.strip() for name in header]
     missing = [name for name in _COLUMNS if names.count(name) != 1]
     if missing:
@@ -95,7 +95,7 @@ def _holds(confidence: str, tally: Counter[str], *, where: str) -> bool:
     return value > 0
 
 
-def _what_is_wrong(image: str, sides: Sequence[str], group: str) -> str:
+def _row_error(image: str, sides: Sequence[str], group: str) -> str:
     """Return the error of an invalid row."""
     for name, text in zip(_COLUMNS[2:], sides, strict=False):
         try:

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from dataset.conversion.annotations import (
@@ -19,11 +20,11 @@ from dataset.conversion.annotations import (
     Finding,
     box_around,
 )
-from dataset.conversion.folder_files import FolderFiles, ImageFolder, agreeing_best
+from dataset.conversion.folder_files import FolderFiles, ImageFolder, best_path_matches
 from dataset.conversion.formats.yolo.yolo_layout import YoloLayout, text_of, yolo_layout
 from dataset.conversion.named_splits import split_of_folders
 from dataset.files.file_kinds import FileKind, kind_of_file
-from dataset.files.untrusted_values import listed, number_in_text, shown, told_with
+from dataset.files.untrusted_values import error_context, listed, number_in_text, shown
 from program_support.errors import InputError
 
 _CLASS_NUMBER = re.compile(r"(\d{1,8})(\.0*)?", re.ASCII)  # some tools write every number as a float
@@ -43,15 +44,16 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
         split: _read_part(split, layout, images=images, labels=labels, label_of=label_of, with_masks=with_masks)
         for split in layout.images
     }
+    missing: dict[str | None, list[AnnotatedImage]] = {split: [] for split in parts}
     for label in _labels_without_image(labels, taken={*label_of.values()}, images=images):
         split = next(iter(parts)) if len(parts) == 1 else split_of_folders(label)
-        part, missing = parts.get(split), str(PurePosixPath(label).with_suffix(".jpg"))
-        if part is None:  # with several splits, its split is unknown
-            next(iter(parts.values())).noted.append(
-                Finding(kind="image", file=label, reason="a label file without an image")
-            )
-        else:
-            part.images.append(AnnotatedImage(image_id=0, file_name=missing, size=None))
+        if split in missing:
+            name = str(PurePosixPath(label).with_suffix(".jpg"))
+            missing[split].append(AnnotatedImage(image_id=0, file_name=name, size=None))
+        else:  # with several splits, its split is unknown
+            note = Finding(kind="image", file=label, reason="a label file without an image")
+            next(iter(parts.values())).noted.append(note)
+    parts = {split: replace(part, images=[*part.images, *missing[split]]) for split, part in parts.items()}
     if not any(part.listed_boxes for part in parts.values()):
         raise InputError(
             f"{annotations}: {len(label_of)} label files were found for the {len(images.names)} images of "
@@ -116,7 +118,7 @@ def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> di
             claims[label].append(name)
     found: dict[str, str] = {}
     for label, claimants in claims.items():
-        best = agreeing_best(label, [_label_name(name, images) for name in claimants])
+        best = best_path_matches(label, [_label_name(name, images) for name in claimants])
         owners = [name for name in claimants if _label_name(name, images) in best]
         if len(owners) > 1:
             raise InputError(
@@ -157,7 +159,7 @@ def _objects(
 ) -> Iterator[AnnotatedObject]:
     for number, line in enumerate(text.splitlines(), start=1):
         if fields := line.split():
-            with told_with(f"{path}: line {number}"):
+            with error_context(f"{path}: line {number}"):
                 yield _object(fields, known=known, has_keypoints=has_keypoints, with_masks=with_masks)
 
 

@@ -13,7 +13,7 @@ from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.named_splits import split_of_folders
 from dataset.files.bounded_files import read_regular_file
 from dataset.files.file_kinds import FileKind, kind_of_file
-from dataset.files.untrusted_values import LARGEST_ID, listed, shown, told_with
+from dataset.files.untrusted_values import LARGEST_ID, error_context, listed, shown
 from dataset.files.yaml_files import read_yaml
 from program_support.errors import InputError
 
@@ -23,7 +23,7 @@ _SPLIT_KEYS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 
 @dataclass(frozen=True, kw_only=True)
 class YoloLayout:
-    """Class names and images; `images` are those of each split ("" if there are no splits), relative to the image folder."""
+    """Class names, and the images of each split ("" if there are no splits) relative to the image folder."""
 
     source: str  # the file that names the classes
     content: bytes  # of all files that define the layout
@@ -60,11 +60,11 @@ class _LayoutReader:
     def layout(self) -> YoloLayout:
         settings = self._settings()
         source, names = self._class_names(settings)
-        splits = {}
+        splits: dict[str, list[str]] = {}
         for key, split in _SPLIT_KEYS.items():
             if settings.get(key) not in (None, "", []):
                 splits[split] = [*splits.get(split, []), *self._images_of(key, settings[key])]
-        splits = {split: sorted({*names}) for split, names in splits.items() if names}
+        splits = {split: sorted({*found}) for split, found in splits.items() if found}
         if settings and not splits and any(key in settings for key in _SPLIT_KEYS):
             raise InputError(
                 f"{self._data_file}: none of the images that it names is in {self._images.folder}; expected "
@@ -113,15 +113,14 @@ class _LayoutReader:
 
     def _class_names(self, settings: dict[str, Any]) -> tuple[str, ClassNames]:
         names = settings.get("names")
+        path = self._data_file
         if names is None or isinstance(names, str):
             path = self._name_file(names)
             text, content = text_of(path)
             self._read.append(content)
             names = [line.strip() for line in text.rstrip().splitlines()]
-        else:
-            path = self._data_file
         pairs = enumerate(names) if isinstance(names, list) else names.items() if isinstance(names, dict) else ()
-        with told_with(f"{path}: names"):
+        with error_context(f"{path}: names"):
             numbered = [{"id": int(key) if _is_number(key) else key, "name": name} for key, name in pairs]
             if not numbered:
                 raise InputError(f"is {shown(names)}, expected a list of class names")
@@ -181,9 +180,9 @@ class _LayoutReader:
         folder = self._images.folder.resolve()
         for tail in tails:
             for base in (self._root, folder, folder.parent):
-                place = base.resolve().joinpath(*tail)
-                if place.is_dir():
-                    yield from (name for name in self._images.names if (folder / name).is_relative_to(place))
+                listed_folder = base.resolve().joinpath(*tail)
+                if listed_folder.is_dir():
+                    yield from (name for name in self._images.names if (folder / name).is_relative_to(listed_folder))
                     return
 
     def _by_folder(self) -> dict[str, list[str]]:

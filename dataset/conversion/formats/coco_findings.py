@@ -1,0 +1,46 @@
+"""Notes on COCO annotation files: entries that can be converted but are unusual."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from dataset.conversion.annotations import AnnotatedImage, Finding
+
+
+def odd_images(images: list[AnnotatedImage]) -> Iterator[Finding]:
+    """Yield notes on images that share a file, and on images without a size."""
+    times = Counter(image.file_name for image in images)
+    for image in images:
+        if times[image.file_name] > 1:
+            yield Finding(
+                kind="image",
+                file=image.file_name,
+                image_id=image.image_id,
+                reason=f"{times[image.file_name]} image ids share this file",
+            )
+        if image.size is None:
+            yield Finding(
+                kind="image",
+                file=image.file_name,
+                image_id=image.image_id,
+                reason="the annotation file has no size: taken from the image",
+            )
+
+
+def odd_annotation_ids(annotations: list[dict], path: str) -> Iterator[Finding]:
+    """Yield notes on ids that are harmless in records but lead to wrong results in pycocotools."""
+    times = Counter(entry["id"] for entry in annotations if entry.get("id") is not None)
+    for annotation_id, count in times.items():
+        if count > 1:
+            yield Finding(
+                kind="box",
+                file=path,
+                annotation_id=int(annotation_id),
+                reason=f"{count} annotations share this id: pycocotools would confuse them",
+            )
+    if 0 in times:
+        yield Finding(
+            kind="box",
+            file=path,
+            annotation_id=0,
+            reason="annotation id 0: pycocotools counts a match with it as a miss",
+        )
