@@ -29,10 +29,10 @@ def publish(staged: Path, target: Path, description: Description) -> None:
 
     Concurrent readers, and readers after a kill at any point, find either the old bundle or the new one.
     """
-    before, digest = said_of(target), bundle_digest(staged)
+    before, digest = said_of(target), _digest_of_written(staged)
     if _data_file_count(target) == 1:
         bridge = _as_two_data_files(staged)
-        write_description(target, description, bundles=[bundle_digest(bridge), digest], replaces=before)
+        write_description(target, description, bundles=[_digest_of_written(bridge), digest], replaces=before)
         _exchange(bridge, target)
     else:
         write_description(target, description, bundles=[digest], replaces=before)
@@ -64,6 +64,12 @@ def remove_bundle(prefix: Path) -> None:
     for file in _data_files_of(prefix):
         file.unlink()
     Path(f"{prefix}{DESCRIPTION_SUFFIX}").unlink(missing_ok=True)
+
+
+def _digest_of_written(prefix: Path) -> str:
+    digest = bundle_digest(prefix)
+    assert digest is not None  # this process has just written the index
+    return digest
 
 
 def _exchange(staged: Path, target: Path) -> None:

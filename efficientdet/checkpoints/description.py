@@ -8,9 +8,9 @@ switches arrays and description at the same time.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, get_origin, get_type_hints
 
 from efficientdet.families.removed_hyperparameters import with_current_names
 from program_support.atomic_files import write_text
@@ -105,6 +105,7 @@ def store_thresholds(prefix: str | Path, thresholds: Mapping[str, Any]) -> None:
             f"{prefix}: has no {DESCRIPTION_SUFFIX} file for score thresholds, unlike checkpoints of this "
             "project; export.py --val_file_pattern=GLOB stores them in the exported files"
         )
+    assert digest is not None  # the caller has found the checkpoint by its index
     try:
         write_description(prefix, replace(description, score_thresholds=dict(thresholds)), bundles=[digest])
     except OSError as error:
@@ -139,10 +140,10 @@ def description_of(content: Mapping) -> Description:
     """Return the description from its JSON. Raise TypeError or AttributeError for missing or invalid values."""
     known = {key: value for key, value in content.items() if key not in ("bundles", "replaces", "checksum")}
     description = Description(**known)
-    for item in fields(Description):
-        value, wanted = getattr(description, item.name), get_origin(item.type) or item.type
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise TypeError(f"{item.name} is {value!r}; expected {wanted.__name__}")
+    for name, hint in get_type_hints(Description).items():
+        value, expected = getattr(description, name), get_origin(hint) or hint
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}; expected {expected.__name__}")
     for category in description.categories:
         if not isinstance(category, dict) or not isinstance(category.get("id"), int) or "name" not in category:
             raise TypeError(f"a category is {category!r}; expected an id and a name")

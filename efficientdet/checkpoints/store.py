@@ -160,12 +160,13 @@ def _lineage_of(start: _Saved | None, saved: list[_Saved]) -> Iterator[_Saved]:
     current = start
     while current:
         yield current
-        if not current.save_number:
+        description = current.description
+        if description is None or not description.save_number:
             yield from saved[saved.index(current) + 1 :] if current in saved else ()
             return
-        before = by_name.get(current.description.continues)
+        before = by_name.get(description.continues)
         # A higher number: another training has overwritten that checkpoint.
-        current = before if before and before.save_number < current.save_number else None
+        current = before if before and before.save_number < description.save_number else None
 
 
 def _read_each(found: Iterable[Path]) -> Iterator[Source | InputError]:

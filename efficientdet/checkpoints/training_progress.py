@@ -1,7 +1,8 @@
 """Progress of a training: the part of a checkpoint's description that is read on resuming."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import get_type_hints
 
 from program_support.errors import InputError
 
@@ -29,7 +30,7 @@ class TrainingProgress:
     @classmethod
     def from_json(cls, content: Mapping, *, where: str) -> "TrainingProgress":
         """Return the progress from a checkpoint's description. Raise InputError, naming `where`, for invalid values."""
-        kinds = {item.name: item.type for item in fields(cls)}
+        kinds = get_type_hints(cls)
         for name, value in content.items():
             kind = kinds.get(name)
             fits = kind is not None and isinstance(value, (int, float) if kind is float else kind)

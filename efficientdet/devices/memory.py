@@ -65,8 +65,8 @@ def available_memory(*, on_device: bool, local_ranks: int) -> Memory | None:
     if not on_device:
         total = total_host_memory() / local_ranks
         return Memory(_SHARE_OF_HOST * total, total, "for this process on a CPU")
-    total = total_device_memory()
-    return Memory(_SHARE_OF_DEVICE * total, total, "on the accelerator") if total else None
+    device_total = total_device_memory()
+    return Memory(_SHARE_OF_DEVICE * device_total, device_total, "on the accelerator") if device_total else None
 
 
 def bytes_per_image(hparams: Hyperparameters, precision: str, *, share: float = _OF_TRAINING) -> float:
@@ -95,6 +95,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def out_of_memory(config: TrainingConfig, runtime: Runtime, *, local_ranks: int) -> InputError:
     """Return the error for a training that ran out of memory, with the largest batch size that should fit."""
+    assert config.batch_size is not None  # set by `with_batch_sizes`
     height, width = config.hparams.input_size
     memory = available_memory(on_device=accelerator_count() > 0, local_ranks=local_ranks)
     usable = peak_device_memory() or (

@@ -79,7 +79,7 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
         world=world,
         masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels,
     )
-    if not world.is_first:
+    if evaluator is None:  # the first process has the evaluator
         return None
     if config.testdev_dir:
         with telling_write_errors(path := Path(config.testdev_dir, TESTDEV_FILE_NAME)):
@@ -92,6 +92,7 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
             write_measures(config.output_json, measures)
     if config.report:
         _write_report(
+            config.report,
             config,
             restored,
             measures,
@@ -111,12 +112,14 @@ def _tell_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:
     by_class = f", {min(classes):g} to {max(classes):g} by class" if classes else ""
     stored = ""
     if config.store_thresholds:
+        assert config.model.ckpt_path is not None  # an evaluation requires --ckpt
         store_thresholds(config.model.ckpt_path, measures.score_thresholds)
         stored = f"; stored in {config.model.ckpt_path}{DESCRIPTION_SUFFIX}"
     print(f"\nscore threshold of the best F1: {overall:g}{by_class}{stored}")
 
 
 def _write_report(
+    folder: str,
     config: EvaluationConfig,
     restored: Restored,
     measures: CocoMeasures,
@@ -145,12 +148,12 @@ def _write_report(
         "runtime": config.model.runtime,
     }
     write_evaluation_report(
-        config.report,
+        folder,
         EvaluationReport(
             title=f"Evaluation of {hparams.name}", measures=measures, analysis=analysis, pictures=pictures, facts=facts
         ),
     )
-    print(f"report: {Path(config.report) / 'report.html'}")
+    print(f"report: {Path(folder) / 'report.html'}")
 
 
 def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: str | None) -> CocoEvaluator:

@@ -129,7 +129,7 @@ def _costs(analysis: ErrorAnalysis) -> str:
         "without a score threshold."
     )
     if most > 0:
-        lead = f"The error type that costs the most AP: {max(known, key=known.get)}. {lead}"
+        lead = f"The error type that costs the most AP: {max(known, key=known.__getitem__)}. {lead}"
     order = _by_ap(analysis)
     highest = max((np.nanmax(np.append(cost.class_ap, 0.0)) for cost in costs.values()), default=0.0) or 1.0
     by_class = table(
@@ -269,8 +269,8 @@ def _confusion(analysis: ErrorAnalysis) -> str:
     )
     if len(chosen) <= background:
         lead += f" Shown are the {_MOST_CLASSES} classes with the most errors; report.json has all."
-    pairs = np.argsort(-among, axis=None, kind="stable")[:_MOST_CONFUSIONS]
-    pairs = [(*np.unravel_index(pair, among.shape), among.flat[pair]) for pair in pairs]
+    most_frequent = np.argsort(-among, axis=None, kind="stable")[:_MOST_CONFUSIONS]
+    pairs = [(*np.unravel_index(pair, among.shape), among.flat[pair]) for pair in most_frequent]
     confused = [(names[i], names[j], int(count), f"{shares[i, j]:.1%}") for i, j, count in pairs if count]
     matrix = table(("", *(labels[j] for j in chosen)), rows, label="Confusion matrix", upright=True)
     columns = ("Ground truth", "Predicted", "Count", "Share of the ground-truth objects")

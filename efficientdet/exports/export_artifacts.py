@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import onnx
@@ -119,7 +119,8 @@ def _calibration(config: ExportConfig) -> CalibrationImages:
 
 
 def _write(restored: Restored, name: str, path: Path, *, calibration: CalibrationImages) -> None:
-    detector, stated = restored.detector, {"description": restored.description, "resize": restored.resize}
+    detector = restored.detector
+    stated: dict[str, Any] = {"description": restored.description, "resize": restored.resize}
     if name == "savedmodel":
         export_saved_model(detector, str(path), **stated)
     elif name == "onnx-int8":
@@ -221,7 +222,7 @@ def _detection(restored: Restored, name: str, path: Path) -> Detect | None:
     return detect_with_checkpoint(restored, batch_size=1, compiled=False, network=network).detect
 
 
-def _in_batches(detect: Detect, images: Sequence[np.ndarray], size: int) -> list:
+def _in_batches(detect: Detect, images: list[np.ndarray], size: int) -> list:
     return [rows for first in range(0, len(images), size) for rows in detect(images[first : first + size])]
 
 

@@ -58,7 +58,7 @@ def summary(restored: Restored) -> dict[str, str]:
     height, width = restored.detector.image_size
     anchors = {"anchors": f"{len(restored.detector.anchors):,}"} if restored.detector.anchors is not None else {}
     return {
-        "model": restored.hparams.name,
+        "model": str(restored.hparams.name),
         "input": f"{height} x {width} pixels (height x width)",
         "classes": str(len(restored.class_names)),
         "parameters": f"{parts.total():,}",
@@ -116,7 +116,7 @@ def export_network(config: ModelConfig, path: str) -> None:
     print(f"wrote {path}")
     height, width = detector.image_size
     images = np.random.default_rng(0).integers(0, 256, (1, height, width, 3), np.uint8)
-    sizes = np.int32([[height, width * 3 // 4]])
+    sizes = np.array([[height, width * 3 // 4]], np.int32)
     [found] = ExportedNetwork(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes, copied)
     outputs = keras.tree.flatten(detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes))))
     wanted = [

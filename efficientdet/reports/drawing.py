@@ -165,6 +165,7 @@ def _draw_boxes(canvas: Image.Image, labels: Sequence[_Label], *, side: int) -> 
 
 def _draw_labels(canvas: Image.Image, labels: Sequence[_Label], *, side: int) -> None:
     font = ImageFont.load_default(max(_SMALLEST_FONT, round(side * _FONT_FRACTION)))
+    assert isinstance(font, ImageFont.FreeTypeFont)  # with a size there is no other default font
     ascent, descent = font.getmetrics()
     margin = max(1, font.size // 6)
     height = ascent + descent + margin

@@ -118,8 +118,10 @@ class Journal:
         """Close all files; a second call does nothing."""
         if self._log:
             self._log.close()
-        for log in (*self._loggers, *self._listeners):
-            log.close()
+        for logger in self._loggers:
+            logger.close()
+        for listener in self._listeners:
+            listener.close()
 
     def event(self, name: str, **facts: Any) -> None:
         """Pass an event of the run to the listeners, such as "epoch_finished" with the facts epoch and images_per_second."""
@@ -236,7 +238,7 @@ def read_curves(path: str | Path) -> dict[str, list[tuple[int, float]]]:
 def read_intervals(path: str | Path) -> list[Interval]:
     """Return the intervals of a log in order."""
     return [
-        Interval(*data["steps"], data["images"], data["seconds"], data["input_seconds"])
+        Interval(data["steps"][0], data["steps"][1], data["images"], data["seconds"], data["input_seconds"])
         for entry in read_log(path)
         if entry.get("step") == INTERVAL_STEP and "images" in (data := entry["data"])
     ]

@@ -75,7 +75,9 @@ def _open(name: str, folder: Path, settings: Mapping[str, Any], project: str) ->
     try:
         if name == "json":
             return JsonLines(folder)
-        return {"wandb": WeightsAndBiases, "mlflow": Mlflow}[name](folder, settings, project)
+        if name == "wandb":
+            return WeightsAndBiases(folder, settings, project)
+        return Mlflow(folder, settings, project)
     except ImportError as error:
         raise InputError(
             f"--loggers={name}: {error.name or error} is not installed: pip install -e '.[{name}]'"

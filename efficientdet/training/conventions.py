@@ -68,7 +68,7 @@ def _resumed(config: TrainingConfig) -> tuple[str, dict[str, Any]] | None:
     if config.benchmark or config.resume == "never":
         return None
     if config.resume != "auto":
-        found = [checkpoint_prefix(config.resume)]
+        found = [Path(checkpoint_prefix(config.resume))]
     else:
         found = sorted(prefixes(Path(config.model_dir), "ckpt-*"), key=writing_order, reverse=True)
     for prefix in map(str, found):

@@ -68,7 +68,7 @@ class EpochSteps:
         return loss
 
     def _train(self, bar: Progress) -> float:
-        run, watch, sums = self._run, self._run.stopwatch, Counter()
+        run, watch, sums = self._run, self._run.stopwatch, Counter[str]()
         first, end = run.state.step, (run.epoch + 1) * run.steps_per_epoch
         logged, logged_at, waited = first, watch.lap(), watch.total("input")
         for facts, report in self._reports(end):
@@ -101,7 +101,7 @@ class EpochSteps:
         The report of a step is read while the next one runs. All of them are read before the state is saved, the epoch
         ends or the training stops, because these need a state that is known to be finite.
         """
-        run, state, pending = self._run, self._run.state, deque()
+        run, state, pending = self._run, self._run.state, deque[Started]()
         while state.step < end:
             compiles = state.step <= run.first_step + self._reports_behind
             factor = _COMPILATION_FACTOR if compiles else 1.0
@@ -124,6 +124,7 @@ class EpochSteps:
     def _start_step(self, pending: deque[Started]) -> Started:
         """Take the next batch and start its step, which on an accelerator may still run when this returns."""
         run, state = self._run, self._run.state
+        assert self._batches is not None  # opened by `__call__`
         try:
             with run.stopwatch.measuring("input"):
                 batch = next(self._batches)

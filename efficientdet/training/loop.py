@@ -104,13 +104,9 @@ class Training:
 
     def __init__(self, run: Run, saver: Saver, reporter: Reporter, stop_request: StopRequest):
         config, state, compiled = run.config, run.state, run.runtime.use_xla
-        self._run, self._config, self._saver, self._reporter, self._stop_request = (
-            run,
-            config,
-            saver,
-            reporter,
-            stop_request,
-        )
+        assert config.eval_batch_size is not None  # set by `with_batch_sizes`
+        self._run, self._config, self._saver = run, config, saver
+        self._reporter, self._stop_request = reporter, stop_request
         step = build_train_step(
             state.detector,
             state.optimizer,
@@ -121,7 +117,8 @@ class Training:
             seed=config.seed,
         )
         self._epoch_steps = EpochSteps(run, step, saver=saver, stop_request=stop_request)
-        self._calibration, self._calibrated_version = Calibration(state.detector, use_xla=compiled), None
+        self._calibration = Calibration(state.detector, use_xla=compiled)
+        self._calibrated_version: tuple[int, int] | None = None
         self._evaluator = Evaluator(
             config,
             state,

@@ -185,7 +185,7 @@ def global_norm(gradients: Sequence[Tensor]) -> Tensor:
     return ops.sqrt(ops.sum(_squared_norms(gradients)))
 
 
-def _variable(value: np.ndarray, name: str) -> keras.Variable:
+def _variable(value: np.ndarray | np.generic, name: str) -> keras.Variable:
     return keras.Variable(value, trainable=False, dtype=value.dtype.name, name=name)
 
 

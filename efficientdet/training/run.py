@@ -74,6 +74,7 @@ class Run:
             say=journal.say,
             category_ids=config.class_names.category_ids,
         )
+        assert config.batch_size is not None  # set by `with_batch_sizes`
         global_batch_size = config.batch_size * config.accumulate_steps * world.size
         factors = _repeat_factors(config, index, say=journal.say)
         examples = config.num_examples_per_epoch or (len(index) if factors is None else epoch_length(factors))
@@ -182,7 +183,7 @@ class Run:
 
     def batches(self) -> Iterator[Batch]:
         """Return the batches of this rank from the next image on."""
-        inputs = self.input_config(self.config.batch_size * self.config.accumulate_steps)
+        inputs = self.input_config(self.global_batch_size // self.world.size)
         return device_prefetch(
             iter(
                 self.training_data(

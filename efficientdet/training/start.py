@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import TypeGuard
 
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_what_fits, read_source
 from efficientdet.checkpoints.store import CheckpointStore, read_checkpoint
@@ -56,9 +57,9 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, say: 
     return TrainingState(detector, optimizer, average, world=world)
 
 
-def is_checkpoint(backbone_init: str | None) -> bool:
-    """Whether --backbone_init names a checkpoint, not ImageNet weights or a file of keras.applications."""
-    return bool(backbone_init) and backbone_init != PRETRAINED_BACKBONE and not backbone_init.endswith(".h5")
+def is_checkpoint(backbone_init: str | None) -> TypeGuard[str]:
+    """Return whether --backbone_init names a checkpoint, not ImageNet weights or a file of keras.applications."""
+    return bool(backbone_init and backbone_init != PRETRAINED_BACKBONE and not backbone_init.endswith(".h5"))
 
 
 def resume(
@@ -104,6 +105,7 @@ def restore_checkpoint(
 
     Raises InputError if it belongs to another training.
     """
+    assert source.description is not None  # as in every training checkpoint, see `read_checkpoint`
     if source.class_names != config.class_names:
         raise InputError(f"{source.prefix}: written for other classes; use another --model_dir or remove it")
     state.restore(source.arrays, source.description.run, prefix=source.prefix)

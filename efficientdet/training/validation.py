@@ -92,7 +92,7 @@ class Evaluator:
 
         They are normalized as if all images were one batch, whatever the batch size.
         """
-        detector, sums, counts = self._state.detector, Counter(), Counter()
+        detector, sums, counts = self._state.detector, Counter[str](), Counter[str]()
         batches = evaluation_dataset(self.index, self._inputs, samples=self._config.eval_samples)
         with self._state.averaged_weights():
             for batch, row_valid in self._stop_request.watched(batches):
