@@ -92,9 +92,8 @@ def _data_file_count(prefix: Path) -> int:
     except FileNotFoundError:
         return 0
     # The table's first entry has the empty key: 0 bytes shared with a key before, 0 of its own, the length of the
-    # value, then a BundleHeaderProto (tensorflow/core/protobuf/tensor_bundle.proto), whose field 1 is num_shards, in a
-    # byte if
-    # small.
+    # value, then a BundleHeaderProto (tensorflow/core/protobuf/tensor_bundle.proto), whose field 1 is num_shards, in
+    # one byte if it is below 128.
     return head[4] if len(head) == 5 and head[:2] == b"\0\0" and head[3] == 0x08 and head[4] < 0x80 else 0
 
 

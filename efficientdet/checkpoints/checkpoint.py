@@ -37,8 +37,7 @@ from program_support.errors import InputError
 
 _BUNDLE_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 _LEFT_BY_EARLIER_VERSIONS = re.compile(
-    r"\.(checkpoint|(ema)?ckpt(-\w+)?)(\.json|\.index|\.data-\d{5}-of-\d{5})?\.\d+"
-    r"(\.(index|data-\S+))?"
+    r"\.(checkpoint|(ema)?ckpt(-\w+)?)(\.json|\.index|\.data-\d{5}-of-\d{5})?\.\d+(\.(index|data-\S+))?"
 )
 _ATTEMPTS = 5  # to read a checkpoint while another process replaces it
 
@@ -79,11 +78,9 @@ def writing_order(prefix: Path) -> tuple[float, bool, int, float]:
         written = Path(f"{prefix}{INDEX_SUFFIX}").stat().st_mtime
     except (InputError, OSError):
         return (math.inf if is_named else -1, is_named, 0, 0.0)
-    return (
-        (description.save_number, is_named, description.images_seen, written)
-        if description
-        else (0, is_named, 0, written)
-    )
+    if description is None:
+        return (0, is_named, 0, written)
+    return (description.save_number, is_named, description.images_seen, written)
 
 
 def read_arrays(prefix: str | Path) -> dict[str, np.ndarray]:
@@ -162,9 +159,8 @@ def _named_by_state_file(folder: Path) -> str | None:
     except OSError:
         return None
     match = re.search(r'^model_checkpoint_path: "(.*)"', text, re.MULTILINE)
-    return (
-        Path(match[1]).name if match else None
-    )  # other tools write absolute paths, and the folder may have been moved
+    # Other tools write absolute paths, and the folder may have been moved.
+    return Path(match[1]).name if match else None
 
 
 def _last_save_number(folder: Path) -> int:

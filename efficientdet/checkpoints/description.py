@@ -30,9 +30,8 @@ class Description:
     global_step: int = 0
     steps_per_epoch: int = 0
     run: dict[str, Any] = field(default_factory=dict)  # progress of the training: see TrainingProgress
-    score_thresholds: dict[str, Any] = field(
-        default_factory=dict
-    )  # measured ones: see `score_thresholds.thresholds_to_store`
+    # Measured score thresholds: see `score_thresholds.thresholds_to_store`.
+    score_thresholds: dict[str, Any] = field(default_factory=dict)
     # The number of the checkpoint in the order of writing in its folder, from 1; 0: unknown. `continues`: the name of
     # the checkpoint in this folder that the training has written or read before this one.
     save_number: int = field(default=0, compare=False)
@@ -50,7 +49,7 @@ class Description:
 
 
 def bundle_digest(prefix: str | Path) -> str | None:
-    """Return the digest of a bundle's `.index`, which has the checksum of every array; None if there is no such file."""
+    """Return the digest of a bundle's `.index`, which has the checksum of every array; None without such a file."""
     try:
         return hashlib.sha256(Path(f"{prefix}.index").read_bytes()).hexdigest()[:32]
     except FileNotFoundError:
@@ -89,9 +88,8 @@ def write_description(
     """Write the JSON for the bundles with these digests. `replaces`: see `said_of`."""
     content = {**vars(description), "bundles": list(bundles), **({"replaces": dict(replaces)} if replaces else {})}
     content = json.loads(json.dumps(content))  # as it will be read: tuples become lists
-    write_text(
-        f"{prefix}{DESCRIPTION_SUFFIX}", json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
-    )
+    text = json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
+    write_text(f"{prefix}{DESCRIPTION_SUFFIX}", text)
 
 
 def store_thresholds(prefix: str | Path, thresholds: Mapping[str, Any]) -> None:
@@ -113,7 +111,7 @@ def store_thresholds(prefix: str | Path, thresholds: Mapping[str, Any]) -> None:
 
 
 def said_of(prefix: str | Path) -> dict | None:
-    """Return the description of the existing bundle for `replaces`, while it is being replaced; None if there is none."""
+    """Return the `replaces` entry of `write_description` for the existing bundle, or None without a readable one."""
     digest = bundle_digest(prefix)
     if digest is None:
         return None

@@ -231,7 +231,7 @@ def processor_name() -> str:
 
 
 def sums_of_bytes_saturate(cpu_information: Path = _CPU_INFORMATION) -> bool:
-    """Return whether products of unsigned and signed bytes are summed in 16 bits, where two may overflow: x86 before VNNI."""
+    """Return whether the CPU sums products of int8 and uint8 in 16 bits, which may overflow: x86 before VNNI."""
     flags = _cpu_information("flags", cpu_information).split()
     return "avx2" in flags and not _DOT_PRODUCTS.intersection(flags)
 

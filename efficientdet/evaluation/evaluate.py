@@ -174,7 +174,7 @@ def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: st
 
 
 def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
-    """Return the run lengths of each annotation; None without a mask or image size. Raises InputError for a bad mask."""
+    """Return the run lengths of each annotation; None without a mask or size. Raise InputError for an invalid mask."""
     found = []
     for annotation in truth.annotations:
         segmentation, size = annotation.get("segmentation"), truth.image_sizes.get(annotation["image_id"])

@@ -85,8 +85,8 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
         machine=device_name(),
         versions=versions(),
         checkpoint=quality,
-        compared_in=f"{comparison.compared}: the fraction found by both checkpoint and file, of the same class and with all "
-        f"sides within {_PIXELS} pixels (int8: with an IoU of {SAME_OBJECT_IOU} or more), in batches of "
+        compared_in=f"{comparison.compared}: the fraction found by both checkpoint and file, of the same class and "
+        f"with all sides within {_PIXELS} pixels (int8: with an IoU of {SAME_OBJECT_IOU} or more), in batches of "
         + ", ".join(map(str, _BATCHES)),
         validation_images=comparison.measures.images if comparison.measures else 0,
         calibration_images=len(calibration.names),
@@ -126,19 +126,15 @@ def _write(restored: Restored, name: str, path: Path, *, calibration: Calibratio
     elif name == "onnx-int8":
         # 7-bit kernels work on every CPU. The last layers are a small part of the work and sensitive to rounding.
         model = onnx_model(detector, detects=True)
-        write_onnx(
-            quantized(model, calibration.inputs(restored.resize), narrow=True, exact=last_convolutions(model)),
-            path,
-            **stated,
-        )
+        inputs = calibration.inputs(restored.resize)
+        write_onnx(quantized(model, inputs, narrow=True, exact=last_convolutions(model)), path, **stated)
     elif name == "onnx-efficientnms":
         write_onnx(efficientnms_model(detector), path, **stated)
     elif name in ("litert", "litert-int8"):
         from efficientdet.artifacts.litert_file import write_litert
 
-        write_litert(
-            detector, path, **stated, calibration=calibration.inputs(restored.resize) if name in IN_8_BITS else None
-        )
+        images = calibration.inputs(restored.resize) if name in IN_8_BITS else None
+        write_litert(detector, path, **stated, calibration=images)
     elif name == "openvino":
         write_openvino(onnx_model(detector, detects=True), path, **stated)
     else:

@@ -130,7 +130,7 @@ def _clipped(box: np.ndarray, *, height: int, width: int) -> tuple[float, float,
 
 
 def _draw_mask(image: np.ndarray, mask: np.ndarray, color: Color, *, line: int) -> None:
-    """Tint the pixels of a mask [h, w] bool in place and outline it, so that adjacent objects of a class stay distinct."""
+    """Tint and outline a mask [h, w] bool in place; the outline separates adjacent objects of a class."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not rows.size:
         return

@@ -124,7 +124,7 @@ class Journal:
             listener.close()
 
     def event(self, name: str, **facts: Any) -> None:
-        """Pass an event of the run to the listeners, such as "epoch_finished" with the facts epoch and images_per_second."""
+        """Pass an event to the listeners, such as "epoch_finished" with the facts epoch and images_per_second."""
         for listener in self._listeners:
             listener.event(name, facts)
 

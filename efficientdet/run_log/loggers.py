@@ -67,9 +67,8 @@ def open_loggers(
 def _open(name: str, folder: Path, settings: Mapping[str, Any], project: str) -> Logger:
     """Open the logger of that name. Raises InputError if its package is missing."""
     if name == "tensorboard":
-        from efficientdet.run_log.event_file import (
-            EventFile,
-        )  # imported here: a log without curves does not need TensorBoard
+        # Imported here: a log without curves does not need TensorBoard.
+        from efficientdet.run_log.event_file import EventFile
 
         return EventFile(folder)
     try:

@@ -32,9 +32,8 @@ def build_train_step(
       seed: random seed of the sampling of targets.
 
     Raises:
-      InputError: accumulation for a detector that learns from its outputs, whose loss normalizers are known only after
-          the
-        last part.
+      InputError: accumulation for a detector whose targets depend on its outputs: its loss normalizers are known only
+          after the last part.
     """
     if accumulate_steps > 1 and detector.learns_from_outputs:
         raise InputError(

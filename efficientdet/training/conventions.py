@@ -38,12 +38,11 @@ def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, l
 
 
 def _with_named_backbone(config: TrainingConfig) -> TrainingConfig:
-    file = config.hparams.family.imagenet_backbone(config.hparams)
-    return (
-        dataclasses.replace(config, backbone_init=file)
-        if config.backbone_init == PRETRAINED_BACKBONE and file
-        else config
-    )
+    if config.backbone_init == PRETRAINED_BACKBONE and (
+        file := config.hparams.family.imagenet_backbone(config.hparams)
+    ):
+        return dataclasses.replace(config, backbone_init=file)
+    return config
 
 
 def _conventions_of_start(config: TrainingConfig) -> tuple[str, dict[str, Any]]:

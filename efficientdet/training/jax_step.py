@@ -79,7 +79,7 @@ class JaxStep(TrainStep):
         return {"trained": trained, "others": others, "optimizer": slots, "average": average}, report
 
     def _gradients(self, trained, others, batch, scale):
-        """Of the (scaled) loss, the weights that are not trained after the step, the terms and the counts; of all parts."""
+        """Return gradients of the scaled loss of all parts, the values of other weights, the terms and the counts."""
         targets, counts = (None, None) if self.detector.learns_from_outputs else self.targets_and_counts(batch)
 
         def forward(trained, others, batch, targets):

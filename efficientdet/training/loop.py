@@ -220,7 +220,7 @@ class Training:
         return self._config.evaluates_after(epoch) or self._run.ends_period(epoch)
 
     def _calibrate(self, epoch: int | None = None) -> None:
-        """Calibrate the batch statistics of the averaged weights, once per step; `epoch` None: at the end of the training."""
+        """Calibrate the batch statistics of the averaged weights, once per step; `epoch` None: after the last epoch."""
         run = self._run
         images, batch_size = calibration_size(self._config, records=len(run.index))
         due = epoch is None or self._uses_average(epoch)
@@ -233,7 +233,7 @@ class Training:
         self._calibrated_version = run.state.version
 
     def _evaluate(self, epoch: int) -> None:
-        """Evaluate averaged and raw weights, keep the better ones if they are the best so far, and log validation losses."""
+        """Evaluate averaged and raw weights, keep the better ones if they are a new best, and log validation losses."""
         run = self._run
         if self._config.evaluates_after(epoch):
             run.journal.event("evaluation_started", epoch=epoch)

@@ -9,7 +9,7 @@ from model.detector import named_variables
 
 
 def mlperf_listeners(config: TrainingConfig, world: World) -> list["MlperfListener"]:
-    """Return the listener that writes --mlperf_log; an empty list without the flag and on other ranks than the first."""
+    """Return the listener that writes --mlperf_log; an empty list without the flag or on ranks other than the first."""
     return [MlperfListener(config.mlperf_log, config, world)] if config.mlperf_log and world.is_first else []
 
 

@@ -1,4 +1,4 @@
-"""Optimizers over one vector of all trained weights: clipping, update rules, loss scaling, as functions of explicit state.
+"""Optimizers over one vector of all trained weights: clipping, update rules and loss scaling as pure functions.
 
 An update rule takes gradients and its state and returns the change of the weights; the caller assigns the results. The
 same code therefore runs in TensorFlow's step, which assigns to variables, and in JAX's step, which has none.

@@ -187,9 +187,8 @@ def _surroundings(run: Run) -> dict:
 
     Memory is the largest of all processes. Throughput is measured in all processes at the same time.
     """
-    host, device = zip(
-        *run.world.gather((peak_host_memory(), peak_device_memory())), strict=True
-    )  # the product takes more
+    peaks = run.world.gather((peak_host_memory(), peak_device_memory()))  # before the product, which takes more
+    host, device = zip(*peaks, strict=True)
     rates = run.world.gather(multiply_adds_per_second(run.runtime.precision))
     return {
         "device": device_name(),

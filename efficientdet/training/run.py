@@ -137,7 +137,7 @@ class Run:
 
     @property
     def schedule_position(self) -> float:
-        """The schedule step whose learning rate the next step uses: its own number, or the one that a plan maps it to."""
+        """Schedule step whose learning rate the next step uses: its own number, or the one that a plan maps it to."""
         plan, step = self.state.progress, self.state.step
         if not plan.planned_end:
             return step
@@ -161,7 +161,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Seconds of training so far with evaluations and compilation; of killed processes up to their last checkpoint."""
+        """Seconds of training with evaluations and compilation; of killed processes up to their last checkpoint."""
         return self.state.progress.seconds if self._clock_zero is None else self.clock() - self._clock_zero
 
     def input_config(self, batch_size: int) -> InputConfig:

@@ -83,9 +83,8 @@ def resume(
         restore_checkpoint(state, source, config, store=store, global_batch_size=global_batch_size, say=say)
     steps = state.world.gather(state.step)  # all ranks have read: from here on the first may write
     if len(set(steps)) > 1:
-        found = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8])) + (
-            ", ..." if len(steps) > 8 else ""
-        )
+        found = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8]))
+        found += ", ..." if len(steps) > 8 else ""
         raise InputError(
             f"{config.model_dir}: the ranks found checkpoints of different steps ({found}); expected "
             "a folder shared by all machines"
@@ -117,12 +116,13 @@ def restore_checkpoint(
         state.step = progress.images_seen // global_batch_size
         progress.planned_seconds, progress.planned_end = 0.0, 0  # counted in steps of another batch size
         say(
-            f"global batch size changed from {progress.images_a_step} to {global_batch_size}: {progress.images_seen} images "
-            f"seen correspond to step {state.step}"
+            f"global batch size changed from {progress.images_a_step} to {global_batch_size}: {progress.images_seen} "
+            f"images seen correspond to step {state.step}"
         )
     if progress.ranks != state.world.size:
         say(
-            f"{state.world.size} processes resume a training of {progress.ranks}; batch statistics are averaged over them"
+            f"{state.world.size} processes resume a training of {progress.ranks}; "
+            "batch statistics are averaged over them"
         )
     progress.images_a_step, progress.ranks = global_batch_size, state.world.size
 
@@ -168,7 +168,8 @@ def _freeze(detector: Detector, expression: str, *, say: Say) -> None:
             f"hparam var_freeze_expr is {expression!r}: freezes all weights; expected some to remain trainable"
         )
     say(
-        f"var_freeze_expr freezes {len(frozen)} weights and the statistics of {len(still)} batch norms; {left} are trainable"
+        f"var_freeze_expr freezes {len(frozen)} weights and the statistics of {len(still)} batch norms; "
+        f"{left} are trainable"
     )
 
 
@@ -183,6 +184,6 @@ def warn_of_frozen_random_weights(state: TrainingState, config: TrainingConfig, 
     ]
     if frozen:
         say(
-            f"warning: {len(frozen)} convolutions are frozen at random weights ({frozen[0]}, ..); expected --backbone_init="
-            f"imagenet, --pretrained_ckpt, or --hparams that leave them trainable"
+            f"warning: {len(frozen)} convolutions are frozen at random weights ({frozen[0]}, ..); expected "
+            f"--backbone_init={PRETRAINED_BACKBONE}, --pretrained_ckpt, or --hparams that leave them trainable"
         )

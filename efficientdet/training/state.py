@@ -29,9 +29,7 @@ class TrainingState:
     world: World = field(default_factory=World)
     progress: TrainingProgress = field(default_factory=TrainingProgress)
     step: int = 0  # steps done
-    score_thresholds: dict[str, Any] = field(
-        default_factory=dict
-    )  # of the averaged weights when they were last measured
+    score_thresholds: dict[str, Any] = field(default_factory=dict)  # measured with the averaged weights
 
     @property
     def version(self) -> tuple[int, int]:

@@ -53,7 +53,7 @@ class TrainStep:
         return targets, self.detector.counts(targets)
 
     def loss(self, outputs, targets, counts: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return this rank's share of the loss and its terms; the sum over ranks and parts is the loss of the global batch."""
+        """Return this rank's share of the loss and its terms; summed over ranks and parts: the global batch's loss."""
         regularization = {
             name: value / (self.world.size * self.parts) for name, value in self.detector.regularization().items()
         }
@@ -79,8 +79,7 @@ class TrainStep:
         loss, norm = sum(terms.values()), global_norm(gradients) / scale
         finite = ops.logical_and(ops.isfinite(loss), ops.isfinite(norm))
         if packed_average is not None:
-            # Any NaN or infinite weight or average makes this sum NaN or infinite: one pass over a vector instead of
-            # hundreds.
+            # Any NaN or infinite weight or average makes this sum NaN or infinite: one pass over a vector.
             finite = ops.logical_and(finite, ops.isfinite(ops.sum(packed_average)))
         # An overflow that loss scaling skipped changed nothing.
         skipped = ops.logical_not(applied) if self.optimizer.scales_loss else False

@@ -63,7 +63,7 @@ class TensorflowStep(TrainStep):
         return dict(zip(counts, summed, strict=True)), stop_wishes
 
     def _gradients_from_outputs(self, batch, scale, stop_wish):
-        """Return gradients of the scaled loss, its terms and the summed counts; targets are assigned from the outputs."""
+        """Return gradients of the scaled loss, its terms and summed counts, with targets assigned from the outputs."""
         weights = [weight.value for weight in self.network.trainable_variables]
         with tf.GradientTape() as tape:
             outputs = self._forward_program(lambda images, sizes: self.detector.outputs(images, sizes, training=True))(

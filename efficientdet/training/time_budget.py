@@ -61,9 +61,10 @@ class TimeBudget:
         needed = evaluation * config.evaluates_after(run.epoch)
         for epoch in range(run.epoch + 1, config.last_epoch + 1):
             needed += run.steps_per_epoch * seconds_per_step + evaluation * config.evaluates_after(epoch)
-            if (
-                needed + evaluation * (not config.evaluates_after(epoch)) > seconds
-            ):  # the last epoch is evaluated anyway
+            final_evaluation = (
+                0.0 if config.evaluates_after(epoch) else evaluation
+            )  # the last epoch is always evaluated
+            if needed + final_evaluation > seconds:
                 return epoch - 1 - run.epoch
         return max(config.last_epoch - run.epoch, 0)
 

@@ -42,7 +42,7 @@ class Evaluation(NamedTuple):
 
 
 class Evaluator:
-    """Evaluator of a training state on the validation records; every rank detects its share, the first computes metrics."""
+    """Evaluator of a training state on validation records; each rank detects a share, the first computes metrics."""
 
     def __init__(
         self,
@@ -103,9 +103,8 @@ class Evaluator:
                 sums.update({name: float(value) for name, value in detector.loss_sums(outputs, targets).items()})
                 counts.update({name: float(value) for name, value in detector.counts(targets).items()})
             weights = {name: float(value) for name, value in detector.regularization().items()}
-        normalizers = detector.normalizers(
-            {name: ops.convert_to_tensor(value, "float32") for name, value in counts.items()}
-        )
+        totals = {name: ops.convert_to_tensor(value, "float32") for name, value in counts.items()}
+        normalizers = detector.normalizers(totals)
         return {**{name: value / float(normalizers[name]) for name, value in sums.items()}, **weights}
 
     def _measure(self) -> Evaluation:
@@ -163,7 +162,7 @@ class BestKeeper:
         return self._run.state.progress.best_seconds / 60 or None if self.target_reached else None
 
     def reason_to_stop(self, epoch: int) -> str:
-        """Return the reason to stop after an epoch: --target_ap is reached, or --patience evaluations gave no better AP.
+        """Return the reason to stop after an epoch: --target_ap is reached, or AP has not improved for --patience.
 
         Empty where the training should continue.
         """
@@ -181,13 +180,10 @@ class BestKeeper:
         state = self._run.state
         if not state.world.is_first:
             return
-        arrays = (
-            state.averages_by_name() if weights == "averaged" and state.average is not None else state.raw_by_name()
-        )
-        description = replace(
-            state.description(self._run.description, weights=weights),
-            score_thresholds=evaluation.measures.score_thresholds,
-        )
+        uses_average = weights == "averaged" and state.average is not None
+        arrays = state.averages_by_name() if uses_average else state.raw_by_name()
+        description = state.description(self._run.description, weights=weights)
+        description = replace(description, score_thresholds=evaluation.measures.score_thresholds)
         write_arrays(str(Path(self._run.config.model_dir) / BEST), arrays, description, newest=False)
 
 

@@ -80,12 +80,8 @@ def kept(file: PublishedFile, folder: Path, *, say: Say = say_at_once) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             with _locked(folder / f".{file.file}.lock", say=say) as locked:
                 if not target.exists():  # otherwise another process has downloaded it meanwhile
-                    _Transfer(
-                        file,
-                        target,
-                        target.with_name(f"{target.name}.part") if locked else unfinished_path(target),
-                        say,
-                    ).run()
+                    part = target.with_name(f"{target.name}.part") if locked else unfinished_path(target)
+                    _Transfer(file, target, part, say).run()
                     if not file.sha256_prefix:
                         write_text(remembered, f"{_sha256(target)}  {target.name}\n")
                     say(f"keeps {target}")
@@ -156,7 +152,7 @@ class _Transfer:
         flush_to_disk(self.target.parent)
 
     def _bring(self) -> None:
-        """Transfer until the file is complete; give up after several retries without progress, or if the first fails."""
+        """Transfer until the file is complete; fail after several retries without progress, or if the first fails."""
         fruitless, any_came = 0, False
         while True:
             before = self._have()

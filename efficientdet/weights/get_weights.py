@@ -15,8 +15,8 @@ _USAGE = """Download and check a file of published weights, for --backbone_init=
     bash scripts/get_weights.sh NAME            download into ~/.cache/efficientdet/weights
     bash scripts/get_weights.sh NAME FOLDER     download into a folder
 
-An interrupted download is resumed. Environment: EFFICIENTDET_WEIGHTS (another folder), EFFICIENTDET_WEIGHTS_URL (a mirror
-with the same file names), https_proxy."""
+An interrupted download is resumed. Environment: EFFICIENTDET_WEIGHTS (another folder), EFFICIENTDET_WEIGHTS_URL
+(a mirror with the same file names), https_proxy."""
 USER_ERROR_EXIT_CODE = 2  # as program_support/command_line.py, which needs absl
 
 

@@ -2,8 +2,7 @@
 
 - zip (since 1.6): `NAME/data.pkl`, a pickle whose storages are the members `NAME/data/KEY`;
 - consecutive pickles (0.1.10 to 1.5): a magic number, a version, the machine, the object, the keys of the storages;
-  then each
-  storage as a count and its numbers;
+  then each storage as a count and its numbers;
 - tar (before 0.1.10; torchvision's oldest files): `storages`, `tensors`, `pickle`.
 
 Files are untrusted: every offset and length is compared with the file's size before anything is read or allocated.
@@ -124,17 +123,13 @@ def _from_zip(file: BoundedFile) -> Any:
 def _check_members(members: list[zipfile.ZipInfo], size: int) -> None:
     """Raise InputError for compressed members, which torch.save does not write, or overlapping members."""
     for member in members:
-        if (
-            member.compress_type != zipfile.ZIP_STORED
-            or member.file_size != member.compress_size
-            or member.flag_bits & 1
-        ):
+        is_stored = member.compress_type == zipfile.ZIP_STORED and member.file_size == member.compress_size
+        if not is_stored or member.flag_bits & 1:
             raise InputError(
                 f"its member {shown(member.filename)} is compressed or encrypted, unlike those of torch.save"
             )
-    if sum(member.file_size for member in members) > size or len({member.filename for member in members}) < len(
-        members
-    ):
+    names = {member.filename for member in members}
+    if sum(member.file_size for member in members) > size or len(names) < len(members):
         raise InputError("is a zip whose members overlap or have the same name")
 
 

@@ -1,4 +1,6 @@
-"""PyTorch's first layout (before 0.1.10), a tar of three pickles with numbers between them, as in torchvision's oldest files.
+"""PyTorch's first layout (before 0.1.10): a tar of three pickles with numbers between them.
+
+torchvision's oldest files have it. The members are:
 
 - `storages`: their number; for each (key, place, type), a count and its numbers; then the storages that are views of
   others;
@@ -33,13 +35,11 @@ def read_tar(file: BoundedFile) -> Any:
     for _ in range(_whole(count, most=_MOST_OF_A_KIND)):
         (key, storage, _), place = _three(*read_pickle_at(file, place, LARGEST_SMALL_PICKLE))
         [dimensions] = struct.unpack("<i4x", file.content(place, 8))
-        numbers = struct.unpack(
-            f"<{2 * max(dimensions, 0) + 1}q", file.content(place + 8, 8 * (2 * max(dimensions, 0) + 1))
-        )
-        place += 8 + 8 * len(numbers)
-        tensors[str(key)] = tensor(
-            storages.get(_whole(storage)), numbers[-1], numbers[:dimensions], numbers[dimensions:-1]
-        )
+        length = 2 * max(dimensions, 0) + 1
+        numbers = struct.unpack(f"<{length}q", file.content(place + 8, 8 * length))
+        place += 8 + 8 * length
+        shape, strides, offset = numbers[:dimensions], numbers[dimensions:-1], numbers[-1]
+        tensors[str(key)] = tensor(storages.get(_whole(storage)), offset, shape, strides)
 
     def persistent(identity: Any) -> Tensor:
         if type(identity) is not str or identity not in tensors:

@@ -80,7 +80,7 @@ class Storage:
 
 
 def numbers_of(content: bytes | memoryview, number: str, *, big_endian: bool = False) -> np.ndarray:
-    """Return [n] numbers in native byte order; bfloat16, which NumPy lacks, as float32; nonzero bytes of bool as True."""
+    """Return [n] numbers in native byte order; bfloat16, which NumPy lacks, as float32; nonzero bool bytes as True."""
     order: Literal[">", "<"] = ">" if big_endian else "<"
     if number == BFLOAT16:
         return (np.frombuffer(content, f"{order}u2").astype(np.uint32) << 16).view(np.float32)
@@ -201,12 +201,8 @@ NAMES: dict[str, Any] = {
     "torch._utils._rebuild_tensor_v2": tensor,
     "torch._utils._rebuild_parameter": _parameter,
     "torch.nn.parameter.Parameter": _parameter,
-    **{
-        f"torch.{place}{name}Storage": StorageKind(number)
-        for name, number in _NUMBERS.items()
-        for place in ("", "cuda.")
-    },
-    **{
-        f"torch.{place}{name}Tensor": TensorKind(number) for name, number in _NUMBERS.items() for place in ("", "cuda.")
-    },
+    **{f"torch.{name}Storage": StorageKind(number) for name, number in _NUMBERS.items()},
+    **{f"torch.cuda.{name}Storage": StorageKind(number) for name, number in _NUMBERS.items()},
+    **{f"torch.{name}Tensor": TensorKind(number) for name, number in _NUMBERS.items()},
+    **{f"torch.cuda.{name}Tensor": TensorKind(number) for name, number in _NUMBERS.items()},
 }
