@@ -14,7 +14,7 @@ from efficientdet.checkpoints.description import (
     DESCRIPTION_SUFFIX,
     Description,
     bundle_digest,
-    said_of,
+    replaced_description,
     write_description,
 )
 from program_support.atomic_files import flush_to_disk, link_or_copy
@@ -29,7 +29,7 @@ def publish(staged: Path, target: Path, description: Description) -> None:
 
     Concurrent readers, and readers after a kill at any point, find either the old bundle or the new one.
     """
-    before, digest = said_of(target), _digest_of_written(staged)
+    before, digest = replaced_description(target), _digest_of_written(staged)
     if _data_file_count(target) == 1:
         bridge = _as_two_data_files(staged)
         write_description(target, description, bundles=[_digest_of_written(bridge), digest], replaces=before)
@@ -102,12 +102,12 @@ def _as_two_data_files(staged: Path) -> Path:
     import tensorflow as tf
 
     linked = link_bundle(staged, staged.with_name("linked"))
-    nothing, bridge = staged.with_name("nothing"), staged.with_name("bridge")
+    empty, bridge = staged.with_name("empty"), staged.with_name("bridge")
     tf.raw_ops.SaveV2(
-        prefix=str(nothing), tensor_names=[SECOND_FILE_ARRAY], shape_and_slices=[""], tensors=[tf.zeros([0], tf.int8)]
+        prefix=str(empty), tensor_names=[SECOND_FILE_ARRAY], shape_and_slices=[""], tensors=[tf.zeros([0], tf.int8)]
     )
     tf.raw_ops.MergeV2Checkpoints(
-        checkpoint_prefixes=[str(linked), str(nothing)], destination_prefix=str(bridge), delete_old_dirs=False
+        checkpoint_prefixes=[str(linked), str(empty)], destination_prefix=str(bridge), delete_old_dirs=False
     )
     flush_to_disk(f"{bridge}{INDEX_SUFFIX}")
     return bridge

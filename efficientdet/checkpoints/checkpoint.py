@@ -96,7 +96,7 @@ def read_arrays(prefix: str | Path) -> dict[str, np.ndarray]:
         raise InputError(f"{prefix}: cannot be read as a checkpoint ({str(error).splitlines()[0]})") from error
 
 
-def read_whole(prefix: str | Path) -> tuple[dict[str, np.ndarray], Description | None]:
+def read_bundle(prefix: str | Path) -> tuple[dict[str, np.ndarray], Description | None]:
     """Return the arrays and the description of a bundle, consistent even if another process replaces it meanwhile.
 
     Raise InputError if one of them is damaged, or if they do not belong together.
@@ -128,7 +128,7 @@ def write_arrays(
     with _one_line_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with unfinished_folder(target, also=_LEFT_BY_EARLIER_VERSIONS) as folder:
-            staged = folder / "whole"
+            staged = folder / "staged"
             tf.raw_ops.SaveV2(
                 prefix=str(staged),
                 tensor_names=list(arrays),
@@ -149,7 +149,7 @@ def write_second_name(prefix: str, source: str, description: Description) -> Non
     """Give a bundle a second name, by hard links if the file system supports them."""
     target = Path(prefix)
     with _one_line_errors(target), unfinished_folder(target) as folder:
-        publish(link_bundle(Path(source), folder / "whole"), target, description)
+        publish(link_bundle(Path(source), folder / "staged"), target, description)
 
 
 def _named_by_state_file(folder: Path) -> str | None:

@@ -85,7 +85,7 @@ def read_description(prefix: str | Path) -> Description | None:
 def write_description(
     prefix: str | Path, description: Description, *, bundles: Sequence[str], replaces: Mapping | None = None
 ) -> None:
-    """Write the JSON for the bundles with these digests. `replaces`: see `said_of`."""
+    """Write the JSON for the bundles with these digests. `replaces`: see `replaced_description`."""
     content = {**vars(description), "bundles": list(bundles), **({"replaces": dict(replaces)} if replaces else {})}
     content = json.loads(json.dumps(content))  # as it will be read: tuples become lists
     text = json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
@@ -110,7 +110,7 @@ def store_thresholds(prefix: str | Path, thresholds: Mapping[str, Any]) -> None:
         raise InputError(f"{prefix}{DESCRIPTION_SUFFIX}: cannot be written ({error.strerror})") from error
 
 
-def said_of(prefix: str | Path) -> dict | None:
+def replaced_description(prefix: str | Path) -> dict | None:
     """Return the `replaces` entry of `write_description` for the existing bundle, or None without a readable one."""
     digest = bundle_digest(prefix)
     if digest is None:

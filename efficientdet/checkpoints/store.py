@@ -54,8 +54,8 @@ class CheckpointStore:
         self._resumed: Path | None = None  # the checkpoint from which this training resumed
         self._last_number = 0  # last save number at that time; higher ones are of this training
 
-    def goes_on_from(self, prefix: str | Path) -> None:
-        """Set the checkpoint, in this or another folder, that the lineage continues. To be called by all processes."""
+    def continue_from(self, prefix: str | Path) -> None:
+        """Set the checkpoint, in this or another folder, that the lineage continues; all ranks must call it."""
         prefix = Path(prefix)
         self._resumed = self.folder / prefix.name if prefix.parent.resolve() == self.folder.resolve() else prefix
         self._last_number = max((saved.save_number for saved in self._saved()), default=0)
@@ -87,10 +87,10 @@ class CheckpointStore:
         Errors of damaged descriptions come first, then the newest checkpoint and its lineage, then the others.
         """
         saved = self._saved()
-        sound = [one for one in saved if not one.damage]
+        intact = [one for one in saved if not one.damage]
         yield from (one.damage for one in saved if one.damage)
         yield from _read_each(
-            dict.fromkeys(one.prefix for one in (*_lineage_of(next(iter(sound), None), sound), *sound))
+            dict.fromkeys(one.prefix for one in (*_lineage_of(next(iter(intact), None), intact), *intact))
         )
 
     def readable_lineage(self) -> Iterator[Source | InputError]:
@@ -141,7 +141,7 @@ class CheckpointStore:
 
 def read_checkpoint(path: str) -> Source:
     """Read a training checkpoint. Raise InputError if there is none or it is damaged."""
-    return _read_whole(checkpoint_prefix(path))
+    return _read_training_checkpoint(checkpoint_prefix(path))
 
 
 def _saved(prefix: Path) -> _Saved:
@@ -172,12 +172,12 @@ def _lineage_of(start: _Saved | None, saved: list[_Saved]) -> Iterator[_Saved]:
 def _read_each(found: Iterable[Path]) -> Iterator[Source | InputError]:
     for prefix in found:
         try:
-            yield _read_whole(str(prefix))
+            yield _read_training_checkpoint(str(prefix))
         except InputError as error:
             yield error
 
 
-def _read_whole(prefix: str) -> Source:
+def _read_training_checkpoint(prefix: str) -> Source:
     """Read a training checkpoint with all arrays, whose checksums are verified."""
     source = read_source(prefix)
     if source.description is None or "global_step" not in source.arrays:

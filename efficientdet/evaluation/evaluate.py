@@ -19,7 +19,7 @@ from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, store_thres
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.distributed import World, join_world
-from efficientdet.evaluation.error_pictures import error_pictures
+from efficientdet.evaluation.error_plots import error_plots
 from efficientdet.evaluation.evaluation_report import EvaluationReport, write_evaluation_report
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.image_rows import BatchDetector, Detect
@@ -35,7 +35,7 @@ from program_support.checked_fields import Count, CountOrZero, checked
 from program_support.errors import InputError
 from program_support.progress import Progress
 
-_PICTURES = 20  # images in a report
+_PLOTTED_IMAGES = 20  # images in a report
 
 
 @checked
@@ -86,7 +86,7 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
             write_results(path, results_json(rows))
     measures = evaluator.evaluate(rows)
     print(measures.table())
-    _tell_thresholds(config, measures)
+    _report_thresholds(config, measures)
     if config.output_json:
         with telling_write_errors(config.output_json):
             write_measures(config.output_json, measures)
@@ -104,7 +104,7 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     return measures
 
 
-def _tell_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:
+def _report_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:
     """Print the score thresholds of the best F1, and store them with the checkpoint if requested."""
     if not measures.score_thresholds:
         return
@@ -129,11 +129,11 @@ def _write_report(
     index: RecordIndex,
     world_size: int,
 ) -> None:
-    pictures = error_pictures(
+    plots = error_plots(
         analysis,
         rows,
         index,
-        count=_PICTURES,
+        count=_PLOTTED_IMAGES,
         record_numbers=record_numbers(index, samples=config.samples, world_size=world_size),
     )
     hparams, files = restored.hparams, len(config.records)
@@ -150,7 +150,7 @@ def _write_report(
     write_evaluation_report(
         folder,
         EvaluationReport(
-            title=f"Evaluation of {hparams.name}", measures=measures, analysis=analysis, pictures=pictures, facts=facts
+            title=f"Evaluation of {hparams.name}", measures=measures, analysis=analysis, plots=plots, facts=facts
         ),
     )
     print(f"report: {Path(folder) / 'report.html'}")

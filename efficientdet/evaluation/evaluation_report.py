@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dataset.files.image_files import encode_image
-from efficientdet.evaluation.error_pictures import COLORS
+from efficientdet.evaluation.error_plots import COLORS
 from efficientdet.reports.coco_metrics import metrics_table
 from efficientdet.reports.html_page import (
     Bar,
@@ -46,7 +46,7 @@ class EvaluationReport:
     title: str
     measures: CocoMeasures
     analysis: ErrorAnalysis
-    pictures: Iterable[tuple[str, np.ndarray]] = ()  # caption, uint8 [h, w, 3]; consumed one at a time
+    plots: Iterable[tuple[str, np.ndarray]] = ()  # caption, uint8 [h, w, 3]; consumed one at a time
     facts: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -72,7 +72,7 @@ def evaluation_page(report: EvaluationReport) -> str:
         f"classes, {measures.detections:,} detections."
     )
     masks = "Mask AP is reported below; all other sections are about boxes." if measures.mask_numbers else ""
-    pictures = [image_figure(caption, encode_image(image, "JPEG", quality=80)) for caption, image in report.pictures]
+    plots = [image_figure(caption, encode_image(image, "JPEG", quality=80)) for caption, image in report.plots]
     return document(
         report.title,
         [
@@ -83,7 +83,7 @@ def evaluation_page(report: EvaluationReport) -> str:
             section("Precision-recall curves and calibration", _curves(analysis)),
             section("Metrics per class", _classes(analysis, measures)),
             section("Confusion matrix", _confusion(analysis)),
-            section("Images with the most errors", _worst(pictures)),
+            section("Images with the most errors", _worst(plots)),
             section("COCO metrics", _metrics(measures)),
             section(
                 "Evaluation settings",
@@ -259,8 +259,8 @@ def _confusion(analysis: ErrorAnalysis) -> str:
     return paragraph(lead) + matrix
 
 
-def _worst(pictures: list[str]) -> str:
-    if not pictures:
+def _worst(plots: list[str]) -> str:
+    if not plots:
         return ""
     names = {"right": "Correct", "missed": "Missed (false negative)", "wrong": "Wrong (false positive)"}
     colors = {name: "#{:02x}{:02x}{:02x}".format(*COLORS[kind]) for kind, name in names.items()}
@@ -268,7 +268,7 @@ def _worst(pictures: list[str]) -> str:
         "Left: ground truth. Right: detections above the score threshold of their class with the best F1. Click an "
         "image to enlarge it."
     )
-    return paragraph(lead) + legend(colors) + row(pictures)
+    return paragraph(lead) + legend(colors) + row(plots)
 
 
 def _metrics(measures: CocoMeasures) -> str:

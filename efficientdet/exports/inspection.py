@@ -143,10 +143,7 @@ def compare_detections(ours, others, *, pixels: float | None, thresholds: ScoreT
     if not total:
         return Agreement(0, 1.0, 0.0)
     distances = np.abs(ours.boxes[:, None] - others.boxes[None]).max(axis=-1)  # [N, N']
-    if pixels is None:
-        near = np.asarray(pairwise_iou(ours.boxes, others.boxes)) >= SAME_OBJECT_IOU
-    else:
-        near = distances <= pixels
+    near = _same_object(ours.boxes, others.boxes) if pixels is None else distances <= pixels
     partners = near & (ours.category_ids[:, None] == others.category_ids[None])
     pairs = {}
     for row, others_near in enumerate(partners):  # the best score first
@@ -157,6 +154,10 @@ def compare_detections(ours, others, *, pixels: float | None, thresholds: ScoreT
     common = min(len(ours.scores), len(others.scores), max(count, int(others_shown.sum())))
     difference = np.abs(ours.scores[:common] - others.scores[:common]).max(initial=0.0)
     return Agreement(count, share, float(difference), max((float(distances[pair]) for pair in matched), default=0.0))
+
+
+def _same_object(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return np.asarray(pairwise_iou(boxes, others)) >= SAME_OBJECT_IOU
 
 
 def compare_plugin_inputs(

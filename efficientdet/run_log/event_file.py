@@ -32,9 +32,9 @@ class EventFile:
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
         self._write(Event(wall_time=time.time(), step=int(step), summary=summary))
 
-    def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
+    def images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """Write images by tag, each uint8 [h, w, 3]."""
-        values = [Summary.Value(tag=tag, image=_summary_image(image)) for tag, image in pictures.items()]
+        values = [Summary.Value(tag=tag, image=_summary_image(image)) for tag, image in images.items()]
         self._write(Event(wall_time=time.time(), step=int(step), summary=Summary(value=values)))
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ class Logger(Protocol):
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write values by tag such as "train/loss", after `step` steps."""
 
-    def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
+    def images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """Write images by tag, each uint8 [h, w, 3]."""
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class JsonLines:
         numbers = {tag: float(value) if np.isfinite(value) else str(value) for tag, value in values.items()}
         self._stream.write(json.dumps({"step": int(step), **numbers}) + "\n")
 
-    def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
+    def images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """Ignore images."""
 
     def close(self) -> None:
@@ -120,8 +120,8 @@ class WeightsAndBiases:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log({"step": int(step), **values})
 
-    def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
-        self._run.log({"step": int(step), **{tag: self._wandb.Image(image) for tag, image in pictures.items()}})
+    def images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        self._run.log({"step": int(step), **{tag: self._wandb.Image(image) for tag, image in images.items()}})
 
     def close(self) -> None:
         self._run.finish()
@@ -150,8 +150,8 @@ class Mlflow:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._mlflow.log_metrics({tag: float(value) for tag, value in values.items()}, step=int(step))
 
-    def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
-        for tag, image in pictures.items():
+    def images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        for tag, image in images.items():
             self._mlflow.log_image(image, f"{tag}-{step}.png")
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ class EpochSteps:
         run = self._run
         run.journal.event("epoch_started", epoch=run.epoch + 1)
         if run.state.step == run.first_step:
-            run.journal.say("compiling the training step; the first step may take minutes")
+            run.journal.print("compiling the training step; the first step may take minutes")
         if self._batches is None:
             self._batches = run.batches()
         try:
@@ -91,7 +91,7 @@ class EpochSteps:
         )
         if not self._stall_was_logged and (warning := input_stall(watch.recent_share("input"))):
             self._stall_was_logged = True
-            run.journal.say(warning)
+            run.journal.print(warning)
         run.journal.curves(end, {f"time/{name}_seconds": value for name, value in watch.totals().items()})
         return means["loss"]
 
@@ -112,7 +112,7 @@ class EpochSteps:
             ):
                 with run.world.deadline(factor):
                     facts, report = self._finish_step(pending.popleft())
-                self.stopping = self.stopping or report["stop_wishes"] > 0
+                self.stopping = self.stopping or report["stop_requests"] > 0
                 yield facts, report
             if not pending and state.step < end:
                 self._between_steps()

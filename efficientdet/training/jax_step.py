@@ -19,7 +19,7 @@ class JaxStep(TrainStep):
         self._state = None
         self._compiled = jax.jit(self._step, donate_argnums=0)
 
-    def __call__(self, batch: Batch, learning_rate: float, stop_wish: bool = False) -> dict:
+    def __call__(self, batch: Batch, learning_rate: float, stop_requested: bool = False) -> dict:
         """See `TrainStep`."""
         state, self._state = self._state, None  # donated: after an error there is nothing to store
         if state is None:
@@ -28,7 +28,7 @@ class JaxStep(TrainStep):
             state,
             jax.tree.map(jax.numpy.asarray, batch),
             jax.numpy.float32(learning_rate),
-            jax.numpy.float32(stop_wish),
+            jax.numpy.float32(stop_requested),
         )
         return report
 
@@ -46,7 +46,7 @@ class JaxStep(TrainStep):
             "average": [self.average.packed] if self.average is not None else [],
         }
 
-    def _step(self, state, batch, learning_rate, stop_wish):
+    def _step(self, state, batch, learning_rate, stop_requested):
         scale = self.loss_scale(state["optimizer"])
         gradients, others, terms, counts = self._gradients(state["trained"], state["others"], batch, scale)
         packed = self.optimizer.packing.pack(state["trained"]) if self.optimizer.reads_weights else None
@@ -74,7 +74,7 @@ class JaxStep(TrainStep):
             scale=scale,
             applied=applied,
             packed_average=average[0] if average else None,
-            stop_wishes=stop_wish,
+            stop_requests=stop_requested,
         )
         return {"trained": trained, "others": others, "optimizer": slots, "average": average}, report
 

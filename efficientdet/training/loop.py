@@ -42,7 +42,7 @@ class TrainingOutcome:
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal stopped the training; the same configuration resumes it."""
+        """True if a signal stopped the training; the same configuration resumes it."""
         return self.stop_signal != 0
 
     @property
@@ -85,7 +85,7 @@ def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic
     ):
         for line in (lock_warning, *data_check_lines, *lines, batch_size_line):
             if line:
-                journal.say(line)
+                journal.print(line)
         run = Run.prepare(config, runtime, journal, world, clock=clock)
         saver, reporter = Saver(run), Reporter(run)
         reporter.start()
@@ -145,7 +145,7 @@ class Training:
         except Interrupted as interrupted:
             if not config.benchmark:
                 self._saver.save_if_changed()
-            run.journal.say(f"stop requested: {stop_message(self._saver.step)}")
+            run.journal.print(f"stop requested: {stop_message(self._saver.step)}")
             signal = interrupted.signal
         measures = self._evaluator.last
         return TrainingOutcome(
@@ -199,7 +199,7 @@ class Training:
                 yield epoch
                 continue
             if self._config.evaluates and (reason := self.best.reason_to_stop(run.epoch)):
-                run.journal.say(reason)
+                run.journal.print(reason)
                 return
             if run.state.step >= run.last_step:
                 return
@@ -216,7 +216,7 @@ class Training:
             raise self._stop_request.interrupted()
 
     def _uses_average(self, epoch: int) -> bool:
-        """Whether averaged weights are measured or written after the epoch."""
+        """Return whether averaged weights are evaluated or written after the epoch."""
         return self._config.evaluates_after(epoch) or self._run.ends_period(epoch)
 
     def _calibrate(self, epoch: int | None = None) -> None:
@@ -259,12 +259,12 @@ class Training:
         """Write the report page if there are new results, then synchronize all ranks."""
         if self._config.evaluates_after(epoch) or not self._config.evaluates:
             self._reporter.write_page(self.best)
-        self._run.world.meet()
+        self._run.world.barrier()
 
     def _finish(self) -> None:
         """Write the last checkpoint and the exported model and, if requested, evaluate the final weights."""
         run, config = self._run, self._config
-        self._stop_request.heed()
+        self._stop_request.raise_if_requested()
         self._saver.save_if_changed()  # before the calibration: a resumed training with more epochs continues unchanged
         self._calibrate()
         self._saver.save_final()
@@ -278,10 +278,10 @@ class Training:
                     description=run.state.description(run.description, weights="averaged"),
                     resize=run.input_config(1).resize,
                 )
-        self._stop_request.heed()
+        self._stop_request.raise_if_requested()
         if config.evaluates:
             with run.stopwatch.measuring("evaluation"):
                 self._reporter.final_evaluation(run.epoch, self._evaluator.averaged(), self._evaluator)
             self._saver.store_thresholds()
         self._reporter.write_page(self.best)
-        self._reporter.announce_page()
+        self._reporter.log_page_path()

@@ -71,12 +71,12 @@ class Run:
             index_records(config.records),
             when=config.verify_records,
             max_bad_fraction=config.max_bad_fraction,
-            say=journal.say,
+            say=journal.print,
             category_ids=config.class_names.category_ids,
         )
         assert config.batch_size is not None  # set by `with_batch_sizes`
         global_batch_size = config.batch_size * config.accumulate_steps * world.size
-        factors = _repeat_factors(config, index, say=journal.say)
+        factors = _repeat_factors(config, index, log=journal.print)
         examples = config.num_examples_per_epoch or (len(index) if factors is None else epoch_length(factors))
         steps_per_epoch = config.benchmark_steps if config.benchmark else math.ceil(examples / global_batch_size)
         journal.event("initialization_started")
@@ -91,7 +91,7 @@ class Run:
             global_batch_size=global_batch_size,
             steps_per_epoch=steps_per_epoch,
             store=store,
-            schedule=Schedule.of(
+            schedule=Schedule.from_hyperparameters(
                 config.hparams,
                 steps_per_epoch=steps_per_epoch,
                 peak_learning_rate=_peak_learning_rate(config, global_batch_size=global_batch_size, journal=journal),
@@ -103,7 +103,7 @@ class Run:
                 weights="raw and averaged",
                 steps_per_epoch=steps_per_epoch,
             ),
-            cache=DecodedCache(say=journal.say) if config.cache == "decoded" else None,
+            cache=DecodedCache(say=journal.print) if config.cache == "decoded" else None,
             clock=clock,
             stopwatch=Stopwatch(clock),
             begun=time.monotonic(),
@@ -113,7 +113,7 @@ class Run:
                 world=world,
                 store=store,
                 global_batch_size=global_batch_size,
-                say=journal.say,
+                log=journal.print,
             ),
         )
 
@@ -200,22 +200,22 @@ class Run:
         return training_dataset(self.index, inputs, cache=self.cache, factors=self.factors, **place)
 
     def ends_period(self, epoch: int) -> bool:
-        """Whether averaged weights are kept after this epoch."""
+        """Return whether averaged weights are written after this epoch."""
         return epoch % self.config.checkpoint_period == 0
 
 
-def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, say: Callable[[str], None]) -> np.ndarray | None:
+def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, log: Callable[[str], None]) -> np.ndarray | None:
     """Return how often --balance repeats each record in an epoch; None if it repeats none."""
     if config.balance == "none":
         return None
     factors = repeat_factors(labeled_records(index, config.class_names), config.balance_threshold)
     if factors.max() == 1.0:
-        say(
+        log(
             f"warning: --balance=repeat_factor has no effect: every class is in a larger share of the images than "
             f"--balance_threshold={config.balance_threshold:g}"
         )
         return None
-    say(
+    log(
         f"--balance=repeat_factor: {np.sum(factors > 1)} of {len(index)} images are repeated within an epoch, up to "
         f"{factors.max():.1f} times; {epoch_length(factors)} images per epoch"
     )
@@ -228,7 +228,7 @@ def _peak_learning_rate(config: TrainingConfig, *, global_batch_size: int, journ
     if config.lr_per_64 is not None:
         rate = config.lr_per_64 * global_batch_size / 64
     if config.warn_of_lr and rate is not None and rate > 2 * rule:
-        journal.say(
+        journal.print(
             f"warning: the learning rate {rate:g} is {rate / rule:.1f} times the published one for {global_batch_size} "
             f"images per step ({rule:g})"
         )

@@ -7,8 +7,8 @@ training that is killed and resumed continues with the same learning rates.
 
 from efficientdet.training.run import Run
 
-_SAID_FROM = 0.1  # of the remaining epochs: smaller changes of a plan are not logged
-_NOT_OF_STEPS = ("compilation", "calibration", "evaluation")  # names of the stopwatch
+_LOGGED_FROM = 0.1  # of the remaining epochs: smaller changes of a plan are not logged
+_OTHER_ACTIVITIES = ("compilation", "calibration", "evaluation")  # names of the stopwatch
 
 
 class TimeBudget:
@@ -29,8 +29,8 @@ class TimeBudget:
         used, seconds_per_step, evaluation = run.world.gather(self._measured())[0]
         left = self._fitting_epochs(self._seconds - used, seconds_per_step=seconds_per_step, evaluation=evaluation)
         planned = (run.last_step - run.state.step) // run.steps_per_epoch
-        if not progress.planned_end or abs(left - planned) > max(1.0, _SAID_FROM * planned):
-            run.journal.say(
+        if not progress.planned_end or abs(left - planned) > max(1.0, _LOGGED_FROM * planned):
+            run.journal.print(
                 f"time budget: {used / 60:.1f} of {self._seconds / 60:.1f} minutes used, {seconds_per_step:.2g} s "
                 f"per step: {left} epochs left instead of {planned}; the learning rate schedule ends with them"
             )
@@ -47,7 +47,7 @@ class TimeBudget:
             left = self._fitting_epochs(self._seconds - progress.seconds, seconds_per_step=progress.seconds / step)
             end = step + left * run.steps_per_epoch
             self._set_end(end, position=min(position, run.schedule_steps * step / end))
-            run.journal.say(
+            run.journal.print(
                 f"time budget: {progress.seconds / 60:.1f} of {self._seconds / 60:.1f} minutes used: {left} epochs left"
             )
 
@@ -90,5 +90,5 @@ class TimeBudget:
         The seconds include other work of each epoch, such as checkpoints.
         """
         run = self._run
-        seconds = run.seconds - sum(run.stopwatch.total(name) for name in _NOT_OF_STEPS)
+        seconds = run.seconds - sum(run.stopwatch.total(name) for name in _OTHER_ACTIVITIES)
         return seconds, max(run.state.step - run.first_step - 1, 0)

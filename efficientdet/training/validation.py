@@ -150,7 +150,7 @@ class BestKeeper:
 
     @property
     def target_reached(self) -> bool:
-        """Whether the best AP reaches --target_ap."""
+        """True if the best AP reaches --target_ap."""
         return 0 < self._run.config.target_ap <= self._run.state.progress.best_ap
 
     @property

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from efficientdet.families.published_files import published_files, table
-from efficientdet.weights.downloads import cache_folder, ready
+from efficientdet.weights.downloads import cache_folder, cached_weights
 from program_support.errors import InputError, nearest_name
 from program_support.signals import exit_code
 
@@ -36,7 +36,7 @@ def main(words: list[str]) -> int:
             nearest = nearest_name(name, published_files())
             hint = f"the nearest is {nearest}; " if nearest else ""
             raise InputError(f"{name}: is not a name of published weights; {hint}run without a name to list all")
-        path = ready(published_files()[name], Path(rest[0]) if rest else cache_folder())
+        path = cached_weights(published_files()[name], Path(rest[0]) if rest else cache_folder())
         print(f"{path}: intact")
     except InputError as error:
         print(f"get_weights.sh: error: {error}", file=sys.stderr)
