@@ -258,10 +258,10 @@ def test_the_former_name_of_the_global_batch_size_is_read():
 
 
 def test_put_aside(folder):
-    aside = CheckpointStore(folder).put_aside()
-    assert os.listdir(folder) == [aside.name]
-    newest_everywhere(aside, "ckpt-400")
-    assert CheckpointStore(folder).put_aside() is None
+    subfolder = CheckpointStore(folder).move_to_subfolder()
+    assert os.listdir(folder) == [subfolder.name]
+    newest_everywhere(subfolder, "ckpt-400")
+    assert CheckpointStore(folder).move_to_subfolder() is None
 
 
 # damage

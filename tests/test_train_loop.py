@@ -275,7 +275,7 @@ def same_arrays(found, wanted):
 
 def test_reading_reports_a_step_later_changes_nothing(unbroken, drawn, tmp_path, monkeypatch):
     """As on an accelerator; and before a checkpoint all reports are read."""
-    monkeypatch.setattr(epoch_module, "reports_behind", lambda: 1)
+    monkeypatch.setattr(epoch_module, "report_lag", lambda: 1)
     check, save, checked = guards.StepGuard.check, CheckpointStore.save, []
 
     def checking(guard, report, facts):
@@ -481,7 +481,7 @@ def test_loss_that_is_not_finite_stops(drawn, tmp_path):
 
 @pytest.mark.parametrize("behind", [0, 1])
 def test_rollback_halves_the_rate_and_goes_on(drawn, tmp_path, capsys, monkeypatch, behind):
-    monkeypatch.setattr(epoch_module, "reports_behind", lambda: behind)
+    monkeypatch.setattr(epoch_module, "report_lag", lambda: behind)
     check, calls = guards.StepGuard.check, []
 
     def failing_twice(guard, report, facts):

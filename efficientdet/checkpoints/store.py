@@ -97,16 +97,16 @@ class CheckpointStore:
         """Yield the checkpoints of this training's lineage, as `readable` does."""
         yield from _read_each(self._lineage())
 
-    def put_aside(self) -> Path | None:
+    def move_to_subfolder(self) -> Path | None:
         """Move the checkpoints of an earlier training to a subfolder and return it; None if there are none."""
         files = [file for pattern in ("ckpt*", "checkpoint") for file in self.folder.glob(pattern) if file.is_file()]
         if not any(file.name != "checkpoint" for file in files):
             return None
-        aside = self.folder / f"before-{time.strftime('%Y-%m-%d-%H-%M-%S')}"
-        aside.mkdir(exist_ok=True)
+        subfolder = self.folder / f"before-{time.strftime('%Y-%m-%d-%H-%M-%S')}"
+        subfolder.mkdir(exist_ok=True)
         for file in files:
-            file.rename(aside / file.name)
-        return aside
+            file.rename(subfolder / file.name)
+        return subfolder
 
     def _saved(self) -> list[_Saved]:
         """Return the checkpoints, the newest first; those with a damaged description come last."""

@@ -220,13 +220,13 @@ def detect_all(
     class_names: ClassNames,
     samples: int = 0,
     world: World | None = None,
-    watched: Callable[[Iterable], Iterable] = iter,
+    interruptible: Callable[[Iterable], Iterable] = iter,
     masks_in_whole_pixels: bool = False,
 ) -> DetectionRows:
     """Detect in the first `samples` records (0: all) and return the rows of all ranks on every rank.
 
     Each image is decoded once, by one rank. Masks are pasted into the images; for `masks_in_whole_pixels` see
-    `pasted_masks`. The batches are iterated through `watched`, which may raise between or after them.
+    `pasted_masks`. The batches are iterated through `interruptible`, which may raise between or after them.
     """
     world = world or World()
     results = CocoResults()
@@ -234,7 +234,7 @@ def detect_all(
     category_ids = np.asarray(class_names.category_ids)
     with Progress("eval", total=count, noun="image", silent=not world.is_first) as progress:
         batches = evaluation_dataset(index, config, samples=samples, rank=world.rank, world_size=world.size)
-        for batch, row_valid in watched(batches):
+        for batch, row_valid in interruptible(batches):
             detections = predict(batch.images, batch.sizes, batch.scales)
             rows = np.asarray(row_valid)
             boxes, scores, classes, valid = (np.asarray(values)[rows] for values in detections[:4])

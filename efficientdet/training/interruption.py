@@ -75,7 +75,7 @@ class StopRequest:
         """Return the exception that ends this rank, whichever rank received the request."""
         return Interrupted(self._signal or signal.SIGTERM)
 
-    def watched(self, items: Iterable[Item]) -> Iterator[Item]:
+    def interruptible(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yield the items up to a stop request, then call `raise_if_requested`, which synchronizes all ranks."""
         for item in items:
             if self.requested:

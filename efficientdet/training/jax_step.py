@@ -50,10 +50,10 @@ class JaxStep(TrainStep):
         scale = self.loss_scale(state["optimizer"])
         gradients, others, terms, counts = self._gradients(state["trained"], state["others"], batch, scale)
         packed = self.optimizer.packing.pack(state["trained"]) if self.optimizer.reads_weights else None
-        move, slots, applied = self.optimizer.updated(state["optimizer"], gradients, learning_rate, weights=packed)
+        change, slots, applied = self.optimizer.updated(state["optimizer"], gradients, learning_rate, weights=packed)
         trained = [
             weight + part.astype(weight.dtype)
-            for weight, part in zip(state["trained"], self.optimizer.packing.unpack(move), strict=True)
+            for weight, part in zip(state["trained"], self.optimizer.packing.unpack(change), strict=True)
         ]
         average = state["average"]
         if self.average is not None:

@@ -27,7 +27,7 @@ from efficientdet.training.reporter import Reporter
 from efficientdet.training.run import Run
 from efficientdet.training.saving import Saver
 from efficientdet.training.time_budget import TimeBudget
-from efficientdet.training.validation import BestKeeper, Evaluator
+from efficientdet.training.validation import BestWeights, Evaluator
 from program_support.progress import Progress
 from program_support.signals import exit_code
 
@@ -126,7 +126,7 @@ class Training:
             inputs=run.input_config(config.eval_batch_size),
             stop_request=stop_request,
         )
-        self.best = BestKeeper(run)
+        self.best = BestWeights(run)
         self.last_loss: float | None = None  # mean of the last epoch; None where no step was left
 
     def run(self) -> TrainingOutcome:
@@ -229,7 +229,7 @@ class Training:
         inputs = replace(run.input_config(batch_size), use_fake_data=False)
         batches = islice(run.training_data(inputs), images // batch_size)
         with run.stopwatch.measuring("calibration"):
-            run.state.change_averages(lambda: self._calibration(self._stop_request.watched(batches)))
+            run.state.change_averages(lambda: self._calibration(self._stop_request.interruptible(batches)))
         self._calibrated_version = run.state.version
 
     def _evaluate(self, epoch: int) -> None:

@@ -17,7 +17,7 @@ from efficientdet.reports.drawing import draw_detections
 from efficientdet.reports.training_report import FILE_NAME, RunSummary, write_report
 from efficientdet.run_log.journal import read_curves
 from efficientdet.training.run import Run
-from efficientdet.training.validation import BestKeeper, Evaluation, Evaluator, minutes_in_words
+from efficientdet.training.validation import BestWeights, Evaluation, Evaluator, minutes_in_words
 from model.multiply_adds import training_multiply_adds
 from object_detection.coco.evaluation import shown_measure
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
@@ -73,7 +73,7 @@ class Reporter:
                 write_results(Path(config.testdev_dir) / TESTDEV_FILE_NAME, results_json(evaluation.rows))
         self._run.journal.print(evaluation.measures.table())
 
-    def write_page(self, best: BestKeeper) -> None:
+    def write_page(self, best: BestWeights) -> None:
         """Write the report page of the training so far."""
         run, config = self._run, self._run.config
         if not run.world.is_first:
@@ -100,7 +100,7 @@ class Reporter:
         """Log the path of the report page."""
         self._run.journal.print(f"report: {self._folder / FILE_NAME}")
 
-    def end(self, best: BestKeeper, *, loss: float | None) -> None:
+    def end(self, best: BestWeights, *, loss: float | None) -> None:
         """Log the averages of the run; for a benchmark also facts about the machine."""
         run, config, goal = self._run, self._run.config, {}
         if loss is None and run.state.step >= run.last_step:

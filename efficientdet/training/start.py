@@ -24,7 +24,7 @@ def starting_state(
 ) -> TrainingState:
     """Return a state with random weights, weights of a file or a resumed checkpoint; the same on all ranks."""
     state = initial_state(config, precision=precision, world=world, log=log)
-    state.align()
+    state.broadcast()
     resume(state, config, store=store, global_batch_size=global_batch_size, log=log)
     warn_of_frozen_random_weights(state, config, log=log)
     return state
@@ -77,8 +77,8 @@ def resume(
         source = _newest(store, log=log)
     elif config.resume != "never":
         source = read_checkpoint(config.resume)
-    elif state.world.is_first and (aside := store.put_aside()):
-        log(f"starts from scratch; the earlier checkpoints were moved to {aside}")
+    elif state.world.is_first and (subfolder := store.move_to_subfolder()):
+        log(f"starts from scratch; the earlier checkpoints were moved to {subfolder}")
     if source is not None:
         restore_checkpoint(state, source, config, store=store, global_batch_size=global_batch_size, log=log)
     steps = state.world.gather(state.step)  # all ranks have read: from here on the first may write

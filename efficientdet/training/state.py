@@ -106,7 +106,7 @@ class TrainingState:
             packed.assign(packing.pack([read(name, shape) for name, shape in zip(names, packing.shapes, strict=True)]))
         self.step = int(arrays["global_step"])
 
-    def align(self) -> None:
+    def broadcast(self) -> None:
         """Broadcast weights, batch statistics, optimizer state and average from the first rank to all."""
         average = [self.average.packed] if self.average is not None else []
         self.world.broadcast([*self.detector.network.variables, *self.optimizer.variables.values(), *average])

@@ -113,8 +113,8 @@ class TensorflowStep(TrainStep):
         packed = (
             self.optimizer.packing.pack([weight.value for weight in weights]) if self.optimizer.reads_weights else None
         )
-        move, state, applied = self.optimizer.updated(self._state(), gradients, learning_rate, weights=packed)
-        for weight, part in zip(weights, self.optimizer.packing.unpack(move), strict=True):
+        change, state, applied = self.optimizer.updated(self._state(), gradients, learning_rate, weights=packed)
+        for weight, part in zip(weights, self.optimizer.packing.unpack(change), strict=True):
             weight.assign_add(ops.cast(part, weight.dtype))
         for name, variable in self.optimizer.variables.items():
             variable.assign(state[name])

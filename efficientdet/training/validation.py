@@ -95,7 +95,7 @@ class Evaluator:
         detector, sums, counts = self._state.detector, Counter[str](), Counter[str]()
         batches = evaluation_dataset(self.index, self._inputs, samples=self._config.eval_samples)
         with self._state.averaged_weights():
-            for batch, row_valid in self._stop_request.watched(batches):
+            for batch, row_valid in self._stop_request.interruptible(batches):
                 batch = _first_rows(batch, int(np.sum(row_valid)))  # the remaining rows are padding
                 outputs = detector.training_outputs(batch.images, batch.sizes, training=False)
                 seeds = seeds_of(np.asarray(batch.positions), seed=0)  # the same random samples in every evaluation
@@ -116,7 +116,7 @@ class Evaluator:
             class_names=config.class_names,
             samples=config.eval_samples,
             world=world,
-            watched=self._stop_request.watched,
+            interruptible=self._stop_request.interruptible,
             masks_in_whole_pixels=config.hparams.masks_in_whole_pixels,
         )
         return Evaluation(world.gather(self._coco.evaluate(rows) if world.is_first else None)[0], rows)
@@ -126,7 +126,7 @@ class Evaluator:
         return read_evaluator(self.index, self._config.class_names, json_file=self._config.val_json_file)
 
 
-class BestKeeper:
+class BestWeights:
     """Keeper of the weights with the best AP, stored as emackpt-best."""
 
     def __init__(self, run: Run):
