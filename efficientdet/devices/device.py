@@ -219,9 +219,10 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
             return function(*arguments)
 
-    return lambda *arguments: run(
-        [variable.value for variable in variables], *jax.tree.map(jax.numpy.asarray, arguments)
-    )
+    def call(*arguments):
+        return run([variable.value for variable in variables], *jax.tree.map(jax.numpy.asarray, arguments))
+
+    return call
 
 
 def processor_name() -> str:

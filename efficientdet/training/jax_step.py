@@ -90,9 +90,8 @@ class JaxStep(TrainStep):
             with keras.StatelessScope(state_mapping=mapping) as scope:
                 outputs, known = self.detector.outputs(batch.images, batch.sizes, training=True), counts
                 if targets is None:
-                    targets, known = jax.lax.stop_gradient(
-                        self.targets_and_counts(batch, jax.lax.stop_gradient(outputs))
-                    )
+                    found = self.targets_and_counts(batch, jax.lax.stop_gradient(outputs))
+                    targets, known = jax.lax.stop_gradient(found)
                 loss, terms = self.loss(outputs, targets, known)
                 others = [scope.get_current_value(variable) for variable in self.network.non_trainable_variables]
             return loss * scale, (terms, known, others)

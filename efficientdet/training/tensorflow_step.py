@@ -67,10 +67,9 @@ class TensorflowStep(TrainStep):
     def _gradients_from_outputs(self, batch, scale, stop_requested):
         """Return gradients of the scaled loss, its terms and summed counts, with targets assigned from the outputs."""
         weights = [weight.value for weight in self.network.trainable_variables]
+        forward = self._forward_program(lambda images, sizes: self.detector.outputs(images, sizes, training=True))
         with tf.GradientTape() as tape:
-            outputs = self._forward_program(lambda images, sizes: self.detector.outputs(images, sizes, training=True))(
-                batch.images, batch.sizes
-            )
+            outputs = forward(batch.images, batch.sizes)
             constant = tf.nest.map_structure(tf.stop_gradient, outputs)
             targets, counts = self._program(self.targets_and_counts)(batch, constant)
             targets = tf.nest.map_structure(tf.stop_gradient, targets)
@@ -88,9 +87,8 @@ class TensorflowStep(TrainStep):
         names, packing = list(terms), self.optimizer.packing
 
         def add(number, gradient, values):
-            more, terms = self._gradients_of_part(
-                self.part_of(batch, number), self.part_of(targets, number), counts, scale
-            )
+            part = self.part_of(batch, number), self.part_of(targets, number)
+            more, terms = self._gradients_of_part(*part, counts, scale)
             return number + 1, gradient + packing.pack(more), values + ops.stack([terms[name] for name in names])
 
         _, gradient, values = tf.while_loop(
