@@ -26,7 +26,7 @@ from dataset.records.record_index import index_records
 from efficientdet.artifacts.artifact_files import read_artifact
 from efficientdet.artifacts.litert_file import write_litert
 from efficientdet.checkpoints import restore
-from efficientdet.checkpoints.checkpoint import read_whole
+from efficientdet.checkpoints.checkpoint import read_bundle
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.artifact_formats import wanted_formats
 from efficientdet.configuration.model_config import ModelConfig
@@ -167,7 +167,7 @@ def test_every_file_stores_the_thresholds(exported):
     assert measures.score_thresholds["overall"] > 0
     for name in FILES:
         assert read_artifact(folder / name)[1].description.score_thresholds == measures.score_thresholds
-    assert not read_whole(folder / "ckpt")[1].score_thresholds  # export.py leaves the checkpoint alone
+    assert not read_bundle(folder / "ckpt")[1].score_thresholds  # export.py leaves the checkpoint alone
 
 
 SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "export.md").read_text(), re.DOTALL)
@@ -443,7 +443,7 @@ def test_a_litert_file_in_8_bits_without_its_second_file(exported, tmp_path):
 def test_writing_and_running_litert_says_nothing(exported, tmp_path, capfd, caplog):
     """TensorFlow warns of gradients that are never computed, and LiteRT names its delegate, each time."""
     folder, images, _ = exported
-    description = read_whole(str(folder / "ckpt"))[1]
+    description = read_bundle(str(folder / "ckpt"))[1]
     detector = build_miniature(
         hyperparameters_of("efficientdet-d0", description.hparams), num_classes=len(description.categories)
     )

@@ -16,8 +16,8 @@ from efficientdet.checkpoints.checkpoint import (
     Description,
     checkpoint_prefix,
     read_arrays,
+    read_bundle,
     read_description,
-    read_whole,
     write_arrays,
 )
 from efficientdet.families.registry import hyperparameters_of
@@ -136,7 +136,7 @@ def test_killed_at_any_moment_over_another_one_leaves_either_whole(tmp_path, kin
     for number, _calls in each_moment(write_over):
         prefix = tmp_path / str(number) / "emackpt-best"
         assert checkpoint_prefix(prefix.parent) == tf.train.latest_checkpoint(str(prefix.parent)) == str(prefix)
-        arrays, description = read_whole(prefix)
+        arrays, description = read_bundle(prefix)
         reader = tf.train.load_checkpoint(str(prefix))  # what TensorFlow's own tools see
         theirs = {name: reader.get_tensor(name) for name in WHOLE}
         seen.append(theirs["value"][0])
@@ -164,7 +164,7 @@ def test_killed_at_any_moment_of_a_first_writing_leaves_none_or_it(tmp_path, qui
     for number, _ in each_moment(lambda number: write_arrays(str(tmp_path / str(number) / "ckpt"), WHOLE, DESCRIPTION)):
         folder = tmp_path / str(number)
         if (folder / "ckpt.index").exists():
-            assert read_whole(folder / "ckpt") == (WHOLE | {"value": pytest.approx(WHOLE["value"])}, DESCRIPTION)
+            assert read_bundle(folder / "ckpt") == (WHOLE | {"value": pytest.approx(WHOLE["value"])}, DESCRIPTION)
         elif folder.exists():
             with pytest.raises(InputError, match="no checkpoint in this folder"):
                 checkpoint_prefix(folder)
@@ -184,7 +184,7 @@ def test_read_while_another_process_replaces_it(tmp_path, monkeypatch):
         return arrays
 
     monkeypatch.setattr(checkpoint, "read_arrays", replaced_after_reading)
-    arrays, description = read_whole(tmp_path / "ckpt")
+    arrays, description = read_bundle(tmp_path / "ckpt")
     assert (arrays["global_step"], description) == (4, new)
 
 
@@ -215,7 +215,7 @@ def test_full_or_read_only_disk(tmp_path, hinder, message):
         ) as caught:
             write(tmp_path / "ckpt-final", {"b": np.zeros(20_000, np.float32)})
         assert "\n" not in str(caught.value)
-        assert read_whole(tmp_path / "ckpt-final")[1] == DESCRIPTION
+        assert read_bundle(tmp_path / "ckpt-final")[1] == DESCRIPTION
         assert read_arrays(tmp_path / "ckpt-final").keys() == ARRAYS.keys()
         assert sorted(os.listdir(tmp_path)) == there
     finally:

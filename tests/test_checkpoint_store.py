@@ -17,11 +17,12 @@ from efficientdet.checkpoints.bundle_files import remove_bundle
 from efficientdet.checkpoints.checkpoint import (
     Description,
     checkpoint_prefix,
+    read_bundle,
     read_description,
-    read_whole,
     write_arrays,
 )
 from efficientdet.checkpoints.store import CheckpointStore, read_checkpoint
+from efficientdet.checkpoints.training_progress import TrainingProgress
 from program_support.errors import InputError
 
 IMAGES_A_STEP = 8
@@ -38,7 +39,7 @@ def describe(step, *, images=None):
         categories=[{"id": 7, "name": "cow"}],
         weights="raw and averaged",
         global_step=step,
-        run={"images_seen": step * IMAGES_A_STEP if images is None else images, "images_a_step": IMAGES_A_STEP},
+        run={"images_seen": step * IMAGES_A_STEP if images is None else images, "global_batch_size": IMAGES_A_STEP},
     )
 
 
@@ -50,7 +51,7 @@ def save(store, *steps, images=None):
 def resumed(folder, name):
     """A store of a training that continues from a checkpoint."""
     store = CheckpointStore(folder)
-    store.goes_on_from(read_checkpoint(str(folder / name)).prefix)
+    store.continue_from(read_checkpoint(str(folder / name)).prefix)
     return store
 
 
@@ -83,7 +84,7 @@ def newest_everywhere(folder, name):
     assert CheckpointStore(folder).names()[0] == name
     assert Path(checkpoint_prefix(folder)).name == name
     assert Path(tf.train.latest_checkpoint(str(folder))).name == name
-    arrays, description = read_whole(folder / "ckpt")
+    arrays, description = read_bundle(folder / "ckpt")
     assert arrays["global_step"] == description.global_step == int(name.split("-")[1])
     assert description.save_number == read_description(folder / name).save_number
 
@@ -143,7 +144,7 @@ def test_the_same_step_again_takes_the_place_of_the_other(folder):
     store = resumed(folder, "ckpt-200")
     store.save({**arrays_of(300), "value": np.float32([-1])}, describe(300))
     newest_everywhere(folder, "ckpt-300")
-    assert read_whole(folder / "ckpt-300")[0]["value"] == [-1]
+    assert read_bundle(folder / "ckpt-300")[0]["value"] == [-1]
     assert found(store.readable_lineage()) == ["ckpt-300", "ckpt-200"]
     assert found(resumed(folder, "ckpt-400").readable_lineage()) == ["ckpt-400"]  # the 300 that it continued is gone
     save(store, 300)  # a third time, and over itself
@@ -156,7 +157,7 @@ def test_a_rollback_goes_back_from_what_was_rolled_back_to(folder):
     save(store, 410, 420)
     damage(folder / "ckpt-420.data-00000-of-00001")
     assert found(store.readable_lineage())[1:] == ["ckpt-410", "ckpt-400"]
-    store.goes_on_from(folder / "ckpt-410")
+    store.continue_from(folder / "ckpt-410")
     assert found(store.readable_lineage()) == ["ckpt-410", "ckpt-400"]
     save(store, 411)
     assert found(store.readable_lineage()) == ["ckpt-411", "ckpt-410", "ckpt-400"]
@@ -171,7 +172,7 @@ def test_other_ranks_see_the_lineage_that_the_first_writes(folder):
 
 def test_resumed_from_another_folder(folder, tmp_path):
     store = CheckpointStore(tmp_path / "new")
-    store.goes_on_from(f"{folder}/ckpt-300")
+    store.continue_from(f"{folder}/ckpt-300")
     assert found(store.readable_lineage()) == ["ckpt-300", "ckpt-200"]
     save(store, 310)
     assert found(store.readable_lineage()) == ["ckpt-310", "ckpt-300", "ckpt-200"]
@@ -182,7 +183,7 @@ def test_resumed_from_another_folder(folder, tmp_path):
 def test_the_same_folder_by_another_path(folder, monkeypatch):
     monkeypatch.chdir(folder.parent)
     store = CheckpointStore(folder)
-    store.goes_on_from(f"{folder.name}/ckpt-200")
+    store.continue_from(f"{folder.name}/ckpt-200")
     save(store, 210)
     assert read_description(folder / "ckpt-210").continues == "ckpt-200"
 
@@ -252,11 +253,15 @@ def test_names_of_others_are_left_alone(folder):
     assert not list(folder.glob("ckpt-9*"))
 
 
+def test_the_former_name_of_the_global_batch_size_is_read():
+    assert TrainingProgress.from_json({"images_a_step": 96}, where="ckpt.json").global_batch_size == 96
+
+
 def test_put_aside(folder):
-    aside = CheckpointStore(folder).put_aside()
-    assert os.listdir(folder) == [aside.name]
-    newest_everywhere(aside, "ckpt-400")
-    assert CheckpointStore(folder).put_aside() is None
+    subfolder = CheckpointStore(folder).move_to_subfolder()
+    assert os.listdir(folder) == [subfolder.name]
+    newest_everywhere(subfolder, "ckpt-400")
+    assert CheckpointStore(folder).move_to_subfolder() is None
 
 
 # damage
@@ -322,7 +327,7 @@ DAMAGES = {
     ),
     "no description": (no_description, "is no training checkpoint from which to resume"),
     "run is no mapping": (by_hand("run", []), r"run is \[\]; expected dict"),
-    "unknown in run": (by_hand("run", {"speed": 1}), "speed of run is 1; expected only images_seen, images_a_step"),
+    "unknown in run": (by_hand("run", {"speed": 1}), "speed of run is 1; expected only images_seen, global_batch_size"),
     "word in run": (by_hand("run", {"images_seen": "many"}), "images_seen of run is 'many'; expected int"),
     "yes in run": (by_hand("run", {"rollbacks": True}), "rollbacks of run is True; expected int"),
     "no ranks": (by_hand("run", {"ranks": 0}), "and 0 ranks; expected at least 0 and 1"),
@@ -398,9 +403,9 @@ def test_killed_at_any_moment_of_a_save(template, tmp_path):
         )
         assert newest in ((400, 400, 3200), (300, -1, 1))
         seen.append(newest[0])
-        arrays, description = read_whole(folder / "ckpt")
+        arrays, description = read_bundle(folder / "ckpt")
         assert (arrays["value"][0], description.run["images_seen"]) in ((400, 3200), (-1, 1))
-        read_whole(tf.train.latest_checkpoint(str(folder)))
+        read_bundle(tf.train.latest_checkpoint(str(folder)))
         assert Path(checkpoint_prefix(folder)).name == Path(results[0].prefix).name
         save(resumed(folder, Path(results[0].prefix).name), 500)
         newest_everywhere(folder, "ckpt-500")
@@ -460,7 +465,7 @@ def test_a_folder_that_becomes_read_only_meanwhile_is_one_line(folder, monkeypat
         save(CheckpointStore(folder), 500)
     assert "\n" not in str(caught.value)
     assert not [result for result in CheckpointStore(folder).readable() if isinstance(result, InputError)]
-    read_whole(folder / "ckpt")
+    read_bundle(folder / "ckpt")
 
 
 def test_a_full_disk_is_one_line_and_leaves_the_last_ones_whole(tmp_path):

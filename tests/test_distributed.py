@@ -174,7 +174,7 @@ def both(own):
 mean, slope = both(own)
 assert mean.numpy().tolist() == [[0.5, 1.0], [0.5, 1.0], [2.5, 1.0], [2.5, 1.0]][world.rank], mean
 assert slope.numpy().tolist() == [[1.5, 0.0], [1.5, 0.0], [3.5, 0.0], [3.5, 0.0]][world.rank], slope
-world.meet()  # Horovod ends for all where one process ends
+world.barrier()  # Horovod ends for all where one process ends
 """)
     subprocess.run(launched(4, [sys.executable, tmp_path / "groups.py"]), check=True, env=environment(), timeout=240)
 

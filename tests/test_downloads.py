@@ -18,7 +18,7 @@ import pytest
 from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
 from efficientdet.families.published_files import PublishedFile, published_files
 from efficientdet.weights import downloads, get_weights
-from efficientdet.weights.downloads import cache_folder, kept, local_path, ready
+from efficientdet.weights.downloads import cache_folder, cached_file, cached_weights, local_path
 from program_support import file_lock
 from program_support.errors import InputError
 
@@ -70,7 +70,7 @@ def server(monkeypatch, tmp_path):
     monkeypatch.setenv("EFFICIENTDET_WEIGHTS_URL", f"http://127.0.0.1:{made.server_port}/models/")
     monkeypatch.setenv("EFFICIENTDET_WEIGHTS", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(downloads, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(downloads, "_RETRY_DELAYS", (0.0, 0.0))
     for name in (NAME, "drawn"):
         monkeypatch.setitem(published_files(), name, FILE)
     yield made
@@ -86,42 +86,42 @@ def left_in(folder):
 def test_a_file_is_brought_once(server, tmp_path):
     said = []
     for _ in range(2):
-        path = kept(FILE, tmp_path / "a" / "b", say=said.append)
+        path = cached_file(FILE, tmp_path / "a" / "b", log=said.append)
         assert path.read_bytes() == CONTENT
     assert server.asked == [0]
     assert left_in(path.parent) == [NAME]
-    assert said == [f"downloads {os.environ['EFFICIENTDET_WEIGHTS_URL']}{NAME} (1 MB)", f"keeps {path}"]
+    assert said == [f"downloading {os.environ['EFFICIENTDET_WEIGHTS_URL']}{NAME} (1 MB)", f"saved {path}"]
 
 
 def test_a_transfer_that_ends_early_goes_on(server, tmp_path):
     server.plan += [{"until": 1000}, {"until": 300_000}, {"until": 300_000}]
-    assert kept(FILE, tmp_path).read_bytes() == CONTENT
+    assert cached_file(FILE, tmp_path).read_bytes() == CONTENT
     assert server.asked == [0, 1000, 300_000, 300_000]
 
 
 def test_what_an_earlier_call_brought_is_not_asked_for_again(server, tmp_path):
     (tmp_path / f"{NAME}.part").write_bytes(CONTENT[:5000])
-    assert kept(FILE, tmp_path).read_bytes() == CONTENT
+    assert cached_file(FILE, tmp_path).read_bytes() == CONTENT
     assert server.asked == [5000]
 
 
 @pytest.mark.parametrize("part", [CONTENT, CONTENT + b"more", b"of another file", bytes(5000)])
 def test_a_part_that_is_whole_or_of_another_file(server, tmp_path, part):
     (tmp_path / f"{NAME}.part").write_bytes(part)
-    assert kept(FILE, tmp_path).read_bytes() == CONTENT
+    assert cached_file(FILE, tmp_path).read_bytes() == CONTENT
     assert server.asked == [len(part)] + [0] * (part != CONTENT)
     assert left_in(tmp_path) == [NAME]
 
 
 def test_a_server_that_cannot_begin_in_the_middle(server, tmp_path):
     server.plan += [{"until": 1000}, {"ignores_range": True}]
-    assert kept(FILE, tmp_path).read_bytes() == CONTENT
+    assert cached_file(FILE, tmp_path).read_bytes() == CONTENT
 
 
 def test_a_transfer_that_never_gets_further_is_given_up(server, tmp_path):
     server.plan += [{"until": 1000}] * 10
     with pytest.raises(InputError, match=r"connection ended after 0 of 511000 bytes\); run this again to resume"):
-        kept(FILE, tmp_path)
+        cached_file(FILE, tmp_path)
     assert len(server.asked) == 4
     assert left_in(tmp_path) == [f"{NAME}.part"]
 
@@ -140,7 +140,7 @@ def test_a_transfer_that_never_gets_further_is_given_up(server, tmp_path):
 def test_what_is_wrong_at_the_server_is_one_line(server, tmp_path, plan, message, requests):
     server.plan += plan
     with pytest.raises(InputError, match=message) as caught:
-        kept(FILE, tmp_path)
+        cached_file(FILE, tmp_path)
     assert f"/models/{NAME}" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(server.asked) == requests
@@ -149,7 +149,7 @@ def test_what_is_wrong_at_the_server_is_one_line(server, tmp_path, plan, message
 
 def test_a_busy_server_is_asked_again(server, tmp_path):
     server.plan += [{"code": 503}, {"code": 429}]
-    assert kept(FILE, tmp_path).read_bytes() == CONTENT
+    assert cached_file(FILE, tmp_path).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize(
@@ -167,16 +167,16 @@ def test_no_network_is_one_line_with_address_and_place(monkeypatch, tmp_path, ur
     with pytest.raises(
         InputError, match=rf"{url}/{NAME}: cannot be downloaded \(.*{reason}.*download it to {tmp_path}/{NAME}"
     ):
-        kept(FILE, tmp_path)
+        cached_file(FILE, tmp_path)
 
 
 def test_silence_is_told(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(downloads, "_SECONDS_OF_SILENCE", 0.2)
+    monkeypatch.setattr(downloads, "_TIMEOUT_SECONDS", 0.2)
     end = threading.Event()
     server.plan += [{"until": 0, "waits": end}] * 9
     try:
         with pytest.raises(InputError, match="no data for 0 s"):
-            kept(FILE, tmp_path)
+            cached_file(FILE, tmp_path)
     finally:
         end.set()
 
@@ -184,7 +184,7 @@ def test_silence_is_told(server, tmp_path, monkeypatch):
 def test_a_damaged_file_in_the_cache_is_told(server, tmp_path):
     (tmp_path / NAME).write_bytes(CONTENT[:-1])
     with pytest.raises(InputError, match=rf"{NAME}: is damaged: its SHA-256 begins with .* remove it"):
-        kept(FILE, tmp_path)
+        cached_file(FILE, tmp_path)
     assert server.asked == []
 
 
@@ -206,7 +206,7 @@ def small_disk(folder):
 def test_a_full_disk_is_one_line(server, tmp_path):
     with small_disk(tmp_path):
         with pytest.raises(InputError, match=r"stored there \(No space left on device\); set EFFICIENTDET_") as caught:
-            kept(FILE, tmp_path)
+            cached_file(FILE, tmp_path)
         assert "\n" not in str(caught.value)
         assert NAME not in left_in(tmp_path)
 
@@ -214,16 +214,16 @@ def test_a_full_disk_is_one_line(server, tmp_path):
 @pytest.mark.parametrize("folder", ["/proc/weights", "/dev/null/weights"])
 def test_a_folder_that_cannot_be_written_is_one_line(folder):
     with pytest.raises(InputError, match=rf"{folder}/{NAME}: cannot be stored there"):
-        kept(FILE, Path(folder))
+        cached_file(FILE, Path(folder))
 
 
 DOWNLOAD = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from efficientdet.weights.downloads import kept
+from efficientdet.weights.downloads import cached_file
 from efficientdet.families.published_files import PublishedFile
-print(kept(PublishedFile({NAME!r}, {len(CONTENT)}, "", ""), Path(sys.argv[1])))
+print(cached_file(PublishedFile({NAME!r}, {len(CONTENT)}, "", ""), Path(sys.argv[1])))
 """
 
 
@@ -264,7 +264,7 @@ def test_after_a_kill_another_goes_on_at_once(server, tmp_path):
     killed.communicate()
     end.set()
     begun = part.stat().st_size
-    assert kept(FILE, tmp_path).read_bytes() == CONTENT
+    assert cached_file(FILE, tmp_path).read_bytes() == CONTENT
     assert server.asked == [0, begun]
 
 
@@ -273,7 +273,7 @@ def test_a_file_system_without_locks(server, tmp_path, monkeypatch):
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(file_lock.fcntl, "flock", no_locks)
-    assert kept(FILE, tmp_path).read_bytes() == CONTENT
+    assert cached_file(FILE, tmp_path).read_bytes() == CONTENT
     assert left_in(tmp_path) == [NAME]
 
 
@@ -347,14 +347,14 @@ def test_an_efficientdet_by_its_name(server, tmp_path, monkeypatch):
 def test_an_archive_that_is_not_what_came_at_first_is_told(server, tmp_path):
     archive = PublishedFile("d9.tar.gz", None, "", "")
     server.plan += [{"content": packed(CHECKPOINT)}]
-    path = kept(archive, tmp_path)
+    path = cached_file(archive, tmp_path)
     assert (
         path.with_name("d9.tar.gz.sha256").read_text()
         == f"{hashlib.sha256(path.read_bytes()).hexdigest()}  d9.tar.gz\n"
     )
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(InputError, match=r"d9.tar.gz: is damaged: its SHA-256 begins with"):
-        ready(archive, tmp_path)
+        cached_weights(archive, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_an_archive_that_is_not_what_came_at_first_is_told(server, tmp_path):
 def test_an_archive_that_is_no_checkpoints_is_one_line(server, tmp_path, content, message):
     server.plan += [{"content": content}]
     with pytest.raises(InputError, match=message) as caught:
-        ready(PublishedFile("d9.tar.gz", None, "", ""), tmp_path / "cache")
+        cached_weights(PublishedFile("d9.tar.gz", None, "", ""), tmp_path / "cache")
     assert "\n" not in str(caught.value)
     assert left_in(tmp_path / "cache") == ["d9.tar.gz", "d9.tar.gz.sha256"]
     assert not list(tmp_path.glob("*.index"))

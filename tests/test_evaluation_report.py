@@ -12,7 +12,7 @@ from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import original_images
 from dataset.records.record_index import index_records
 from efficientdet.devices.distributed import World
-from efficientdet.evaluation.error_pictures import COLORS, error_pictures
+from efficientdet.evaluation.error_plots import COLORS, error_plots
 from efficientdet.evaluation.evaluate import detect_all, read_evaluator, record_numbers
 from efficientdet.evaluation.evaluation_report import EvaluationReport, evaluation_page, write_evaluation_report
 from object_detection.coco.error_analysis import ErrorAnalysis
@@ -59,15 +59,15 @@ def numbers_of(drawn, rows):
     return [ids.index(image_id) for image_id in rows.evaluated_ids]
 
 
-def test_pictures_of_the_worst_images(drawn, rows, found):
+def test_plots_of_the_worst_images(drawn, rows, found):
     index, analysis = index_records(drawn.records("val")), found["analysis"]
-    pictures = list(error_pictures(analysis, rows, index, record_numbers=numbers_of(drawn, rows), count=20))
+    plots = list(error_plots(analysis, rows, index, record_numbers=numbers_of(drawn, rows), count=20))
     first, second = rows.evaluated_ids[:2]
     missed = int((analysis.comparison.objects.images == 0).sum())
-    assert [caption.split(" · ")[0] for caption, _ in pictures] == [f"{first:06d}.jpg", f"{second:06d}.jpg"]
-    assert f"0 right · {missed} missed · 0 wrong" in pictures[0][0]
-    assert "0 missed · 1 wrong (1 background)" in pictures[1][0]
-    for (_, picture), colors in zip(pictures, (({"missed"}, set()), ({"right"}, {"right", "wrong"})), strict=True):
+    assert [caption.split(" · ")[0] for caption, _ in plots] == [f"{first:06d}.jpg", f"{second:06d}.jpg"]
+    assert f"0 right · {missed} missed · 0 wrong" in plots[0][0]
+    assert "0 missed · 1 wrong (1 background)" in plots[1][0]
+    for (_, picture), colors in zip(plots, (({"missed"}, set()), ({"right"}, {"right", "wrong"})), strict=True):
         width = (picture.shape[1] - 8) // 2
         assert max(picture.shape[0], width) == 560
         for panel, wanted in zip((picture[:, :width], picture[:, width + 8 :]), colors, strict=True):
@@ -77,7 +77,7 @@ def test_pictures_of_the_worst_images(drawn, rows, found):
 def test_everything_is_on_the_page(found, tmp_path):
     picture = ("image <7>", np.zeros((8, 8, 3), np.uint8))
     write_evaluation_report(
-        tmp_path, EvaluationReport(title="mine & theirs", facts={"records": "<val>"}, pictures=[picture], **found)
+        tmp_path, EvaluationReport(title="mine & theirs", facts={"records": "<val>"}, plots=[picture], **found)
     )
     page = (tmp_path / "report.html").read_text()
     words = " ".join(Balanced(page).text)

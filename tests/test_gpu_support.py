@@ -91,7 +91,7 @@ def test_jax_too_refuses_volta_and_takes_blackwell(machine, capfd, monkeypatch):
     devices = [SimpleNamespace(platform="gpu", device_kind="NVIDIA B200", compute_capability="10.0")]
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     monkeypatch.setattr(runtime, "accelerator_count", lambda: 1)
-    monkeypatch.setattr(runtime, "leave_accelerators_to_jax", lambda: None)
+    monkeypatch.setattr(runtime, "hide_gpus_from_tensorflow", lambda: None)
     monkeypatch.setattr(jax, "local_devices", lambda: devices)
     assert start_runtime().use_xla
     assert capfd.readouterr().err == ""

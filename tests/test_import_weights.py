@@ -27,8 +27,9 @@ SEVEN = ClassNames(tuple(range(1, 8)), tuple("abcdefg"))
 THREE = ClassNames((1, 2, 3), ("one", "two", "three"))
 FOUR = ClassNames((1, 2, 3, 4), ("one", "two", "three", "four"))
 
-load_weights, load_what_fits, load_backbone = (
-    partial(load, family=FAMILY) for load in (weights.load_weights, weights.load_what_fits, weights.load_backbone)
+load_weights, load_matching_weights, load_backbone = (
+    partial(load, family=FAMILY)
+    for load in (weights.load_weights, weights.load_matching_weights, weights.load_backbone)
 )
 
 
@@ -189,7 +190,7 @@ def test_a_checkpoint_of_the_same_classes_is_loaded_whole(network, tmp_path, ave
     assert_holds(network, right)
 
 
-@pytest.mark.parametrize("load", [load_weights, load_what_fits])
+@pytest.mark.parametrize("load", [load_weights, load_matching_weights])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -232,7 +233,7 @@ def test_90_rows_are_not_cut_down_to_classes_that_are_not_cocos():
     source = Source("coco", arrays_like(network, num_classes=90), None)
     with pytest.raises(InputError, match="coco: its classes differ from the requested ones"):
         load_weights(network, source, class_names=others)
-    assert "starts from scratch" in load_what_fits(network, source, class_names=others)[1]
+    assert "starts from scratch" in load_matching_weights(network, source, class_names=others)[1]
 
 
 def description_of(class_names):
@@ -246,7 +247,7 @@ def test_a_head_of_other_classes_starts_anew_and_says_so(network, described):
     before = values_of(network)
     with pytest.raises(InputError, match="its classes differ from the requested ones"):
         load_weights(network, source, class_names=THREE)
-    lines = load_what_fits(network, source, class_names=THREE)
+    lines = load_matching_weights(network, source, class_names=THREE)
     kept = {name for name in before if name.startswith("class_net/class-predict/")}
     assert_holds(network, {name: before[name] if name in kept else arrays[name] for name in before})
     assert lines[0] == f"{len(before) - 3} weights from some/ckpt"
@@ -259,12 +260,12 @@ def test_as_many_classes_of_other_names_are_other_classes(network):
     source = Source("some/ckpt", arrays_like(network), description_of(others))
     with pytest.raises(InputError, match="red, green, blue"):
         load_weights(network, source, class_names=THREE)
-    assert "starts from scratch" in load_what_fits(network, source, class_names=THREE)[1]
+    assert "starts from scratch" in load_matching_weights(network, source, class_names=THREE)[1]
 
 
 def test_the_same_classes_are_all_kept(network):
     arrays = arrays_like(network)
-    lines = load_what_fits(network, Source("some/ckpt", arrays, description_of(THREE)), class_names=THREE)
+    lines = load_matching_weights(network, Source("some/ckpt", arrays, description_of(THREE)), class_names=THREE)
     assert lines == [f"all {len(arrays)} weights from some/ckpt"]
     assert_holds(network, arrays)
 
@@ -310,7 +311,11 @@ def test_a_file_of_torch_with_nothing_of_this_network_is_told_in_one_line(networ
         r"torch_training.pth: has the arrays conv.weight, conv.bias, .*, none of which is a weight of this network of "
         r"the family efficientdet; expected .*"
     )
-    for load in (partial(load_weights, class_names=THREE), partial(load_what_fits, class_names=THREE), load_backbone):
+    for load in (
+        partial(load_weights, class_names=THREE),
+        partial(load_matching_weights, class_names=THREE),
+        load_backbone,
+    ):
         with pytest.raises(InputError, match=message) as caught:
             load(network, source)
         assert "\n" not in str(caught.value)

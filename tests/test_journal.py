@@ -236,7 +236,7 @@ def test_other_ranks_write_nothing(tmp_path, capsys, monkeypatch):
         journal.log(1, {"loss": 1.0})
         journal.curves(1, {"loss": 1.0})
         journal.interval(Interval(0, 1, 8, 2.0))
-        journal.say("hello")
+        journal.print("hello")
         assert journal.finish(training_loss=1.0, seconds=2.0, devices=1)["avg_fps_training"] == 4.0
     assert capsys.readouterr().out == ""
     assert list(tmp_path.iterdir()) == []
@@ -287,7 +287,7 @@ def test_curves_come_back_without_any_logger_and_a_repeated_step_counts_once(tmp
 def test_pictures_and_scalars_go_to_every_logger(tmp_path):
     with Journal(tmp_path, loggers=("tensorboard", "json")) as journal:
         journal.curves(4, {"loss": 1.0})
-        journal.pictures(4, {"detections/0": np.zeros((2, 2, 3), np.uint8)})
+        journal.images(4, {"detections/0": np.zeros((2, 2, 3), np.uint8)})
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 4, "loss": 1.0}
     assert curves(tmp_path).keys() == {"loss", "detections/0"}
 

@@ -14,7 +14,7 @@ PICTURE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 def use(opened):
     for logger in opened:
         logger.scalars(3, {"train/loss": 1.5})
-        logger.pictures(3, {"detections/0": PICTURE})
+        logger.images(3, {"detections/0": PICTURE})
         logger.scalars(6, {"train/loss": 0.5})
         logger.close()
         logger.close()

@@ -17,7 +17,7 @@ from dataset.input.resize import Letterbox
 from dataset.records.record_index import index_records
 from efficientdet.artifacts.saved_model import export_saved_model, load_saved_model
 from efficientdet.checkpoints import restore
-from efficientdet.checkpoints.checkpoint import Description, read_whole, write_arrays
+from efficientdet.checkpoints.checkpoint import Description, read_bundle, write_arrays
 from efficientdet.checkpoints.restore import restore_detector
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.flag_paths import class_names_for
@@ -470,7 +470,7 @@ def test_the_default_threshold_is_the_stored_one_of_each_class(
 
 def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, drawn, tmp_path, capsys):
     prefix = str(tmp_path / "ckpt")
-    write_arrays(prefix, *read_whole(checkpoint))
+    write_arrays(prefix, *read_bundle(checkpoint))
     settings = {
         "records": drawn.records("val"),
         "json_file": None,
@@ -481,8 +481,8 @@ def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, dra
         patch.setattr(evaluate, "build_predict", lambda *_, **__: perfect_predict(drawn, config))
         for store in (False, True):
             measures = evaluate_checkpoint(EvaluationConfig(**settings, store_thresholds=store))
-            assert bool(read_whole(prefix)[1].score_thresholds) == store
-    stored = read_whole(prefix)[1].score_thresholds
+            assert bool(read_bundle(prefix)[1].score_thresholds) == store
+    stored = read_bundle(prefix)[1].score_thresholds
     assert stored == measures.score_thresholds
     assert stored["overall"] == pytest.approx(0.9, abs=1e-4)  # each detection is right and scores this
     frequent = {name for name, count in measures.class_objects.items() if count >= 10}

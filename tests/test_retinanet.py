@@ -12,7 +12,7 @@ from torch_recipe import drawn_steps, named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
 from dataset.input.resize import FitWithin, Stretch
-from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_weights, load_what_fits
+from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights, load_weights
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.optimizer import build_optimizer, weights_rate_factors
@@ -129,7 +129,9 @@ def test_torchvisions_coco_weights_bring_their_conventions(golden_folder):
 def test_weights_of_other_classes_and_of_a_classifier(golden_folder):
     family, detector = family_of(MODEL), detector_of(image_size=64, classes=3)
     theirs = mlperf_weights(golden_folder)
-    said = load_what_fits(detector.network, Source("mlperf.pth", theirs, None), family=family, class_names=names_of(3))
+    said = load_matching_weights(
+        detector.network, Source("mlperf.pth", theirs, None), family=family, class_names=names_of(3)
+    )
     assert "head/classification_head/cls_logits starts from scratch" in said[1]
     classifier = recipe_weights(named_shapes(golden_folder, "torchvision_resnext50_32x4d"), 104)
     assert Source("resnext.pth", classifier, None).conventions(family) == {}

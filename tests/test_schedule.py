@@ -9,7 +9,7 @@ from program_support.errors import InputError
 
 
 def from_epochs(peak, *, steps_per_epoch, **hparams):
-    return Schedule.of(
+    return Schedule.from_hyperparameters(
         hyperparameters_of("efficientdet-d0", hparams), peak_learning_rate=peak, steps_per_epoch=steps_per_epoch
     )
 

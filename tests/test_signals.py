@@ -151,9 +151,9 @@ def test_all_ranks_leave_together():
     from efficientdet.training.interruption import Interrupted, StopRequest
 
     with StopRequest(_Ranks(other=False), saved_step=int, unsaved_steps=int) as stop_request:
-        assert list(stop_request.watched("abc")) == ["a", "b", "c"]
+        assert list(stop_request.interruptible("abc")) == ["a", "b", "c"]
     with StopRequest(_Ranks(other=True), saved_step=int, unsaved_steps=int) as stop_request:
-        items = stop_request.watched("abc")
+        items = stop_request.interruptible("abc")
         assert [next(items) for _ in range(3)] == ["a", "b", "c"]  # its own share is done
         with pytest.raises(Interrupted) as ended:
             next(items)

@@ -15,7 +15,7 @@ from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.resize import Stretch
 from efficientdet.artifacts.onnx_file import onnx_model
 from efficientdet.artifacts.onnx_graph import OnnxGraph
-from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_what_fits
+from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.predict import build_predict
@@ -40,7 +40,7 @@ def reference_weights(golden_folder):
 @pytest.fixture(scope="module")
 def detector(golden_folder):
     made = build_detector(hyperparameters_of(MODEL, {}), num_classes=80)
-    told = load_what_fits(
+    told = load_matching_weights(
         made.network, Source("recipe", reference_weights(golden_folder), None), family=FAMILY, class_names=COCO_2017
     )
     assert told == [f"all {len(named_variables(made.network))} weights from recipe"]
@@ -134,7 +134,7 @@ def test_backbone_of_a_classifier(golden_folder):
 
 def test_other_classes_start_anew(golden_folder):
     made = build_detector(hyperparameters_of(MODEL, {}), num_classes=3)
-    _, told = load_what_fits(
+    _, told = load_matching_weights(
         made.network,
         Source("recipe", reference_weights(golden_folder), None),
         family=FAMILY,
@@ -213,7 +213,7 @@ def test_rates_are_the_published_ones():
     hparams = hyperparameters_of(MODEL, {})
     steps_per_epoch = -(-117266 // 1024)
     assert pytest.approx(0.08) == hparams.RATE_PER_64 / 64 * 1024
-    rate = Schedule.of(hparams, peak_learning_rate=0.08, steps_per_epoch=steps_per_epoch)
+    rate = Schedule.from_hyperparameters(hparams, peak_learning_rate=0.08, steps_per_epoch=steps_per_epoch)
     assert rate.warmup_steps == pytest.approx(300, abs=2)
     assert rate(0) == 0
     assert rate(150) == pytest.approx(0.08 * 150 / rate.warmup_steps)

@@ -275,7 +275,7 @@ def same_arrays(found, wanted):
 
 def test_reading_reports_a_step_later_changes_nothing(unbroken, drawn, tmp_path, monkeypatch):
     """As on an accelerator; and before a checkpoint all reports are read."""
-    monkeypatch.setattr(epoch_module, "reports_behind", lambda: 1)
+    monkeypatch.setattr(epoch_module, "report_lag", lambda: 1)
     check, save, checked = guards.StepGuard.check, CheckpointStore.save, []
 
     def checking(guard, report, facts):
@@ -322,7 +322,7 @@ def test_resume_refuses_another_network_or_other_classes(unbroken, drawn):
 
 
 def test_weights_come_back_bit_for_bit_after_evaluation(drawn, tmp_path):
-    state = initial_state(config(drawn, tmp_path), precision="float32", world=World(), say=print)
+    state = initial_state(config(drawn, tmp_path), precision="float32", world=World(), log=print)
     variables = named_variables(state.detector.network)
     state.average.packed.assign(state.average.packed.value * 3.0 + 0.1)
     raw = {name: np.asarray(variable.value).tobytes() for name, variable in variables.items()}
@@ -434,7 +434,7 @@ def test_starts_from_a_checkpoint_and_the_class_predictor_anew_for_other_classes
                 config(drawn, folder, class_names=names, pretrained_ckpt=checkpoint),
                 precision="float32",
                 world=World(),
-                say=journal.say,
+                log=journal.print,
             )
         found = {name: np.asarray(variable.value) for name, variable in named_variables(state.detector.network).items()}
         same = {name for name, value in found.items() if (value == averages[f"{name}/ExponentialMovingAverage"]).all()}
@@ -481,7 +481,7 @@ def test_loss_that_is_not_finite_stops(drawn, tmp_path):
 
 @pytest.mark.parametrize("behind", [0, 1])
 def test_rollback_halves_the_rate_and_goes_on(drawn, tmp_path, capsys, monkeypatch, behind):
-    monkeypatch.setattr(epoch_module, "reports_behind", lambda: behind)
+    monkeypatch.setattr(epoch_module, "report_lag", lambda: behind)
     check, calls = guards.StepGuard.check, []
 
     def failing_twice(guard, report, facts):
@@ -742,7 +742,7 @@ def test_losses_of_validation_do_not_depend_on_the_batch(drawn, tmp_path):
     found = []
     for size in (1, 4, 6, 64):
         settings = config(drawn, tmp_path, eval_batch_size=size)
-        state = initial_state(settings, precision="float32", world=World(), say=print)
+        state = initial_state(settings, precision="float32", world=World(), log=print)
         inputs = InputConfig.letterboxed(
             image_size=(64, 64), batch_size=size, category_ids=drawn.class_names.category_ids
         )

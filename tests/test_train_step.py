@@ -205,8 +205,8 @@ def test_a_poisoned_weight_is_not_finite_even_where_the_loss_is():
 
 def test_wishes_to_stop_are_passed_on():
     *_, step = setting()
-    assert float(step(batch_of(0), 0.01)["stop_wishes"]) == 0.0
-    assert float(step(batch_of(1), 0.01, True)["stop_wishes"]) == 1.0
+    assert float(step(batch_of(0), 0.01)["stop_requests"]) == 0.0
+    assert float(step(batch_of(1), 0.01, True)["stop_requests"]) == 1.0
 
 
 def test_fewer_object_slots_give_the_same_step():

@@ -14,7 +14,7 @@ from efficientdet.checkpoints.description import (
     DESCRIPTION_SUFFIX,
     Description,
     bundle_digest,
-    said_of,
+    replaced_description,
     write_description,
 )
 from program_support.atomic_files import flush_to_disk, link_or_copy
@@ -29,10 +29,10 @@ def publish(staged: Path, target: Path, description: Description) -> None:
 
     Concurrent readers, and readers after a kill at any point, find either the old bundle or the new one.
     """
-    before, digest = said_of(target), bundle_digest(staged)
+    before, digest = replaced_description(target), _digest_of_written(staged)
     if _data_file_count(target) == 1:
         bridge = _as_two_data_files(staged)
-        write_description(target, description, bundles=[bundle_digest(bridge), digest], replaces=before)
+        write_description(target, description, bundles=[_digest_of_written(bridge), digest], replaces=before)
         _exchange(bridge, target)
     else:
         write_description(target, description, bundles=[digest], replaces=before)
@@ -66,6 +66,12 @@ def remove_bundle(prefix: Path) -> None:
     Path(f"{prefix}{DESCRIPTION_SUFFIX}").unlink(missing_ok=True)
 
 
+def _digest_of_written(prefix: Path) -> str:
+    digest = bundle_digest(prefix)
+    assert digest is not None  # this process has just written the index
+    return digest
+
+
 def _exchange(staged: Path, target: Path) -> None:
     """Replace a bundle by one with other names of data files: renaming the index is the atomic step."""
     for file in _data_files_of(staged):
@@ -86,9 +92,8 @@ def _data_file_count(prefix: Path) -> int:
     except FileNotFoundError:
         return 0
     # The table's first entry has the empty key: 0 bytes shared with a key before, 0 of its own, the length of the
-    # value, then a BundleHeaderProto (tensorflow/core/protobuf/tensor_bundle.proto), whose field 1 is num_shards, in a
-    # byte if
-    # small.
+    # value, then a BundleHeaderProto (tensorflow/core/protobuf/tensor_bundle.proto), whose field 1 is num_shards, in
+    # one byte if it is below 128.
     return head[4] if len(head) == 5 and head[:2] == b"\0\0" and head[3] == 0x08 and head[4] < 0x80 else 0
 
 
@@ -97,12 +102,12 @@ def _as_two_data_files(staged: Path) -> Path:
     import tensorflow as tf
 
     linked = link_bundle(staged, staged.with_name("linked"))
-    nothing, bridge = staged.with_name("nothing"), staged.with_name("bridge")
+    empty, bridge = staged.with_name("empty"), staged.with_name("bridge")
     tf.raw_ops.SaveV2(
-        prefix=str(nothing), tensor_names=[SECOND_FILE_ARRAY], shape_and_slices=[""], tensors=[tf.zeros([0], tf.int8)]
+        prefix=str(empty), tensor_names=[SECOND_FILE_ARRAY], shape_and_slices=[""], tensors=[tf.zeros([0], tf.int8)]
     )
     tf.raw_ops.MergeV2Checkpoints(
-        checkpoint_prefixes=[str(linked), str(nothing)], destination_prefix=str(bridge), delete_old_dirs=False
+        checkpoint_prefixes=[str(linked), str(empty)], destination_prefix=str(bridge), delete_old_dirs=False
     )
     flush_to_disk(f"{bridge}{INDEX_SUFFIX}")
     return bridge

@@ -37,8 +37,7 @@ from program_support.errors import InputError
 
 _BUNDLE_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 _LEFT_BY_EARLIER_VERSIONS = re.compile(
-    r"\.(checkpoint|(ema)?ckpt(-\w+)?)(\.json|\.index|\.data-\d{5}-of-\d{5})?\.\d+"
-    r"(\.(index|data-\S+))?"
+    r"\.(checkpoint|(ema)?ckpt(-\w+)?)(\.json|\.index|\.data-\d{5}-of-\d{5})?\.\d+(\.(index|data-\S+))?"
 )
 _ATTEMPTS = 5  # to read a checkpoint while another process replaces it
 
@@ -79,11 +78,9 @@ def writing_order(prefix: Path) -> tuple[float, bool, int, float]:
         written = Path(f"{prefix}{INDEX_SUFFIX}").stat().st_mtime
     except (InputError, OSError):
         return (math.inf if is_named else -1, is_named, 0, 0.0)
-    return (
-        (description.save_number, is_named, description.images_seen, written)
-        if description
-        else (0, is_named, 0, written)
-    )
+    if description is None:
+        return (0, is_named, 0, written)
+    return (description.save_number, is_named, description.images_seen, written)
 
 
 def read_arrays(prefix: str | Path) -> dict[str, np.ndarray]:
@@ -99,7 +96,7 @@ def read_arrays(prefix: str | Path) -> dict[str, np.ndarray]:
         raise InputError(f"{prefix}: cannot be read as a checkpoint ({str(error).splitlines()[0]})") from error
 
 
-def read_whole(prefix: str | Path) -> tuple[dict[str, np.ndarray], Description | None]:
+def read_bundle(prefix: str | Path) -> tuple[dict[str, np.ndarray], Description | None]:
     """Return the arrays and the description of a bundle, consistent even if another process replaces it meanwhile.
 
     Raise InputError if one of them is damaged, or if they do not belong together.
@@ -131,7 +128,7 @@ def write_arrays(
     with _one_line_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with unfinished_folder(target, also=_LEFT_BY_EARLIER_VERSIONS) as folder:
-            staged = folder / "whole"
+            staged = folder / "staged"
             tf.raw_ops.SaveV2(
                 prefix=str(staged),
                 tensor_names=list(arrays),
@@ -152,7 +149,7 @@ def write_second_name(prefix: str, source: str, description: Description) -> Non
     """Give a bundle a second name, by hard links if the file system supports them."""
     target = Path(prefix)
     with _one_line_errors(target), unfinished_folder(target) as folder:
-        publish(link_bundle(Path(source), folder / "whole"), target, description)
+        publish(link_bundle(Path(source), folder / "staged"), target, description)
 
 
 def _named_by_state_file(folder: Path) -> str | None:
@@ -162,9 +159,8 @@ def _named_by_state_file(folder: Path) -> str | None:
     except OSError:
         return None
     match = re.search(r'^model_checkpoint_path: "(.*)"', text, re.MULTILINE)
-    return (
-        Path(match[1]).name if match else None
-    )  # other tools write absolute paths, and the folder may have been moved
+    # Other tools write absolute paths, and the folder may have been moved.
+    return Path(match[1]).name if match else None
 
 
 def _last_save_number(folder: Path) -> int:

@@ -16,8 +16,10 @@ def existing_checkpoint(path: str | None, flag: str) -> str | None:
 
     A name of published weights is downloaded if it is not in the cache.
     """
+    if not path:
+        return None
     try:
-        return checkpoint_prefix(local_path(path)) if path else None
+        return checkpoint_prefix(local_path(path))
     except InputError as error:
         nearest = nearest_name(path, published_files())
         hint = f"; the nearest name of published weights is {nearest}" if nearest and nearest != path else ""

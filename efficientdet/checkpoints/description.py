@@ -8,9 +8,9 @@ switches arrays and description at the same time.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, get_origin, get_type_hints
 
 from efficientdet.families.removed_hyperparameters import with_current_names
 from program_support.atomic_files import write_text
@@ -30,9 +30,8 @@ class Description:
     global_step: int = 0
     steps_per_epoch: int = 0
     run: dict[str, Any] = field(default_factory=dict)  # progress of the training: see TrainingProgress
-    score_thresholds: dict[str, Any] = field(
-        default_factory=dict
-    )  # measured ones: see `score_thresholds.thresholds_to_store`
+    # Measured score thresholds: see `score_thresholds.thresholds_to_store`.
+    score_thresholds: dict[str, Any] = field(default_factory=dict)
     # The number of the checkpoint in the order of writing in its folder, from 1; 0: unknown. `continues`: the name of
     # the checkpoint in this folder that the training has written or read before this one.
     save_number: int = field(default=0, compare=False)
@@ -50,7 +49,7 @@ class Description:
 
 
 def bundle_digest(prefix: str | Path) -> str | None:
-    """Return the digest of a bundle's `.index`, which has the checksum of every array; None if there is no such file."""
+    """Return the digest of a bundle's `.index`, which has the checksum of every array; None without such a file."""
     try:
         return hashlib.sha256(Path(f"{prefix}.index").read_bytes()).hexdigest()[:32]
     except FileNotFoundError:
@@ -86,12 +85,11 @@ def read_description(prefix: str | Path) -> Description | None:
 def write_description(
     prefix: str | Path, description: Description, *, bundles: Sequence[str], replaces: Mapping | None = None
 ) -> None:
-    """Write the JSON for the bundles with these digests. `replaces`: see `said_of`."""
+    """Write the JSON for the bundles with these digests. `replaces`: see `replaced_description`."""
     content = {**vars(description), "bundles": list(bundles), **({"replaces": dict(replaces)} if replaces else {})}
     content = json.loads(json.dumps(content))  # as it will be read: tuples become lists
-    write_text(
-        f"{prefix}{DESCRIPTION_SUFFIX}", json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
-    )
+    text = json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
+    write_text(f"{prefix}{DESCRIPTION_SUFFIX}", text)
 
 
 def store_thresholds(prefix: str | Path, thresholds: Mapping[str, Any]) -> None:
@@ -105,14 +103,15 @@ def store_thresholds(prefix: str | Path, thresholds: Mapping[str, Any]) -> None:
             f"{prefix}: has no {DESCRIPTION_SUFFIX} file for score thresholds, unlike checkpoints of this "
             "project; export.py --val_file_pattern=GLOB stores them in the exported files"
         )
+    assert digest is not None  # the caller has found the checkpoint by its index
     try:
         write_description(prefix, replace(description, score_thresholds=dict(thresholds)), bundles=[digest])
     except OSError as error:
         raise InputError(f"{prefix}{DESCRIPTION_SUFFIX}: cannot be written ({error.strerror})") from error
 
 
-def said_of(prefix: str | Path) -> dict | None:
-    """Return the description of the existing bundle for `replaces`, while it is being replaced; None if there is none."""
+def replaced_description(prefix: str | Path) -> dict | None:
+    """Return the `replaces` entry of `write_description` for the existing bundle, or None without a readable one."""
     digest = bundle_digest(prefix)
     if digest is None:
         return None
@@ -139,10 +138,10 @@ def description_of(content: Mapping) -> Description:
     """Return the description from its JSON. Raise TypeError or AttributeError for missing or invalid values."""
     known = {key: value for key, value in content.items() if key not in ("bundles", "replaces", "checksum")}
     description = Description(**known)
-    for item in fields(Description):
-        value, wanted = getattr(description, item.name), get_origin(item.type) or item.type
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise TypeError(f"{item.name} is {value!r}; expected {wanted.__name__}")
+    for name, hint in get_type_hints(Description).items():
+        value, expected = getattr(description, name), get_origin(hint) or hint
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}; expected {expected.__name__}")
     for category in description.categories:
         if not isinstance(category, dict) or not isinstance(category.get("id"), int) or "name" not in category:
             raise TypeError(f"a category is {category!r}; expected an id and a name")

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from dataset.class_names import COCO_2017, ClassNames
-from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_whole
+from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_bundle
 from efficientdet.families.family import Family
 from efficientdet.weights.array_files import is_array_file, read_array_file
 from efficientdet.weights.downloads import local_path
@@ -44,7 +44,7 @@ def read_source(path: str) -> Source:
     prefix = checkpoint_prefix(local_path(path))
     if is_array_file(prefix):
         return Source(prefix, read_array_file(prefix), None)
-    return Source(prefix, *read_whole(prefix))
+    return Source(prefix, *read_bundle(prefix))
 
 
 def load_weights(
@@ -65,7 +65,9 @@ def load_weights(
     _assign(variables, family.with_class_rows(arrays, rows, _shapes(variables)), source=source)
 
 
-def load_what_fits(network: keras.Model, source: Source, *, family: Family, class_names: ClassNames) -> list[str]:
+def load_matching_weights(
+    network: keras.Model, source: Source, *, family: Family, class_names: ClassNames
+) -> list[str]:
     """Load pretrained weights, all except the class predictor if the classes differ; return lines for the log.
 
     Raise InputError if any other weight is missing, unexpected or of another shape.
@@ -75,14 +77,14 @@ def load_what_fits(network: keras.Model, source: Source, *, family: Family, clas
     if _class_rows(source, arrays, class_names, family=family, shapes=_shapes(variables)) is not None:
         load_weights(network, source, family=family, class_names=class_names)
         return [f"all {len(variables)} weights from {source.prefix}"]
-    anew = [name for name in variables if family.is_class_predictor(name)]
-    wanted = {name: variable for name, variable in variables.items() if name not in anew}
+    reinitialized = [name for name in variables if family.is_class_predictor(name)]
+    matching = {name: variable for name, variable in variables.items() if name not in reinitialized}
     _assign(
-        wanted, {name: array for name, array in arrays.items() if not family.is_class_predictor(name)}, source=source
+        matching, {name: array for name, array in arrays.items() if not family.is_class_predictor(name)}, source=source
     )
-    layers = ", ".join(dict.fromkeys(name.rsplit("/", 1)[0] for name in anew))
+    layers = ", ".join(dict.fromkeys(name.rsplit("/", 1)[0] for name in reinitialized))
     return [
-        f"{len(wanted)} weights from {source.prefix}",
+        f"{len(matching)} weights from {source.prefix}",
         f"{layers} starts from scratch: {_class_difference(source, class_names)}",
     ]
 

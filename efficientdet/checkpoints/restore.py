@@ -40,6 +40,7 @@ def restore_detector(config: ModelConfig, *, precision: str = "float32") -> Rest
     `overrides`. Classes are `class_names`, which must have the names in the checkpoint (category ids may differ), else
     the checkpoint's, else those of COCO. Raise InputError if the checkpoint and the configuration disagree.
     """
+    assert config.ckpt_path is not None  # otherwise there is nothing to restore
     source, model_name, class_names = read_source(config.ckpt_path), config.model_name, config.class_names
     stated = source.description.model_name if source.description else None
     if stated not in model_names():

@@ -54,8 +54,8 @@ class CheckpointStore:
         self._resumed: Path | None = None  # the checkpoint from which this training resumed
         self._last_number = 0  # last save number at that time; higher ones are of this training
 
-    def goes_on_from(self, prefix: str | Path) -> None:
-        """Set the checkpoint, in this or another folder, that the lineage continues. To be called by all processes."""
+    def continue_from(self, prefix: str | Path) -> None:
+        """Set the checkpoint, in this or another folder, that the lineage continues; all ranks must call it."""
         prefix = Path(prefix)
         self._resumed = self.folder / prefix.name if prefix.parent.resolve() == self.folder.resolve() else prefix
         self._last_number = max((saved.save_number for saved in self._saved()), default=0)
@@ -87,26 +87,26 @@ class CheckpointStore:
         Errors of damaged descriptions come first, then the newest checkpoint and its lineage, then the others.
         """
         saved = self._saved()
-        sound = [one for one in saved if not one.damage]
+        intact = [one for one in saved if not one.damage]
         yield from (one.damage for one in saved if one.damage)
         yield from _read_each(
-            dict.fromkeys(one.prefix for one in (*_lineage_of(next(iter(sound), None), sound), *sound))
+            dict.fromkeys(one.prefix for one in (*_lineage_of(next(iter(intact), None), intact), *intact))
         )
 
     def readable_lineage(self) -> Iterator[Source | InputError]:
         """Yield the checkpoints of this training's lineage, as `readable` does."""
         yield from _read_each(self._lineage())
 
-    def put_aside(self) -> Path | None:
+    def move_to_subfolder(self) -> Path | None:
         """Move the checkpoints of an earlier training to a subfolder and return it; None if there are none."""
         files = [file for pattern in ("ckpt*", "checkpoint") for file in self.folder.glob(pattern) if file.is_file()]
         if not any(file.name != "checkpoint" for file in files):
             return None
-        aside = self.folder / f"before-{time.strftime('%Y-%m-%d-%H-%M-%S')}"
-        aside.mkdir(exist_ok=True)
+        subfolder = self.folder / f"before-{time.strftime('%Y-%m-%d-%H-%M-%S')}"
+        subfolder.mkdir(exist_ok=True)
         for file in files:
-            file.rename(aside / file.name)
-        return aside
+            file.rename(subfolder / file.name)
+        return subfolder
 
     def _saved(self) -> list[_Saved]:
         """Return the checkpoints, the newest first; those with a damaged description come last."""
@@ -141,7 +141,7 @@ class CheckpointStore:
 
 def read_checkpoint(path: str) -> Source:
     """Read a training checkpoint. Raise InputError if there is none or it is damaged."""
-    return _read_whole(checkpoint_prefix(path))
+    return _read_training_checkpoint(checkpoint_prefix(path))
 
 
 def _saved(prefix: Path) -> _Saved:
@@ -160,23 +160,24 @@ def _lineage_of(start: _Saved | None, saved: list[_Saved]) -> Iterator[_Saved]:
     current = start
     while current:
         yield current
-        if not current.save_number:
+        description = current.description
+        if description is None or not description.save_number:
             yield from saved[saved.index(current) + 1 :] if current in saved else ()
             return
-        before = by_name.get(current.description.continues)
+        before = by_name.get(description.continues)
         # A higher number: another training has overwritten that checkpoint.
-        current = before if before and before.save_number < current.save_number else None
+        current = before if before and before.save_number < description.save_number else None
 
 
 def _read_each(found: Iterable[Path]) -> Iterator[Source | InputError]:
     for prefix in found:
         try:
-            yield _read_whole(str(prefix))
+            yield _read_training_checkpoint(str(prefix))
         except InputError as error:
             yield error
 
 
-def _read_whole(prefix: str) -> Source:
+def _read_training_checkpoint(prefix: str) -> Source:
     """Read a training checkpoint with all arrays, whose checksums are verified."""
     source = read_source(prefix)
     if source.description is None or "global_step" not in source.arrays:

@@ -1,9 +1,12 @@
 """Progress of a training: the part of a checkpoint's description that is read on resuming."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import get_type_hints
 
 from program_support.errors import InputError
+
+_FORMER_KEYS = {"images_a_step": "global_batch_size"}  # in checkpoints of earlier versions
 
 
 @dataclass
@@ -11,7 +14,7 @@ class TrainingProgress:
     """Progress of a training; stored as JSON in each checkpoint."""
 
     images_seen: int = 0  # over all processes: the position in the endless stream of records
-    images_a_step: int = 0  # global batch size
+    global_batch_size: int = 0
     ranks: int = 1  # number of processes
     best_ap: float = -1.0
     best_epoch: int = 0
@@ -29,7 +32,8 @@ class TrainingProgress:
     @classmethod
     def from_json(cls, content: Mapping, *, where: str) -> "TrainingProgress":
         """Return the progress from a checkpoint's description. Raise InputError, naming `where`, for invalid values."""
-        kinds = {item.name: item.type for item in fields(cls)}
+        content = {_FORMER_KEYS.get(name, name): value for name, value in content.items()}
+        kinds = get_type_hints(cls)
         for name, value in content.items():
             kind = kinds.get(name)
             fits = kind is not None and isinstance(value, (int, float) if kind is float else kind)

@@ -219,9 +219,10 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
             return function(*arguments)
 
-    return lambda *arguments: run(
-        [variable.value for variable in variables], *jax.tree.map(jax.numpy.asarray, arguments)
-    )
+    def call(*arguments):
+        return run([variable.value for variable in variables], *jax.tree.map(jax.numpy.asarray, arguments))
+
+    return call
 
 
 def processor_name() -> str:
@@ -231,7 +232,7 @@ def processor_name() -> str:
 
 
 def sums_of_bytes_saturate(cpu_information: Path = _CPU_INFORMATION) -> bool:
-    """Return whether products of unsigned and signed bytes are summed in 16 bits, where two may overflow: x86 before VNNI."""
+    """Return whether the CPU sums products of int8 and uint8 in 16 bits, which may overflow: x86 before VNNI."""
     flags = _cpu_information("flags", cpu_information).split()
     return "avx2" in flags and not _DOT_PRODUCTS.intersection(flags)
 

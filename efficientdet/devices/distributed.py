@@ -35,7 +35,7 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process logs and writes files for all."""
+        """True for the process that logs and writes files for all."""
         return self.rank == 0
 
     def sum(self, tensors: Sequence, *, half: bool = False) -> list:
@@ -57,7 +57,7 @@ class World:
         """Return the picklable values of all ranks, in order of rank, on every rank."""
         return [value]
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until every rank has arrived.
 
         The first rank writes checkpoints, metrics and reports while the others wait, so the deadline is longer than
@@ -104,7 +104,7 @@ class _HorovodWorld(World):
 
         return hvd.allgather_object(value)
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         with self.deadline(_WRITING_FACTOR):
             self.gather(None)
 
@@ -154,7 +154,7 @@ def join_world(environment: Mapping[str, str] | None = None, *, group_size: int 
             f"{launcher} started {process_count} processes, but Horovod sees {hvd.size()}: it was built without "
             "support for this launcher; use horovodrun, or build it where MPI is installed"
         )
-    _take_own_gpu(hvd.local_rank())
+    _select_gpu(hvd.local_rank())
     return _HorovodWorld(
         rank=hvd.rank(),
         size=hvd.size(),
@@ -182,7 +182,7 @@ def launched_by(environment: Mapping[str, str]) -> tuple[str, int]:
     return "", 1
 
 
-def _take_own_gpu(local_rank: int) -> None:
+def _select_gpu(local_rank: int) -> None:
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")

@@ -41,8 +41,8 @@ def check_gpus(gpus: Iterable[Gpu], *, newest_kernels: Version | None) -> None:
         # Kernels of one major version run on every GPU of that version; other versions need their own.
         if newest_kernels and capability[0] > newest_kernels[0]:
             print(
-                f"warning: {name}: TensorFlow has kernels up to compute capability {_dotted(newest_kernels)}, this GPU has "
-                f"{_dotted(capability)}; expect XLA to end the process with 'PTX version does not support target'. "
+                f"warning: {name}: TensorFlow has kernels up to compute capability {_dotted(newest_kernels)}, this GPU "
+                f"has {_dotted(capability)}; expect XLA to end the process with 'PTX version does not support target'. "
                 "Use a GPU up to Hopper, or KERAS_BACKEND=jax with jax[cuda12]: docs/guides/clusters.md",
                 file=sys.stderr,
                 flush=True,
@@ -50,7 +50,7 @@ def check_gpus(gpus: Iterable[Gpu], *, newest_kernels: Version | None) -> None:
 
 
 def cudnn_version() -> Version | None:
-    """Return the version of the cuDNN that the process has loaded or that pip has installed; None if neither is known."""
+    """Return the version of the cuDNN that the process has loaded or pip has installed; None if neither is known."""
     try:
         number = ctypes.CDLL("libcudnn.so.9").cudnnGetVersion()
     except OSError:  # neither loaded nor on the loader's path

@@ -10,8 +10,8 @@ from efficientdet.devices.device import wait
 from efficientdet.devices.runtime import accelerator_count
 
 _SIDE, _SIDE_ON_CPU = 8192, 1024
-_TOGETHER = 4  # products that are queued at once, so that an accelerator does not wait for the next
-_FEWEST_TURNS = 3
+_QUEUED = 4  # products that are queued at once, so that an accelerator does not wait for the next
+_FEWEST_REPETITIONS = 3
 
 
 def multiply_adds_per_second(precision: str, *, seconds: float = 1.0, side: int | None = None) -> float:
@@ -21,15 +21,15 @@ def multiply_adds_per_second(precision: str, *, seconds: float = 1.0, side: int 
     `seconds`, of at least three; it is an upper bound for the kernels of a network.
     """
     on_device = accelerator_count() > 0
-    side, together = side or (_SIDE if on_device else _SIDE_ON_CPU), _TOGETHER if on_device else 1
+    side, queued = side or (_SIDE if on_device else _SIDE_ON_CPU), _QUEUED if on_device else 1
     noise = np.random.default_rng(0).standard_normal((side, side), np.float32)
     matrix = wait(ops.cast(noise, keras.dtype_policies.DTypePolicy(precision).compute_dtype))
     times: list[float] = []
     wait(ops.matmul(matrix, matrix))  # the first one chooses a kernel
-    while len(times) < _FEWEST_TURNS or sum(times) < seconds:
+    while len(times) < _FEWEST_REPETITIONS or sum(times) < seconds:
         started = time.perf_counter()
-        for _ in range(together):
+        for _ in range(queued):
             product = ops.matmul(matrix, matrix)
         wait(product)
         times.append(time.perf_counter() - started)
-    return together * side**3 / min(times)
+    return queued * side**3 / min(times)

@@ -15,15 +15,14 @@ _BYTES_PER_NUMBER = {"float32": 4, "mixed_float16": 2, "mixed_bfloat16": 2}
 # A training step holds more than all layer outputs. On a CPU 1.04 to 1.12 times (D0 in float32, peak memory of
 # `python benchmarks/training_step.py --steps=1 --size=S --batch_size=B`: 3031, 5511 and 9308 MiB at S=512, B=2, 6, 12;
 # 3038 and 7048 at S=256, B=8, 32). The reference's recipes fill 80 GB with 104 images of D0 in TF32 and 200 in float16:
-# 1.22 and
-# 1.27.
+# 1.22 and 1.27.
 _OF_TRAINING = 1.25
 _OF_EVALUATION = 0.2  # 0.14 of D0 at S=512 on a CPU, `build_predict`: 1056, 1534 and 2244 MiB at B=2, 8, 16
 _BESIDE_IMAGES = 2e9  # bytes for libraries, network and compiled programs; 1.9e9 in the same runs
-_SHARE_OF_DEVICE, _SHARE_OF_HOST = (
-    0.9,
-    0.6,
-)  # of the total, not the free memory: one machine always gives the same batch size
+# Shares of the total memory, not of the free memory: one machine always gives the same batch size.
+_SHARE_OF_DEVICE, _SHARE_OF_HOST = 0.9, 0.6
+_RESOURCE_EXHAUSTED = 8  # google.rpc.Code of a tf.errors.OpError
+_SMALLER = "use a smaller model or hparam image_size"
 _MOST_IMAGES, _MOST_IMAGES_ON_CPU = 64, 16  # the reference's; larger ones are not faster on a CPU
 
 
@@ -48,9 +47,8 @@ def with_batch_sizes(config: TrainingConfig, runtime: Runtime, world: World) -> 
         if getattr(config, name) is None:
             images = most
             if memory is not None:
-                images = fitting_batch(
-                    memory, bytes_per_image(config.hparams, runtime.precision, share=share), most=most
-                )
+                image_bytes = bytes_per_image(config.hparams, runtime.precision, share=share)
+                images = fitting_batch(memory, image_bytes, most=most)
             sizes[name] = min(world.gather(images))
             flags.append(f"--{name}={sizes[name]}")
     where = "memory unknown" if memory is None else f"{memory.total / 1e9:.0f} GB {memory.place}"
@@ -65,8 +63,8 @@ def available_memory(*, on_device: bool, local_ranks: int) -> Memory | None:
     if not on_device:
         total = total_host_memory() / local_ranks
         return Memory(_SHARE_OF_HOST * total, total, "for this process on a CPU")
-    total = total_device_memory()
-    return Memory(_SHARE_OF_DEVICE * total, total, "on the accelerator") if total else None
+    device_total = total_device_memory()
+    return Memory(_SHARE_OF_DEVICE * device_total, device_total, "on the accelerator") if device_total else None
 
 
 def bytes_per_image(hparams: Hyperparameters, precision: str, *, share: float = _OF_TRAINING) -> float:
@@ -87,26 +85,25 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error of TensorFlow, JAX or the host reports a lack of memory."""
     if isinstance(error, MemoryError):
         return True
-    resource_exhausted = 8  # google.rpc.Code of a tf.errors.OpError
-    return getattr(error, "error_code", None) == resource_exhausted or (
-        isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
-    )  # jax.errors.JaxRuntimeError
+    if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error):  # jax.errors.JaxRuntimeError
+        return True
+    return getattr(error, "error_code", None) == _RESOURCE_EXHAUSTED
 
 
 def out_of_memory(config: TrainingConfig, runtime: Runtime, *, local_ranks: int) -> InputError:
     """Return the error for a training that ran out of memory, with the largest batch size that should fit."""
+    assert config.batch_size is not None  # set by `with_batch_sizes`
     height, width = config.hparams.input_size
     memory = available_memory(on_device=accelerator_count() > 0, local_ranks=local_ranks)
-    usable = peak_device_memory() or (
-        memory.usable if memory else 0
-    )  # less than the total if other processes use the device
+    # The peak is less than the total if other processes use the device.
+    usable = peak_device_memory() or (memory.usable if memory else 0)
     fitting = int((usable - _BESIDE_IMAGES) / bytes_per_image(config.hparams, runtime.precision))
     if fitting >= config.batch_size:
         fitting = config.batch_size // 2
     advice = (
         f"--batch_size={fitting} should fit; use --accumulate_steps to keep the global batch size"
         if fitting >= 1
-        else "not even one image fits: use a smaller model or hparam image_size"
+        else f"not even one image fits: {_SMALLER}"
     )
     return InputError(
         f"out of memory at --batch_size={config.batch_size} --eval_batch_size={config.eval_batch_size}, "
@@ -122,7 +119,5 @@ def report_out_of_memory(*, batch_size: int) -> Iterator[None]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        smaller = (
-            f"try --batch_size={batch_size // 2}" if batch_size > 1 else "use a smaller model or hparam image_size"
-        )
-        raise InputError(f"out of memory at --batch_size={batch_size}: {smaller}") from error
+        advice = f"try --batch_size={batch_size // 2}" if batch_size > 1 else _SMALLER
+        raise InputError(f"out of memory at --batch_size={batch_size}: {advice}") from error

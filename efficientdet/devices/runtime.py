@@ -45,7 +45,7 @@ def start_runtime(
     if precision is not None and precision not in PRECISIONS:
         raise InputError(f"--precision={precision}: expected one of {', '.join(PRECISIONS)}")
     if keras.backend.backend() == "jax":
-        leave_accelerators_to_jax()
+        hide_gpus_from_tensorflow()
     accelerated = accelerator_count() > 0
     if accelerated:
         check_gpus(_gpus(), newest_kernels=_newest_kernels())
@@ -106,7 +106,7 @@ def _newest_kernels() -> tuple[int, int] | None:
     return max((divmod(int(re.sub(r"\D", "", kernel)), 10) for kernel in kernels), default=None)
 
 
-def leave_accelerators_to_jax() -> None:
+def hide_gpus_from_tensorflow() -> None:
     """Hide GPUs from TensorFlow, which reads records under JAX and would otherwise allocate the remaining memory."""
     if importlib.util.find_spec("tensorflow"):
         import tensorflow as tf

@@ -41,8 +41,8 @@ def keep_freed_memory() -> None:
     library, or if the environment configures the allocator (MALLOC_ARENA_MAX and similar variables, GLIBC_TUNABLES).
     """
     library = ctypes.CDLL(None)
-    is_told = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
-    if is_told or not hasattr(library, "gnu_get_libc_version"):
+    is_configured = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
+    if is_configured or not hasattr(library, "gnu_get_libc_version"):
         return
     # One arena, because thread arenas return heaps regardless of the threshold, and no separate mappings.
     for parameter, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, _STEP)):

@@ -19,7 +19,7 @@ from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, store_thres
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.distributed import World, join_world
-from efficientdet.evaluation.error_pictures import error_pictures
+from efficientdet.evaluation.error_plots import error_plots
 from efficientdet.evaluation.evaluation_report import EvaluationReport, write_evaluation_report
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.image_rows import BatchDetector, Detect
@@ -35,7 +35,7 @@ from program_support.checked_fields import Count, CountOrZero, checked
 from program_support.errors import InputError
 from program_support.progress import Progress
 
-_PICTURES = 20  # images in a report
+_PLOTTED_IMAGES = 20  # images in a report
 
 
 @checked
@@ -79,19 +79,20 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
         world=world,
         masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels,
     )
-    if not world.is_first:
+    if evaluator is None:  # the first process has the evaluator
         return None
     if config.testdev_dir:
         with report_write_errors(path := Path(config.testdev_dir, TESTDEV_FILE_NAME)):
             write_results(path, results_json(rows))
     measures = evaluator.evaluate(rows)
     print(measures.table())
-    _tell_thresholds(config, measures)
+    _report_thresholds(config, measures)
     if config.output_json:
         with report_write_errors(config.output_json):
             write_measures(config.output_json, measures)
     if config.report:
         _write_report(
+            config.report,
             config,
             restored,
             measures,
@@ -103,7 +104,7 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     return measures
 
 
-def _tell_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:
+def _report_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:
     """Print the score thresholds of the best F1, and store them with the checkpoint if requested."""
     if not measures.score_thresholds:
         return
@@ -111,12 +112,14 @@ def _tell_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:
     by_class = f", {min(classes):g} to {max(classes):g} by class" if classes else ""
     stored = ""
     if config.store_thresholds:
+        assert config.model.ckpt_path is not None  # an evaluation requires --ckpt
         store_thresholds(config.model.ckpt_path, measures.score_thresholds)
         stored = f"; stored in {config.model.ckpt_path}{DESCRIPTION_SUFFIX}"
     print(f"\nscore threshold of the best F1: {overall:g}{by_class}{stored}")
 
 
 def _write_report(
+    folder: str,
     config: EvaluationConfig,
     restored: Restored,
     measures: CocoMeasures,
@@ -126,11 +129,11 @@ def _write_report(
     index: RecordIndex,
     world_size: int,
 ) -> None:
-    pictures = error_pictures(
+    plots = error_plots(
         analysis,
         rows,
         index,
-        count=_PICTURES,
+        count=_PLOTTED_IMAGES,
         record_numbers=record_numbers(index, samples=config.samples, world_size=world_size),
     )
     hparams, files = restored.hparams, len(config.records)
@@ -145,12 +148,12 @@ def _write_report(
         "runtime": config.model.runtime,
     }
     write_evaluation_report(
-        config.report,
+        folder,
         EvaluationReport(
-            title=f"Evaluation of {hparams.name}", measures=measures, analysis=analysis, pictures=pictures, facts=facts
+            title=f"Evaluation of {hparams.name}", measures=measures, analysis=analysis, plots=plots, facts=facts
         ),
     )
-    print(f"report: {Path(config.report) / 'report.html'}")
+    print(f"report: {Path(folder) / 'report.html'}")
 
 
 def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: str | None) -> CocoEvaluator:
@@ -171,7 +174,7 @@ def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: st
 
 
 def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
-    """Return the run lengths of each annotation; None without a mask or image size. Raises InputError for a bad mask."""
+    """Return the run lengths of each annotation; None without a mask or size. Raise InputError for an invalid mask."""
     found = []
     for annotation in truth.annotations:
         segmentation, size = annotation.get("segmentation"), truth.image_sizes.get(annotation["image_id"])
@@ -217,13 +220,13 @@ def detect_all(
     class_names: ClassNames,
     samples: int = 0,
     world: World | None = None,
-    watched: Callable[[Iterable], Iterable] = iter,
+    interruptible: Callable[[Iterable], Iterable] = iter,
     masks_in_whole_pixels: bool = False,
 ) -> DetectionRows:
     """Detect in the first `samples` records (0: all) and return the rows of all ranks on every rank.
 
     Each image is decoded once, by one rank. Masks are pasted into the images; for `masks_in_whole_pixels` see
-    `pasted_masks`. The batches are iterated through `watched`, which may raise between or after them.
+    `pasted_masks`. The batches are iterated through `interruptible`, which may raise between or after them.
     """
     world = world or World()
     results = CocoResults()
@@ -231,7 +234,7 @@ def detect_all(
     category_ids = np.asarray(class_names.category_ids)
     with Progress("eval", total=count, noun="image", silent=not world.is_first) as progress:
         batches = evaluation_dataset(index, config, samples=samples, rank=world.rank, world_size=world.size)
-        for batch, row_valid in watched(batches):
+        for batch, row_valid in interruptible(batches):
             detections = predict(batch.images, batch.sizes, batch.scales)
             rows = np.asarray(row_valid)
             boxes, scores, classes, valid = (np.asarray(values)[rows] for values in detections[:4])

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dataset.files.image_files import encode_image
-from efficientdet.evaluation.error_pictures import COLORS
+from efficientdet.evaluation.error_plots import COLORS
 from efficientdet.reports.coco_metrics import metrics_table
 from efficientdet.reports.html_page import (
     Bar,
@@ -46,7 +46,7 @@ class EvaluationReport:
     title: str
     measures: CocoMeasures
     analysis: ErrorAnalysis
-    pictures: Iterable[tuple[str, np.ndarray]] = ()  # caption, uint8 [h, w, 3]; consumed one at a time
+    plots: Iterable[tuple[str, np.ndarray]] = ()  # caption, uint8 [h, w, 3]; consumed one at a time
     facts: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -72,7 +72,7 @@ def evaluation_page(report: EvaluationReport) -> str:
         f"classes, {measures.detections:,} detections."
     )
     masks = "Mask AP is reported below; all other sections are about boxes." if measures.mask_numbers else ""
-    pictures = [image_figure(caption, encode_image(image, "JPEG", quality=80)) for caption, image in report.pictures]
+    plots = [image_figure(caption, encode_image(image, "JPEG", quality=80)) for caption, image in report.plots]
     return document(
         report.title,
         [
@@ -83,7 +83,7 @@ def evaluation_page(report: EvaluationReport) -> str:
             section("Precision-recall curves and calibration", _curves(analysis)),
             section("Metrics per class", _classes(analysis, measures)),
             section("Confusion matrix", _confusion(analysis)),
-            section("Images with the most errors", _worst(pictures)),
+            section("Images with the most errors", _worst(plots)),
             section("COCO metrics", _metrics(measures)),
             section(
                 "Evaluation settings",
@@ -94,12 +94,11 @@ def evaluation_page(report: EvaluationReport) -> str:
 
 
 def _figure(measures: CocoMeasures) -> str:
-    shown = {"AP": measures.numbers["AP"], "AP50": measures.numbers["AP50"], "AP75": measures.numbers["AP75"]}
+    values = {name: measures.numbers[name] for name in ("AP", "AP50", "AP75")}
     if measures.mask_numbers:
-        shown["mask AP"] = measures.mask_numbers["AP"]
-    return " \N{NO-BREAK SPACE} ".join(
-        f"{name} {_shown(value if value >= 0 else math.nan)}" for name, value in shown.items()
-    )
+        values["mask AP"] = measures.mask_numbers["AP"]
+    shown = (f"{name} {_shown(value if value >= 0 else math.nan)}" for name, value in values.items())
+    return " \N{NO-BREAK SPACE} ".join(shown)
 
 
 def _shown(value: float) -> str:
@@ -114,22 +113,17 @@ def _costs(analysis: ErrorAnalysis) -> str:
     costs = analysis.costs
     known = {name: cost.ap for name, cost in costs.items() if not math.isnan(cost.ap)}
     most = max(known.values(), default=0.0)
+    shares = {name: ap / most if most > 0 else 0.0 for name, ap in known.items()}
     rows = [
-        (
-            name,
-            _plain(cost.ap),
-            Bar(cost.ap / most if most > 0 and name in known else 0.0),
-            cost.count,
-            ERROR_TYPES[name],
-        )
+        (name, _plain(cost.ap), Bar(shares.get(name, 0.0)), cost.count, ERROR_TYPES[name])
         for name, cost in costs.items()
     ]
     lead = (
-        "AP50 lost is the increase of AP at IoU 0.5 if all errors of that type were corrected (TIDE, Bolya et al. 2020), "
-        "without a score threshold."
+        "AP50 lost is the increase of AP at IoU 0.5 if all errors of that type were corrected (TIDE, Bolya et al. "
+        "2020), without a score threshold."
     )
     if most > 0:
-        lead = f"The error type that costs the most AP: {max(known, key=known.get)}. {lead}"
+        lead = f"The error type that costs the most AP: {max(known, key=known.__getitem__)}. {lead}"
     order = _by_ap(analysis)
     highest = max((np.nanmax(np.append(cost.class_ap, 0.0)) for cost in costs.values()), default=0.0) or 1.0
     by_class = table(
@@ -167,11 +161,8 @@ def _curves(analysis: ErrorAnalysis) -> str:
         for score, precision in zip(bins.scores.tolist(), bins.precision.tolist(), strict=True)
         if not math.isnan(score)
     ]
-    charts = [
-        chart_figure(
-            "Precision-recall curve, mean over classes", mean, x_label="Recall", y_label="Precision", highest=1.0
-        )
-    ]
+    title = "Precision-recall curve, mean over classes"
+    charts = [chart_figure(title, mean, x_label="Recall", y_label="Precision", highest=1.0)]
     if measured:
         charts.append(
             chart_figure(
@@ -189,8 +180,8 @@ def _curves(analysis: ErrorAnalysis) -> str:
         if best.f1
         else ""
     ) + (
-        f"The expected calibration error is {bins.expected_error:.3f}: the mean difference between a detection's score and the "
-        "measured precision."
+        f"The expected calibration error is {bins.expected_error:.3f}: the mean difference between a detection's score "
+        "and the measured precision."
     )
     small = grid(
         [
@@ -205,26 +196,14 @@ def _curves(analysis: ErrorAnalysis) -> str:
             for k in present
         ]
     )
-    return (
-        paragraph(lead)
-        + row(charts)
-        + (
-            small
-            if len(present) <= _MOST_CHARTS
-            else collapsible(f"Precision-recall curves of {len(present)} classes", small)
-        )
-    )
+    if len(present) > _MOST_CHARTS:
+        small = collapsible(f"Precision-recall curves of {len(present)} classes", small)
+    return paragraph(lead) + row(charts) + small
 
 
 def _classes(analysis: ErrorAnalysis, measures: CocoMeasures) -> str:
-    columns = {
-        "AP": "all",
-        "AP50": "IoU 0.50",
-        "AP75": "IoU 0.75",
-        "AP small": "small",
-        "AP medium": "medium",
-        "AP large": "large",
-    }
+    columns = {"AP": "all", "AP50": "IoU 0.50", "AP75": "IoU 0.75"}
+    columns |= {f"AP {size}": size for size in ("small", "medium", "large")}
     rows = []
     for k in _by_ap(analysis):
         name, best = analysis.comparison.names[k], analysis.thresholds[k]
@@ -241,8 +220,9 @@ def _classes(analysis: ErrorAnalysis, measures: CocoMeasures) -> str:
             )
         )
     lead = (
-        "Sorted by ascending AP. AP small, medium and large: objects below 32 x 32 pixels, in between, and above 96 x 96 "
-        "pixels. Threshold: the score with the best F1 at IoU 0.5, for which precision, recall and F1 are listed."
+        "Sorted by ascending AP. AP small, medium and large: objects below 32 x 32 pixels, in between, and above "
+        "96 x 96 pixels. Threshold: the score with the best F1 at IoU 0.5, for which precision, recall and F1 are "
+        "listed."
     )
     names = ("Class", "Objects", *columns, "Threshold", "Precision", "Recall", "F1")
     return paragraph(lead) + table(names, rows, label="Metrics per class") if rows else ""
@@ -269,41 +249,28 @@ def _confusion(analysis: ErrorAnalysis) -> str:
     )
     if len(chosen) <= background:
         lead += f" Shown are the {_MOST_CLASSES} classes with the most errors; report.json has all."
-    pairs = np.argsort(-among, axis=None, kind="stable")[:_MOST_CONFUSIONS]
-    pairs = [(*np.unravel_index(pair, among.shape), among.flat[pair]) for pair in pairs]
+    most_frequent = np.argsort(-among, axis=None, kind="stable")[:_MOST_CONFUSIONS]
+    pairs = [(*np.unravel_index(pair, among.shape), among.flat[pair]) for pair in most_frequent]
     confused = [(names[i], names[j], int(count), f"{shares[i, j]:.1%}") for i, j, count in pairs if count]
     matrix = table(("", *(labels[j] for j in chosen)), rows, label="Confusion matrix", upright=True)
     columns = ("Ground truth", "Predicted", "Count", "Share of the ground-truth objects")
-    return (
-        paragraph(lead)
-        + matrix
-        + (
-            subheading("Most frequent confusions") + table(columns, confused, label="Most frequent confusions")
-            if confused
-            else ""
-        )
-    )
+    if confused:
+        matrix += subheading("Most frequent confusions") + table(columns, confused, label="Most frequent confusions")
+    return paragraph(lead) + matrix
 
 
-def _worst(pictures: list[str]) -> str:
-    if not pictures:
+def _worst(plots: list[str]) -> str:
+    if not plots:
         return ""
-    colors = {
-        name: "#{:02x}{:02x}{:02x}".format(*COLORS[kind])
-        for name, kind in (
-            ("Correct", "right"),
-            ("Missed (false negative)", "missed"),
-            ("Wrong (false positive)", "wrong"),
-        )
-    }
+    names = {"right": "Correct", "missed": "Missed (false negative)", "wrong": "Wrong (false positive)"}
+    colors = {name: "#{:02x}{:02x}{:02x}".format(*COLORS[kind]) for kind, name in names.items()}
     lead = (
-        "Left: ground truth. Right: detections above the score threshold of their class with the best F1. Click an image "
-        "to enlarge it."
+        "Left: ground truth. Right: detections above the score threshold of their class with the best F1. Click an "
+        "image to enlarge it."
     )
-    return paragraph(lead) + legend(colors) + row(pictures)
+    return paragraph(lead) + legend(colors) + row(plots)
 
 
 def _metrics(measures: CocoMeasures) -> str:
-    return metrics_table(
-        {"Boxes": measures.numbers} | ({"Masks": measures.mask_numbers} if measures.mask_numbers else {})
-    )
+    masks = {"Masks": measures.mask_numbers} if measures.mask_numbers else {}
+    return metrics_table({"Boxes": measures.numbers, **masks})

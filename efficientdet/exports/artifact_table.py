@@ -90,7 +90,7 @@ class ArtifactTable:
             "",
             f"{self.machine}; " + ", ".join(f"{name} {version}" for name, version in self.versions.items()) + ".",
             f"Milliseconds: an image resized and detected, batch 1. Agreement: {self.compared_in}.",
-            self._measured() if measured else _HOW_TO_MEASURE,
+            _HOW_TO_MEASURE if self.checkpoint is None else self._measured(self.checkpoint),
             *([f"int8 calibration: {self.calibration_images} images."] if self.calibration_images else []),
             "",
             _row(titles),
@@ -101,10 +101,10 @@ class ArtifactTable:
             lines += _losses(line)
         return "\n".join(lines) + "\n"
 
-    def _measured(self) -> str:
+    def _measured(self, checkpoint: Quality) -> str:
         return (
             f"AP of {self.validation_images} images of the validation records; the checkpoint has "
-            f"AP {self.checkpoint.ap:.4f}, AP50 {self.checkpoint.ap50:.4f}."
+            f"AP {checkpoint.ap:.4f}, AP50 {checkpoint.ap50:.4f}."
         )
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import onnx
@@ -78,15 +78,15 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
         lines.append(comparison.artifact(name, path, calibration=calibration))
-        print(f"wrote {path}: {_told(lines[-1])}")
+        print(f"wrote {path}: {_summary(lines[-1])}")
     quality = None if comparison.measures is None else _quality(comparison.measures, comparison.measures)
     table = ArtifactTable(
         model=restored.description.model_name,
         machine=device_name(),
         versions=versions(),
         checkpoint=quality,
-        compared_in=f"{comparison.compared}: the fraction found by both checkpoint and file, of the same class and with all "
-        f"sides within {_PIXELS} pixels (int8: with an IoU of {SAME_OBJECT_IOU} or more), in batches of "
+        compared_in=f"{comparison.compared}: the fraction found by both checkpoint and file, of the same class and "
+        f"with all sides within {_PIXELS} pixels (int8: with an IoU of {SAME_OBJECT_IOU} or more), in batches of "
         + ", ".join(map(str, _BATCHES)),
         validation_images=comparison.measures.images if comparison.measures else 0,
         calibration_images=len(calibration.names),
@@ -119,25 +119,22 @@ def _calibration(config: ExportConfig) -> CalibrationImages:
 
 
 def _write(restored: Restored, name: str, path: Path, *, calibration: CalibrationImages) -> None:
-    detector, stated = restored.detector, {"description": restored.description, "resize": restored.resize}
+    detector = restored.detector
+    stated: dict[str, Any] = {"description": restored.description, "resize": restored.resize}
     if name == "savedmodel":
         export_saved_model(detector, str(path), **stated)
     elif name == "onnx-int8":
         # 7-bit kernels work on every CPU. The last layers are a small part of the work and sensitive to rounding.
         model = onnx_model(detector, detects=True)
-        write_onnx(
-            quantized(model, calibration.inputs(restored.resize), narrow=True, exact=last_convolutions(model)),
-            path,
-            **stated,
-        )
+        inputs = calibration.inputs(restored.resize)
+        write_onnx(quantized(model, inputs, narrow=True, exact=last_convolutions(model)), path, **stated)
     elif name == "onnx-efficientnms":
         write_onnx(efficientnms_model(detector), path, **stated)
     elif name in ("litert", "litert-int8"):
         from efficientdet.artifacts.litert_file import write_litert
 
-        write_litert(
-            detector, path, **stated, calibration=calibration.inputs(restored.resize) if name in IN_8_BITS else None
-        )
+        images = calibration.inputs(restored.resize) if name in IN_8_BITS else None
+        write_litert(detector, path, **stated, calibration=images)
     elif name == "openvino":
         write_openvino(onnx_model(detector, detects=True), path, **stated)
     else:
@@ -150,8 +147,8 @@ class _Comparison:
     def __init__(self, restored: Restored, reference: Detect, config: ExportConfig):
         self.restored, self._config = restored, config
         self._images = [read_image(path) for path in config.images] or _noise(restored)
-        self._wanted = [reference([image])[0] for image in self._images]
-        self.best_score = max((float(rows.scores.max(initial=0.0)) for rows in self._wanted), default=0.0)
+        self._expected = [reference([image])[0] for image in self._images]
+        self.best_score = max((float(rows.scores.max(initial=0.0)) for rows in self._expected), default=0.0)
         self.measures: CocoMeasures | None = None
         if config.records:
             self._index = index_records(config.records)
@@ -165,7 +162,7 @@ class _Comparison:
         self._thresholds: ScoreThresholds | None = ScoreThresholds.stored_in(self.restored.description)
         self.compared = f"detections from the score threshold on ({self._thresholds})"
         print(f"score threshold: {self._thresholds}")
-        if not any(len(rows.drawn(self._thresholds.of(rows.category_ids), None).scores) for rows in self._wanted):
+        if not any(len(rows.drawn(self._thresholds.of(rows.category_ids), None).scores) for rows in self._expected):
             self._thresholds, self.compared = None, "all detections, as none reaches the score threshold"
             print(f"comparing {self.compared}; the highest score is {self.best_score:.3g}")
 
@@ -180,7 +177,7 @@ class _Comparison:
             pixels = None if name in IN_8_BITS else _PIXELS
             agreements = [
                 compare_detections(theirs, ours, pixels=pixels, thresholds=self._thresholds)
-                for ours, theirs in zip(found, self._wanted * len(batches), strict=True)
+                for ours, theirs in zip(found, self._expected * len(batches), strict=True)
             ]
         compared = sum(agreement.compared for agreement in agreements)
         share = sum(agreement.share * agreement.compared for agreement in agreements) / compared if compared else 1.0
@@ -221,7 +218,7 @@ def _detection(restored: Restored, name: str, path: Path) -> Detect | None:
     return detect_with_checkpoint(restored, batch_size=1, compiled=False, network=network).detect
 
 
-def _in_batches(detect: Detect, images: Sequence[np.ndarray], size: int) -> list:
+def _in_batches(detect: Detect, images: list[np.ndarray], size: int) -> list:
     return [rows for first in range(0, len(images), size) for rows in detect(images[first : first + size])]
 
 
@@ -243,12 +240,12 @@ def _files(path: Path) -> list[Path]:
     return [path, beside] if beside and beside.exists() else [path]
 
 
-def _quality(found: CocoMeasures, wanted: CocoMeasures) -> Quality:
-    losses = {name: wanted.class_ap[name] - ap for name, ap in found.class_ap.items()}
+def _quality(found: CocoMeasures, reference: CocoMeasures) -> Quality:
+    losses = {name: reference.class_ap[name] - ap for name, ap in found.class_ap.items()}
     return Quality(
         ap=found.numbers["AP"],
         ap50=found.numbers["AP50"],
-        ap_difference=found.numbers["AP"] - wanted.numbers["AP"],
+        ap_difference=found.numbers["AP"] - reference.numbers["AP"],
         class_losses={
             name: loss for name, loss in sorted(losses.items(), key=lambda entry: -entry[1]) if loss > MOST_LOST
         },
@@ -268,7 +265,7 @@ def _noise(restored: Restored) -> list[np.ndarray]:
     return list(np.random.default_rng(0).integers(0, 256, (2, height * 3 // 4, width, 3), np.uint8))
 
 
-def _told(line: Artifact) -> str:
+def _summary(line: Artifact) -> str:
     quality = f", AP {line.quality.ap:.4f} ({line.quality.ap_difference:+.4f})" if line.quality else ""
     time_of_one = "not timed (needs TensorRT)" if line.median_ms is None else f"{line.median_ms} ms per image"
     return f"{line.agreement:.1%} of {line.compared} detections agree, {time_of_one}{quality}"

@@ -58,7 +58,7 @@ def summary(restored: Restored) -> dict[str, str]:
     height, width = restored.detector.image_size
     anchors = {"anchors": f"{len(restored.detector.anchors):,}"} if restored.detector.anchors is not None else {}
     return {
-        "model": restored.hparams.name,
+        "model": str(restored.hparams.name),
         "input": f"{height} x {width} pixels (height x width)",
         "classes": str(len(restored.class_names)),
         "parameters": f"{parts.total():,}",
@@ -116,15 +116,13 @@ def export_network(config: ModelConfig, path: str) -> None:
     print(f"wrote {path}")
     height, width = detector.image_size
     images = np.random.default_rng(0).integers(0, 256, (1, height, width, 3), np.uint8)
-    sizes = np.int32([[height, width * 3 // 4]])
+    sizes = np.array([[height, width * 3 // 4]], np.int32)
     [found] = ExportedNetwork(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes, copied)
     outputs = keras.tree.flatten(detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes))))
-    wanted = [
-        np.asarray(output)[0] for output in outputs
-    ]  # the file of a dense detector has one more output, the best logits
-    difference = max(
+    expected = [np.asarray(output)[0] for output in outputs]
+    difference = max(  # the file of a dense detector has one more output, the best logits
         np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max())
-        for ours, theirs in zip(found[: len(wanted)], wanted, strict=True)
+        for ours, theirs in zip(found[: len(expected)], expected, strict=True)
     )
     print(f"read back: outputs agree within {difference:.2g} of the largest")
     if not difference < _LARGEST_NETWORK_DIFFERENCE:
@@ -145,11 +143,7 @@ def compare_detections(ours, others, *, pixels: float | None, thresholds: ScoreT
     if not total:
         return Agreement(0, 1.0, 0.0)
     distances = np.abs(ours.boxes[:, None] - others.boxes[None]).max(axis=-1)  # [N, N']
-    near = (
-        distances <= pixels
-        if pixels is not None
-        else np.asarray(pairwise_iou(ours.boxes, others.boxes)) >= SAME_OBJECT_IOU
-    )
+    near = _same_object(ours.boxes, others.boxes) if pixels is None else distances <= pixels
     partners = near & (ours.category_ids[:, None] == others.category_ids[None])
     pairs = {}
     for row, others_near in enumerate(partners):  # the best score first
@@ -160,6 +154,10 @@ def compare_detections(ours, others, *, pixels: float | None, thresholds: ScoreT
     common = min(len(ours.scores), len(others.scores), max(count, int(others_shown.sum())))
     difference = np.abs(ours.scores[:common] - others.scores[:common]).max(initial=0.0)
     return Agreement(count, share, float(difference), max((float(distances[pair]) for pair in matched), default=0.0))
+
+
+def _same_object(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return np.asarray(pairwise_iou(boxes, others)) >= SAME_OBJECT_IOU
 
 
 def compare_plugin_inputs(
@@ -174,25 +172,18 @@ def compare_plugin_inputs(
     from efficientdet.artifacts.onnx_efficientnms import without_plugin
 
     detector, model = restored.detector, onnx.load(path)
-    activated = any(
-        attribute.name == "score_activation" and attribute.i
-        for node in model.graph.node
-        for attribute in node.attribute
-    )  # the plugin applies the sigmoid
+    attributes = (attribute for node in model.graph.node for attribute in node.attribute)
+    activated = any(one.name == "score_activation" and one.i for one in attributes)  # the plugin applies the sigmoid
     network = ExportedNetwork(without_plugin(model).SerializeToString(), runtime="onnxruntime")
     agreements = []
     for image in images:
         boxed, size, _ = (np.asarray(part)[None] for part in restored.resize(image))
         [(boxes, scores)] = network(boxed, size, copied)
-        wanted, probabilities = (
-            np.asarray(values)[0]
-            for values in detector.boxes_and_probabilities(
-                detector.outputs(boxed, size), keras.ops.convert_to_tensor(size)
-            )
-        )
+        inputs = detector.outputs(boxed, size), keras.ops.convert_to_tensor(size)
+        expected, probabilities = (np.asarray(values)[0] for values in detector.boxes_and_probabilities(*inputs))
         if activated:
             scores = np.asarray(keras.ops.sigmoid(scores))
-        distances = np.abs(boxes - wanted).max(axis=-1)
+        distances = np.abs(boxes - expected).max(axis=-1)
         agreements.append(
             Agreement(
                 len(boxes),

@@ -7,6 +7,7 @@ import.
 
 import dataclasses
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -151,7 +152,7 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
         return dataclasses.asdict(self)
 
 
-def with_overrides(hyperparameters: Hyperparameters, overrides: dict[str, Any]) -> Hyperparameters:
+def with_overrides(hyperparameters: Hyperparameters, overrides: Mapping[str, Any]) -> Hyperparameters:
     """Return a copy with some keys changed. Raise InputError for an unknown key or an invalid value.
 
     A removed key of the reference is ignored if its value has no effect.

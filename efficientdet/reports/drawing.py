@@ -130,7 +130,7 @@ def _clipped(box: np.ndarray, *, height: int, width: int) -> tuple[float, float,
 
 
 def _draw_mask(image: np.ndarray, mask: np.ndarray, color: Color, *, line: int) -> None:
-    """Tint the pixels of a mask [h, w] bool in place and outline it, so that adjacent objects of a class stay distinct."""
+    """Tint and outline a mask [h, w] bool in place; the outline separates adjacent objects of a class."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not rows.size:
         return
@@ -165,6 +165,7 @@ def _draw_boxes(canvas: Image.Image, labels: Sequence[_Label], *, side: int) -> 
 
 def _draw_labels(canvas: Image.Image, labels: Sequence[_Label], *, side: int) -> None:
     font = ImageFont.load_default(max(_SMALLEST_FONT, round(side * _FONT_FRACTION)))
+    assert isinstance(font, ImageFont.FreeTypeFont)  # with a size there is no other default font
     ascent, descent = font.getmetrics()
     margin = max(1, font.size // 6)
     height = ascent + descent + margin

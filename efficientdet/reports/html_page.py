@@ -45,11 +45,8 @@ def document(title: str, parts: Sequence[str]) -> str:
 
 def heading(title: str, *, figure: str = "", lead: str = "") -> str:
     """Return the page's title, its most important result and an introductory sentence."""
-    return (
-        f"<h1>{_escaped(title)}</h1>"
-        + (f'<p class="big">{_escaped(figure)}</p>' if figure else "")
-        + (paragraph(lead) if lead else "")
-    )
+    result = f'<p class="big">{_escaped(figure)}</p>' if figure else ""
+    return f"<h1>{_escaped(title)}</h1>{result}{paragraph(lead) if lead else ''}"
 
 
 def subheading(title: str) -> str:
@@ -85,14 +82,11 @@ def collapsible(summary: str, content: str) -> str:
 
 def legend(colors: Mapping[str, str]) -> str:
     """Return the legend of CSS colors by label."""
-    return (
-        '<div class="keys">'
-        + "".join(
-            f'<span><span class="swatch" style="background:{color}"></span>{_escaped(label)}</span>'
-            for label, color in colors.items()
-        )
-        + "</div>"
+    entries = (
+        f'<span><span class="swatch" style="background:{color}"></span>{_escaped(label)}</span>'
+        for label, color in colors.items()
     )
+    return f'<div class="keys">{"".join(entries)}</div>'
 
 
 def table(
@@ -209,7 +203,8 @@ def chart(
 
     # A single point is drawn as a line of length 0, whose round ends make a dot.
     lines = "".join(
-        f'<polyline fill="none" style="stroke:{color}" stroke-linecap="round" stroke-width="{1.8 if len(curve) > 1 else 7}" '
+        f'<polyline fill="none" style="stroke:{color}" stroke-linecap="round" '
+        f'stroke-width="{1.8 if len(curve) > 1 else 7}" '
         f'points="{" ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in (curve if len(curve) > 1 else 2 * curve))}"/>'
         for curve, color in zip(finite, SERIES, strict=False)
     )
@@ -223,9 +218,8 @@ def chart(
         f'text-anchor="{"end" if across(x) > right - 20 else "middle"}">{_number(x)}</text>'
         for x in _ticks(first, last, 2 if small else 4)
     )
-    titles = (
-        f'<text class="axis" x="{(left + right) / 2}" y="{height - 6}" text-anchor="middle">{_escaped(x_label)}</text>'
-    )
+    center = (left + right) / 2
+    titles = f'<text class="axis" x="{center}" y="{height - 6}" text-anchor="middle">{_escaped(x_label)}</text>'
     if not small:
         middle = (bottom + _TOP) / 2
         titles += (

@@ -4,8 +4,8 @@ SERIES = tuple(f"var(--series-{number})" for number in range(8))  # colors of th
 
 # Contrast of text to its ground is at least 4.5 : 1 in both modes (WCAG 2.1, level AA); of curves and outlines 3 : 1.
 THEME = """
-:root{color-scheme:light dark;--text:#1c2733;--soft:#51606e;--ground:#f4f6f8;--panel:#fff;--line:#d6dde4;--accent:#1f6fb4;
-  --on-accent:#fff;--stage:#e9edf1;--bad:#b3401c;--hover:#eef4fa;--warning:#fdf4ee;--code:#1c2733;--on-code:#f7f9fb;
+:root{color-scheme:light dark;--text:#1c2733;--soft:#51606e;--ground:#f4f6f8;--panel:#fff;--line:#d6dde4;
+  --accent:#1f6fb4;--on-accent:#fff;--stage:#e9edf1;--bad:#b3401c;--hover:#eef4fa;--warning:#fdf4ee;--code:#1c2733;--on-code:#f7f9fb;
   --good-cell:31,111,180;--bad-cell:209,104,42;
   --series-0:#1f6fb4;--series-1:#d1682a;--series-2:#2c8a4b;--series-3:#8a4fa3;--series-4:#9a6f08;--series-5:#5b6770;
   --series-6:#c2477f;--series-7:#1f8585}
@@ -21,11 +21,13 @@ THEME = """
 REPORT = (
     THEME
     + """
-body{font:15px/1.5 system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;color:var(--text);background:var(--panel);margin:0}
+body{font:15px/1.5 system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;margin:0}
+body{color:var(--text);background:var(--panel)}
 main{max-width:1080px;margin:0 auto;padding:24px 16px 48px}
 h1{font-size:1.5em;line-height:1.25;margin:0}h2{font-size:1.15em;margin:2em 0 .6em;padding-bottom:.2em}
-h2{border-bottom:1px solid var(--line)}h3{font-size:1em;margin:1.4em 0 .4em}h1,h2,h3,p,li,figcaption{overflow-wrap:anywhere}
-p.lead{color:var(--soft);margin:.3em 0 1em;max-width:80ch}p.big{font-size:1.6em;line-height:1.3;font-weight:600;margin:.4em 0}
+h2{border-bottom:1px solid var(--line)}h3{font-size:1em;margin:1.4em 0 .4em}
+h1,h2,h3,p,li,figcaption{overflow-wrap:anywhere}p.lead{color:var(--soft);margin:.3em 0 1em;max-width:80ch}
+p.big{font-size:1.6em;line-height:1.3;font-weight:600;margin:.4em 0}
 .row{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr));gap:20px}
 .many{display:grid;grid-template-columns:repeat(auto-fill,minmax(160px,1fr));gap:14px}
 .row+.many,.many+.row,.wide+p.lead,.row+details{margin-top:1.2em}

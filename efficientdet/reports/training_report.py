@@ -99,6 +99,6 @@ def page(summary: RunSummary) -> str:
 def _time(seconds: Mapping[str, float]) -> str:
     if not any(seconds.values()):
         return ""
-    slowest = max(seconds, key=seconds.get)
+    slowest = max(seconds, key=seconds.__getitem__)
     share = seconds[slowest] / sum(seconds.values())
     return paragraph(f"Wall-clock time. Largest share: {slowest}, {share:.0%}.") + bars(seconds, unit=" s", form=".1f")

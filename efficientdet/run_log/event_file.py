@@ -32,28 +32,10 @@ class EventFile:
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
         self._write(Event(wall_time=time.time(), step=int(step), summary=summary))
 
-    def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
+    def images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """Write images by tag, each uint8 [h, w, 3]."""
-        self._write(
-            Event(
-                wall_time=time.time(),
-                step=int(step),
-                summary=Summary(
-                    value=[
-                        Summary.Value(
-                            tag=tag,
-                            image=Summary.Image(
-                                height=image.shape[0],
-                                width=image.shape[1],
-                                colorspace=3,
-                                encoded_image_string=encode_image(image, "PNG"),
-                            ),
-                        )
-                        for tag, image in pictures.items()
-                    ]
-                ),
-            )
-        )
+        values = [Summary.Value(tag=tag, image=_summary_image(image)) for tag, image in images.items()]
+        self._write(Event(wall_time=time.time(), step=int(step), summary=Summary(value=values)))
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -63,3 +45,9 @@ class EventFile:
     def _write(self, event: Event) -> None:
         self._writer.write(event.SerializeToString())
         self._writer.flush()
+
+
+def _summary_image(image: np.ndarray) -> Summary.Image:
+    height, width, channels = image.shape
+    encoded = encode_image(image, "PNG")
+    return Summary.Image(height=height, width=width, colorspace=channels, encoded_image_string=encoded)

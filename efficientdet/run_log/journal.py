@@ -82,9 +82,9 @@ def average_speed(intervals: Sequence[Interval], *, dropped: int | None = None) 
 class Journal:
     """The log, the curves and the console lines of one run; use it as a context, or call `close`.
 
-    With `folder` None nothing is written: for every rank but the first. `loggers` are names of `loggers.LOGGERS`, which
-    get the `settings` of the run and the `project` that it belongs to; `units` are the units of logged values;
-    `listeners` are called with each event.
+    With `folder` None, for all ranks except the first, nothing is written. `loggers` are names in `LOGGERS`, which get
+    the `settings` of the run and the `project` that it belongs to; `units` are the units of logged values; `listeners`
+    are called with each event.
     """
 
     def __init__(
@@ -118,16 +118,18 @@ class Journal:
         """Close all files; a second call does nothing."""
         if self._log:
             self._log.close()
-        for log in (*self._loggers, *self._listeners):
-            log.close()
+        for logger in self._loggers:
+            logger.close()
+        for listener in self._listeners:
+            listener.close()
 
     def event(self, name: str, **facts: Any) -> None:
-        """Pass an event of the run to the listeners, such as "epoch_finished" with the facts epoch and images_per_second."""
+        """Pass an event to the listeners, such as "epoch_finished" with the facts epoch and images_per_second."""
         for listener in self._listeners:
             listener.event(name, facts)
 
-    def say(self, text: str) -> None:
-        """Print a line on the console."""
+    def print(self, text: str) -> None:
+        """Print a line on the console, on the first rank only."""
         if self._log:
             print(text, flush=True)
 
@@ -136,17 +138,17 @@ class Journal:
         self._write("LOG", {"step": step, "data": data})
         place = " ".join(map(str, step)) if isinstance(step, Sequence) and not isinstance(step, str) else str(step)
         values = (f"{name} {_readable(value, self._units.get(name))}" for name, value in data.items())
-        self.say(" ".join(filter(None, [place, *values])))
+        self.print(" ".join(filter(None, [place, *values])))
 
     def curves(self, step: int, values: Mapping[str, float]) -> None:
         """Write scalars by tag such as "train/loss", after `step` steps, to the loggers and the log."""
         self._write("LOG", {"step": step, "data": values})
         self._to_loggers(step, values)
 
-    def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
+    def images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """Write images by tag, uint8 [h, w, 3], after `step` steps."""
         for logger in self._loggers:
-            logger.pictures(step, pictures)
+            logger.images(step, images)
 
     def interval(self, interval: Interval) -> None:
         """Log the throughput of some steps; `finish` averages these."""
@@ -236,7 +238,7 @@ def read_curves(path: str | Path) -> dict[str, list[tuple[int, float]]]:
 def read_intervals(path: str | Path) -> list[Interval]:
     """Return the intervals of a log in order."""
     return [
-        Interval(*data["steps"], data["images"], data["seconds"], data["input_seconds"])
+        Interval(data["steps"][0], data["steps"][1], data["images"], data["seconds"], data["input_seconds"])
         for entry in read_log(path)
         if entry.get("step") == INTERVAL_STEP and "images" in (data := entry["data"])
     ]

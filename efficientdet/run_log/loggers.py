@@ -22,7 +22,7 @@ class Logger(Protocol):
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write values by tag such as "train/loss", after `step` steps."""
 
-    def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
+    def images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """Write images by tag, each uint8 [h, w, 3]."""
 
     def close(self) -> None:
@@ -67,15 +67,16 @@ def open_loggers(
 def _open(name: str, folder: Path, settings: Mapping[str, Any], project: str) -> Logger:
     """Open the logger of that name. Raises InputError if its package is missing."""
     if name == "tensorboard":
-        from efficientdet.run_log.event_file import (
-            EventFile,
-        )  # imported here: a log without curves does not need TensorBoard
+        # Imported here: a log without curves does not need TensorBoard.
+        from efficientdet.run_log.event_file import EventFile
 
         return EventFile(folder)
     try:
         if name == "json":
             return JsonLines(folder)
-        return {"wandb": WeightsAndBiases, "mlflow": Mlflow}[name](folder, settings, project)
+        if name == "wandb":
+            return WeightsAndBiases(folder, settings, project)
+        return Mlflow(folder, settings, project)
     except ImportError as error:
         raise InputError(
             f"--loggers={name}: {error.name or error} is not installed: pip install -e '.[{name}]'"
@@ -93,7 +94,7 @@ class JsonLines:
         numbers = {tag: float(value) if np.isfinite(value) else str(value) for tag, value in values.items()}
         self._stream.write(json.dumps({"step": int(step), **numbers}) + "\n")
 
-    def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
+    def images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """Ignore images."""
 
     def close(self) -> None:
@@ -119,8 +120,8 @@ class WeightsAndBiases:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log({"step": int(step), **values})
 
-    def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
-        self._run.log({"step": int(step), **{tag: self._wandb.Image(image) for tag, image in pictures.items()}})
+    def images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        self._run.log({"step": int(step), **{tag: self._wandb.Image(image) for tag, image in images.items()}})
 
     def close(self) -> None:
         self._run.finish()
@@ -149,8 +150,8 @@ class Mlflow:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._mlflow.log_metrics({tag: float(value) for tag, value in values.items()}, step=int(step))
 
-    def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
-        for tag, image in pictures.items():
+    def images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        for tag, image in images.items():
             self._mlflow.log_image(image, f"{tag}-{step}.png")
 
     def close(self) -> None:

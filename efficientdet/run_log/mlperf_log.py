@@ -38,8 +38,8 @@ def check_submission(
             raise InputError(f"--mlperf_{flag}={value}: expected one of {', '.join(allowed)}")
     if ruleset is not None and not _RULESET.fullmatch(ruleset):
         raise InputError(f"--mlperf_ruleset={ruleset}: expected a version such as 2.1.0")
-    for flag, value in (("organization", organization), ("platform", platform)):
-        if value is not None and not value.strip():
+    for flag, name in (("organization", organization), ("platform", platform)):
+        if name is not None and not name.strip():
             raise InputError(f"--mlperf_{flag} is empty; expected a name")
 
 

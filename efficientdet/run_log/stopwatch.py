@@ -28,7 +28,7 @@ class Stopwatch:
         self._totals: dict[str, float] = {}
         self._spans: deque[tuple[str, float]] = deque(maxlen=_RECENT)
 
-    def lap(self) -> float:
+    def now(self) -> float:
         """Return the current time in seconds."""
         return self._clock()
 

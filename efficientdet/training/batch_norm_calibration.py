@@ -36,6 +36,7 @@ def calibration_batch(image_size: tuple[int, int], images: int, *, training_batc
 def calibration_size(config: TrainingConfig, *, records: int) -> tuple[int, int]:
     """Return the number of calibration images, 0 if larger batches have no benefit, and the batch size."""
     images = config.calibration_images
+    assert config.batch_size is not None  # set by `with_batch_sizes`
     if images is None:
         images = min(IMAGES, records) if config.batch_size * config.bn_group < SMALL_BATCH else 0
     batch_size = calibration_batch(config.hparams.input_size, images, training_batch=config.batch_size)

@@ -32,19 +32,23 @@ def build_train_step(
       seed: random seed of the sampling of targets.
 
     Raises:
-      InputError: accumulation for a detector that learns from its outputs, whose loss normalizers are known only after
-          the
-        last part.
+      InputError: accumulation for a detector whose targets depend on its outputs: its loss normalizers are known only
+          after the last part.
     """
     if accumulate_steps > 1 and detector.learns_from_outputs:
         raise InputError(
             f"--accumulate_steps={accumulate_steps}: expected 1 for this model, which learns from its own outputs"
         )
     optimizer.build(detector.network.trainable_variables)
+    step_class: type[TrainStep]
     if keras.backend.backend() == "jax":
-        from efficientdet.training.jax_step import JaxStep as Backend
+        from efficientdet.training.jax_step import JaxStep
+
+        step_class = JaxStep
     else:
-        from efficientdet.training.tensorflow_step import TensorflowStep as Backend
-    return Backend(
+        from efficientdet.training.tensorflow_step import TensorflowStep
+
+        step_class = TensorflowStep
+    return step_class(
         detector, optimizer, average, world=world or World(), parts=accumulate_steps, compiled=compiled, seed=seed
     )

@@ -38,12 +38,11 @@ def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, l
 
 
 def _with_named_backbone(config: TrainingConfig) -> TrainingConfig:
-    file = config.hparams.family.imagenet_backbone(config.hparams)
-    return (
-        dataclasses.replace(config, backbone_init=file)
-        if config.backbone_init == PRETRAINED_BACKBONE and file
-        else config
-    )
+    if config.backbone_init == PRETRAINED_BACKBONE and (
+        file := config.hparams.family.imagenet_backbone(config.hparams)
+    ):
+        return dataclasses.replace(config, backbone_init=file)
+    return config
 
 
 def _conventions_of_start(config: TrainingConfig) -> tuple[str, dict[str, Any]]:
@@ -68,7 +67,7 @@ def _resumed(config: TrainingConfig) -> tuple[str, dict[str, Any]] | None:
     if config.benchmark or config.resume == "never":
         return None
     if config.resume != "auto":
-        found = [checkpoint_prefix(config.resume)]
+        found = [Path(checkpoint_prefix(config.resume))]
     else:
         found = sorted(prefixes(Path(config.model_dir), "ckpt-*"), key=writing_order, reverse=True)
     for prefix in map(str, found):

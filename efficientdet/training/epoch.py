@@ -22,7 +22,7 @@ _COMPILATION_FACTOR = 20.0  # allowed duration of the first step, as a multiple 
 Started = tuple[StepFacts, dict[str, Tensor]]  # a step whose report has not been read
 
 
-def reports_behind() -> int:
+def report_lag() -> int:
     """Return the number of steps that are started before the report of an earlier one is read.
 
     Reading a report waits for the accelerator, which would then be idle until the next step starts. On a CPU a step is
@@ -36,7 +36,7 @@ class EpochSteps:
 
     def __init__(self, run: Run, step: TrainStep, *, saver: Saver, stop_request: StopRequest):
         self._run, self._step, self._saver, self._stop_request = run, step, saver, stop_request
-        self._reports_behind = reports_behind()
+        self._report_lag = report_lag()
         self._batches: Iterator[Batch] | None = None
         self._guard = StepGuard(global_batch_size=run.global_batch_size)
         self._stall_was_logged = False
@@ -57,7 +57,7 @@ class EpochSteps:
         run = self._run
         run.journal.event("epoch_started", epoch=run.epoch + 1)
         if run.state.step == run.first_step:
-            run.journal.say("compiling the training step; the first step may take minutes")
+            run.journal.print("compiling the training step; the first step may take minutes")
         if self._batches is None:
             self._batches = run.batches()
         try:
@@ -68,9 +68,9 @@ class EpochSteps:
         return loss
 
     def _train(self, bar: Progress) -> float:
-        run, watch, sums = self._run, self._run.stopwatch, Counter()
+        run, watch, sums = self._run, self._run.stopwatch, Counter[str]()
         first, end = run.state.step, (run.epoch + 1) * run.steps_per_epoch
-        logged, logged_at, waited = first, watch.lap(), watch.total("input")
+        logged, logged_at, waited = first, watch.now(), watch.total("input")
         for facts, report in self._reports(end):
             sums.update(report)
             bar.show(loss=report["loss"], lr=facts.learning_rate, input=f"{watch.recent_share('input'):.0%}")
@@ -78,7 +78,7 @@ class EpochSteps:
             if run.config.lr_tb:
                 run.journal.curves(facts.step, {"learning_rate": facts.learning_rate})
             if run.config.time_history and (facts.step % run.config.log_steps == 0 or facts.step == end):
-                logged_at, seconds = watch.lap(), watch.lap() - logged_at
+                logged_at, seconds = watch.now(), watch.now() - logged_at
                 waited, input_seconds = watch.total("input"), watch.total("input") - waited
                 run.journal.interval(
                     Interval(logged, facts.step, (facts.step - logged) * run.global_batch_size, seconds, input_seconds)
@@ -91,7 +91,7 @@ class EpochSteps:
         )
         if not self._stall_was_logged and (warning := input_stall(watch.recent_share("input"))):
             self._stall_was_logged = True
-            run.journal.say(warning)
+            run.journal.print(warning)
         run.journal.curves(end, {f"time/{name}_seconds": value for name, value in watch.totals().items()})
         return means["loss"]
 
@@ -101,18 +101,18 @@ class EpochSteps:
         The report of a step is read while the next one runs. All of them are read before the state is saved, the epoch
         ends or the training stops, because these need a state that is known to be finite.
         """
-        run, state, pending = self._run, self._run.state, deque()
+        run, state, pending = self._run, self._run.state, deque[Started]()
         while state.step < end:
-            compiles = state.step <= run.first_step + self._reports_behind
+            compiles = state.step <= run.first_step + self._report_lag
             factor = _COMPILATION_FACTOR if compiles else 1.0
             with run.world.deadline(factor):
                 pending.append(self._start_step(pending))
             while pending and (
-                len(pending) > self._reports_behind or state.step == end or self.stopping or self._saves_here()
+                len(pending) > self._report_lag or state.step == end or self.stopping or self._saves_here()
             ):
                 with run.world.deadline(factor):
                     facts, report = self._finish_step(pending.popleft())
-                self.stopping = self.stopping or report["stop_wishes"] > 0
+                self.stopping = self.stopping or report["stop_requests"] > 0
                 yield facts, report
             if not pending and state.step < end:
                 self._between_steps()
@@ -124,6 +124,7 @@ class EpochSteps:
     def _start_step(self, pending: deque[Started]) -> Started:
         """Take the next batch and start its step, which on an accelerator may still run when this returns."""
         run, state = self._run, self._run.state
+        assert self._batches is not None  # opened by `__call__`
         try:
             with run.stopwatch.measuring("input"):
                 batch = next(self._batches)

@@ -89,7 +89,7 @@ def one_line_errors(config: TrainingConfig, runtime: Runtime, world: World) -> I
                 f"{config.model_dir}: no space left on device; the checkpoints in it are intact; free disk "
                 "space and run the command again"
             ) from error
-        if getattr(error, "errno", None) in _NOT_WRITABLE:
+        if isinstance(error, OSError) and error.errno in _NOT_WRITABLE:
             raise InputError(
                 f"{error.filename or config.model_dir}: {error.strerror}; the checkpoints in "
                 f"{config.model_dir} are intact"

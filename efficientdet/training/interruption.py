@@ -10,7 +10,7 @@ from efficientdet.devices.distributed import World
 from program_support.signals import Listener, exit_code
 
 INTERRUPTED_EXIT_CODE = exit_code(signal.SIGTERM)  # 143: the state is saved; the same command resumes
-_SAME_REQUEST_SECONDS = 0.5  # a terminal and a launcher may both pass one Ctrl-C on
+_SAME_REQUEST_SECONDS = 0.5  # a terminal and a launcher may both deliver the same Ctrl-C
 
 Item = TypeVar("Item")
 
@@ -47,58 +47,57 @@ class StopRequest:
           saved_step: returns the step of the last checkpoint; called in another thread.
           unsaved_steps: returns the number of steps since; called in another thread.
           patience: seconds until a process without unsaved steps exits.
-          report_after: seconds until a message explains the second signal; none is printed if the request is met
-              before.
+          report_after: seconds until a message explains the second signal, unless the training has stopped before.
         """
         self._world, self._saved_step, self._unsaved_steps = world, saved_step, unsaved_steps
         self._patience, self._report_after = patience, report_after
-        self._number, self._heard_at, self._ended = 0, 0.0, threading.Event()
+        self._signal, self._requested_at, self._finished = 0, 0.0, threading.Event()
 
     def __enter__(self) -> "StopRequest":
-        self._listener = Listener(self._hear).start()
+        self._listener = Listener(self._receive).start()
         return self
 
     def __exit__(self, *_) -> None:
-        self._ended.set()
+        self._finished.set()
         self._listener.stop()
 
     @property
     def requested(self) -> bool:
-        """Whether this process received a stop signal."""
-        return self._number != 0
+        """True once this process has received a stop signal."""
+        return self._signal != 0
 
-    def heed(self) -> None:
+    def raise_if_requested(self) -> None:
         """Raise `Interrupted` on every rank if any rank received a stop request; all ranks must call it."""
         if any(self._world.gather(self.requested)):
             raise self.interrupted()
 
     def interrupted(self) -> Interrupted:
         """Return the exception that ends this rank, whichever rank received the request."""
-        return Interrupted(self._number or signal.SIGTERM)
+        return Interrupted(self._signal or signal.SIGTERM)
 
-    def watched(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items up to a stop request, then call `heed`, which synchronizes all ranks."""
+    def interruptible(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield the items up to a stop request, then call `raise_if_requested`, which synchronizes all ranks."""
         for item in items:
             if self.requested:
                 break
             yield item
-        self.heed()
+        self.raise_if_requested()
 
-    def _hear(self, number: int) -> None:
+    def _receive(self, number: int) -> None:
         if not self.requested:
-            self._heard_at, self._number = time.monotonic(), number
-            threading.Thread(target=self._hurry, daemon=True, name="stop request").start()
-        elif time.monotonic() - self._heard_at > _SAME_REQUEST_SECONDS:
+            self._requested_at, self._signal = time.monotonic(), number
+            threading.Thread(target=self._wait_to_exit, daemon=True, name="stop request").start()
+        elif time.monotonic() - self._requested_at > _SAME_REQUEST_SECONDS:
             self._listener.end(number, f"stopped immediately: {stop_message(self._saved_step())}")
 
-    def _hurry(self) -> None:
+    def _wait_to_exit(self) -> None:
         """Exit when nothing is unsaved, and report the effect of a second signal."""
         reported = False
-        while not self._ended.wait(0.1):
-            waited = time.monotonic() - self._heard_at
+        while not self._finished.wait(0.1):
+            waited = time.monotonic() - self._requested_at
             unsaved = self._unsaved_steps()
             if waited > self._patience and unsaved <= 0 and self._world.size == 1:
-                self._listener.end(self._number, f"stop requested: {stop_message(self._saved_step())}")
+                self._listener.end(self._signal, f"stop requested: {stop_message(self._saved_step())}")
             # Several ranks wait for the step even without unsaved steps: for minutes while the first step is compiled.
             if (
                 waited > self._report_after

@@ -19,7 +19,7 @@ class JaxStep(TrainStep):
         self._state = None
         self._compiled = jax.jit(self._step, donate_argnums=0)
 
-    def __call__(self, batch: Batch, learning_rate: float, stop_wish: bool = False) -> dict:
+    def __call__(self, batch: Batch, learning_rate: float, stop_requested: bool = False) -> dict:
         """See `TrainStep`."""
         state, self._state = self._state, None  # donated: after an error there is nothing to store
         if state is None:
@@ -28,7 +28,7 @@ class JaxStep(TrainStep):
             state,
             jax.tree.map(jax.numpy.asarray, batch),
             jax.numpy.float32(learning_rate),
-            jax.numpy.float32(stop_wish),
+            jax.numpy.float32(stop_requested),
         )
         return report
 
@@ -46,14 +46,14 @@ class JaxStep(TrainStep):
             "average": [self.average.packed] if self.average is not None else [],
         }
 
-    def _step(self, state, batch, learning_rate, stop_wish):
+    def _step(self, state, batch, learning_rate, stop_requested):
         scale = self.loss_scale(state["optimizer"])
         gradients, others, terms, counts = self._gradients(state["trained"], state["others"], batch, scale)
         packed = self.optimizer.packing.pack(state["trained"]) if self.optimizer.reads_weights else None
-        move, slots, applied = self.optimizer.updated(state["optimizer"], gradients, learning_rate, weights=packed)
+        change, slots, applied = self.optimizer.updated(state["optimizer"], gradients, learning_rate, weights=packed)
         trained = [
             weight + part.astype(weight.dtype)
-            for weight, part in zip(state["trained"], self.optimizer.packing.unpack(move), strict=True)
+            for weight, part in zip(state["trained"], self.optimizer.packing.unpack(change), strict=True)
         ]
         average = state["average"]
         if self.average is not None:
@@ -74,12 +74,12 @@ class JaxStep(TrainStep):
             scale=scale,
             applied=applied,
             packed_average=average[0] if average else None,
-            stop_wishes=stop_wish,
+            stop_requests=stop_requested,
         )
         return {"trained": trained, "others": others, "optimizer": slots, "average": average}, report
 
     def _gradients(self, trained, others, batch, scale):
-        """Of the (scaled) loss, the weights that are not trained after the step, the terms and the counts; of all parts."""
+        """Return gradients of the scaled loss of all parts, the values of other weights, the terms and the counts."""
         targets, counts = (None, None) if self.detector.learns_from_outputs else self.targets_and_counts(batch)
 
         def forward(trained, others, batch, targets):
@@ -90,9 +90,8 @@ class JaxStep(TrainStep):
             with keras.StatelessScope(state_mapping=mapping) as scope:
                 outputs, known = self.detector.outputs(batch.images, batch.sizes, training=True), counts
                 if targets is None:
-                    targets, known = jax.lax.stop_gradient(
-                        self.targets_and_counts(batch, jax.lax.stop_gradient(outputs))
-                    )
+                    found = self.targets_and_counts(batch, jax.lax.stop_gradient(outputs))
+                    targets, known = jax.lax.stop_gradient(found)
                 loss, terms = self.loss(outputs, targets, known)
                 others = [scope.get_current_value(variable) for variable in self.network.non_trainable_variables]
             return loss * scale, (terms, known, others)

@@ -27,7 +27,7 @@ from efficientdet.training.reporter import Reporter
 from efficientdet.training.run import Run
 from efficientdet.training.saving import Saver
 from efficientdet.training.time_budget import TimeBudget
-from efficientdet.training.validation import BestKeeper, Evaluator
+from efficientdet.training.validation import BestWeights, Evaluator
 from program_support.progress import Progress
 from program_support.signals import exit_code
 
@@ -42,7 +42,7 @@ class TrainingOutcome:
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal stopped the training; the same configuration resumes it."""
+        """True if a signal stopped the training; the same configuration resumes it."""
         return self.stop_signal != 0
 
     @property
@@ -85,7 +85,7 @@ def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic
     ):
         for line in (lock_warning, *data_check_lines, *lines, batch_size_line):
             if line:
-                journal.say(line)
+                journal.print(line)
         run = Run.prepare(config, runtime, journal, world, clock=clock)
         saver, reporter = Saver(run), Reporter(run)
         reporter.start()
@@ -104,13 +104,9 @@ class Training:
 
     def __init__(self, run: Run, saver: Saver, reporter: Reporter, stop_request: StopRequest):
         config, state, compiled = run.config, run.state, run.runtime.use_xla
-        self._run, self._config, self._saver, self._reporter, self._stop_request = (
-            run,
-            config,
-            saver,
-            reporter,
-            stop_request,
-        )
+        assert config.eval_batch_size is not None  # set by `with_batch_sizes`
+        self._run, self._config, self._saver = run, config, saver
+        self._reporter, self._stop_request = reporter, stop_request
         step = build_train_step(
             state.detector,
             state.optimizer,
@@ -121,7 +117,8 @@ class Training:
             seed=config.seed,
         )
         self._epoch_steps = EpochSteps(run, step, saver=saver, stop_request=stop_request)
-        self._calibration, self._calibrated_version = Calibration(state.detector, use_xla=compiled), None
+        self._calibration = Calibration(state.detector, use_xla=compiled)
+        self._calibrated_version: tuple[int, int] | None = None
         self._evaluator = Evaluator(
             config,
             state,
@@ -129,7 +126,7 @@ class Training:
             inputs=run.input_config(config.eval_batch_size),
             stop_request=stop_request,
         )
-        self.best = BestKeeper(run)
+        self.best = BestWeights(run)
         self.last_loss: float | None = None  # mean of the last epoch; None where no step was left
 
     def run(self) -> TrainingOutcome:
@@ -148,7 +145,7 @@ class Training:
         except Interrupted as interrupted:
             if not config.benchmark:
                 self._saver.save_if_changed()
-            run.journal.say(f"stop requested: {stop_message(self._saver.step)}")
+            run.journal.print(f"stop requested: {stop_message(self._saver.step)}")
             signal = interrupted.signal
         measures = self._evaluator.last
         return TrainingOutcome(
@@ -202,7 +199,7 @@ class Training:
                 yield epoch
                 continue
             if self._config.evaluates and (reason := self.best.reason_to_stop(run.epoch)):
-                run.journal.say(reason)
+                run.journal.print(reason)
                 return
             if run.state.step >= run.last_step:
                 return
@@ -219,11 +216,11 @@ class Training:
             raise self._stop_request.interrupted()
 
     def _uses_average(self, epoch: int) -> bool:
-        """Whether averaged weights are measured or written after the epoch."""
+        """Return whether averaged weights are evaluated or written after the epoch."""
         return self._config.evaluates_after(epoch) or self._run.ends_period(epoch)
 
     def _calibrate(self, epoch: int | None = None) -> None:
-        """Calibrate the batch statistics of the averaged weights, once per step; `epoch` None: at the end of the training."""
+        """Calibrate the batch statistics of the averaged weights, once per step; `epoch` None: after the last epoch."""
         run = self._run
         images, batch_size = calibration_size(self._config, records=len(run.index))
         due = epoch is None or self._uses_average(epoch)
@@ -232,11 +229,11 @@ class Training:
         inputs = replace(run.input_config(batch_size), use_fake_data=False)
         batches = islice(run.training_data(inputs), images // batch_size)
         with run.stopwatch.measuring("calibration"):
-            run.state.change_averages(lambda: self._calibration(self._stop_request.watched(batches)))
+            run.state.change_averages(lambda: self._calibration(self._stop_request.interruptible(batches)))
         self._calibrated_version = run.state.version
 
     def _evaluate(self, epoch: int) -> None:
-        """Evaluate averaged and raw weights, keep the better ones if they are the best so far, and log validation losses."""
+        """Evaluate averaged and raw weights, keep the better ones if they are a new best, and log validation losses."""
         run = self._run
         if self._config.evaluates_after(epoch):
             run.journal.event("evaluation_started", epoch=epoch)
@@ -262,12 +259,12 @@ class Training:
         """Write the report page if there are new results, then synchronize all ranks."""
         if self._config.evaluates_after(epoch) or not self._config.evaluates:
             self._reporter.write_page(self.best)
-        self._run.world.meet()
+        self._run.world.barrier()
 
     def _finish(self) -> None:
         """Write the last checkpoint and the exported model and, if requested, evaluate the final weights."""
         run, config = self._run, self._config
-        self._stop_request.heed()
+        self._stop_request.raise_if_requested()
         self._saver.save_if_changed()  # before the calibration: a resumed training with more epochs continues unchanged
         self._calibrate()
         self._saver.save_final()
@@ -281,10 +278,10 @@ class Training:
                     description=run.state.description(run.description, weights="averaged"),
                     resize=run.input_config(1).resize,
                 )
-        self._stop_request.heed()
+        self._stop_request.raise_if_requested()
         if config.evaluates:
             with run.stopwatch.measuring("evaluation"):
                 self._reporter.final_evaluation(run.epoch, self._evaluator.averaged(), self._evaluator)
             self._saver.store_thresholds()
         self._reporter.write_page(self.best)
-        self._reporter.announce_page()
+        self._reporter.log_page_path()

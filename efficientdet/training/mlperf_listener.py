@@ -9,16 +9,16 @@ from model.detector import named_variables
 
 
 def mlperf_listeners(config: TrainingConfig, world: World) -> list["MlperfListener"]:
-    """Return the listener that writes --mlperf_log; an empty list without the flag and on other ranks than the first."""
-    return [MlperfListener(config, world)] if config.mlperf_log and world.is_first else []
+    """Return the listener that writes --mlperf_log; an empty list without the flag or on ranks other than the first."""
+    return [MlperfListener(config.mlperf_log, config, world)] if config.mlperf_log and world.is_first else []
 
 
 class MlperfListener(MlperfLog):
     """Writes MLPerf's lines for the events of a training."""
 
-    def __init__(self, config: TrainingConfig, world: World):
+    def __init__(self, path: str, config: TrainingConfig, world: World):
         super().__init__(
-            config.mlperf_log,
+            path,
             Submission(
                 benchmark=config.hparams.family.mlperf_benchmark(config.mlperf_ruleset),
                 platform=config.mlperf_platform or f"{world.size} x {device_name()}",
@@ -32,6 +32,7 @@ class MlperfListener(MlperfLog):
     def run_started(self, run: Run, evaluated_images: int) -> None:
         """Log the hyperparameters and the initial weights, then start the clock of the result."""
         config, schedule = run.config, run.schedule
+        assert config.batch_size is not None  # set by `with_batch_sizes`
         family = config.hparams.family
         self.hyperparameters(
             {

@@ -16,7 +16,7 @@ FILE_NAME = "lock"
 
 @contextlib.contextmanager
 def sole_training(model_dir: str, world: World) -> Iterator[str]:
-    """Hold the lock of a model_dir for the duration of a block; yield a warning where the file system has no locks, else "".
+    """Hold the lock of a model_dir during a block; yield a warning if the file system has no locks, else "".
 
     The first rank holds it for all. Raises InputError on the first rank where another training holds it; the other
     ranks exit with the same code and without a message.

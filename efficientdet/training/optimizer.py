@@ -1,4 +1,4 @@
-"""Optimizers over one vector of all trained weights: clipping, update rules, loss scaling, as functions of explicit state.
+"""Optimizers over one vector of all trained weights: clipping, update rules and loss scaling as pure functions.
 
 An update rule takes gradients and its state and returns the change of the weights; the caller assigns the results. The
 same code therefore runs in TensorFlow's step, which assigns to variables, and in JAX's step, which has none.
@@ -23,7 +23,7 @@ _GROWTH_STEPS = 2000  # without an overflow, after which the loss scale doubles
 
 
 class PackedOptimizer:
-    """Base class of update rules; a rule has names of slots, each a vector over all weights, and `move`.
+    """Base class of update rules; a rule has names of slots, each a vector over all weights, and `weight_change`.
 
     Each gradient's norm is clipped to `clip_gradients_norm`, then the global norm (0: no clipping). With a loss scale
     (for float16) gradients are multiplied by it; a step with a NaN or infinite gradient changes nothing and halves the
@@ -66,15 +66,15 @@ class PackedOptimizer:
         `weights`: the packed weights, for a rule that reads them.
         """
         if not self.scales_loss:
-            move, slots = self.move(state, self._clipped(gradients), learning_rate, weights=weights)
-            return move, {**state, **slots, "iterations": state["iterations"] + 1}, ops.convert_to_tensor(True)
+            change, slots = self.weight_change(state, self._clipped(gradients), learning_rate, weights=weights)
+            return change, {**state, **slots, "iterations": state["iterations"] + 1}, ops.convert_to_tensor(True)
         finite = ops.isfinite(ops.sum(ops.stack([ops.sum(ops.abs(ops.cast(part, "float32"))) for part in gradients])))
         clipped = self._clipped([ops.cast(part, "float32") / state["dynamic_scale"] for part in gradients])
-        move, slots = self.move(state, clipped, learning_rate, weights=weights)
+        change, slots = self.weight_change(state, clipped, learning_rate, weights=weights)
         kept = {name: ops.where(finite, slot, state[name]) for name, slot in slots.items()}
         # Minus zero: adding it leaves every number unchanged, including zeros of either sign.
         return (
-            ops.where(finite, move, -ops.zeros_like(move)),
+            ops.where(finite, change, -ops.zeros_like(change)),
             {
                 **state,
                 **kept,
@@ -84,7 +84,7 @@ class PackedOptimizer:
             finite,
         )
 
-    def move(
+    def weight_change(
         self, state: State, gradient: Tensor, learning_rate: Tensor, *, weights: Tensor | None
     ) -> tuple[Tensor, State]:
         """Return the change of the packed weights for a packed gradient [size], and the new slots."""
@@ -113,10 +113,10 @@ class SGD(PackedOptimizer):
         super().__init__(**settings)
         self.momentum = momentum
 
-    def move(self, state, gradient, learning_rate, *, weights=None):
-        """See `PackedOptimizer.move`."""
-        move = self.momentum * state["Momentum"] - learning_rate * gradient
-        return move, {"Momentum": move}
+    def weight_change(self, state, gradient, learning_rate, *, weights=None):
+        """See `PackedOptimizer.weight_change`."""
+        change = self.momentum * state["Momentum"] - learning_rate * gradient
+        return change, {"Momentum": change}
 
 
 class Adam(PackedOptimizer):
@@ -128,27 +128,26 @@ class Adam(PackedOptimizer):
         super().__init__(**settings)
         self.beta_1, self.beta_2, self.epsilon, self.weight_decay = beta_1, beta_2, epsilon, weight_decay
         self.reads_weights = weight_decay > 0
-        self._moved = (
-            tensorflow_cpu.in_one_pass(self._moments_and_move) if tensorflow_cpu.applies() else self._moments_and_move
-        )
+        rule = self._moments_and_change
+        self._rule = tensorflow_cpu.in_one_pass(rule) if tensorflow_cpu.applies() else rule
 
-    def move(self, state, gradient, learning_rate, *, weights=None):
-        """See `PackedOptimizer.move`."""
+    def weight_change(self, state, gradient, learning_rate, *, weights=None):
+        """See `PackedOptimizer.weight_change`."""
         step = ops.cast(state["iterations"] + 1, "float32")
-        first, second, move = self._moved(state["Adam"], state["Adam_1"], gradient, learning_rate, step, weights)
+        first, second, change = self._rule(state["Adam"], state["Adam_1"], gradient, learning_rate, step, weights)
         if any(factor != 1.0 for factor in self._rate_factors):
-            move = self.packing.pack(self._by_rate_factors(self.packing.unpack(move)))
-        return move, {"Adam": first, "Adam_1": second}
+            change = self.packing.pack(self._by_rate_factors(self.packing.unpack(change)))
+        return change, {"Adam": first, "Adam_1": second}
 
-    def _moments_and_move(self, first, second, gradient, learning_rate, step, weights):
+    def _moments_and_change(self, first, second, gradient, learning_rate, step, weights):
         first = self.beta_1 * first + (1.0 - self.beta_1) * gradient
         second = self.beta_2 * second + (1.0 - self.beta_2) * ops.square(gradient)
         unbiased = first / (1.0 - ops.power(self.beta_1, step))
         deviation = ops.sqrt(second / (1.0 - ops.power(self.beta_2, step)))
-        move = -learning_rate * unbiased / (deviation + self.epsilon)
+        change = -learning_rate * unbiased / (deviation + self.epsilon)
         if self.reads_weights:
-            move = move - learning_rate * self.weight_decay * weights
-        return first, second, move
+            change = change - learning_rate * self.weight_decay * weights
+        return first, second, change
 
 
 def build_optimizer(hparams: OptimizerHyperparameters, *, precision: str) -> PackedOptimizer:
@@ -185,7 +184,7 @@ def global_norm(gradients: Sequence[Tensor]) -> Tensor:
     return ops.sqrt(ops.sum(_squared_norms(gradients)))
 
 
-def _variable(value: np.ndarray, name: str) -> keras.Variable:
+def _variable(value: np.ndarray | np.generic, name: str) -> keras.Variable:
     return keras.Variable(value, trainable=False, dtype=value.dtype.name, name=name)
 
 

@@ -26,9 +26,8 @@ class Packing:
 
     def unpack(self, vector) -> list:
         """Return the tensors of a vector [size], with its dtype."""
-        parts = (
-            ops.split(vector, self._ends) if self._ends else [vector]
-        )  # TensorFlow cannot split at an empty list of places
+        # TensorFlow cannot split at an empty list of places.
+        parts = ops.split(vector, self._ends) if self._ends else [vector]
         return [ops.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def arrays(self, vector) -> list[np.ndarray]:

@@ -17,7 +17,7 @@ from efficientdet.reports.drawing import draw_detections
 from efficientdet.reports.training_report import FILE_NAME, RunSummary, write_report
 from efficientdet.run_log.journal import read_curves
 from efficientdet.training.run import Run
-from efficientdet.training.validation import BestKeeper, Evaluation, Evaluator, minutes_in_words
+from efficientdet.training.validation import BestWeights, Evaluation, Evaluator, minutes_in_words
 from model.multiply_adds import training_multiply_adds
 from object_detection.coco.evaluation import shown_measure
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
@@ -44,19 +44,19 @@ class Reporter:
             run.description.write(self._folder / "config.json")
             run.config.class_names.write(self._folder / "classes.json")
         if not run.config.val_records and run.config.training_mode != "train300" and not run.config.benchmark:
-            run.journal.say("no --val_file_pattern: training without evaluation")
+            run.journal.print("no --val_file_pattern: training without evaluation")
 
     def evaluation(self, epoch: int, found: Mapping[str, Evaluation], evaluator: Evaluator) -> None:
         """Report the metrics of "averaged" and "raw" weights."""
         run, progress = self._run, self._run.state.progress
-        self._averaged(epoch, found["averaged"], evaluator)
+        self._report_averaged(epoch, found["averaged"], evaluator)
         line = f"epoch {epoch}: AP {shown_measure(found['averaged'].average_precision)} with averaged weights"
         if "raw" in found:
             raw = found["raw"].average_precision
             run.journal.curves(run.state.step, {"validation/AP_raw": raw})
             line += f", {shown_measure(raw)} with raw weights"
         best = f"; best {progress.best_ap:.4f} (epoch {progress.best_epoch})" if progress.best_epoch else ""
-        run.journal.say(line + best)
+        run.journal.print(line + best)
 
     def validation_losses(self, epoch: int, losses: Mapping[str, float]) -> None:
         """Log the losses on the validation records."""
@@ -65,15 +65,15 @@ class Reporter:
 
     def final_evaluation(self, epoch: int, evaluation: Evaluation, evaluator: Evaluator) -> None:
         """Report the final metrics of the averaged weights with a table, and write the submission file."""
-        self._averaged(epoch, evaluation, evaluator)
+        self._report_averaged(epoch, evaluation, evaluator)
         config = self._run.config
         if self._run.world.is_first:
             write_measures(self._folder / "metrics-final.json", evaluation.measures)
             if config.testdev_dir:
                 write_results(Path(config.testdev_dir) / TESTDEV_FILE_NAME, results_json(evaluation.rows))
-        self._run.journal.say(evaluation.measures.table())
+        self._run.journal.print(evaluation.measures.table())
 
-    def write_page(self, best: BestKeeper) -> None:
+    def write_page(self, best: BestWeights) -> None:
         """Write the report page of the training so far."""
         run, config = self._run, self._run.config
         if not run.world.is_first:
@@ -96,15 +96,15 @@ class Reporter:
             ),
         )
 
-    def announce_page(self) -> None:
+    def log_page_path(self) -> None:
         """Log the path of the report page."""
-        self._run.journal.say(f"report: {self._folder / FILE_NAME}")
+        self._run.journal.print(f"report: {self._folder / FILE_NAME}")
 
-    def end(self, best: BestKeeper, *, loss: float | None) -> None:
+    def end(self, best: BestWeights, *, loss: float | None) -> None:
         """Log the averages of the run; for a benchmark also facts about the machine."""
         run, config, goal = self._run, self._run.config, {}
         if loss is None and run.state.step >= run.last_step:
-            run.journal.say(
+            run.journal.print(
                 f"no steps left: all {run.state.step} are done; the same command with a larger --num_epochs"
                 f"{' or --max_minutes' if config.max_minutes else ''} continues the training"
             )
@@ -120,9 +120,9 @@ class Reporter:
             goal=goal,
         )
         if config.benchmark:
-            run.journal.log((), _surroundings(run))
+            run.journal.log((), _machine_facts(run))
 
-    def _averaged(self, epoch: int, evaluation: Evaluation, evaluator: Evaluator) -> None:
+    def _report_averaged(self, epoch: int, evaluation: Evaluation, evaluator: Evaluator) -> None:
         """Write, draw and log an evaluation of the averaged weights, once."""
         if evaluation is self._reported:
             return
@@ -131,7 +131,7 @@ class Reporter:
             self._draw(evaluation.rows, evaluator)
             write_measures(self._folder / f"metrics-{epoch}.json", evaluation.measures)
         percent = ",".join(f"{100 * evaluation.measures.numbers[name]:.2f}" for name in _PERCENT)
-        run.journal.say(f"csv format: {epoch},{percent}")
+        run.journal.print(f"csv format: {epoch},{percent}")
         run.journal.validation(epoch, step=run.state.step, average_precision=evaluation.average_precision)
 
     def _draw(self, rows: DetectionRows, evaluator: Evaluator) -> None:
@@ -154,7 +154,7 @@ class Reporter:
                     ),
                 )
             )
-        self._run.journal.pictures(
+        self._run.journal.images(
             self._run.state.step, {f"detections/{number}": image for number, (_, image) in enumerate(self._drawn)}
         )
 
@@ -182,14 +182,13 @@ def _facts(run: Run) -> dict:
     }
 
 
-def _surroundings(run: Run) -> dict:
+def _machine_facts(run: Run) -> dict:
     """Return facts about the machine: device, load, peak memory and arithmetic throughput.
 
     Memory is the largest of all processes. Throughput is measured in all processes at the same time.
     """
-    host, device = zip(
-        *run.world.gather((peak_host_memory(), peak_device_memory())), strict=True
-    )  # the product takes more
+    peaks = run.world.gather((peak_host_memory(), peak_device_memory()))  # before the product, which takes more
+    host, device = zip(*peaks, strict=True)
     rates = run.world.gather(multiply_adds_per_second(run.runtime.precision))
     return {
         "device": device_name(),

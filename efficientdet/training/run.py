@@ -71,11 +71,12 @@ class Run:
             index_records(config.records),
             when=config.verify_records,
             max_bad_fraction=config.max_bad_fraction,
-            log=journal.say,
+            log=journal.print,
             category_ids=config.class_names.category_ids,
         )
+        assert config.batch_size is not None  # set by `with_batch_sizes`
         global_batch_size = config.batch_size * config.accumulate_steps * world.size
-        factors = _repeat_factors(config, index, say=journal.say)
+        factors = _repeat_factors(config, index, log=journal.print)
         examples = config.num_examples_per_epoch or (len(index) if factors is None else epoch_length(factors))
         steps_per_epoch = config.benchmark_steps if config.benchmark else math.ceil(examples / global_batch_size)
         journal.event("initialization_started")
@@ -90,7 +91,7 @@ class Run:
             global_batch_size=global_batch_size,
             steps_per_epoch=steps_per_epoch,
             store=store,
-            schedule=Schedule.of(
+            schedule=Schedule.from_hyperparameters(
                 config.hparams,
                 steps_per_epoch=steps_per_epoch,
                 peak_learning_rate=_peak_learning_rate(config, global_batch_size=global_batch_size, journal=journal),
@@ -102,7 +103,7 @@ class Run:
                 weights="raw and averaged",
                 steps_per_epoch=steps_per_epoch,
             ),
-            cache=DecodedCache(log=journal.say) if config.cache == "decoded" else None,
+            cache=DecodedCache(log=journal.print) if config.cache == "decoded" else None,
             clock=clock,
             stopwatch=Stopwatch(clock),
             begun=time.monotonic(),
@@ -112,7 +113,7 @@ class Run:
                 world=world,
                 store=store,
                 global_batch_size=global_batch_size,
-                say=journal.say,
+                log=journal.print,
             ),
         )
 
@@ -136,7 +137,7 @@ class Run:
 
     @property
     def schedule_position(self) -> float:
-        """The schedule step whose learning rate the next step uses: its own number, or the one that a plan maps it to."""
+        """Schedule step whose learning rate the next step uses: its own number, or the one that a plan maps it to."""
         plan, step = self.state.progress, self.state.step
         if not plan.planned_end:
             return step
@@ -160,7 +161,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Seconds of training so far with evaluations and compilation; of killed processes up to their last checkpoint."""
+        """Seconds of training with evaluations and compilation; of killed processes up to their last checkpoint."""
         return self.state.progress.seconds if self._clock_zero is None else self.clock() - self._clock_zero
 
     def input_config(self, batch_size: int) -> InputConfig:
@@ -182,7 +183,7 @@ class Run:
 
     def batches(self) -> Iterator[Batch]:
         """Return the batches of this rank from the next image on."""
-        inputs = self.input_config(self.config.batch_size * self.config.accumulate_steps)
+        inputs = self.input_config(self.global_batch_size // self.world.size)
         return device_prefetch(
             iter(
                 self.training_data(
@@ -199,22 +200,22 @@ class Run:
         return training_dataset(self.index, inputs, cache=self.cache, factors=self.factors, **place)
 
     def ends_period(self, epoch: int) -> bool:
-        """Whether averaged weights are kept after this epoch."""
+        """Return whether averaged weights are written after this epoch."""
         return epoch % self.config.checkpoint_period == 0
 
 
-def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, say: Callable[[str], None]) -> np.ndarray | None:
+def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, log: Callable[[str], None]) -> np.ndarray | None:
     """Return how often --balance repeats each record in an epoch; None if it repeats none."""
     if config.balance == "none":
         return None
     factors = repeat_factors(labeled_records(index, config.class_names), config.balance_threshold)
     if factors.max() == 1.0:
-        say(
+        log(
             f"warning: --balance=repeat_factor has no effect: every class is in a larger share of the images than "
             f"--balance_threshold={config.balance_threshold:g}"
         )
         return None
-    say(
+    log(
         f"--balance=repeat_factor: {np.sum(factors > 1)} of {len(index)} images are repeated within an epoch, up to "
         f"{factors.max():.1f} times; {epoch_length(factors)} images per epoch"
     )
@@ -227,7 +228,7 @@ def _peak_learning_rate(config: TrainingConfig, *, global_batch_size: int, journ
     if config.lr_per_64 is not None:
         rate = config.lr_per_64 * global_batch_size / 64
     if config.warn_of_lr and rate is not None and rate > 2 * rule:
-        journal.say(
+        journal.print(
             f"warning: the learning rate {rate:g} is {rate / rule:.1f} times the published one for {global_batch_size} "
             f"images per step ({rule:g})"
         )

@@ -66,7 +66,7 @@ class Saver:
         rollbacks, factor = state.progress.rollbacks + 1, state.progress.rate_factor / 2
         if run.config.on_nan != "rollback" or rollbacks > _MOST_ROLLBACKS:
             raise error
-        run.journal.say(f"warning: {error}")
+        run.journal.print(f"warning: {error}")
         for source in run.store.readable_lineage():
             if not isinstance(source, InputError):
                 restore_checkpoint(
@@ -75,15 +75,15 @@ class Saver:
                     run.config,
                     store=run.store,
                     global_batch_size=run.global_batch_size,
-                    say=run.journal.say,
+                    log=run.journal.print,
                 )
                 break
         else:
             raise error
         state.progress.rollbacks, state.progress.rate_factor = rollbacks, factor
         self.step = state.step
-        run.world.meet()  # otherwise some ranks would start the next step long before others
-        run.journal.say(
+        run.world.barrier()  # otherwise some ranks would start the next step long before others
+        run.journal.print(
             f"rollback {rollbacks} of {_MOST_ROLLBACKS}: restored step {state.step}, learning rate multiplied by "
             f"{factor:g}"
         )
@@ -96,4 +96,4 @@ class Saver:
             arrays = run.state.arrays()
             if run.world.is_first:
                 write(arrays, run.state.description(run.description, weights="raw and averaged"))
-            run.world.meet()
+            run.world.barrier()

@@ -39,7 +39,9 @@ class Schedule:
             raise InputError(f"schedule: total_steps is {self.total_steps}; expected 1 or more")
 
     @classmethod
-    def of(cls, hparams: ScheduleHyperparameters, *, peak_learning_rate: float, steps_per_epoch: int) -> "Schedule":
+    def from_hyperparameters(
+        cls, hparams: ScheduleHyperparameters, *, peak_learning_rate: float, steps_per_epoch: int
+    ) -> "Schedule":
         """Return the schedule of hyperparameters in epochs; fractions of a step are truncated as in the reference."""
 
         def steps(epochs: float) -> int:

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable
+from typing import TypeGuard
 
-from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_what_fits, read_source
+from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights, read_source
 from efficientdet.checkpoints.store import CheckpointStore, read_checkpoint
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
 from efficientdet.devices.distributed import World
@@ -15,21 +16,21 @@ from model.batch_norm import BatchNormalization, join_statistics
 from model.detector import Detector, named_variables
 from program_support.errors import InputError
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def starting_state(
-    config: TrainingConfig, *, precision: str, world: World, store: CheckpointStore, global_batch_size: int, say: Say
+    config: TrainingConfig, *, precision: str, world: World, store: CheckpointStore, global_batch_size: int, log: Log
 ) -> TrainingState:
     """Return a state with random weights, weights of a file or a resumed checkpoint; the same on all ranks."""
-    state = initial_state(config, precision=precision, world=world, say=say)
-    state.align()
-    resume(state, config, store=store, global_batch_size=global_batch_size, say=say)
-    warn_of_frozen_random_weights(state, config, say=say)
+    state = initial_state(config, precision=precision, world=world, log=log)
+    state.broadcast()
+    resume(state, config, store=store, global_batch_size=global_batch_size, log=log)
+    warn_of_frozen_random_weights(state, config, log=log)
     return state
 
 
-def initial_state(config: TrainingConfig, *, precision: str, world: World, say: Say) -> TrainingState:
+def initial_state(config: TrainingConfig, *, precision: str, world: World, log: Log) -> TrainingState:
     """Return detector, optimizer and moving average before the first step."""
     init, family = config.backbone_init, config.hparams.family
     detector = build_detector(
@@ -40,13 +41,13 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, say: 
     )
     if is_checkpoint(init):
         for line in load_backbone(detector.network, read_source(init), family=family):
-            say(line)
+            log(line)
     if config.pretrained_ckpt:
         source = read_source(config.pretrained_ckpt)
-        for line in load_what_fits(detector.network, source, family=family, class_names=config.class_names):
-            say(line)
+        for line in load_matching_weights(detector.network, source, family=family, class_names=config.class_names):
+            log(line)
     if expression := config.hparams.var_freeze_expr:
-        _freeze(detector, expression, say=say)
+        _freeze(detector, expression, log=log)
     if world.group_size > 1:
         join_statistics(detector.network, world.mean_of_group)
     decay = config.hparams.moving_average_decay
@@ -56,35 +57,34 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, say: 
     return TrainingState(detector, optimizer, average, world=world)
 
 
-def is_checkpoint(backbone_init: str | None) -> bool:
-    """Whether --backbone_init names a checkpoint, not ImageNet weights or a file of keras.applications."""
-    return bool(backbone_init) and backbone_init != PRETRAINED_BACKBONE and not backbone_init.endswith(".h5")
+def is_checkpoint(backbone_init: str | None) -> TypeGuard[str]:
+    """Return whether --backbone_init names a checkpoint, not ImageNet weights or a file of keras.applications."""
+    return bool(backbone_init and backbone_init != PRETRAINED_BACKBONE and not backbone_init.endswith(".h5"))
 
 
 def resume(
-    state: TrainingState, config: TrainingConfig, *, store: CheckpointStore, global_batch_size: int, say: Say
+    state: TrainingState, config: TrainingConfig, *, store: CheckpointStore, global_batch_size: int, log: Log
 ) -> None:
     """Resume as `--resume` specifies: from the newest intact checkpoint in the store, from a named one, or not at all.
 
     With another batch size or number of ranks the number of images seen is kept; the step is computed from it.
     """
-    state.progress.images_a_step, state.progress.ranks = global_batch_size, state.world.size
+    state.progress.global_batch_size, state.progress.ranks = global_batch_size, state.world.size
     if config.benchmark:
         return
     source = None
     if config.resume == "auto":
-        source = _newest(store, say=say)
+        source = _newest(store, log=log)
     elif config.resume != "never":
         source = read_checkpoint(config.resume)
-    elif state.world.is_first and (aside := store.put_aside()):
-        say(f"starts from scratch; the earlier checkpoints were moved to {aside}")
+    elif state.world.is_first and (subfolder := store.move_to_subfolder()):
+        log(f"starts from scratch; the earlier checkpoints were moved to {subfolder}")
     if source is not None:
-        restore_checkpoint(state, source, config, store=store, global_batch_size=global_batch_size, say=say)
+        restore_checkpoint(state, source, config, store=store, global_batch_size=global_batch_size, log=log)
     steps = state.world.gather(state.step)  # all ranks have read: from here on the first may write
     if len(set(steps)) > 1:
-        found = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8])) + (
-            ", ..." if len(steps) > 8 else ""
-        )
+        found = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8]))
+        found += ", ..." if len(steps) > 8 else ""
         raise InputError(
             f"{config.model_dir}: the ranks found checkpoints of different steps ({found}); expected "
             "a folder shared by all machines"
@@ -98,37 +98,39 @@ def restore_checkpoint(
     *,
     store: CheckpointStore,
     global_batch_size: int,
-    say: Say,
+    log: Log,
 ) -> None:
     """Restore a checkpoint into the state; later checkpoints of the store continue it.
 
     Raises InputError if it belongs to another training.
     """
+    assert source.description is not None  # as in every training checkpoint, see `read_checkpoint`
     if source.class_names != config.class_names:
         raise InputError(f"{source.prefix}: written for other classes; use another --model_dir or remove it")
     state.restore(source.arrays, source.description.run, prefix=source.prefix)
     state.score_thresholds = source.description.score_thresholds
-    store.goes_on_from(source.prefix)
+    store.continue_from(source.prefix)
     progress = state.progress
-    say(f"resumes from {source.prefix} after step {state.step}, {progress.images_seen} images")
-    if progress.images_a_step != global_batch_size:
+    log(f"resumes from {source.prefix} after step {state.step}, {progress.images_seen} images")
+    if progress.global_batch_size != global_batch_size:
         state.step = progress.images_seen // global_batch_size
         progress.planned_seconds, progress.planned_end = 0.0, 0  # counted in steps of another batch size
-        say(
-            f"global batch size changed from {progress.images_a_step} to {global_batch_size}: {progress.images_seen} images "
-            f"seen correspond to step {state.step}"
+        log(
+            f"global batch size changed from {progress.global_batch_size} to {global_batch_size}: "
+            f"{progress.images_seen} images seen correspond to step {state.step}"
         )
     if progress.ranks != state.world.size:
-        say(
-            f"{state.world.size} processes resume a training of {progress.ranks}; batch statistics are averaged over them"
+        log(
+            f"{state.world.size} processes resume a training of {progress.ranks}; "
+            "batch statistics are averaged over them"
         )
-    progress.images_a_step, progress.ranks = global_batch_size, state.world.size
+    progress.global_batch_size, progress.ranks = global_batch_size, state.world.size
 
 
-def _newest(store: CheckpointStore, *, say: Say) -> Source | None:
+def _newest(store: CheckpointStore, *, log: Log) -> Source | None:
     for found in store.readable():
         if isinstance(found, InputError):
-            say(f"warning: {found}; using the previous checkpoint")
+            log(f"warning: {found}; using the previous checkpoint")
         else:
             return found
     if names := store.names():
@@ -138,7 +140,7 @@ def _newest(store: CheckpointStore, *, say: Say) -> Source | None:
     return None
 
 
-def _freeze(detector: Detector, expression: str, *, say: Say) -> None:
+def _freeze(detector: Detector, expression: str, *, log: Log) -> None:
     """Freeze weights whose name begins with the expression: they are neither trained nor decayed.
 
     The statistics of a batch normalization layer are frozen with its weights; otherwise later layers would be trained
@@ -165,12 +167,13 @@ def _freeze(detector: Detector, expression: str, *, say: Say) -> None:
         raise InputError(
             f"hparam var_freeze_expr is {expression!r}: freezes all weights; expected some to remain trainable"
         )
-    say(
-        f"var_freeze_expr freezes {len(frozen)} weights and the statistics of {len(still)} batch norms; {left} are trainable"
+    log(
+        f"var_freeze_expr freezes {len(frozen)} weights and the statistics of {len(still)} batch norms; "
+        f"{left} are trainable"
     )
 
 
-def warn_of_frozen_random_weights(state: TrainingState, config: TrainingConfig, *, say: Say) -> None:
+def warn_of_frozen_random_weights(state: TrainingState, config: TrainingConfig, *, log: Log) -> None:
     """Warn if convolutions with random weights are frozen."""
     if state.step or config.pretrained_ckpt or config.backbone_init:
         return
@@ -180,7 +183,7 @@ def warn_of_frozen_random_weights(state: TrainingState, config: TrainingConfig, 
         if name.endswith("kernel") and not variable.trainable
     ]
     if frozen:
-        say(
-            f"warning: {len(frozen)} convolutions are frozen at random weights ({frozen[0]}, ..); expected --backbone_init="
-            f"imagenet, --pretrained_ckpt, or --hparams that leave them trainable"
+        log(
+            f"warning: {len(frozen)} convolutions are frozen at random weights ({frozen[0]}, ..); expected "
+            f"--backbone_init={PRETRAINED_BACKBONE}, --pretrained_ckpt, or --hparams that leave them trainable"
         )

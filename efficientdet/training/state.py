@@ -29,9 +29,7 @@ class TrainingState:
     world: World = field(default_factory=World)
     progress: TrainingProgress = field(default_factory=TrainingProgress)
     step: int = 0  # steps done
-    score_thresholds: dict[str, Any] = field(
-        default_factory=dict
-    )  # of the averaged weights when they were last measured
+    score_thresholds: dict[str, Any] = field(default_factory=dict)  # measured with the averaged weights
 
     @property
     def version(self) -> tuple[int, int]:
@@ -66,11 +64,12 @@ class TrainingState:
         arrays = self.rank_arrays()
         for rank, statistics in enumerate(self.world.gather(_batch_statistics(arrays))):
             arrays |= {_of_rank(name, rank): array for name, array in statistics.items()} if rank else {}
-        arrays["global_step"] = np.int64(self.step)
+        arrays["global_step"] = np.asarray(self.step, np.int64)
         return arrays
 
     def averages_by_name(self) -> dict[str, np.ndarray]:
         """Return the averaged weights by the names of the weights."""
+        assert self.average is not None  # no caller asks for averages of a training without them
         names = _names_of(self.average.variables, self.detector)
         return dict(zip(names, self.average.packing.arrays(self.average.packed.value), strict=True))
 
@@ -107,7 +106,7 @@ class TrainingState:
             packed.assign(packing.pack([read(name, shape) for name, shape in zip(names, packing.shapes, strict=True)]))
         self.step = int(arrays["global_step"])
 
-    def align(self) -> None:
+    def broadcast(self) -> None:
         """Broadcast weights, batch statistics, optimizer state and average from the first rank to all."""
         average = [self.average.packed] if self.average is not None else []
         self.world.broadcast([*self.detector.network.variables, *self.optimizer.variables.values(), *average])
@@ -122,14 +121,11 @@ class TrainingState:
         means = average_over_ranks(self.world, [np.asarray(variable.value) for variable in variables])
         _assign_all(variables, means)
         if self.average is not None:
-            averages, places = (
-                self.average.averages,
-                {id(variable): i for i, variable in enumerate(self.average.variables)},
-            )
-            places = [places[id(variable)] for variable in variables]
-            for place, mean in zip(
-                places, average_over_ranks(self.world, [np.asarray(averages[i]) for i in places]), strict=True
-            ):
+            averages = self.average.averages
+            place_of = {id(variable): place for place, variable in enumerate(self.average.variables)}
+            places = [place_of[id(variable)] for variable in variables]
+            means = average_over_ranks(self.world, [np.asarray(averages[place]) for place in places])
+            for place, mean in zip(places, means, strict=True):
                 averages[place] = mean
             self.average.packed.assign(self.average.packing.pack(averages))
 
@@ -185,5 +181,5 @@ def _for_rank(arrays: Mapping[str, np.ndarray], world: World, *, saved_by: int) 
     own = dict(arrays)
     for name in _batch_statistics({name: array for name, array in arrays.items() if not name.startswith("run/")}):
         versions = [arrays[name], *(arrays[_of_rank(name, rank)] for rank in range(1, saved_by))]
-        own[name] = versions[world.rank] if world.size == saved_by else np.mean(versions, axis=0, dtype=np.float32)
+        own[name] = versions[world.rank] if world.size == saved_by else np.stack(versions).mean(0, dtype=np.float32)
     return own

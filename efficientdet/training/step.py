@@ -4,7 +4,7 @@ A step takes a `Batch` and a learning rate, updates weights, optimizer and avera
 loss terms, `loss`, `det_loss` (without regularization), `gradient_norm` (before clipping), the detector's counts such
 as `positives`, `applied` (False where loss scaling skipped the update because a gradient overflowed), with loss scaling
 `loss_scale`, `finite` (False where loss, gradient, weights or average are NaN or infinite and the update was not
-skipped), and `stop_wishes` (the number of ranks with a stop request).
+skipped), and `stop_requests` (the number of ranks with a stop request).
 
 With several ranks: counts are summed before the losses are divided by the normalizers computed from them, so that all
 ranks use the same normalizers; the gradients are one vector and summed in one message with the losses; the rest is the
@@ -40,7 +40,7 @@ class TrainStep:
         self.world, self.parts, self.compiled, self.seed = world, parts, compiled, seed
         self._weight_losses = tuple(detector.regularization())
 
-    def __call__(self, batch: Batch, learning_rate: float, stop_wish: bool = False) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch, learning_rate: float, stop_requested: bool = False) -> dict[str, Tensor]:
         """Run a training step; see the module."""
         raise NotImplementedError
 
@@ -53,7 +53,7 @@ class TrainStep:
         return targets, self.detector.counts(targets)
 
     def loss(self, outputs, targets, counts: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return this rank's share of the loss and its terms; the sum over ranks and parts is the loss of the global batch."""
+        """Return this rank's share of the loss and its terms; summed over ranks and parts: the global batch's loss."""
         regularization = {
             name: value / (self.world.size * self.parts) for name, value in self.detector.regularization().items()
         }
@@ -73,14 +73,13 @@ class TrainStep:
         return state["dynamic_scale"] if self.optimizer.scales_loss else 1.0
 
     def report(
-        self, terms: dict, counts: dict, *, gradients, scale, applied, packed_average, stop_wishes
+        self, terms: dict, counts: dict, *, gradients, scale, applied, packed_average, stop_requests
     ) -> dict[str, Tensor]:
         """Return the scalars of a step."""
         loss, norm = sum(terms.values()), global_norm(gradients) / scale
         finite = ops.logical_and(ops.isfinite(loss), ops.isfinite(norm))
         if packed_average is not None:
-            # Any NaN or infinite weight or average makes this sum NaN or infinite: one pass over a vector instead of
-            # hundreds.
+            # Any NaN or infinite weight or average makes this sum NaN or infinite: one pass over a vector.
             finite = ops.logical_and(finite, ops.isfinite(ops.sum(packed_average)))
         # An overflow that loss scaling skipped changed nothing.
         skipped = ops.logical_not(applied) if self.optimizer.scales_loss else False
@@ -95,5 +94,5 @@ class TrainStep:
             "gradient_norm": norm,
             "applied": applied,
             "finite": ops.logical_or(finite, skipped),
-            "stop_wishes": stop_wishes,
+            "stop_requests": stop_requests,
         }

@@ -20,22 +20,24 @@ class TensorflowStep(TrainStep):
         super().__init__(*args, **kwargs)
         self._traced = None
 
-    def __call__(self, batch: Batch, learning_rate: float, stop_wish: bool = False) -> dict:
+    def __call__(self, batch: Batch, learning_rate: float, stop_requested: bool = False) -> dict:
         """See `TrainStep`."""
         if self._traced is None:
             scalar = tf.TensorSpec((), tf.float32)
             signature = [_batch_signature(batch, fixed_slots=self.compiled), scalar, scalar]
             alone = self.compiled and self.world.size == 1
             self._traced = tf.function(self._step, input_signature=signature, jit_compile=alone, autograph=False)
-        return self._traced(batch, tf.constant(learning_rate, tf.float32), tf.constant(float(stop_wish), tf.float32))
+        return self._traced(
+            batch, tf.constant(learning_rate, tf.float32), tf.constant(float(stop_requested), tf.float32)
+        )
 
-    def _step(self, batch, learning_rate, stop_wish):
+    def _step(self, batch, learning_rate, stop_requested):
         scale = self.loss_scale(self._state()) + 0.0  # a copy: the variable itself would be read after the update
         if self.detector.learns_from_outputs:
-            gradients, terms, counts, stop_wishes = self._gradients_from_outputs(batch, scale, stop_wish)
+            gradients, terms, counts, stop_requests = self._gradients_from_outputs(batch, scale, stop_requested)
         else:
             targets, counts = self._program(self.targets_and_counts)(batch)
-            counts, stop_wishes = self._sum_of_counts(counts, stop_wish)
+            counts, stop_requests = self._sum_of_counts(counts, stop_requested)
             gradients, terms = self._forward_program(self._gradients)(batch, targets, counts, scale)
         if self.world.size > 1:
             # Scaled for float16, the gradient also fits its range on the way to the other ranks; losses stay float32.
@@ -44,7 +46,7 @@ class TensorflowStep(TrainStep):
         names = list(terms)
         [values] = self.world.sum([ops.stack([terms[name] for name in names])])
         terms = dict(zip(names, ops.unstack(values, len(names)), strict=True))
-        return self._program(self._update)(gradients, terms, counts, scale, learning_rate, stop_wishes)
+        return self._program(self._update)(gradients, terms, counts, scale, learning_rate, stop_requests)
 
     def _program(self, function: Callable) -> Callable:
         if not self.compiled or self.world.size == 1:
@@ -58,25 +60,24 @@ class TensorflowStep(TrainStep):
     def _state(self) -> dict:
         return {name: variable.value for name, variable in self.optimizer.variables.items()}
 
-    def _sum_of_counts(self, counts: dict, stop_wish) -> tuple[dict, tf.Tensor]:
-        *summed, stop_wishes = self.world.sum([*counts.values(), stop_wish])
-        return dict(zip(counts, summed, strict=True)), stop_wishes
+    def _sum_of_counts(self, counts: dict, stop_requested) -> tuple[dict, tf.Tensor]:
+        *summed, stop_requests = self.world.sum([*counts.values(), stop_requested])
+        return dict(zip(counts, summed, strict=True)), stop_requests
 
-    def _gradients_from_outputs(self, batch, scale, stop_wish):
-        """Return gradients of the scaled loss, its terms and the summed counts; targets are assigned from the outputs."""
+    def _gradients_from_outputs(self, batch, scale, stop_requested):
+        """Return gradients of the scaled loss, its terms and summed counts, with targets assigned from the outputs."""
         weights = [weight.value for weight in self.network.trainable_variables]
+        forward = self._forward_program(lambda images, sizes: self.detector.outputs(images, sizes, training=True))
         with tf.GradientTape() as tape:
-            outputs = self._forward_program(lambda images, sizes: self.detector.outputs(images, sizes, training=True))(
-                batch.images, batch.sizes
-            )
+            outputs = forward(batch.images, batch.sizes)
             constant = tf.nest.map_structure(tf.stop_gradient, outputs)
             targets, counts = self._program(self.targets_and_counts)(batch, constant)
             targets = tf.nest.map_structure(tf.stop_gradient, targets)
             with tape.stop_recording():
-                counts, stop_wishes = self._sum_of_counts(counts, stop_wish)
+                counts, stop_requests = self._sum_of_counts(counts, stop_requested)
             loss, terms = self._program(self.loss)(outputs, targets, counts)
             scaled = loss * scale
-        return _gradients_of(tape, scaled, weights), terms, counts, stop_wishes
+        return _gradients_of(tape, scaled, weights), terms, counts, stop_requests
 
     def _gradients(self, batch, targets, counts, scale):
         """Return gradients of the scaled loss and its terms, summed over the parts."""
@@ -86,9 +87,8 @@ class TensorflowStep(TrainStep):
         names, packing = list(terms), self.optimizer.packing
 
         def add(number, gradient, values):
-            more, terms = self._gradients_of_part(
-                self.part_of(batch, number), self.part_of(targets, number), counts, scale
-            )
+            part = self.part_of(batch, number), self.part_of(targets, number)
+            more, terms = self._gradients_of_part(*part, counts, scale)
             return number + 1, gradient + packing.pack(more), values + ops.stack([terms[name] for name in names])
 
         _, gradient, values = tf.while_loop(
@@ -106,13 +106,13 @@ class TensorflowStep(TrainStep):
             scaled = loss * scale if self.optimizer.scales_loss else loss
         return _gradients_of(tape, scaled, weights), terms
 
-    def _update(self, gradients: Sequence, terms, counts, scale, learning_rate, stop_wishes):
+    def _update(self, gradients: Sequence, terms, counts, scale, learning_rate, stop_requests):
         weights = self.network.trainable_variables
         packed = (
             self.optimizer.packing.pack([weight.value for weight in weights]) if self.optimizer.reads_weights else None
         )
-        move, state, applied = self.optimizer.updated(self._state(), gradients, learning_rate, weights=packed)
-        for weight, part in zip(weights, self.optimizer.packing.unpack(move), strict=True):
+        change, state, applied = self.optimizer.updated(self._state(), gradients, learning_rate, weights=packed)
+        for weight, part in zip(weights, self.optimizer.packing.unpack(change), strict=True):
             weight.assign_add(ops.cast(part, weight.dtype))
         for name, variable in self.optimizer.variables.items():
             variable.assign(state[name])
@@ -126,7 +126,7 @@ class TensorflowStep(TrainStep):
             scale=scale,
             applied=applied,
             packed_average=packed_average,
-            stop_wishes=stop_wishes,
+            stop_requests=stop_requests,
         )
 
 

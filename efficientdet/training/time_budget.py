@@ -7,8 +7,8 @@ training that is killed and resumed continues with the same learning rates.
 
 from efficientdet.training.run import Run
 
-_SAID_FROM = 0.1  # of the remaining epochs: smaller changes of a plan are not logged
-_NOT_OF_STEPS = ("compilation", "calibration", "evaluation")  # names of the stopwatch
+_LOGGED_FROM = 0.1  # of the remaining epochs: smaller changes of a plan are not logged
+_OTHER_ACTIVITIES = ("compilation", "calibration", "evaluation")  # names of the stopwatch
 
 
 class TimeBudget:
@@ -29,8 +29,8 @@ class TimeBudget:
         used, seconds_per_step, evaluation = run.world.gather(self._measured())[0]
         left = self._fitting_epochs(self._seconds - used, seconds_per_step=seconds_per_step, evaluation=evaluation)
         planned = (run.last_step - run.state.step) // run.steps_per_epoch
-        if not progress.planned_end or abs(left - planned) > max(1.0, _SAID_FROM * planned):
-            run.journal.say(
+        if not progress.planned_end or abs(left - planned) > max(1.0, _LOGGED_FROM * planned):
+            run.journal.print(
                 f"time budget: {used / 60:.1f} of {self._seconds / 60:.1f} minutes used, {seconds_per_step:.2g} s "
                 f"per step: {left} epochs left instead of {planned}; the learning rate schedule ends with them"
             )
@@ -47,7 +47,7 @@ class TimeBudget:
             left = self._fitting_epochs(self._seconds - progress.seconds, seconds_per_step=progress.seconds / step)
             end = step + left * run.steps_per_epoch
             self._set_end(end, position=min(position, run.schedule_steps * step / end))
-            run.journal.say(
+            run.journal.print(
                 f"time budget: {progress.seconds / 60:.1f} of {self._seconds / 60:.1f} minutes used: {left} epochs left"
             )
 
@@ -61,9 +61,10 @@ class TimeBudget:
         needed = evaluation * config.evaluates_after(run.epoch)
         for epoch in range(run.epoch + 1, config.last_epoch + 1):
             needed += run.steps_per_epoch * seconds_per_step + evaluation * config.evaluates_after(epoch)
-            if (
-                needed + evaluation * (not config.evaluates_after(epoch)) > seconds
-            ):  # the last epoch is evaluated anyway
+            final_evaluation = (
+                0.0 if config.evaluates_after(epoch) else evaluation
+            )  # the last epoch is always evaluated
+            if needed + final_evaluation > seconds:
                 return epoch - 1 - run.epoch
         return max(config.last_epoch - run.epoch, 0)
 
@@ -89,5 +90,5 @@ class TimeBudget:
         The seconds include other work of each epoch, such as checkpoints.
         """
         run = self._run
-        seconds = run.seconds - sum(run.stopwatch.total(name) for name in _NOT_OF_STEPS)
+        seconds = run.seconds - sum(run.stopwatch.total(name) for name in _OTHER_ACTIVITIES)
         return seconds, max(run.state.step - run.first_step - 1, 0)

@@ -42,7 +42,7 @@ class Evaluation(NamedTuple):
 
 
 class Evaluator:
-    """Evaluator of a training state on the validation records; every rank detects its share, the first computes metrics."""
+    """Evaluator of a training state on validation records; each rank detects a share, the first computes metrics."""
 
     def __init__(
         self,
@@ -92,10 +92,10 @@ class Evaluator:
 
         They are normalized as if all images were one batch, whatever the batch size.
         """
-        detector, sums, counts = self._state.detector, Counter(), Counter()
+        detector, sums, counts = self._state.detector, Counter[str](), Counter[str]()
         batches = evaluation_dataset(self.index, self._inputs, samples=self._config.eval_samples)
         with self._state.averaged_weights():
-            for batch, row_valid in self._stop_request.watched(batches):
+            for batch, row_valid in self._stop_request.interruptible(batches):
                 batch = _first_rows(batch, int(np.sum(row_valid)))  # the remaining rows are padding
                 outputs = detector.training_outputs(batch.images, batch.sizes, training=False)
                 seeds = seeds_of(np.asarray(batch.positions), seed=0)  # the same random samples in every evaluation
@@ -103,9 +103,8 @@ class Evaluator:
                 sums.update({name: float(value) for name, value in detector.loss_sums(outputs, targets).items()})
                 counts.update({name: float(value) for name, value in detector.counts(targets).items()})
             weights = {name: float(value) for name, value in detector.regularization().items()}
-        normalizers = detector.normalizers(
-            {name: ops.convert_to_tensor(value, "float32") for name, value in counts.items()}
-        )
+        totals = {name: ops.convert_to_tensor(value, "float32") for name, value in counts.items()}
+        normalizers = detector.normalizers(totals)
         return {**{name: value / float(normalizers[name]) for name, value in sums.items()}, **weights}
 
     def _measure(self) -> Evaluation:
@@ -117,7 +116,7 @@ class Evaluator:
             class_names=config.class_names,
             samples=config.eval_samples,
             world=world,
-            watched=self._stop_request.watched,
+            interruptible=self._stop_request.interruptible,
             masks_in_whole_pixels=config.hparams.masks_in_whole_pixels,
         )
         return Evaluation(world.gather(self._coco.evaluate(rows) if world.is_first else None)[0], rows)
@@ -127,7 +126,7 @@ class Evaluator:
         return read_evaluator(self.index, self._config.class_names, json_file=self._config.val_json_file)
 
 
-class BestKeeper:
+class BestWeights:
     """Keeper of the weights with the best AP, stored as emackpt-best."""
 
     def __init__(self, run: Run):
@@ -151,7 +150,7 @@ class BestKeeper:
 
     @property
     def target_reached(self) -> bool:
-        """Whether the best AP reaches --target_ap."""
+        """True if the best AP reaches --target_ap."""
         return 0 < self._run.config.target_ap <= self._run.state.progress.best_ap
 
     @property
@@ -163,7 +162,7 @@ class BestKeeper:
         return self._run.state.progress.best_seconds / 60 or None if self.target_reached else None
 
     def reason_to_stop(self, epoch: int) -> str:
-        """Return the reason to stop after an epoch: --target_ap is reached, or --patience evaluations gave no better AP.
+        """Return the reason to stop after an epoch: --target_ap is reached, or AP has not improved for --patience.
 
         Empty where the training should continue.
         """
@@ -181,13 +180,10 @@ class BestKeeper:
         state = self._run.state
         if not state.world.is_first:
             return
-        arrays = (
-            state.averages_by_name() if weights == "averaged" and state.average is not None else state.raw_by_name()
-        )
-        description = replace(
-            state.description(self._run.description, weights=weights),
-            score_thresholds=evaluation.measures.score_thresholds,
-        )
+        uses_average = weights == "averaged" and state.average is not None
+        arrays = state.averages_by_name() if uses_average else state.raw_by_name()
+        description = state.description(self._run.description, weights=weights)
+        description = replace(description, score_thresholds=evaluation.measures.score_thresholds)
         write_arrays(str(Path(self._run.config.model_dir) / BEST), arrays, description, newest=False)
 
 

@@ -8,9 +8,10 @@ from efficientdet.training.packing import Packing
 
 
 class WeightAverage:
-    """Moving average: average += (1 - d) (weight - average) after every applied step t, d = min(decay, (1 + t) / (10 + t)).
+    """Moving average: average += (1 - d) (weight - average) after each applied step t.
 
-    It starts at the initial weights, whose influence vanishes within a few dozen steps because d starts small.
+    d = min(decay, (1 + t) / (10 + t)). The average starts at the initial weights, whose influence vanishes within a few
+    dozen steps because d starts small.
     """
 
     def __init__(self, variables: list[keras.Variable], *, decay: float):

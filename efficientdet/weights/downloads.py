@@ -23,12 +23,12 @@ from program_support.atomic_files import flush_to_disk, unfinished_path, write_t
 from program_support.errors import InputError
 from program_support.file_lock import lock_file
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 _BLOCK = 2**18
-_SECONDS_OF_SILENCE = 30.0
-_SECONDS_BETWEEN_WORDS = 10.0
-_PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before a transfer without progress is retried
-_LARGER = 1.01  # tolerance of the published size, which is rounded
+_TIMEOUT_SECONDS = 30.0
+_SECONDS_BETWEEN_REPORTS = 10.0
+_RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before a transfer without progress is retried
+_SIZE_TOLERANCE = 1.01  # factor; the published size is rounded
 _LARGEST = 2**31  # bytes of a file whose size is not published
 _BUSY = (408, 425, 429, 500, 502, 503, 504)  # status codes after which a retry may succeed
 
@@ -37,7 +37,7 @@ class _Interrupted(Exception):
     """An error after which the transfer can resume."""
 
 
-def say_at_once(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line and flush it."""
     print(line, flush=True)
 
@@ -49,7 +49,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "efficientdet" / "weights"
 
 
-def local_path(value: str, *, say: Say = say_at_once) -> str:
+def local_path(value: str, *, log: Log = print_line) -> str:
     """Return the path of published weights for their name, downloading them if necessary; any other value unchanged.
 
     An existing path takes precedence over a name. Raise InputError if the file cannot be downloaded.
@@ -57,42 +57,38 @@ def local_path(value: str, *, say: Say = say_at_once) -> str:
     if value not in published_files() or os.path.lexists(value) or os.path.lexists(f"{value}.index"):
         return value
     with error_context(f"{value}:"):
-        return str(ready(published_files()[value], cache_folder(), say=say))
+        return str(cached_weights(published_files()[value], cache_folder(), log=log))
 
 
-def ready(file: PublishedFile, folder: Path, *, say: Say = say_at_once) -> Path:
-    """Return the path of a file as `kept`, or the folder of an extracted archive. Raise InputError."""
+def cached_weights(file: PublishedFile, folder: Path, *, log: Log = print_line) -> Path:
+    """Return the path of a file as `cached_file`, or the folder of an extracted archive. Raise InputError."""
     if not file.is_archive:
-        return kept(file, folder, say=say)
+        return cached_file(file, folder, log=log)
     unpacked = folder / file.stem
     if not unpacked.is_dir():
-        unpack_checkpoint(kept(file, folder, say=say), unpacked)
-        say(f"keeps {unpacked}")
+        unpack_checkpoint(cached_file(file, folder, log=log), unpacked)
+        log(f"saved {unpacked}")
     return unpacked
 
 
-def kept(file: PublishedFile, folder: Path, *, say: Say = say_at_once) -> Path:
+def cached_file(file: PublishedFile, folder: Path, *, log: Log = print_line) -> Path:
     """Return the verified file in the folder, downloaded if it is not there. Raise InputError if that fails."""
     target = folder / file.file
-    remembered = target.with_name(f"{target.name}.sha256")
+    checksum_file = target.with_name(f"{target.name}.sha256")
     try:
         if not target.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            with _locked(folder / f".{file.file}.lock", say=say) as locked:
+            with _locked(folder / f".{file.file}.lock", log=log) as locked:
                 if not target.exists():  # otherwise another process has downloaded it meanwhile
-                    _Transfer(
-                        file,
-                        target,
-                        target.with_name(f"{target.name}.part") if locked else unfinished_path(target),
-                        say,
-                    ).run()
+                    part = target.with_name(f"{target.name}.part") if locked else unfinished_path(target)
+                    _Transfer(file, target, part, log).run()
                     if not file.sha256_prefix:
-                        write_text(remembered, f"{_sha256(target)}  {target.name}\n")
-                    say(f"keeps {target}")
-        wanted = file.sha256_prefix or (remembered.read_text()[:64] if remembered.exists() else "")
-        if not (found := _sha256(target)).startswith(wanted):
+                        write_text(checksum_file, f"{_sha256(target)}  {target.name}\n")
+                    log(f"saved {target}")
+        expected = file.sha256_prefix or (checksum_file.read_text()[:64] if checksum_file.exists() else "")
+        if not (found := _sha256(target)).startswith(expected):
             raise InputError(
-                f"{target}: is damaged: its SHA-256 begins with {found[:8]}; expected {wanted[:8]}; remove it and "
+                f"{target}: is damaged: its SHA-256 begins with {found[:8]}; expected {expected[:8]}; remove it and "
                 "run this again"
             )
     except OSError as error:
@@ -104,13 +100,13 @@ def kept(file: PublishedFile, folder: Path, *, say: Say = say_at_once) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, *, say: Say) -> Iterator[bool]:
+def _locked(path: Path, *, log: Log) -> Iterator[bool]:
     """Hold a lock among the processes of a machine; yield False if the file system has no locks."""
     with open(path, "a") as lock:
         try:
             locked = lock_file(lock)
         except BlockingIOError:
-            say(f"waiting for the process that downloads {path.name[1:-5]}")
+            log(f"waiting for the process that downloads {path.name[1:-5]}")
             locked = lock_file(lock, wait=True)
         yield locked
 
@@ -127,7 +123,7 @@ class _Transfer:
     file: PublishedFile
     target: Path
     part: Path
-    say: Say
+    log: Log
 
     @property
     def url(self) -> str:
@@ -136,14 +132,14 @@ class _Transfer:
 
     def run(self) -> None:
         """Download the file. Raise InputError; OSError of the disk."""
-        before = self._have()
+        before = self._stored_bytes()
         size = f" ({self.file.size / 1e6:.0f} MB)" if self.file.size else ""
-        self.say(f"downloads {self.url}{size}{f', resuming at {before / 1e6:.0f} MB' if before else ''}")
-        self._bring()
+        self.log(f"downloading {self.url}{size}{f', resuming at {before / 1e6:.0f} MB' if before else ''}")
+        self._download()
         if not (found := _sha256(self.part)).startswith(self.file.sha256_prefix) and before:
-            self.say(f"{self.part}: not the beginning of this file; starting from scratch")
+            self.log(f"{self.part}: not the beginning of this file; starting from scratch")
             self.part.unlink()
-            self._bring()
+            self._download()
             found = _sha256(self.part)
         if not found.startswith(self.file.sha256_prefix):
             self.part.unlink()
@@ -155,42 +151,42 @@ class _Transfer:
         os.replace(self.part, self.target)
         flush_to_disk(self.target.parent)
 
-    def _bring(self) -> None:
-        """Transfer until the file is complete; give up after several retries without progress, or if the first fails."""
-        fruitless, any_came = 0, False
+    def _download(self) -> None:
+        """Transfer until the file is complete; fail after several retries without progress, or if the first fails."""
+        failures, any_received = 0, False
         while True:
-            before = self._have()
+            before = self._stored_bytes()
             try:
                 self._receive(before)
                 return
             except _Interrupted as error:
-                fruitless = 0 if self._have() > before else fruitless + 1
-                any_came = any_came or self._have() > before
-                can_wait = any_came or isinstance(error.__cause__, urllib.error.HTTPError)
-                if fruitless > len(_PAUSES) or not can_wait:
+                failures = 0 if self._stored_bytes() > before else failures + 1
+                any_received = any_received or self._stored_bytes() > before
+                can_retry = any_received or isinstance(error.__cause__, urllib.error.HTTPError)
+                if failures > len(_RETRY_DELAYS) or not can_retry:
                     raise InputError(
                         f"{self.url}: cannot be downloaded ({error}); run this again to resume, or download "
                         f"it to {self.target}"
                     ) from error
-                if fruitless:
-                    time.sleep(_PAUSES[fruitless - 1])
+                if failures:
+                    time.sleep(_RETRY_DELAYS[failures - 1])
 
-    def _receive(self, have: int) -> None:
+    def _receive(self, offset: int) -> None:
         """Request the missing part. Raise _Interrupted if a retry may help, else InputError; OSError of the disk."""
-        if answer := self._answer(have):
-            with answer:
-                if have and not (answer.headers.get("Content-Range") or "").startswith(f"bytes {have}-"):
-                    have = 0  # the server sends the file from the start
-                self._store(answer, have)
+        if response := self._request(offset):
+            with response:
+                if offset and not (response.headers.get("Content-Range") or "").startswith(f"bytes {offset}-"):
+                    offset = 0  # the server sends the file from the start
+                self._store(response, offset)
 
-    def _answer(self, have: int) -> http.client.HTTPResponse | None:
+    def _request(self, offset: int) -> http.client.HTTPResponse | None:
         """Return the server's response; None if no byte is missing."""
         try:
-            request = urllib.request.Request(self.url, headers={"Range": f"bytes={have}-"} if have else {})
-            return urllib.request.urlopen(request, timeout=_SECONDS_OF_SILENCE)
+            request = urllib.request.Request(self.url, headers={"Range": f"bytes={offset}-"} if offset else {})
+            return urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code == 416 and have:  # complete, or not a part of this file: the checksum shows it
+            if error.code == 416 and offset:  # complete, or not a part of this file: the checksum shows it
                 return None
             if error.code in _BUSY:
                 raise _Interrupted(f"the server responds {error.code} {error.reason}") from error
@@ -201,33 +197,34 @@ class _Transfer:
         except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: invalid URL
             raise _Interrupted(_reason(error)) from error
 
-    def _store(self, answer: http.client.HTTPResponse, have: int) -> None:
-        length = answer.headers.get("Content-Length") or ""
-        came, told = 0, time.monotonic()
-        with open(self.part, "r+b" if have else "wb") as part:
-            part.seek(have)
-            while block := self._next_block(answer):
+    def _store(self, response: http.client.HTTPResponse, offset: int) -> None:
+        length = response.headers.get("Content-Length") or ""
+        received, reported_at = 0, time.monotonic()
+        with open(self.part, "r+b" if offset else "wb") as part:
+            part.seek(offset)
+            while block := self._next_block(response):
                 part.write(block)
-                came += len(block)
-                if time.monotonic() > told + _SECONDS_BETWEEN_WORDS:
-                    told = time.monotonic()
-                    whole = have + int(length) if length.isdigit() else self.file.size
-                    self.say(f"  {(have + came) / 1e6:.0f} {f'of {whole / 1e6:.0f} ' if whole else ''}MB")
-                if have + came > (self.file.size or _LARGEST) * _LARGER:
+                received += len(block)
+                if time.monotonic() > reported_at + _SECONDS_BETWEEN_REPORTS:
+                    reported_at = time.monotonic()
+                    total = offset + int(length) if length.isdigit() else self.file.size
+                    self.log(f"  {(offset + received) / 1e6:.0f} {f'of {total / 1e6:.0f} ' if total else ''}MB")
+                if offset + received > (self.file.size or _LARGEST) * _SIZE_TOLERANCE:
+                    expected = self.file.size or _LARGEST
                     raise InputError(
-                        f"{self.url}: sends more than {have + came} bytes; expected about {self.file.size or _LARGEST}"
+                        f"{self.url}: sends more than {offset + received} bytes; expected about {expected}"
                     )
-        if length.isdigit() and came < int(length):
-            raise _Interrupted(f"the connection ended after {came} of {length} bytes")
+        if length.isdigit() and received < int(length):
+            raise _Interrupted(f"the connection ended after {received} of {length} bytes")
 
     @staticmethod
-    def _next_block(answer: http.client.HTTPResponse) -> bytes:
+    def _next_block(response: http.client.HTTPResponse) -> bytes:
         try:
-            return answer.read1(_BLOCK)
+            return response.read1(_BLOCK)
         except (http.client.HTTPException, OSError) as error:  # of the network, not of the disk
             raise _Interrupted(_reason(error)) from error
 
-    def _have(self) -> int:
+    def _stored_bytes(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
 
 
@@ -235,5 +232,5 @@ def _reason(error: Exception) -> str:
     """Return a short description of a network error."""
     cause = getattr(error, "reason", error)
     if isinstance(cause, TimeoutError):
-        return f"no data for {_SECONDS_OF_SILENCE:.0f} s"
+        return f"no data for {_TIMEOUT_SECONDS:.0f} s"
     return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from efficientdet.families.published_files import published_files, table
-from efficientdet.weights.downloads import cache_folder, ready
+from efficientdet.weights.downloads import cache_folder, cached_weights
 from program_support.errors import InputError, nearest_name
 from program_support.signals import exit_code
 
@@ -15,8 +15,8 @@ _USAGE = """Download and check a file of published weights, for --backbone_init=
     bash scripts/get_weights.sh NAME            download into ~/.cache/efficientdet/weights
     bash scripts/get_weights.sh NAME FOLDER     download into a folder
 
-An interrupted download is resumed. Environment: EFFICIENTDET_WEIGHTS (another folder), EFFICIENTDET_WEIGHTS_URL (a mirror
-with the same file names), https_proxy."""
+An interrupted download is resumed. Environment: EFFICIENTDET_WEIGHTS (another folder), EFFICIENTDET_WEIGHTS_URL
+(a mirror with the same file names), https_proxy."""
 USER_ERROR_EXIT_CODE = 2  # as program_support/command_line.py, which needs absl
 
 
@@ -36,7 +36,7 @@ def main(words: list[str]) -> int:
             nearest = nearest_name(name, published_files())
             hint = f"the nearest is {nearest}; " if nearest else ""
             raise InputError(f"{name}: is not a name of published weights; {hint}run without a name to list all")
-        path = ready(published_files()[name], Path(rest[0]) if rest else cache_folder())
+        path = cached_weights(published_files()[name], Path(rest[0]) if rest else cache_folder())
         print(f"{path}: intact")
     except InputError as error:
         print(f"get_weights.sh: error: {error}", file=sys.stderr)

@@ -2,8 +2,7 @@
 
 - zip (since 1.6): `NAME/data.pkl`, a pickle whose storages are the members `NAME/data/KEY`;
 - consecutive pickles (0.1.10 to 1.5): a magic number, a version, the machine, the object, the keys of the storages;
-  then each
-  storage as a count and its numbers;
+  then each storage as a count and its numbers;
 - tar (before 0.1.10; torchvision's oldest files): `storages`, `tensors`, `pickle`.
 
 Files are untrusted: every offset and length is compared with the file's size before anything is read or allocated.
@@ -26,7 +25,7 @@ from efficientdet.weights.torch_tensors import ONLY_TENSORS, Storage, StorageKin
 from program_support.errors import InputError
 
 _ZIP = b"PK\x03\x04"
-_TAR_PLACE, _TAR = 257, b"ustar"
+_TAR_OFFSET, _TAR = 257, b"ustar"
 _MAGIC = 0x1950A86A20F9469CFC6C
 _VERSION = 1001
 _MAGIC_PICKLED = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # after two bytes for the protocol
@@ -65,7 +64,7 @@ def _is_pickles(head: bytes) -> bool:
 
 
 def _is_tar(head: bytes) -> bool:
-    return head[_TAR_PLACE:].startswith(_TAR)
+    return head[_TAR_OFFSET:].startswith(_TAR)
 
 
 def _read_object(file: BoundedFile) -> Any:
@@ -107,13 +106,13 @@ def _from_zip(file: BoundedFile) -> Any:
     storages: dict[str, Storage] = {}
 
     def persistent(identity: Any) -> Storage:
-        key, storage = _described(identity, storages)
+        key, storage = _storage_of(identity, storages)
         if storage.read is None:
             member = members.get(f"{folder}/data/{key}")
-            wanted = storage.count * storage.kind.width
-            if member is None or member.file_size != wanted:
+            expected = storage.count * storage.kind.width
+            if member is None or member.file_size != expected:
                 found = f"has {member.file_size} bytes" if member else "is missing"
-                raise InputError(f"its member {shown(f'data/{key}')} {found}; expected {wanted} bytes")
+                raise InputError(f"its member {shown(f'data/{key}')} {found}; expected {expected} bytes")
             storage.big_endian = order == b"big"
             storage.read = lambda: content(f"data/{key}")
         return storage
@@ -124,21 +123,17 @@ def _from_zip(file: BoundedFile) -> Any:
 def _check_members(members: list[zipfile.ZipInfo], size: int) -> None:
     """Raise InputError for compressed members, which torch.save does not write, or overlapping members."""
     for member in members:
-        if (
-            member.compress_type != zipfile.ZIP_STORED
-            or member.file_size != member.compress_size
-            or member.flag_bits & 1
-        ):
+        is_stored = member.compress_type == zipfile.ZIP_STORED and member.file_size == member.compress_size
+        if not is_stored or member.flag_bits & 1:
             raise InputError(
                 f"its member {shown(member.filename)} is compressed or encrypted, unlike those of torch.save"
             )
-    if sum(member.file_size for member in members) > size or len({member.filename for member in members}) < len(
-        members
-    ):
+    names = {member.filename for member in members}
+    if sum(member.file_size for member in members) > size or len(names) < len(members):
         raise InputError("is a zip whose members overlap or have the same name")
 
 
-def _described(identity: Any, storages: dict[str, Storage]) -> tuple[str, Storage]:
+def _storage_of(identity: Any, storages: dict[str, Storage]) -> tuple[str, Storage]:
     """Return key and storage of a persistent id; equal keys share a storage."""
     is_storage = type(identity) is tuple and len(identity) in (5, 6) and identity[0] == "storage"
     if not is_storage or identity[5:] not in ((), (None,)):  # otherwise a view of another storage, as in old versions
@@ -159,7 +154,7 @@ def _from_pickles(file: BoundedFile) -> Any:
     if (magic, version) != (_MAGIC, _VERSION):
         raise InputError(f"has version {shown(version)} of PyTorch's pickles; expected {_VERSION}")
     _, place = read_pickle_at(file, place, LARGEST_SMALL_PICKLE)  # the machine: numbers are always little-endian
-    saved, place = read_pickle_at(file, place, LARGEST_PICKLE, lambda identity: _described(identity, storages)[1])
+    saved, place = read_pickle_at(file, place, LARGEST_PICKLE, lambda identity: _storage_of(identity, storages)[1])
     keys, place = read_pickle_at(file, place, LARGEST_PICKLE)
     if type(keys) is not list or not all(type(key) is str for key in keys) or sorted(keys) != sorted(storages):
         raise InputError(f"names the storages {shown(keys)}; its tensors are of {shown(sorted(storages))}")

@@ -5,7 +5,7 @@ import pickle
 import pickletools
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from dataset.files.untrusted_values import shown
 from efficientdet.weights.bounded_file import BoundedFile
@@ -29,59 +29,13 @@ _DAMAGE = (
     struct.error,
 )
 _ALLOWED = {
-    "PROTO",
-    "FRAME",
-    "STOP",
-    "MARK",
-    "POP",
-    "POP_MARK",
-    "NONE",
-    "NEWTRUE",
-    "NEWFALSE",
-    "INT",
-    "BININT",
-    "BININT1",
-    "BININT2",
-    "LONG",
-    "LONG1",
-    "LONG4",
-    "FLOAT",
-    "BINFLOAT",
-    "UNICODE",
-    "SHORT_BINUNICODE",
-    "BINUNICODE",
-    "BINUNICODE8",
-    "STRING",
-    "BINSTRING",
-    "SHORT_BINSTRING",
-    "EMPTY_TUPLE",
-    "TUPLE1",
-    "TUPLE2",
-    "TUPLE3",
-    "TUPLE",
-    "EMPTY_LIST",
-    "LIST",
-    "APPEND",
-    "APPENDS",
-    "EMPTY_DICT",
-    "DICT",
-    "SETITEM",
-    "SETITEMS",
-    "PUT",
-    "BINPUT",
-    "LONG_BINPUT",
-    "MEMOIZE",
-    "GET",
-    "BINGET",
-    "LONG_BINGET",
-    "GLOBAL",
-    "STACK_GLOBAL",
-    "REDUCE",
-    "NEWOBJ",
-    "BUILD",
-    "PERSID",
-    "BINPERSID",
-}
+    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1",
+    "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE",
+    "BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING", "EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "TUPLE",
+    "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "PUT", "BINPUT",
+    "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ", "BUILD",
+    "PERSID", "BINPERSID",
+}  # fmt: skip
 _OPERATION_NAMES = {ord(operation.code): operation.name for operation in pickletools.opcodes}
 
 
@@ -114,10 +68,16 @@ class _TensorUnpickler(pickle._Unpickler):
     hashing nested tuples overflows the C stack, or takes time exponential in the length of the file.
     """
 
+    # Members of `pickle._Unpickler` that typeshed does not declare.
+    stack: list[Any]
+    append: Callable[[Any], None]
+    pop_mark: Callable[[], list[Any]]
+    load_reduce: ClassVar[Callable[["_TensorUnpickler"], None]]
+
     def __init__(self, stream: io.BytesIO, persistent: Callable[[Any], Any] | None) -> None:
         super().__init__(stream, encoding="latin-1")
         self._persistent = persistent
-        self.dispatch = _Operations()
+        self.dispatch = _Operations()  # type: ignore[misc, assignment]  # a class variable in typeshed
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the object of an allowed name; nothing is imported."""
@@ -147,7 +107,7 @@ class _TensorUnpickler(pickle._Unpickler):
         target.__setstate__(state)
 
 
-_METHODS = {
+_METHODS: dict[int, Callable[[Any], None]] = {
     code: method for code, method in pickle._Unpickler.dispatch.items() if _OPERATION_NAMES[code] in _ALLOWED
 } | {
     pickle.EMPTY_DICT[0]: _TensorUnpickler._empty_dict,
@@ -163,7 +123,7 @@ class _Operations:
     def __init__(self) -> None:
         self._left = _MOST_OPERATIONS
 
-    def __getitem__(self, code: int) -> Callable[[_TensorUnpickler], None]:
+    def __getitem__(self, code: int) -> Callable[[Any], None]:
         self._left -= 1
         if self._left < 0:
             raise InputError(f"its pickle has more than {_MOST_OPERATIONS} operations; {ONLY_TENSORS}")

@@ -1,4 +1,6 @@
-"""PyTorch's first layout (before 0.1.10), a tar of three pickles with numbers between them, as in torchvision's oldest files.
+"""PyTorch's first layout (before 0.1.10): a tar of three pickles with numbers between them.
+
+torchvision's oldest files have it. The members are:
 
 - `storages`: their number; for each (key, place, type), a count and its numbers; then the storages that are views of
   others;
@@ -30,16 +32,14 @@ def read_tar(file: BoundedFile) -> Any:
     storages = _storages_of_tar(file, members["storages"])
     tensors: dict[str, Tensor] = {}
     count, place = read_pickle_at(file, members["tensors"], LARGEST_SMALL_PICKLE)
-    for _ in range(_whole(count, most=_MOST_OF_A_KIND)):
-        (key, storage, _), place = _three(*read_pickle_at(file, place, LARGEST_SMALL_PICKLE))
+    for _ in range(_integer(count, most=_MOST_OF_A_KIND)):
+        (key, storage, _), place = _triple(*read_pickle_at(file, place, LARGEST_SMALL_PICKLE))
         [dimensions] = struct.unpack("<i4x", file.content(place, 8))
-        numbers = struct.unpack(
-            f"<{2 * max(dimensions, 0) + 1}q", file.content(place + 8, 8 * (2 * max(dimensions, 0) + 1))
-        )
-        place += 8 + 8 * len(numbers)
-        tensors[str(key)] = tensor(
-            storages.get(_whole(storage)), numbers[-1], numbers[:dimensions], numbers[dimensions:-1]
-        )
+        length = 2 * max(dimensions, 0) + 1
+        numbers = struct.unpack(f"<{length}q", file.content(place + 8, 8 * length))
+        place += 8 + 8 * length
+        shape, strides, offset = numbers[:dimensions], numbers[dimensions:-1], numbers[-1]
+        tensors[str(key)] = tensor(storages.get(_integer(storage)), offset, shape, strides)
 
     def persistent(identity: Any) -> Tensor:
         if type(identity) is not str or identity not in tensors:
@@ -52,12 +52,12 @@ def read_tar(file: BoundedFile) -> Any:
 def _storages_of_tar(file: BoundedFile, place: int) -> dict[int, Storage]:
     storages: dict[int, Storage] = {}
     count, place = read_pickle_at(file, place, LARGEST_SMALL_PICKLE)
-    for _ in range(_whole(count, most=_MOST_OF_A_KIND)):
-        (key, _, kind), place = _three(*read_pickle_at(file, place, LARGEST_SMALL_PICKLE))
+    for _ in range(_integer(count, most=_MOST_OF_A_KIND)):
+        (key, _, kind), place = _triple(*read_pickle_at(file, place, LARGEST_SMALL_PICKLE))
         if type(kind) is not StorageKind:
             raise InputError(f"has a storage of type {shown(kind)}; {ONLY_TENSORS}")
         [numbers] = struct.unpack("<q", file.content(place, 8))
-        storages[_whole(key)] = Storage(kind, _whole(numbers))
+        storages[_integer(key)] = Storage(kind, _integer(numbers))
         place = storages[key].end_in(file, place)
     views, _ = read_pickle_at(file, place, LARGEST_PICKLE)
     if views != []:
@@ -86,13 +86,13 @@ def _members_of_tar(file: BoundedFile) -> dict[str, int]:
     return members
 
 
-def _three(value: Any, place: int) -> tuple[tuple, int]:
+def _triple(value: Any, place: int) -> tuple[tuple, int]:
     if type(value) is not tuple or len(value) != 3:
         raise InputError(f"describes a storage or tensor by {shown(value)}; expected three entries")
     return value, place
 
 
-def _whole(value: Any, *, most: float = math.inf) -> int:
+def _integer(value: Any, *, most: float = math.inf) -> int:
     if type(value) is not int or not 0 <= value <= most:
         raise InputError(f"has {shown(value)}; expected a non-negative integer")
     return value

@@ -4,7 +4,7 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -60,6 +60,7 @@ class Storage:
     def numbers(self) -> np.ndarray:
         """Return the numbers, [count], bfloat16 as float32."""
         if self._numbers is None:
+            assert self.read is not None  # every reader of a layout sets it before it returns tensors
             self._numbers = numbers_of(self.read(), self.kind.number, big_endian=self.big_endian)
         return self._numbers
 
@@ -78,9 +79,9 @@ class Storage:
         return start + 8 + length
 
 
-def numbers_of(content: bytes, number: str, *, big_endian: bool = False) -> np.ndarray:
-    """Return [n] numbers in native byte order; bfloat16, which NumPy lacks, as float32; nonzero bytes of bool as True."""
-    order = ">" if big_endian else "<"
+def numbers_of(content: bytes | memoryview, number: str, *, big_endian: bool = False) -> np.ndarray:
+    """Return [n] numbers in native byte order; bfloat16, which NumPy lacks, as float32; nonzero bool bytes as True."""
+    order: Literal[">", "<"] = ">" if big_endian else "<"
     if number == BFLOAT16:
         return (np.frombuffer(content, f"{order}u2").astype(np.uint32) << 16).view(np.float32)
     if number == "bool":
@@ -200,12 +201,8 @@ NAMES: dict[str, Any] = {
     "torch._utils._rebuild_tensor_v2": tensor,
     "torch._utils._rebuild_parameter": _parameter,
     "torch.nn.parameter.Parameter": _parameter,
-    **{
-        f"torch.{place}{name}Storage": StorageKind(number)
-        for name, number in _NUMBERS.items()
-        for place in ("", "cuda.")
-    },
-    **{
-        f"torch.{place}{name}Tensor": TensorKind(number) for name, number in _NUMBERS.items() for place in ("", "cuda.")
-    },
+    **{f"torch.{name}Storage": StorageKind(number) for name, number in _NUMBERS.items()},
+    **{f"torch.cuda.{name}Storage": StorageKind(number) for name, number in _NUMBERS.items()},
+    **{f"torch.{name}Tensor": TensorKind(number) for name, number in _NUMBERS.items()},
+    **{f"torch.cuda.{name}Tensor": TensorKind(number) for name, number in _NUMBERS.items()},
 }

@@ -16,7 +16,7 @@ _LONGER_SIDE = 560  # pixels of one of the two images
 _GAP = 8
 
 
-def error_pictures(
+def error_plots(
     analysis: ErrorAnalysis, rows: DetectionRows, index: RecordIndex, *, record_numbers: Sequence[int], count: int
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield caption and plot, uint8 [h, w, 3], of the images with the most errors, the worst first.
