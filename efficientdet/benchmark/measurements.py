@@ -131,6 +131,7 @@ def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[M
     from efficientdet.artifacts.saved_model import load_saved_model
     from efficientdet.families.registry import hyperparameters_of
 
+    assert config.saved_model_dir is not None
     start_runtime(precision=model.precision, amp=model.amp, use_xla=model.use_xla)
     signature, description = load_saved_model(config.saved_model_dir)
     hparams = hyperparameters_of(description.model_name, description.hparams)

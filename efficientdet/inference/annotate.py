@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -76,7 +77,8 @@ def annotate(config: AnnotationConfig) -> None:
         thresholds = ScoreThresholds(overall=config.min_score, source="--min_score_thresh")
     print(f"score threshold: {thresholds}")
     files = ResultFiles(config.output_dir, names, formats=config.formats, crops=config.save_crops)
-    ids, failures = image_ids([shown_path(path) for path in inputs.images]), []
+    ids = image_ids([shown_path(path) for path in inputs.images])
+    failures: list[str] = []
     if inputs.images:
         _annotate_images(
             config, outputs, ids, detect=detect, names=names, thresholds=thresholds, files=files, failures=failures
@@ -122,7 +124,7 @@ def _annotate_images(
         detect = _in_tiles(config, detect, progress)
         for numbers, images in _batches(config, failures):
             for number, image, rows in zip(numbers, images, detect([image.pixels for image in images]), strict=True):
-                of_image = {"file_name": file_names[number]}
+                of_image: dict[str, Any] = {"file_name": file_names[number]}
                 if image.orientation != 1:
                     of_image["exif_orientation_applied"] = config.apply_exif_orientation
                 results += [{**result, **of_image} for result in results_json(rows.with_image_id(ids[number]))]
@@ -296,6 +298,8 @@ def _draw(
         names=names.names,
         scores=rows.scores,
         shorter_side=shorter_side,
-        masks=None if rows.masks is None else DecodedMasks(rows.masks, lambda mask: upright_image(mask, orientation)),
+        masks=None
+        if rows.masks is None
+        else DecodedMasks(rows.masks.tolist(), lambda mask: upright_image(mask, orientation)),
     )
     write_output(path, encode_image(stored_image(drawn, orientation), "JPEG", quality=92, orientation=orientation))

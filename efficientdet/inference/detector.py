@@ -70,7 +70,7 @@ class ImageDetections:
                 classes=np.searchsorted(ids, self.category_ids),
                 names=[names.get(number, "") for number in ids],
                 scores=self.scores,
-                masks=self.masks,
+                masks=None if self.masks is None else list(self.masks),
             )
         )
 
@@ -171,7 +171,7 @@ class LoadedDetector:
         Raises:
           InputError: an input is not an image.
         """
-        inputs = [images] if _is_one_image(images) else list(images)
+        inputs = _as_list(images)
         given, found = iter(inputs), []
         for batch in _batches(inputs, self._batch_size):
             for rows, pixels in zip(self.detect(batch), batch, strict=True):
@@ -187,11 +187,13 @@ class LoadedDetector:
         return found
 
 
-def _is_one_image(images) -> bool:
-    """Return whether an input is a single image: neither a list or tuple nor an array of rank 4."""
+def _as_list(images: AnyImage | Sequence[AnyImage]) -> list[AnyImage]:
+    """Return the images of a list, a tuple or an array of rank 4; any other input is a single image."""
     if isinstance(images, np.ndarray):
-        return images.ndim != 4
-    return isinstance(images, str | bytes | os.PathLike) or not isinstance(images, Iterable)
+        return list(images) if images.ndim == 4 else [images]
+    if isinstance(images, str | bytes | os.PathLike | Image.Image) or not isinstance(images, Iterable):
+        return [images]
+    return list(images)
 
 
 def _batches(images: Sequence, size: int) -> Iterator[list[np.ndarray]]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -65,17 +65,19 @@ class ExportedNetwork:
             self._streams = queue.SimpleQueue()
             for stream in self._open(count, self._cores // count):
                 self._streams.put(stream)
+        streams = self._streams
+
+        def in_free_stream(image: tuple[np.ndarray, np.ndarray]) -> Result:
+            stream = streams.get()
+            try:
+                return postprocess(self._outputs(stream, *image), image[1][0])
+            finally:
+                streams.put(stream)
+
         with ThreadPoolExecutor(count) as threads:
-            return list(threads.map(lambda image: self._in_free_stream(*image, postprocess), inputs))
+            return list(threads.map(in_free_stream, inputs))
 
-    def _in_free_stream(self, image: np.ndarray, size: np.ndarray, postprocess: Postprocess[Result]) -> Result:
-        stream = self._streams.get()
-        try:
-            return postprocess(self._outputs(stream, image, size), size[0])
-        finally:
-            self._streams.put(stream)
-
-    def _open(self, streams: int, threads: int) -> list[Run]:
+    def _open(self, streams: int, threads: int) -> Sequence[Run]:
         """Return `streams` functions that can be called in parallel."""
         with self._telling("open"):
             return _RUNTIMES[self._runtime](self._model, streams, threads)
@@ -105,7 +107,7 @@ def copied(outputs: Outputs, size: np.ndarray) -> Outputs:
     return tuple(map(np.copy, outputs))
 
 
-def _onnxruntime(model: bytes, streams: int, threads: int) -> list[Run]:
+def _onnxruntime(model: ModelContent, streams: int, threads: int) -> Sequence[Run]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -152,7 +154,7 @@ class _BoundOutputs:
 
 
 @kept_signal_stack()
-def _openvino(model: ModelContent, streams: int, threads: int) -> list[Run]:
+def _openvino(model: ModelContent, streams: int, threads: int) -> Sequence[Run]:
     import openvino
 
     core = openvino.Core()
@@ -191,7 +193,7 @@ class _OpenvinoRequest:
         return tuple(outputs[port][0] for port in self._compiled.outputs)
 
 
-def _litert(model: ModelContent, streams: int, threads: int) -> list[Run]:
+def _litert(model: ModelContent, streams: int, threads: int) -> Sequence[Run]:
     return [
         _LitertInterpreters(model if isinstance(model, tuple) else (model,), threads=threads) for _ in range(streams)
     ]

@@ -23,7 +23,7 @@ def open_model(config: ModelConfig, *, owns_process: bool = True) -> tuple[Resto
     )
     if config.ckpt_path:
         return restore_detector(config, precision=runtime.precision), runtime
-    hparams = with_overrides(hyperparameters_of(config.model_name, {}), config.overrides)
+    hparams = with_overrides(hyperparameters_of(config.model_name, {}), dict(config.overrides))
     return _with_random_weights(hparams, precision=runtime.precision), runtime
 
 

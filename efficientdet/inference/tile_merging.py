@@ -73,7 +73,7 @@ def merged_over_tiles(
 def _are_cut(boxes: np.ndarray, tiles: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Return whether each box [N, 4] ends at an inner border of its tile [N, 4], [N] bool."""
     near = _BORDER * np.tile(tiles[:, 2:] - tiles[:, :2], 2)
-    inner = tiles != np.float64([0, 0, *size])
+    inner = tiles != np.array([0, 0, *size], np.float64)
     return (inner & (np.abs(boxes - tiles) <= near)).any(axis=1)
 
 

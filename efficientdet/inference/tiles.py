@@ -88,7 +88,8 @@ class TiledDetector:
 
 def _in_image(rows: DetectionRows, tile: np.ndarray) -> DetectionRows:
     """Shift boxes of a tile to the image, clip them to the tile and drop empty ones; masks stay relative to the tile."""
-    boxes = np.clip(rows.boxes + np.float32([*tile[:2], *tile[:2]]), np.tile(tile[:2], 2), np.tile(tile[2:], 2))
+    start, end = np.tile(tile[:2], 2), np.tile(tile[2:], 2)
+    boxes = np.clip(rows.boxes + start.astype(np.float32), start, end)
     rows = rows._replace(boxes=boxes.astype(np.float32))
     return rows.chosen((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
 

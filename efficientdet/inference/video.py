@@ -58,7 +58,7 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
       InputError: the camera cannot be read, or the output cannot be written.
     """
     live = not isinstance(config.source, str)
-    source = open_camera(config.source) if live else _open_source(config.source)
+    source = _open_source(config.source) if isinstance(config.source, str) else open_camera(config.source)
     target = Path(config.output_video)
     writer, done, written = None, 0, 0
     try:
@@ -160,7 +160,7 @@ def _folder_beside(target: Path) -> Iterator[Path]:
 
 def _open_writer(path: Path, frames_per_second: float, size: tuple[int, int], target: Path):
     """Return OpenCV's writer of an MP4 for frames of `size` (height, width). Raises InputError if it cannot be opened."""
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), frames_per_second, (size[1], size[0]))
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), frames_per_second, (size[1], size[0]))
     if not writer.isOpened():
         raise InputError(f"{target}: a video of {size[1]} x {size[0]} pixels cannot be written")
     return writer
@@ -168,16 +168,17 @@ def _open_writer(path: Path, frames_per_second: float, size: tuple[int, int], ta
 
 def _batches(source, batch_size: int, stop: threading.Event) -> Iterator[list[np.ndarray]]:
     """Yield up to batch_size frames [h, w, 3] uint8 RGB at a time, until the end of the video or `stop`."""
-    frames = []
-    while True:
-        there, frame = (False, None) if stop.is_set() else source.read()
-        if there:
-            frames.append(np.ascontiguousarray(frame[..., ::-1]))
-        if frames and (not there or len(frames) == batch_size):
+    frames: list[np.ndarray] = []
+    while not stop.is_set():
+        there, frame = source.read()
+        if not there:
+            break
+        frames.append(np.ascontiguousarray(frame[..., ::-1]))
+        if len(frames) == batch_size:
             yield frames
             frames = []
-        if not there:
-            return
+    if frames:
+        yield frames
 
 
 def _drawn(frame: np.ndarray, rows: DetectionRows, names: ClassNames) -> np.ndarray:
@@ -187,5 +188,5 @@ def _drawn(frame: np.ndarray, rows: DetectionRows, names: ClassNames) -> np.ndar
         classes=np.searchsorted(names.category_ids, rows.category_ids),
         names=names.names,
         scores=rows.scores,
-        masks=None if rows.masks is None else DecodedMasks(rows.masks),
+        masks=None if rows.masks is None else DecodedMasks(rows.masks.tolist()),
     )

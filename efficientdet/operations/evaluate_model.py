@@ -101,7 +101,9 @@ def main(values: FlagValues = FLAGS) -> EvaluationResult | None:
                 store_thresholds=values.store_thresholds,
             )
         )
-    return measures and EvaluationResult(
+    if measures is None:
+        return None
+    return EvaluationResult(
         numbers=measures.numbers,
         mask_numbers=measures.mask_numbers,
         class_ap=measures.class_ap,

@@ -78,7 +78,7 @@ def train(
         arguments={
             "training_file_pattern": records_in(training_file_pattern, "train"),
             "model_dir": model_dir,
-            "val_file_pattern": records_in(val_file_pattern, "val"),
+            "val_file_pattern": val_file_pattern and records_in(val_file_pattern, "val"),
             "model_name": model_name,
             "hparams": hparams,
             "num_epochs": num_epochs,
@@ -176,7 +176,7 @@ def export(
             "output_dir": output_dir,
             "formats": formats,
             "images": images,
-            "val_file_pattern": records_in(val_file_pattern, "val"),
+            "val_file_pattern": val_file_pattern and records_in(val_file_pattern, "val"),
             "int8_images": int8_images,
             "hparams": hparams,
             **flags,
@@ -283,7 +283,7 @@ def examine(
         TypeError: a keyword is no flag of doctor.py.
     """
     training = records_in(data, "train")
-    source = {"images": data}
+    source: dict[str, AnyPath | None] = {"images": data}
     if not os.path.isdir(training):
         validation = records_in(data if val_records is None else val_records, "val")
         source = {

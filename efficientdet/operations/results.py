@@ -11,8 +11,9 @@ from efficientdet.data_checks.findings import Finding, as_hparams
 _MOST_SHOWN = 6  # entries of a mapping
 
 
+@dataclass(frozen=True, repr=False)
 class _Result:
-    """A frozen dataclass that shows its fields that are set."""
+    """Base of results: shows the fields that are set."""
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         for item in fields(self):

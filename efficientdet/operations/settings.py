@@ -40,18 +40,17 @@ def call(
         return operation(values)
 
 
-def records_in(path: str | os.PathLike[str] | None, split: str) -> str | None:
+def records_in(path: str | os.PathLike[str], split: str) -> str:
     """Return the glob of a split's records where `path` is a folder that has them, else `path`."""
-    if path is None or not os.path.isdir(path):
-        return path and os.fspath(path)
-    pattern = os.path.join(glob.escape(os.fspath(path)), f"{split}-*")
-    return pattern if glob.glob(pattern) else os.fspath(path)
+    path = os.fspath(path)
+    pattern = os.path.join(glob.escape(path), f"{split}-*")
+    return pattern if os.path.isdir(path) and glob.glob(pattern) else path
 
 
 def _set(values: flags.FlagValues, arguments: Mapping[str, Any], *, name: str) -> None:
     for key, value in arguments.items():
         if key not in values:
-            hint = unknown_name_hint(key, values).replace("--", "")
+            hint = unknown_name_hint(key, tuple(values)).replace("--", "")
             raise TypeError(f"{name}() has no argument {key!r}" + (f"; {hint}" if hint else ""))
         if value is not None:
             flag = values[key]

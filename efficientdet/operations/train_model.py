@@ -3,6 +3,7 @@
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
 from efficientdet.configuration.flag_definitions import (
@@ -207,7 +208,7 @@ def _configuration(values: FlagValues) -> TrainingConfig:
     )
     val_json_file = existing_file(values.val_json_file, "val_json_file")
     records = records_of(values.training_file_pattern, "training_file_pattern")
-    worked_out = {
+    worked_out: dict[str, Any] = {
         "hparams": hparams,
         "hparams_given": frozenset(parse_overrides(values.hparams)),
         "records": records,
@@ -219,7 +220,9 @@ def _configuration(values: FlagValues) -> TrainingConfig:
         "loggers": tuple(values.loggers),
         "eval_epochs": whole_numbers(values.eval_epochs, "eval_epochs"),
     }
-    as_given = {item.name: values[item.name].value for item in fields(TrainingConfig) if item.name not in worked_out}
+    as_given: dict[str, Any] = {
+        item.name: values[item.name].value for item in fields(TrainingConfig) if item.name not in worked_out
+    }
     return TrainingConfig(**worked_out, **as_given)
 
 

@@ -71,5 +71,8 @@ def _place(module: str) -> list[str]:
     if importlib.util.find_spec("efficientdet.checkout") is None:
         name = f"efficientdet.{module}" if "." in module else f"efficientdet.programs.{module}"
         return ["-P", "-m", name]  # -P: without the modules of the current folder
-    path = importlib.util.find_spec(module).origin
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    path = spec.origin
+    assert path is not None
     return [min(path, os.path.relpath(path), key=len) if Path(path).is_relative_to(Path.cwd()) else path]

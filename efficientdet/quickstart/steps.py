@@ -76,7 +76,7 @@ def quickstart(config: QuickstartConfig) -> None:
             advice=_RESUME_ADVICE,
         ),
     )
-    train, val, test = (_records(folder, part) for part in ("train", "val", "test"))
+    train, val, test = _pattern(folder, "train"), _records(folder, "val"), _records(folder, "test")
     measured = test or val or train
     chosen = notes.once("choose", lambda: _choose(config, folder, measured=measured, spent=notes.seconds("choose")))
     for line in chosen["why"]:
@@ -196,7 +196,7 @@ class _Notes:
 
 def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: float) -> dict[str, Any]:
     """Return the flags of the training, lines with the reasons, and the estimated seconds of the other steps."""
-    begun, images = time.monotonic(), _labeled(_records(folder, "train"))
+    begun, images = time.monotonic(), _labeled(_pattern(folder, "train"))
     weights, why_weights = _weights(config)
     target_steps = choices.STEPS_FROM_PUBLISHED_WEIGHTS if weights else choices.STEPS_FROM_RANDOM_WEIGHTS
     given = parse_overrides(config.hparams)
@@ -344,7 +344,9 @@ def _labeled(pattern: str, *, most: int | None = None) -> LabeledImages:
     """Return the images of the records, or the first `most`."""
     records = sorted(glob.glob(pattern))
     index = index_records(records)
-    return labeled_records(index, class_names_of_records(records), range(len(index))[:most])
+    names = class_names_of_records(records)
+    assert names is not None
+    return labeled_records(index, names, range(len(index))[:most])
 
 
 def _count(pattern: str) -> int:
@@ -353,5 +355,9 @@ def _count(pattern: str) -> int:
 
 def _records(folder: Path, part: str) -> str | None:
     """Return the pattern of the records of train, val or test; None if there are none."""
-    pattern = f"{folder}/records/{part}-*"
+    pattern = _pattern(folder, part)
     return pattern if glob.glob(pattern) else None
+
+
+def _pattern(folder: Path, part: str) -> str:
+    return f"{folder}/records/{part}-*"

@@ -66,7 +66,11 @@ def build_application(
         routes=routes,
         lifespan=service.lifespan,
         middleware=shared,
-        exception_handlers={Refusal: _refused, HTTPException: _no_such_route, Exception: _failed},
+        exception_handlers={
+            Refusal: _refused,  # type: ignore[dict-item]  # Starlette's type has handlers of any Exception only
+            HTTPException: _no_such_route,  # type: ignore[dict-item]
+            Exception: _failed,
+        },
     )
     application.router.redirect_slashes = False  # a redirect would go to the Host header's address
     return Guard(

@@ -32,7 +32,7 @@ class Found(NamedTuple):
 class _Waiting(NamedTuple):
     image: EncodedImage
     place: str  # name in messages
-    outcome: asyncio.Future
+    outcome: asyncio.Future[Found]
 
 
 class Batcher:
@@ -66,13 +66,10 @@ class Batcher:
         self._queue.extend(mine)
         self._arrived.set()
         try:
-            outcomes = await asyncio.gather(*(entry.outcome for entry in mine), return_exceptions=True)
+            await asyncio.gather(*(entry.outcome for entry in mine), return_exceptions=True)
         finally:
             self._queue = deque(entry for entry in self._queue if not entry.outcome.done())
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        return outcomes
+        return [entry.outcome.result() for entry in mine]
 
     async def run(self) -> None:
         """Hand batches to the detector until cancelled."""
@@ -95,7 +92,8 @@ class Batcher:
 
     def _next_batch(self) -> list[_Waiting]:
         """Return up to `max_batch` images with at most `max_pixels` in total, since all are decoded at once."""
-        batch, pixels = [], 0
+        batch: list[_Waiting] = []
+        pixels = 0
         while self._queue and len(batch) < self._limits.max_batch:
             pixels += self._queue[0].image.pixels
             if batch and pixels > self._limits.max_pixels:
@@ -105,11 +103,9 @@ class Batcher:
 
     def _outcomes(self, batch: Sequence[_Waiting]) -> list[Found | Exception]:
         """Return detections or an error for each image; an image that fails does not affect the others."""
-        outcomes = [_upright_pixels(entry) for entry in batch]
-        decoded = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, np.ndarray)]
-        for number, found in zip(decoded, self._found([outcomes[number] for number in decoded]), strict=True):
-            outcomes[number] = found
-        return outcomes
+        decoded = [_upright_pixels(entry) for entry in batch]
+        found = iter(self._found([pixels for pixels in decoded if isinstance(pixels, np.ndarray)]))
+        return [next(found) if isinstance(pixels, np.ndarray) else pixels for pixels in decoded]
 
     def _found(self, images: list[np.ndarray]) -> list[Found | Exception]:
         if not images:

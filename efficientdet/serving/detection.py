@@ -7,10 +7,10 @@ import numpy as np
 from efficientdet.artifacts.artifact_files import kind_of
 from efficientdet.artifacts.saved_model_files import is_saved_model
 from efficientdet.inference.image_rows import Detect, OpenedModel
-from efficientdet.inference.loading import load_detector
+from efficientdet.inference.loading import Runtime, load_detector
 
 
-def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) -> OpenedModel:
+def open_detection(path: str, *, runtime: Runtime, max_batch: int, **settings: Any) -> OpenedModel:
     """Open a model to detect in up to `max_batch` images at a time.
 
     settings: Arguments of `load_detector`, whose errors are raised. The model is warmed up with empty images of every

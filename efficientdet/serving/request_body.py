@@ -12,7 +12,7 @@ import math
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -23,6 +23,9 @@ from dataset.files.image_formats import FORMATS
 from dataset.files.image_parts import image_parts
 from dataset.files.untrusted_values import shown
 from efficientdet.serving.limits import MOST_SIDE, Limits, Refusal
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
 
 _KINDS = "expected multipart/form-data or application/json"
 _FILE_FIELDS = ("image", "file")  # form fields with an image
@@ -184,7 +187,15 @@ class _Parts:
 
 def _from_multipart(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) -> tuple[list[bytes], str | None]:
     found = _Parts(limits)
-    callbacks = {name: getattr(found, name) for name in dir(found) if name.startswith("on_")}
+    callbacks: MultipartCallbacks = {
+        "on_part_begin": found.on_part_begin,
+        "on_part_data": found.on_part_data,
+        "on_header_field": found.on_header_field,
+        "on_header_value": found.on_header_value,
+        "on_header_end": found.on_header_end,
+        "on_headers_finished": found.on_headers_finished,
+        "on_end": found.on_end,
+    }
     try:
         parser = MultipartParser(options.get(b"boundary", b""), callbacks)
         parser.write(bytes(body))
