@@ -1,11 +1,13 @@
-"""Detect objects in images and draw them: `python infer.py --image_path='DIR/*.jpg' --model_dir=DIR --output_dir=OUT`."""
+"""Detect objects in images and draw them.
+
+python infer.py --image_path='DIR/*.jpg' --model_dir=DIR --output_dir=OUT
+"""
 
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # Ctrl-C during the imports ends without a traceback; `run` handles it later
+    # Ctrl-C during the imports ends without a traceback; `run` handles it later
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from typing import Annotated
 

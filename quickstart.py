@@ -29,14 +29,15 @@ def define_flags() -> None:
     define_flags_of(
         QuickstartConfig,
         {
-            "images": "Folder or zip archive of the images; also accepted as the first argument, without the flag's name.",
-            "annotations": "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the folder of the "
-            "images.",
+            "images": "Folder or zip archive of the images; also accepted as the first argument, without the flag's "
+            "name.",
+            "annotations": "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the "
+            "folder of the images.",
             "format": "Format of the labels. Default: detected from the content.",
-            "minutes": "Time budget in minutes, from start to exported files. The same command with more minutes resumes the "
-            "training.",
-            "weights": f"Pretrained detector to start from: a name, a path, or {NO_WEIGHTS}. Default: the model's published "
-            "weights, if they can be downloaded.",
+            "minutes": "Time budget in minutes, from start to exported files. The same command with more minutes "
+            "resumes the training.",
+            "weights": f"Pretrained detector to start from: a name, a path, or {NO_WEIGHTS}. Default: the model's "
+            "published weights, if they can be downloaded.",
         },
     )
     flags.DEFINE_string("output_dir", "quickstart", "Output folder.")

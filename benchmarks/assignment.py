@@ -1,4 +1,6 @@
-"""Measure the time of anchor assignment per image: `taskset -c 0 python benchmarks/assignment.py [--slots 8 24 48 100]`.
+"""Measure the time of anchor assignment per image.
+
+    taskset -c 0 python benchmarks/assignment.py [--slots 8 24 48 100]
 
 `assign_anchors` and the dense implementation of the tests (IoU of every anchor with every object) take turns in one
 process. Boxes have 4 to 400 pixels at 512 x 512; `--filled` is the share of slots with an object. The labels of both

@@ -95,9 +95,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     dataset, rows = drawn_dataset(arguments.images)
-    rows = rows._replace(
-        boxes=rows.boxes.round(2), scores=rows.scores.round(5)
-    )  # as pycocotools gets them from results
+    # as pycocotools gets them from results
+    rows = rows._replace(boxes=rows.boxes.round(2), scores=rows.scores.round(5))
     evaluator = CocoEvaluator(ground_truth_from_dataset(dataset, source="drawn"))
     peers = {"pycocotools": by_pycocotools, "hotcoco": by_hotcoco}
     peers = {name: peer for name, peer in peers.items() if importlib.util.find_spec(name)}

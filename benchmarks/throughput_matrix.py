@@ -1,11 +1,12 @@
 r"""Measure the throughput of one model by GPUs, precision and batch size, with the launcher of the recipes.
 
     python benchmarks/throughput_matrix.py --model=mask-rcnn-resnet50 --gpus=1,8 --precision=fp32,tf32,amp,bf16 \
-        --batch_sizes=2,4,8 [--mode=training|inference --hparams=image_size=512 --records='DIR/train-*' --output_dir=DIR \
-        --dropped_steps=100 --timed_steps=200 --device=auto|gpu|cpu --minutes_per_cell=30 --retry_failed]
+        --batch_sizes=2,4,8 [--mode=training|inference --hparams=image_size=512 --records='DIR/train-*' \
+        --output_dir=DIR --dropped_steps=100 --timed_steps=200 --device=auto|gpu|cpu --minutes_per_cell=30 \
+        --retry_failed]
 
-Writes matrix.md, matrix.csv and matrix.json. A cell that cannot run here shows the reason. Published figures of other machines
-are in separate columns. Running the same command again resumes an interrupted matrix.
+Writes matrix.md, matrix.csv and matrix.json. A cell that cannot run here shows the reason. Published figures of other
+machines are in separate columns. Running the same command again resumes an interrupted matrix.
 """
 
 import json

@@ -32,11 +32,11 @@ _MARK = " \\*"  # of a figure that few steps were timed for
 _BUSIER = "no share: the machine was busier in the product"
 _SHORT = "\\*: fewer than 100 steps dropped or 200 timed."
 _NOTES = (
-    "Memory: of the process that took most, on its GPU, or without one in the host. Waits for input: share of the time of the "
-    "timed steps. Weak scaling: images/s over those of 1 GPU at the same batch of each, times the GPUs. Speed-up: images/s "
-    "over those of tf32, or without it fp32, on as many GPUs at the same batch. Of the arithmetic: "
-    "multiply-adds of the network's convolutions and matrix products a second, over those of a matrix product in the same "
-    "precision, timed in the same processes after the last step."
+    "Memory: of the process that took most, on its GPU, or without one in the host. Waits for input: share of the time "
+    "of the timed steps. Weak scaling: images/s over those of 1 GPU at the same batch of each, times the GPUs. "
+    "Speed-up: images/s over those of tf32, or without it fp32, on as many GPUs at the same batch. Of the arithmetic: "
+    "multiply-adds of the network's convolutions and matrix products a second, over those of a matrix product in the "
+    "same precision, timed in the same processes after the last step."
 )
 _WORK = {
     "training": "a training step of an image (three times the forward pass, frozen layers once)",
@@ -180,7 +180,8 @@ def _others(published: list[Published], accuracies: list[Published]) -> list[str
         "|" + "---|" * 7,
     ]
     lines += [
-        f"| {_where(row)} | {_stated(row.images_per_second)} | {_stated(row.latency_ms)} | {row.program} | {row.source} |"
+        f"| {_where(row)} | {_stated(row.images_per_second)} | {_stated(row.latency_ms)} | {row.program} | "
+        f"{row.source} |"
         for row in published
     ]
     if accuracies:

@@ -94,7 +94,7 @@ class ImageDetections:
         return [Image.fromarray(part) if part.size else Image.new("RGB", (0, 0)) for part in parts]
 
     def to_coco(self, image_id: int = 0) -> list[dict]:
-        """Return COCO results: image_id, category_id, bbox [x, y, width, height], score and, with masks, segmentation."""
+        """Return COCO results: image_id, category_id, bbox [x, y, width, height], score, and segmentation if masked."""
         masks = None if self.masks is None else [run_lengths(mask) for mask in self.masks]
         return results_json(
             DetectionRows.of_image(

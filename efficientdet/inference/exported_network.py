@@ -21,7 +21,7 @@ _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64
 Outputs = tuple[np.ndarray, ...]  # outputs for one image in the order of the file, without the batch dimension
 Run = Callable[
     [np.ndarray, np.ndarray], Outputs
-]  # images [1, H, W, 3] and sizes [1, 2]; the next call may overwrite them
+]  # of images [1, H, W, 3] and sizes [1, 2]; overwritten by the next call
 Result = TypeVar("Result")
 Postprocess = Callable[[Outputs, np.ndarray], Result]  # takes the outputs of one image and its size [2]
 
@@ -111,9 +111,8 @@ def _onnxruntime(model: ModelContent, streams: int, threads: int) -> Sequence[Ru
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = (
-        streams * (threads - 1) + 1
-    )  # of all streams together; each also uses its caller's thread
+    # The threads of all streams together; each stream also uses its caller's thread
+    options.intra_op_num_threads = streams * (threads - 1) + 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_free_dimension_override_by_name("B", 1)  # with known shapes it fuses sums with convolutions

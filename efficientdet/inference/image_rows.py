@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from dataset.input.host_resize import HostResize
     from dataset.input.resize import ResizeRule
 
-Detect = Callable[
-    [list[np.ndarray]], list[DetectionRows]
-]  # detections of each image [h, w, 3] uint8, highest score first
+# Returns the detections of each image [h, w, 3] uint8, highest score first
+Detect = Callable[[list[np.ndarray]], list[DetectionRows]]
 
 
 class OpenedModel(NamedTuple):

@@ -84,9 +84,7 @@ def _same_objects(
     if not len(rivals):
         return rivals
     box, others = boxes[number], boxes[rivals]
-    seen = np.where(
-        cut[rivals, None], _shared(box, shown[rivals]), box
-    )  # the part of the box within the candidate's tile
+    seen = np.where(cut[rivals, None], _shared(box, shown[rivals]), box)  # the part within the candidate's tile
     others_seen = _shared(others, shown[number]) if cut[number] else others
     shared = _areas(_shared(seen, others_seen))
     return rivals[shared > _SAME * (_areas(seen) + _areas(others_seen) - shared)]

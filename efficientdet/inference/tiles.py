@@ -87,7 +87,7 @@ class TiledDetector:
 
 
 def _in_image(rows: DetectionRows, tile: np.ndarray) -> DetectionRows:
-    """Shift boxes of a tile to the image, clip them to the tile and drop empty ones; masks stay relative to the tile."""
+    """Shift boxes of a tile to the image, clip them to the tile, drop empty ones; masks stay relative to the tile."""
     start, end = np.tile(tile[:2], 2), np.tile(tile[2:], 2)
     boxes = np.clip(rows.boxes + start.astype(np.float32), start, end)
     rows = rows._replace(boxes=boxes.astype(np.float32))

@@ -111,13 +111,10 @@ def _open_source(source: str | int):
 
 
 def _nothing(source: str | int, reason: str) -> InputError:
-    return (
-        UnreadableVideo(f"{source}: {reason}")
-        if isinstance(source, str)
-        else InputError(
-            f"camera {source}: cannot be read; expected the number of a connected camera, from 0, and permission to read it"
-        )
-    )
+    if isinstance(source, str):
+        return UnreadableVideo(f"{source}: {reason}")
+    expected = "the number of a connected camera, from 0, and permission to read it"
+    return InputError(f"camera {source}: cannot be read; expected {expected}")
 
 
 @contextlib.contextmanager
@@ -159,7 +156,7 @@ def _folder_beside(target: Path) -> Iterator[Path]:
 
 
 def _open_writer(path: Path, frames_per_second: float, size: tuple[int, int], target: Path):
-    """Return OpenCV's writer of an MP4 for frames of `size` (height, width). Raises InputError if it cannot be opened."""
+    """Return OpenCV's writer of an MP4 for frames of `size` (height, width). Raises InputError if that fails."""
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), frames_per_second, (size[1], size[0]))
     if not writer.isOpened():
         raise InputError(f"{target}: a video of {size[1]} x {size[0]} pixels cannot be written")

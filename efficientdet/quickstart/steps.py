@@ -131,7 +131,8 @@ def quickstart(config: QuickstartConfig) -> None:
         folder, measured_on="test" if test else "validation" if val else "training", image_folder=compared[0].parent
     )
     print(
-        f"{(time.monotonic() - started) / 60:.1f} minutes; a larger --minutes than {config.minutes:g} continues the training"
+        f"{(time.monotonic() - started) / 60:.1f} minutes; a larger --minutes than {config.minutes:g} continues the "
+        "training"
     )
 
 
@@ -270,7 +271,8 @@ def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
 def _pace(
     config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int
 ) -> tuple[choices.Pace, float]:
-    """Time some training steps with an input of this longer side; also return the seconds up to the end of the first one."""
+    """Time some training steps with an input of this longer side; also return the seconds up to the end of the first "
+    "one."""
     begun, probe = time.time(), folder / "probe"
     shutil.rmtree(probe, ignore_errors=True)
     run_program(
@@ -335,8 +337,8 @@ def _conclude(folder: Path, *, measured_on: str, image_folder: Path) -> None:
     if artifact.exists():
         annotated = folder / "annotated"
         print(
-            f"annotate images:  python infer.py --model={artifact} --image_path={image_folder} --output_dir={annotated}\n"
-            f"in the browser:   python serve.py --model={artifact}"
+            f"annotate images:  python infer.py --model={artifact} --image_path={image_folder} "
+            f"--output_dir={annotated}\nin the browser:   python serve.py --model={artifact}"
         )
 
 

@@ -20,9 +20,8 @@ class Limits:
 
     max_batch: Count = 8  # images per call of the detector
     max_request_bytes: Count = 20 * 2**20
-    max_pixels: Annotated[int, between(1, LARGEST_IMAGE_PIXELS)] = (
-        40_000_000  # of an image, and of all images of a batch
-    )
+    # of an image, and of all images of a batch
+    max_pixels: Annotated[int, between(1, LARGEST_IMAGE_PIXELS)] = 40_000_000
     max_queue: Count = 64  # waiting images of all requests
     request_timeout_s: Annotated[float, _SECONDS] = 30.0  # for receiving the body, and again for detection
     min_score: Share = DEFAULT_THRESHOLD  # default of a request

@@ -31,9 +31,8 @@ _KINDS = "expected multipart/form-data or application/json"
 _FILE_FIELDS = ("image", "file")  # form fields with an image
 _FIELDS = (*_FILE_FIELDS, "min_score")
 _KEYS = ("images", "min_score")  # of the JSON object
-_FORMATS = tuple(
-    name for name in FORMATS if name != "JPEG2000"
-)  # a file of 15 KB can take 100 bytes of memory per pixel
+# Decoding a JPEG 2000 file of 15 KB can take 100 bytes of memory per pixel
+_FORMATS = tuple(name for name in FORMATS if name != "JPEG2000")
 _MOST_SCANS = 100  # limit of libtiff; encoders write about ten, and each takes milliseconds in a large image
 _MOST_PARTS = 10_000  # plus one per KiB; Pillow takes up to 3 microseconds and 150 bytes of memory per part
 
@@ -222,7 +221,7 @@ def _check_count(count: int, limits: Limits) -> None:
 
 
 def _pixels(encoded: bytes, place: str, limits: Limits) -> int:
-    """Return the number of pixels in an image's header. Raises Refusal for an image that would be too expensive to decode."""
+    """Return the number of pixels in an image's header. Raises Refusal if decoding would be too expensive."""
     _check_parts(encoded, place)
     try:
         height, width = stored_size(encoded, formats=_FORMATS)

@@ -33,7 +33,8 @@ DATA_PATH = (  # stage, where it is in the code, what it passes on
     ("Evaluation", "object_detection.coco.evaluation:CocoEvaluator", "12 COCO numbers, AP per class"),
 )
 STYLE = """<style>
-text { font: 13px system-ui, sans-serif; fill: #1f2430 } .name { font-weight: 600 } .small { font-size: 11px; fill: #4a5163 }
+text { font: 13px system-ui, sans-serif; fill: #1f2430 } .name { font-weight: 600 }
+.small { font-size: 11px; fill: #4a5163 }
 .floor { fill: #eef1f8; stroke: #8892ab } .room { fill: #ffffff; stroke: #8892ab } .link { stroke: #4a5163; fill: none }
 @media (prefers-color-scheme: dark) { text { fill: #e6e9f0 } .small { fill: #aab2c5 } .floor { fill: #232838 }
   .room { fill: #2c3346 } .floor, .room { stroke: #5c667f } .link { stroke: #aab2c5 } }
@@ -83,7 +84,7 @@ def imports_between(floors: dict) -> Counter:
 
 
 def packages() -> str:
-    """Return the figure of packages: each floor may import the ones below it, each package of a floor the ones before it."""
+    """Return the figure of packages: a floor may import those below it, a package of a floor those before it."""
     floors, rooms, said = rules()
     between, parts, y = imports_between(floors), [], 30
     parts.append(

@@ -141,9 +141,9 @@ def mpijob(training: Training) -> list[Object]:
 
 
 def jobset(training: Training) -> list[Object]:
-    """Return a JobSet (jobset.x-k8s.io/v1alpha2): an indexed job of one pod per GPU; pod 0 serves the rendezvous (rank.py).
+    """Return a JobSet (jobset.x-k8s.io/v1alpha2): an indexed job of one pod per GPU; pod 0 serves the rendezvous.
 
-    One that ends otherwise than well ends its job, whereupon all begin again at the last checkpoint.
+    The pods run rank.py. If one fails, its job fails, and all pods restart and resume from the last checkpoint.
     """
     first = f"{training.name}-ranks-0-0.{training.name}"
     command = [_PYTHON, "scripts/k8s/rank.py", f"--size={training.gpus}", f"--meet_at={first}:{_RENDEZVOUS_PORT}", "--"]
@@ -320,27 +320,10 @@ def _mpirun(training: Training) -> Object:
     return {
         "command": ["mpirun"],
         "args": [
-            "--bind-to",
-            "none",
-            "--map-by",
-            "slot",
-            "--mca",
-            "pml",
-            "ob1",
-            "--mca",
-            "btl",
-            "^openib",
-            "--mca",
-            "odls_base_sigkill_timeout",
-            "60",
-            "-n",
-            str(training.gpus),
-            "-x",
-            "PATH",
-            "-x",
-            "LD_LIBRARY_PATH",
-            "-x",
-            _WEIGHTS["name"],
+            *("--bind-to", "none", "--map-by", "slot"),
+            *("--mca", "pml", "ob1", "--mca", "btl", "^openib"),
+            *("--mca", "odls_base_sigkill_timeout", "60"),
+            *("-n", str(training.gpus), "-x", "PATH", "-x", "LD_LIBRARY_PATH", "-x", _WEIGHTS["name"]),
             *training.command,
         ],
     }

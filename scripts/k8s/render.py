@@ -23,8 +23,10 @@ COMMENTS = {
     "JobSet": "One training as a JobSet (jobset.x-k8s.io/v1alpha2), by scripts/k8s/render.py.",
     "TrainingRuntime": "The runtime of the TrainJob below (Kubeflow Trainer), by scripts/k8s/render.py.",
     "TrainJob": "One training as a TrainJob (trainer.kubeflow.org/v1alpha1), by scripts/k8s/render.py.",
-    "Pod": "Downloads a data set into the volume, checks it and converts it, by scripts/k8s/render.py: kubectl apply -f ...",
-    "PersistentVolumeClaim": "The volume of data, weights and runs, for pods on several nodes, by scripts/k8s/render.py.",
+    "Pod": "Downloads a data set into the volume, checks it and converts it, by scripts/k8s/render.py: kubectl apply "
+    "-f ...",
+    "PersistentVolumeClaim": "The volume of data, weights and runs, for pods on several nodes, by "
+    "scripts/k8s/render.py.",
 }
 DEFAULT_IMAGE = "effdet_tf2:latest"
 MOST_LETTERS = 63  # characters of a DNS label, and so of a host name
