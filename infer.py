@@ -155,7 +155,7 @@ def _settings() -> dict:
     """Return the fields of `AnnotationConfig` that do not depend on the runtime."""
     if FLAGS.tile is None and (FLAGS["overlap"].present or FLAGS["tile_whole"].present):
         raise InputError("--overlap and --tile_whole need --tile, which is missing")
-    tiling = None if FLAGS.tile is None else Tiling.of(FLAGS.tile, overlap=FLAGS.overlap, whole=FLAGS.tile_whole)
+    tiling = None if FLAGS.tile is None else Tiling.parse(FLAGS.tile, overlap=FLAGS.overlap, whole=FLAGS.tile_whole)
     max_boxes = None if tiling and not FLAGS["max_boxes_to_draw"].present else FLAGS.max_boxes_to_draw
     return {
         "batch_size": FLAGS.batch_size,

@@ -225,7 +225,7 @@ def _video(model: ModelConfig) -> None:
     writable_file(FLAGS.output_video, "output_video")
     _check_saved_model(model)
     from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-    from efficientdet.inference.opened_detection import detect_with_model, saved_model_detector
+    from efficientdet.inference.model_detection import detect_with_model, saved_model_detector
     from efficientdet.inference.video import VideoConfig, annotate_video
 
     _prepare(needs_tensorflow=True)

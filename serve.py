@@ -87,13 +87,13 @@ def main() -> None:
     if missing := [package for module, package in _PACKAGES.items() if importlib.util.find_spec(module) is None]:
         raise InputError(f"serve.py needs the package {missing[0]}: pip install -e '.[serve]'")
     from efficientdet.serving.application import build_application
-    from efficientdet.serving.detection import open_detection
+    from efficientdet.serving.detection import load_detection
     from efficientdet.serving.server import LOCAL_NAMES, bind, serve
 
     given = {name: FLAGS[name].value for name in vars(Limits()) if FLAGS[name].value is not None}
     limits = Limits(**given)
     bound = bind(FLAGS.host, FLAGS.port)
-    detect, names, thresholds = open_detection(
+    detect, names, thresholds = load_detection(
         path,
         max_batch=limits.max_batch,
         hparams=overrides,

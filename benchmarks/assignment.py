@@ -30,7 +30,7 @@ from object_detection.structures import Objects, Targets
 SIZE, CLASSES = 512, 90
 
 
-def drawn_objects(batch_size: int, slots: int, *, filled: float) -> Objects:
+def random_objects(batch_size: int, slots: int, *, filled: float) -> Objects:
     """Return boxes at uniform positions with log-uniform sides, clipped to the image."""
     random = np.random.default_rng(0)
     centers = random.uniform(0, SIZE, (batch_size, slots, 2))
@@ -90,7 +90,7 @@ def main() -> None:
         ways["ours by XLA"] = program(assign, compiled=True)
     print(f"{device_name()}, {backend_name()}, batch {arguments.batch_size}, {len(grid)} anchors, ms per image")
     for slots in arguments.slots:
-        objects = drawn_objects(arguments.batch_size, slots, filled=arguments.filled)
+        objects = random_objects(arguments.batch_size, slots, filled=arguments.filled)
         seconds = seconds_of(ways, objects, runs=arguments.runs)
         shown = ", ".join(f"{name} {1e3 * value / arguments.batch_size:.2f}" for name, value in seconds.items())
         print(f"{slots:4d} slots: {shown}; ours in {seconds['ours'] / seconds['dense']:.3f} of the time")

@@ -23,7 +23,7 @@ from object_detection.coco.results import DetectionRows, results_json
 OBJECTS, DETECTIONS, CLASSES, SIDE = 7, 100, 80, 640
 
 
-def drawn_dataset(images: int, *, seed: int = 0) -> tuple[dict, DetectionRows]:
+def random_dataset(images: int, *, seed: int = 0) -> tuple[dict, DetectionRows]:
     """Return annotations as a COCO dictionary, and detections; the first few of an image match objects."""
     random = np.random.default_rng(seed)
     sizes = random.uniform(8, 300, (images, OBJECTS, 2))
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
-    dataset, rows = drawn_dataset(arguments.images)
+    dataset, rows = random_dataset(arguments.images)
     # as pycocotools gets them from results
     rows = rows._replace(boxes=rows.boxes.round(2), scores=rows.scores.round(5))
     evaluator = CocoEvaluator(ground_truth_from_dataset(dataset, source="drawn"))

@@ -28,7 +28,7 @@ from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid
 from object_detection.structures import Batch, Objects, Targets
 
 MEAN, STDDEV = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-MOST_OBJECTS = 100
+MAX_OBJECTS = 100
 
 
 def decoded(files: list[str]) -> tf.data.Dataset:
@@ -59,7 +59,7 @@ def baseline(files: list[str], size: int, *, batch_size: int) -> tf.data.Dataset
         image = tf.image.pad_to_bounding_box(image, 0, 0, size, size)
         boxes = boxes * tf.cast(tf.tile(scaled, [2]), tf.float32) - tf.cast(tf.tile(offset, [2]), tf.float32)
         boxes = tf.clip_by_value(boxes, 0.0, float(size))
-        boxes = tf.boolean_mask(boxes, tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1))[:MOST_OBJECTS]
+        boxes = tf.boolean_mask(boxes, tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1))[:MAX_OBJECTS]
         valid = tf.range(tf.maximum(tf.shape(boxes)[0], 1)) < tf.shape(boxes)[0]
         boxes = tf.pad(boxes, [[0, tf.size(valid) - tf.shape(boxes)[0]], [0, 0]])
         targets = assign_anchors(

@@ -17,7 +17,7 @@ from endurance_run import path_to_miniature
 
 from dataset.synthetic import draw_data_set
 from efficientdet.quickstart import choices, steps
-from efficientdet.quickstart.choices import Pace
+from efficientdet.quickstart.choices import StepTime
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.steps import QuickstartConfig, quickstart
 from program_support.errors import InputError
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_the_side_is_the_largest_that_leaves_time():
-    pace = Pace(seconds=1.0, side=256, batch_size=4, accelerated=False)
+    pace = StepTime(seconds=1.0, side=256, batch_size=4, accelerated=False)
     wanted, seconds = 1000, 1530  # 1.53 s a step, so 256 * sqrt(1.53) = 316 pixels
     side, why = choices.image_side(640, 512, pace, target_steps=wanted, seconds=seconds)
     assert side == 288
@@ -40,7 +40,7 @@ def test_the_side_is_the_largest_that_leaves_time():
 
 
 def test_epochs_are_short_enough_to_look_at_the_clock():
-    pace = Pace(seconds=0.5, side=256, batch_size=4, accelerated=False)
+    pace = StepTime(seconds=0.5, side=256, batch_size=4, accelerated=False)
     length, why = choices.training_length(
         205, pace, side=256, target_steps=2500, seconds=1500
     )  # 3000 steps, 52 an epoch
@@ -61,7 +61,7 @@ def test_epochs_are_short_enough_to_look_at_the_clock():
 
 
 def test_the_time_of_training_is_what_the_other_steps_leave():
-    pace = Pace(seconds=0.4, side=256, batch_size=4, accelerated=False)
+    pace = StepTime(seconds=0.4, side=256, batch_size=4, accelerated=False)
     after = choices.seconds_after_choice(30.0, formats=1, measured_images=100, pace=pace)
     assert after == pytest.approx(2.7 * 30 + 3 * 100 * 0.05)
     assert choices.training_seconds(6, others=after + 42) == pytest.approx(222)

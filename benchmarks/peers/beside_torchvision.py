@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import keras
 import numpy as np
-from training_step import drawn_batch
+from training_step import random_batch
 
 from efficientdet.devices.device import device_name, peak_host_memory, versions
 from efficientdet.devices.runtime import skip_graph_rewriting
@@ -39,7 +39,7 @@ def our_step(detector, hparams, *, size: int, batch_size: int):
     optimizer = build_optimizer(hparams, precision="float32")
     optimizer.build(detector.network.trainable_variables, weights_rate_factors(hparams, detector.network))
     step = build_train_step(detector, optimizer, None, compiled=False)
-    batch = drawn_batch(size, batch_size, boxes=BOXES, slots=BOXES, mask_size=hparams.mask_size)
+    batch = random_batch(size, batch_size, boxes=BOXES, slots=BOXES, mask_size=hparams.mask_size)
     return lambda: float(step(batch, 1e-4)["loss"])
 
 

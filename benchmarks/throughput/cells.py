@@ -79,7 +79,7 @@ class Machine(NamedTuple):
         cores = available_cores()
         return cls("cpu", f"CPU with {cores} cores", cores, 0.0, has_horovod, f"{_host_memory() / 2**20:,.0f} MiB")
 
-    def why_not(self, cell: Cell) -> str:
+    def skip_reason(self, cell: Cell) -> str:
         """Return why a cell cannot run here; empty if it can."""
         if cell.gpus > self.count:
             return (

@@ -55,7 +55,7 @@ def run_cell(cell: Cell, launch: Launch) -> Outcome:
         if cell.mode == "training"
         else inference_figures(folder / "report.json", dropped=launch.dropped)
     )
-    return Outcome(figures, "" if figures else "it ended well, but logged no speed")
+    return Outcome(figures, "" if figures else "exited with code 0, but logged no speed")
 
 
 def commit_here() -> str:
@@ -171,5 +171,5 @@ def _reason(code: int, output: str) -> str:
         out_of_memory = [error.partition(": ")[0] for error in errors if error.startswith("out of memory")]
         return (out_of_memory or errors)[0]
     if code in _KILLED:
-        return f"killed from outside, as a system does whose memory runs out (exit code {code})"
+        return f"killed, probably out of memory (exit code {code})"
     return f"exit code {code}" + (f": {lines[-1]}" if lines else "")

@@ -10,7 +10,7 @@ from throughput.cells import Cell
 from throughput.figures import Figures
 from throughput.launching import Outcome
 
-NOT_YET = Outcome(None, "its turn has not come yet")
+PENDING = Outcome(None, "pending")
 
 
 class Matrix:
@@ -19,7 +19,7 @@ class Matrix:
     def __init__(self, folder: Path, cells: Sequence[Cell], *, settings: Mapping[str, Any], retry_failed: bool = False):
         self.cells, self.settings = tuple(cells), json.loads(json.dumps(settings))
         self._folder, self._retry_failed = folder / "cells", retry_failed
-        self._outcomes = dict.fromkeys(self.cells, NOT_YET)
+        self._outcomes = dict.fromkeys(self.cells, PENDING)
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def __getitem__(self, cell: Cell) -> Outcome:
@@ -27,12 +27,12 @@ class Matrix:
         return self._outcomes[cell]
 
     def measure(
-        self, run: Callable[[Cell], Outcome], *, why_not: Callable[[Cell], str], written: Callable[[], None]
+        self, run: Callable[[Cell], Outcome], *, skip_reason: Callable[[Cell], str], written: Callable[[], None]
     ) -> Iterator[str]:
         """Run the missing cells that can run; yield a line for each cell. `written` is called after each."""
         missing = []
         for cell in self.cells:
-            if reason := why_not(cell):
+            if reason := skip_reason(cell):
                 self._outcomes[cell] = Outcome(None, reason)
                 yield f"{cell.name}: not run: {reason}"
             elif (kept := self._kept(cell)) is None:

@@ -16,24 +16,24 @@ from throughput.published import Published, published_figures
 _HEADS = (
     "GPUs",
     "precision",
-    "batch of each",
+    "batch per GPU",
     "images/s",
     "p50 ms",
     "p95 ms",
     "memory",
-    "waits for input",
+    "input wait",
     "weak scaling",
     "speed-up",
-    "of the arithmetic",
+    "utilization",
     "published: images/s",
-    "published: by whom, on what",
+    "published: program, GPU",
 )
 _MARK = " \\*"  # of a figure that few steps were timed for
-_BUSIER = "no share: the machine was busier in the product"
+_BUSIER = "none: the machine was busier during the product"
 _SHORT = "\\*: fewer than 100 steps dropped or 200 timed."
 _NOTES = (
     "Memory: of the process that took most, on its GPU, or without one in the host. Waits for input: share of the time "
-    "of the timed steps. Weak scaling: images/s over those of 1 GPU at the same batch of each, times the GPUs. "
+    "of the timed steps. Weak scaling: images/s over those of 1 GPU at the same batch per GPU, times the GPUs. "
     "Speed-up: images/s over those of tf32, or without it fp32, on as many GPUs at the same batch. Of the arithmetic: "
     "multiply-adds of the network's convolutions and matrix products a second, over those of a matrix product in the "
     "same precision, timed in the same processes after the last step."
@@ -176,7 +176,7 @@ def _others(published: list[Published], accuracies: list[Published]) -> list[str
         "",
         "Published by others, on their machines and at the published input size:",
         "",
-        "| GPUs | precision | batch of each | images/s | latency ms | by | source |",
+        "| GPUs | precision | batch per GPU | images/s | latency ms | by | source |",
         "|" + "---|" * 7,
     ]
     lines += [
@@ -189,7 +189,7 @@ def _others(published: list[Published], accuracies: list[Published]) -> list[str
             "",
             "Whole trainings, published by others:",
             "",
-            "| GPUs | precision | batch of each | images/s | box AP | hours | by | source |",
+            "| GPUs | precision | batch per GPU | images/s | box AP | hours | by | source |",
             "|" + "---|" * 8,
         ]
         lines += [

@@ -28,7 +28,7 @@ from efficientdet.devices.device import (
 )
 from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.devices.runtime import start_runtime
-from efficientdet.inference.opening import open_model
+from efficientdet.inference.model_loading import load_model
 from efficientdet.inference.predict import build_predict
 from model.detector import Detector
 from model.multiply_adds import multiply_adds
@@ -74,7 +74,7 @@ def benchmark(model: ModelConfig, config: BenchmarkConfig) -> dict[str, Any]:
 
 def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:
     """Return a function that times each stage of a checkpoint's or random detector, and one that describes it."""
-    restored, runtime = open_model(model)
+    restored, runtime = load_model(model)
     detector = restored.detector
     size = detector.image_size
     images = _images(config, size, lambda: restored.resize)

@@ -14,7 +14,7 @@ from dataset.files.exif_orientation import stored_image, upright_boxes, upright_
 from dataset.files.image_files import StoredImage, distinct_names, encode_image, image_ids, output_names
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.inference.image_rows import Detect, OpenedModel
+from efficientdet.inference.image_rows import Detect, LoadedModel
 from efficientdet.inference.inputs import Inputs, read_input, shown_path
 from efficientdet.inference.result_files import ResultFiles, write_output
 from efficientdet.inference.tiles import TiledDetector, Tiling
@@ -26,7 +26,7 @@ from program_support.errors import InputError, printable
 from program_support.progress import Progress
 
 DETECTIONS_FILE = "detections.json"
-_LARGEST_SIDE = 65_500  # pixels of a JPEG side, the limit of libjpeg
+_MAX_JPEG_SIDE = 65_500  # pixels of a JPEG side, the limit of libjpeg
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def annotate(config: AnnotationConfig) -> None:
         from efficientdet.inference.video import open_camera
 
         open_camera(inputs.camera).release()  # checked before the detector is loaded, which takes longer
-    detect, names, thresholds = _opened(config)
+    detect, names, thresholds = _loaded_model(config)
     if config.min_score is not None:
         thresholds = ScoreThresholds(overall=config.min_score, source="--min_score_thresh")
     print(f"score threshold: {thresholds}")
@@ -230,10 +230,10 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
     for number, path in enumerate(config.inputs.images):
         try:
             image = read_input(path)
-            if max(image.pixels.shape) > _LARGEST_SIDE:
+            if max(image.pixels.shape) > _MAX_JPEG_SIDE:
                 raise InputError(
                     f"{path}: cannot be saved (it has a side of {max(image.pixels.shape)} pixels, a JPEG "
-                    f"{_LARGEST_SIDE} at most)"
+                    f"{_MAX_JPEG_SIDE} at most)"
                 )
         except InputError as error:
             failures.append(str(error))
@@ -249,14 +249,14 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
         yield numbers, images
 
 
-def _opened(config: AnnotationConfig) -> OpenedModel:
+def _loaded_model(config: AnnotationConfig) -> LoadedModel:
     if config.artifact:
         from efficientdet.inference.artifact import artifact_detection
 
         return artifact_detection(config.artifact, runtime=config.model.runtime)
     from efficientdet.devices.runtime import start_runtime
-    from efficientdet.inference.opened_detection import detect_with_model, saved_model_detector
-    from efficientdet.inference.opening import open_model
+    from efficientdet.inference.model_detection import detect_with_model, saved_model_detector
+    from efficientdet.inference.model_loading import load_model
 
     if config.debug:
         import tensorflow as tf
@@ -267,7 +267,7 @@ def _opened(config: AnnotationConfig) -> OpenedModel:
     if config.model.ckpt_path:
         from efficientdet.artifacts.saved_model import export_saved_model
 
-        restored, _ = open_model(config.model)
+        restored, _ = load_model(config.model)
         export_saved_model(
             restored.detector, config.saved_model_dir, description=restored.description, resize=restored.resize
         )

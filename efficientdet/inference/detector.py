@@ -23,7 +23,7 @@ from program_support.errors import InputError
 if TYPE_CHECKING:
     import supervision
 
-_MOST_SHOWN = 10  # objects listed in the text of a result
+_MAX_SHOWN = 10  # objects listed in the text of a result
 _PREVIEW_SIDE = 640  # pixels
 _FILE_KINDS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
 AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
@@ -49,8 +49,8 @@ class ImageDetections:
             f"\n  {name} {score:.2f} at {' '.join(f'{side:.1f}' for side in box)}"
             for name, score, box in zip(self.names, self.scores, self.boxes, strict=True)
         ]
-        more = [f"\n  and {len(self) - _MOST_SHOWN} more"] if len(self) > _MOST_SHOWN else []
-        return "".join([f"ImageDetections: {len(self)} object{'s' * (len(self) != 1)}", *found[:_MOST_SHOWN], *more])
+        more = [f"\n  and {len(self) - _MAX_SHOWN} more"] if len(self) > _MAX_SHOWN else []
+        return "".join([f"ImageDetections: {len(self)} object{'s' * (len(self) != 1)}", *found[:_MAX_SHOWN], *more])
 
     def draw(self, image: AnyImage | None = None) -> Image.Image:
         """Return a copy of the image with boxes, class names, scores and masks.

@@ -15,7 +15,7 @@ from program_support.errors import InputError, printable
 from program_support.processor_cores import available_cores
 from program_support.stderr_capture import captured_stderr
 
-_MOST_STREAMS = 8  # each has its own activations: about 200 MB for D0 at 512
+_MAX_STREAMS = 8  # each has its own activations: about 200 MB for D0 at 512
 _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
 
 Outputs = tuple[np.ndarray, ...]  # outputs for one image in the order of the file, without the batch dimension
@@ -60,7 +60,7 @@ class ExportedNetwork:
             if self._whole is None:
                 [self._whole] = self._open(1, self._cores)
             return [postprocess(self._outputs(self._whole, *image), image[1][0]) for image in inputs]
-        count = min(self._cores, _MOST_STREAMS)
+        count = min(self._cores, _MAX_STREAMS)
         if self._streams is None:
             self._streams = queue.SimpleQueue()
             for stream in self._open(count, self._cores // count):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Detect = Callable[[list[np.ndarray]], list[DetectionRows]]
 
 
-class OpenedModel(NamedTuple):
+class LoadedModel(NamedTuple):
     """A stored model, ready to detect."""
 
     detect: Detect
@@ -31,7 +31,7 @@ class OpenedModel(NamedTuple):
     thresholds: ScoreThresholds
 
     @classmethod
-    def of(cls, detect: Detect, description: Description) -> "OpenedModel":
+    def of(cls, detect: Detect, description: Description) -> "LoadedModel":
         """Return a model with the names and thresholds of its description."""
         return cls(detect, ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description))
 

@@ -76,7 +76,7 @@ def load_detector(
     prepare_environment(owns_process=False)  # before the slow imports: TensorFlow without its start-up messages
     from efficientdet.devices.runtime import start_runtime
     from efficientdet.inference.detector import LoadedDetector
-    from efficientdet.inference.opened_detection import detect_with_model, saved_model_detector
+    from efficientdet.inference.model_detection import detect_with_model, saved_model_detector
 
     if exported:
         start_runtime(precision=precision, use_xla=use_xla, owns_process=False)

@@ -11,7 +11,7 @@ from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import moved, united
 from program_support.errors import InputError
 
-SMALLEST_TILE = 32  # pixels per side
+MIN_TILE = 32  # pixels per side
 OnProgress = Callable[[int, int], None]  # takes the number of finished tiles and of all tiles of an image
 
 
@@ -32,10 +32,10 @@ class Tiling:
         """Parse a side such as 512, or WIDTHxHEIGHT. Raises InputError for anything else."""
         sides = text.lower().split("x")
         if len(sides) > 2 or not all(
-            side.isascii() and side.isdecimal() and len(side) < 10 and int(side) >= SMALLEST_TILE for side in sides
+            side.isascii() and side.isdecimal() and len(side) < 10 and int(side) >= MIN_TILE for side in sides
         ):
             raise InputError(
-                f"--tile={text}: expected a side such as 512, or WIDTHxHEIGHT, of {SMALLEST_TILE} pixels or more"
+                f"--tile={text}: expected a side such as 512, or WIDTHxHEIGHT, of {MIN_TILE} pixels or more"
             )
         return cls(size=(int(sides[-1]), int(sides[0])), overlap=overlap, whole=whole)
 

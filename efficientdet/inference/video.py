@@ -26,7 +26,7 @@ from program_support.progress import Progress
 from program_support.signals import Listener
 
 _USUAL_FPS = 25.0  # default for a file without a frame rate
-_MOST_OF_IT = 0.9  # of the frame count of a file, which some formats only estimate from the duration
+_MIN_DECODED = 0.9  # of the frame count of a file, which some formats only estimate from the duration
 
 Found = Callable[[int, np.ndarray, DetectionRows], None]  # number of a frame from 1, its pixels, drawn detections
 
@@ -65,7 +65,7 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
         frames_per_second, total = _rate_and_length(source)
         with (
             _folder_beside(target) as folder,
-            _asked_to_stop(live) as stop,
+            _stop_event(live) as stop,
             Progress("video", total=None if live else total or None, noun="frame", rate_of="frames") as progress,
         ):
             start = time.monotonic()
@@ -84,12 +84,12 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
                     found(done, frame, shown)
                 progress.advance(len(frames), images=len(frames))
             if writer is None:
-                raise _nothing(config.source, "contains no decodable frame")
+                raise _unreadable(config.source, "contains no decodable frame")
             writer.release()
             (folder / "unfinished.mp4").replace(target)
     finally:
         source.release()
-    if total and done < _MOST_OF_IT * total and not live:
+    if total and done < _MIN_DECODED * total and not live:
         print(f"{config.source}: only {done} of {total} frames could be decoded; is the file complete?")
     print(f"wrote {target}")
 
@@ -106,11 +106,11 @@ def _open_source(source: str | int):
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     opened = cv2.VideoCapture(source)
     if not opened.isOpened():
-        raise _nothing(source, "cannot be read as a video")
+        raise _unreadable(source, "cannot be read as a video")
     return opened
 
 
-def _nothing(source: str | int, reason: str) -> InputError:
+def _unreadable(source: str | int, reason: str) -> InputError:
     if isinstance(source, str):
         return UnreadableVideo(f"{source}: {reason}")
     expected = "the number of a connected camera, from 0, and permission to read it"
@@ -118,16 +118,16 @@ def _nothing(source: str | int, reason: str) -> InputError:
 
 
 @contextlib.contextmanager
-def _asked_to_stop(live: bool) -> Iterator[threading.Event]:
+def _stop_event(live: bool) -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C and SIGTERM set while a camera is read; a second signal ends the process."""
     stop = threading.Event()
 
-    def heard(number: int) -> None:
+    def on_signal(number: int) -> None:
         if stop.is_set():
             listener.end(number, "stopped immediately; the video is incomplete")
         stop.set()
 
-    listener = Listener(heard)
+    listener = Listener(on_signal)
     if live:
         listener.start()
     try:

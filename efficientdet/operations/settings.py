@@ -35,7 +35,7 @@ def call(
     values = flags.FlagValues()
     define(values)
     values.mark_as_parsed()
-    with _errors_of_python(values), in_a_users_process(), _random_state_and_options():
+    with _python_errors(values), in_a_users_process(), _random_state_and_options():
         _set(values, arguments, name=name)
         return operation(values)
 
@@ -73,7 +73,7 @@ def _plain(value: Any, *, as_text: bool) -> Any:
 
 
 @contextlib.contextmanager
-def _errors_of_python(values: flags.FlagValues) -> Iterator[None]:
+def _python_errors(values: flags.FlagValues) -> Iterator[None]:
     """Name arguments in messages without dashes; turn the exit code of Ctrl-C into KeyboardInterrupt."""
     try:
         yield

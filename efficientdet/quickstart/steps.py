@@ -59,7 +59,7 @@ class QuickstartConfig:
 def quickstart(config: QuickstartConfig) -> None:
     """Convert, choose settings, check the data, train, evaluate and export. Raises InputError."""
     started, folder = time.monotonic(), Path(config.output_dir)
-    notes = _Notes(folder / "quickstart.json", asdict(config))
+    notes = _State(folder / "quickstart.json", asdict(config))
     images = config.images
     if os.path.isfile(images):
         images = notes.once("unpack", lambda: unpacked_zip(config.images, folder / "images"))
@@ -127,7 +127,7 @@ def quickstart(config: QuickstartConfig) -> None:
             advice=_RESUME_ADVICE,
         ),
     )
-    _conclude(
+    _print_summary(
         folder, measured_on="test" if test else "validation" if val else "training", image_folder=compared[0].parent
     )
     print(
@@ -149,7 +149,7 @@ def _time_of_training(minutes: float, chosen: dict[str, Any], *, others: float) 
     return {"max_minutes": round(seconds / 60, 3), "num_epochs": math.ceil(more * chosen["flags"]["num_epochs"])}
 
 
-class _Notes:
+class _State:
     """State file of a quick start: finished steps and chosen settings, with which a second call resumes."""
 
     def __init__(self, path: Path, asked: dict[str, Any]):
@@ -205,33 +205,33 @@ def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: flo
     largest = choices.typical_side(images.sizes)
     own = max(hyperparameters_of(config.model_name, given).input_size)
     first = own if "image_size" in given else min(_FIRST_SIDE, published)
-    pace, start = _pace(
+    step_time, start = _measure_step_time(
         config,
         folder,
         {"image_size": first, **given},
         side=first,
         batch=choices.batch_size(len(images), accelerated=False),
     )
-    pace = replace(pace, batch_size=choices.batch_size(len(images), accelerated=pace.accelerated))
+    step_time = replace(step_time, batch_size=choices.batch_size(len(images), accelerated=step_time.accelerated))
     after = choices.seconds_after_choice(
-        start, formats=len(config.formats), pace=pace, measured_images=_count(measured)
+        start, formats=len(config.formats), step_time=step_time, measured_images=_count(measured)
     )
     seconds = choices.training_seconds(config.minutes, others=spent + time.monotonic() - begun + after)
     if "image_size" in given:
         side, why_side = first, "set by --hparams"
     else:
-        side, why_side = choices.image_side(largest, published, pace, target_steps=target_steps, seconds=seconds)
+        side, why_side = choices.image_side(largest, published, step_time, target_steps=target_steps, seconds=seconds)
     settings = {"image_size": side, **({} if weights else choices.JITTER), **given}
     suggested = _examined(config, folder, settings)
     settings |= {key: value for key, value in suggested.items() if key not in given}
     length, why_length = choices.training_length(
-        len(images), pace, side=side, target_steps=target_steps, seconds=seconds
+        len(images), step_time, side=side, target_steps=target_steps, seconds=seconds
     )
-    rate, why_rate = choices.learning_rate(pace.batch_size, from_random_weights=not weights)
+    rate, why_rate = choices.learning_rate(step_time.batch_size, from_random_weights=not weights)
     return {
         "flags": {
             "hparams": as_hparams(settings),
-            "batch_size": pace.batch_size,
+            "batch_size": step_time.batch_size,
             "pretrained_ckpt": weights,
             "lr": None if "learning_rate" in given else rate,
             **asdict(length),
@@ -268,9 +268,9 @@ def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
     return config.model_name, "pretrained on COCO"
 
 
-def _pace(
+def _measure_step_time(
     config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int
-) -> tuple[choices.Pace, float]:
+) -> tuple[choices.StepTime, float]:
     """Time some training steps with an input of this longer side; also return the seconds up to the end of the first "
     "one."""
     begun, probe = time.time(), folder / "probe"
@@ -298,13 +298,13 @@ def _pace(
             f"warning: other processes use this machine (load average {found['load_average']:.1f} on {os.cpu_count()} "
             "cores); the input size, chosen from the measured step time, may be smaller than necessary"
         )
-    pace = choices.Pace(
+    step_time = choices.StepTime(
         seconds=found["latency_training_p50"],
         side=side,
         batch_size=batch,
         accelerated=found["peak_device_memory_bytes"] is not None,
     )
-    return pace, first_step - begun
+    return step_time, first_step - begun
 
 
 def _examined(config: QuickstartConfig, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
@@ -323,7 +323,7 @@ def _examined(config: QuickstartConfig, folder: Path, settings: dict[str, Any]) 
     return json.loads((folder / "doctor" / "doctor.json").read_text(encoding="utf-8"))["suggested"]["settings"]
 
 
-def _conclude(folder: Path, *, measured_on: str, image_folder: Path) -> None:
+def _print_summary(folder: Path, *, measured_on: str, image_folder: Path) -> None:
     numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     artifact = folder / "exported" / "detector.onnx"
     print(f"\nAP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images")

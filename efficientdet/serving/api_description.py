@@ -3,7 +3,7 @@
 from importlib import metadata
 from typing import Any
 
-from efficientdet.serving.limits import MOST_SIDE, Limits
+from efficientdet.serving.limits import MAX_SIDE, Limits
 
 _PACKAGE = "efficientdet-tf2"
 
@@ -40,7 +40,7 @@ def api_document(limits: Limits) -> dict[str, Any]:
             "content": {"multipart/form-data": {"schema": form}, "application/json": {"schema": content}},
         },
         "responses": {"200": _json_reply("One result per image, in the order of the request.", "Detections")}
-        | {str(status): _json_reply(reason, "Error") for status, reason in _refusals(limits).items()},
+        | {str(status): _json_reply(reason, "Error") for status, reason in _error_statuses(limits).items()},
     }
     return {
         "openapi": "3.1.0",
@@ -74,13 +74,13 @@ def api_document(limits: Limits) -> dict[str, Any]:
     }
 
 
-def _refusals(limits: Limits) -> dict[int, str]:
+def _error_statuses(limits: Limits) -> dict[int, str]:
     return {
         400: "The body is malformed, an image cannot be decoded, or the Host header is not allowed.",
         403: "The Origin header is not allowed.",
         408: f"The body did not arrive within {limits.request_timeout_s:g} s.",
         413: f"The request exceeds {limits.max_request_bytes:,} bytes or {limits.max_queue} images; an image exceeds "
-        f"{limits.max_pixels:,} pixels, {MOST_SIDE:,} pixels per side, or the number of scans or segments; or the JSON "
+        f"{limits.max_pixels:,} pixels, {MAX_SIDE:,} pixels per side, or the number of scans or segments; or the JSON "
         "has too many values.",
         415: "The content type is neither multipart/form-data nor application/json.",
         422: "The request has no image, an unknown parameter, field or key, or an invalid value.",

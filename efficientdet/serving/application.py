@@ -22,9 +22,9 @@ from efficientdet.inference.image_rows import Detect
 from efficientdet.reports.drawing import class_color
 from efficientdet.serving.api_description import api_document
 from efficientdet.serving.batching import Batcher, Found
-from efficientdet.serving.limits import REQUESTS_HELD, Limits, MemoryBudget, Refusal
+from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, Limits, MemoryBudget, RequestError
 from efficientdet.serving.metrics import Metrics
-from efficientdet.serving.middleware import Guard
+from efficientdet.serving.middleware import SecurityMiddleware
 from efficientdet.serving.pages import api_page, content_security_policy, detector_page
 from efficientdet.serving.request_body import DetectRequest, read_request
 
@@ -67,13 +67,13 @@ def build_application(
         lifespan=service.lifespan,
         middleware=shared,
         exception_handlers={
-            Refusal: _refused,  # type: ignore[dict-item]  # Starlette's type has handlers of any Exception only
-            HTTPException: _no_such_route,  # type: ignore[dict-item]
-            Exception: _failed,
+            RequestError: _error_reply,  # type: ignore[dict-item]  # Starlette's type has handlers of any Exception only
+            HTTPException: _http_error_reply,  # type: ignore[dict-item]
+            Exception: _failure_reply,
         },
     )
     application.router.redirect_slashes = False  # a redirect would go to the Host header's address
-    return Guard(
+    return SecurityMiddleware(
         application, service.metrics, paths=tuple(route.path for route in routes), hosts=hosts, origins=origins
     )
 
@@ -84,7 +84,7 @@ class _Service:
     def __init__(self, detect: Detect, class_names: ClassNames, *, model: str, limits: Limits):
         self.metrics = Metrics()
         self._batcher = Batcher(detect, limits, self.metrics)
-        self._memory = MemoryBudget(REQUESTS_HELD * limits.max_request_bytes)
+        self._memory = MemoryBudget(MAX_REQUESTS_IN_MEMORY * limits.max_request_bytes)
         self._class_names, self._model, self._limits = class_names, model, limits
         self._name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
 
@@ -120,7 +120,7 @@ class _Service:
         )
 
     async def _found(self, parsed: DetectRequest, request: Request) -> list[Found]:
-        """Wait for detections. Raises Refusal on a timeout or a disconnected client, whose images leave the queue."""
+        """Wait for detections. Raises RequestError on a timeout or a disconnected client, whose images leave the queue."""
         detecting = asyncio.ensure_future(self._batcher.detect(parsed.images))
         disconnected = asyncio.ensure_future(_disconnected(request))
         try:
@@ -130,8 +130,8 @@ class _Service:
             if detecting.done():
                 return detecting.result()
             if disconnected.done():
-                raise Refusal(499, "the client disconnected")
-            raise Refusal(504, f"detection timed out after {self._limits.request_timeout_s:g} s")
+                raise RequestError(499, "the client disconnected")
+            raise RequestError(504, f"detection timed out after {self._limits.request_timeout_s:g} s")
         finally:
             detecting.cancel()
             disconnected.cancel()
@@ -184,12 +184,12 @@ def _json(content: dict):
     return lambda _: JSONResponse(content)
 
 
-async def _refused(_: Request, error: Refusal) -> Response:
+async def _error_reply(_: Request, error: RequestError) -> Response:
     headers = {"retry-after": str(math.ceil(error.retry_after_s))} if error.retry_after_s else None
     return JSONResponse({"error": error.reason}, error.status, headers=headers)
 
 
-async def _no_such_route(request: Request, error: HTTPException) -> Response:
+async def _http_error_reply(request: Request, error: HTTPException) -> Response:
     reason = {
         404: "Not found. See / for the demo page and /docs for the API.",
         405: f"method {request.method} is not allowed; see /docs",
@@ -197,5 +197,5 @@ async def _no_such_route(request: Request, error: HTTPException) -> Response:
     return JSONResponse({"error": reason}, error.status_code, headers=error.headers)
 
 
-async def _failed(_: Request, error: Exception) -> Response:
+async def _failure_reply(_: Request, error: Exception) -> Response:
     return JSONResponse({"error": "the detector failed; see the log of the server"}, 500)

@@ -15,7 +15,7 @@ import numpy as np
 
 from dataset.files.image_files import decode_image
 from efficientdet.inference.image_rows import Detect
-from efficientdet.serving.limits import Limits, Refusal
+from efficientdet.serving.limits import Limits, RequestError
 from efficientdet.serving.metrics import Metrics
 from efficientdet.serving.request_body import EncodedImage, place_of
 from object_detection.coco.results import DetectionRows
@@ -52,11 +52,11 @@ class Batcher:
         Cancelling this removes the images that still wait from the queue.
 
         Raises:
-            Refusal: The queue is full (503), or an image cannot be decoded (400).
+            RequestError: The queue is full (503), or an image cannot be decoded (400).
         """
         waiting = len(self._queue)
         if waiting + len(images) > self._limits.max_queue:
-            raise Refusal(
+            raise RequestError(
                 503, f"the queue is full ({waiting} of {self._limits.max_queue} images); retry later", retry_after_s=1
             )
         loop = asyncio.get_running_loop()
@@ -123,6 +123,6 @@ def _upright_pixels(entry: _Waiting) -> np.ndarray | Exception:
     try:
         return decode_image(io.BytesIO(entry.image.encoded), name=entry.place).upright()
     except InputError as error:
-        return Refusal(400, str(error))
+        return RequestError(400, str(error))
     except Exception as error:  # a decoder can raise any type of exception
         return error

@@ -6,11 +6,11 @@ import numpy as np
 
 from efficientdet.artifacts.artifact_files import kind_of
 from efficientdet.artifacts.saved_model_files import is_saved_model
-from efficientdet.inference.image_rows import Detect, OpenedModel
+from efficientdet.inference.image_rows import Detect, LoadedModel
 from efficientdet.inference.loading import Runtime, load_detector
 
 
-def open_detection(path: str, *, runtime: Runtime, max_batch: int, **settings: Any) -> OpenedModel:
+def load_detection(path: str, *, runtime: Runtime, max_batch: int, **settings: Any) -> LoadedModel:
     """Open a model to detect in up to `max_batch` images at a time.
 
     settings: Arguments of `load_detector`, whose errors are raised. The model is warmed up with empty images of every
@@ -23,7 +23,7 @@ def open_detection(path: str, *, runtime: Runtime, max_batch: int, **settings: A
     nothing = np.zeros((64, 64, 3), np.uint8)
     for size in _batch_sizes(max_batch):
         detect([nothing] * size)
-    return OpenedModel(detect, detector.class_names, detector.thresholds)
+    return LoadedModel(detect, detector.class_names, detector.thresholds)
 
 
 def _batch_sizes(max_batch: int) -> list[int]:

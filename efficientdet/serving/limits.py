@@ -8,10 +8,10 @@ from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
 from program_support.checked_fields import Count, Limit, Share, between, checked
 
-MOST_SIDE = 16_384  # pixels; resampling a line of millions of pixels would take gigabytes
-REQUESTS_HELD = 16  # requests of maximum size that fit into the memory budget
+MAX_SIDE = 16_384  # pixels; resampling a line of millions of pixels would take gigabytes
+MAX_REQUESTS_IN_MEMORY = 16  # requests of maximum size that fit into the memory budget
 _SECONDS = Limit(lambda value: 0 < value <= 3600, "above 0, up to 3600")
-MOST_CONNECTIONS = 256  # open connections; each takes a file descriptor, and a process often has 1,024
+MAX_CONNECTIONS = 256  # open connections; each takes a file descriptor, and a process often has 1,024
 
 
 @checked
@@ -27,7 +27,7 @@ class Limits:
     min_score: Share = DEFAULT_THRESHOLD  # default of a request
 
 
-class Refusal(Exception):
+class RequestError(Exception):
     """Error reply to a request: HTTP status, a one-line reason, and optionally the seconds until a retry."""
 
     def __init__(self, status: int, reason: str, *, retry_after_s: int | None = None):
@@ -45,14 +45,14 @@ class MemoryBudget:
     def reservation(self) -> Iterator[Callable[[int], None]]:
         """Yield a function that reserves further bytes for one request, until its end.
 
-        The function raises Refusal (503) if the budget is exceeded.
+        The function raises RequestError (503) if the budget is exceeded.
         """
         taken = 0
 
         def take(count: int) -> None:
             nonlocal taken
             if self._taken + count > self._most:
-                raise Refusal(503, "too many large requests at once; retry later", retry_after_s=1)
+                raise RequestError(503, "too many large requests at once; retry later", retry_after_s=1)
             taken += count
             self._taken += count
 

@@ -18,7 +18,7 @@ _HEADERS = {
 }
 
 
-class Guard:
+class SecurityMiddleware:
     """ASGI middleware around an application."""
 
     def __init__(

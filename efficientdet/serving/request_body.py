@@ -22,7 +22,7 @@ from dataset.files.image_files import TooManyPixels, stored_size
 from dataset.files.image_formats import FORMATS
 from dataset.files.image_parts import image_parts
 from dataset.files.untrusted_values import shown
-from efficientdet.serving.limits import MOST_SIDE, Limits, Refusal
+from efficientdet.serving.limits import MAX_SIDE, Limits, RequestError
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -33,8 +33,8 @@ _FIELDS = (*_FILE_FIELDS, "min_score")
 _KEYS = ("images", "min_score")  # of the JSON object
 # Decoding a JPEG 2000 file of 15 KB can take 100 bytes of memory per pixel
 _FORMATS = tuple(name for name in FORMATS if name != "JPEG2000")
-_MOST_SCANS = 100  # limit of libtiff; encoders write about ten, and each takes milliseconds in a large image
-_MOST_PARTS = 10_000  # plus one per KiB; Pillow takes up to 3 microseconds and 150 bytes of memory per part
+_MAX_SCANS = 100  # limit of libtiff; encoders write about ten, and each takes milliseconds in a large image
+_MAX_PARTS = 10_000  # plus one per KiB; Pillow takes up to 3 microseconds and 150 bytes of memory per part
 
 
 class EncodedImage(NamedTuple):
@@ -52,13 +52,13 @@ class DetectRequest(NamedTuple):
 
 
 async def read_request(request: Request, limits: Limits, *, take: Callable[[int], None]) -> DetectRequest:
-    """Read and parse a request. Raises Refusal.
+    """Read and parse a request. Raises RequestError.
 
     take: Called with the size in bytes of each part of the body before the part is stored.
     """
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind not in (b"multipart/form-data", b"application/json"):
-        raise Refusal(
+        raise RequestError(
             415, f"the body is {shown(kind.decode('latin-1')) if kind else 'without a content type'}; {_KINDS}"
         )
     parameters = request.query_params
@@ -70,7 +70,7 @@ async def read_request(request: Request, limits: Limits, *, take: Callable[[int]
 
 async def _body(request: Request, limits: Limits, *, take: Callable[[int], None]) -> bytearray:
     most = limits.max_request_bytes
-    too_large = Refusal(413, f"the request has more than {most} bytes")
+    too_large = RequestError(413, f"the request has more than {most} bytes")
     if int(request.headers.get("content-length", 0)) > most:
         raise too_large
     body = bytearray()
@@ -82,9 +82,9 @@ async def _body(request: Request, limits: Limits, *, take: Callable[[int], None]
                 take(len(chunk))
                 body += chunk
     except TimeoutError as error:
-        raise Refusal(408, f"the request body did not arrive within {limits.request_timeout_s:g} s") from error
+        raise RequestError(408, f"the request body did not arrive within {limits.request_timeout_s:g} s") from error
     except ClientDisconnect as error:
-        raise Refusal(400, "the request body is incomplete") from error
+        raise RequestError(400, "the request body is incomplete") from error
     return body
 
 
@@ -93,7 +93,7 @@ def _parsed(
 ) -> DetectRequest:
     images, min_score = read(body, options, limits)
     if not images:
-        raise Refusal(422, "the request has no image; expected at least one")
+        raise RequestError(422, "the request has no image; expected at least one")
     parsed = [
         EncodedImage(encoded, _pixels(encoded, place_of(number, len(images)), limits))
         for number, encoded in enumerate(images)
@@ -111,13 +111,13 @@ def _from_json(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) 
     try:
         content = json.loads(body.decode())
     except (ValueError, RecursionError) as error:  # ValueError also for a number with thousands of digits
-        raise Refusal(400, "the body is not JSON") from error
+        raise RequestError(400, "the body is not JSON") from error
     if not isinstance(content, dict):
-        raise Refusal(422, 'the JSON body is not an object; expected {"images": [base64, ...]}')
+        raise RequestError(422, 'the JSON body is not an object; expected {"images": [base64, ...]}')
     _check_names(content, _KEYS, what="key")
     images = content.get("images")
     if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
-        raise Refusal(422, "images is missing or not a list of base64 strings")
+        raise RequestError(422, "images is missing or not a list of base64 strings")
     _check_count(len(images), limits)
     return [_decoded(text, place_of(number, len(images))) for number, text in enumerate(images)], content.get(
         "min_score"
@@ -125,14 +125,14 @@ def _from_json(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) 
 
 
 def _check_value_count(body: bytearray, limits: Limits) -> None:
-    """Raise Refusal for JSON with too many values: a parsed value takes up to 100 times its length in memory.
+    """Raise RequestError for JSON with too many values: a parsed value takes up to 100 times its length in memory.
 
     Every value but the first follows a comma, colon or bracket. Base64 has none of them; the prefix of a data: URL has
     two.
     """
     most = 4 * limits.max_queue + 100
     if sum(body.count(mark) for mark in b",:[{") > most:
-        raise Refusal(413, f"the JSON has more than {most} values; expected at most {limits.max_queue} images")
+        raise RequestError(413, f"the JSON has more than {most} values; expected at most {limits.max_queue} images")
 
 
 def _decoded(text: str, place: str) -> bytes:
@@ -140,11 +140,11 @@ def _decoded(text: str, place: str) -> bytes:
     if text.startswith("data:"):
         head, _, text = text.partition(",")
         if not head.endswith(";base64"):
-            raise Refusal(400, f"{place} is a data: URL that is not base64-encoded")
+            raise RequestError(400, f"{place} is a data: URL that is not base64-encoded")
     try:
         return base64.b64decode(text.encode("ascii").translate(None, string.whitespace.encode()), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise Refusal(400, f"{place} is not base64") from error
+        raise RequestError(400, f"{place} is not base64") from error
 
 
 class _Parts:
@@ -200,9 +200,9 @@ def _from_multipart(body: bytearray, options: Mapping[bytes, bytes], limits: Lim
         parser.write(bytes(body))
         parser.finalize()
     except FormParserError as error:
-        raise Refusal(400, "the body is not a multipart form") from error
+        raise RequestError(400, "the body is not a multipart form") from error
     if not found.ended:
-        raise Refusal(400, "the multipart form is truncated")
+        raise RequestError(400, "the multipart form is truncated")
     images = [bytes(content) for name, content in found.parts if name in _FILE_FIELDS]
     _check_count(len(images), limits)
     scores = [bytes(content).decode("latin-1") for name, content in found.parts if name == "min_score"]
@@ -212,40 +212,40 @@ def _from_multipart(body: bytearray, options: Mapping[bytes, bytes], limits: Lim
 def _check_names(names, expected: tuple[str, ...], *, what: str) -> None:
     for name in names:
         if name not in expected:
-            raise Refusal(422, f"unknown {what} {shown(name)}; expected {', '.join(expected)}")
+            raise RequestError(422, f"unknown {what} {shown(name)}; expected {', '.join(expected)}")
 
 
 def _check_count(count: int, limits: Limits) -> None:
     if count > limits.max_queue:
-        raise Refusal(413, f"the request has more than {limits.max_queue} images")
+        raise RequestError(413, f"the request has more than {limits.max_queue} images")
 
 
 def _pixels(encoded: bytes, place: str, limits: Limits) -> int:
-    """Return the number of pixels in an image's header. Raises Refusal if decoding would be too expensive."""
+    """Return the number of pixels in an image's header. Raises RequestError if decoding would be too expensive."""
     _check_parts(encoded, place)
     try:
         height, width = stored_size(encoded, formats=_FORMATS)
     except TooManyPixels as error:
-        raise Refusal(413, f"{place} has more than {limits.max_pixels} pixels") from error
+        raise RequestError(413, f"{place} has more than {limits.max_pixels} pixels") from error
     except ValueError as error:
-        raise Refusal(400, f"{place} is not a supported image; expected {', '.join(_FORMATS)}") from error
-    if height * width > limits.max_pixels or max(height, width) > MOST_SIDE:
-        raise Refusal(
+        raise RequestError(400, f"{place} is not a supported image; expected {', '.join(_FORMATS)}") from error
+    if height * width > limits.max_pixels or max(height, width) > MAX_SIDE:
+        raise RequestError(
             413,
-            f"{place} has {width} x {height} pixels; expected at most {limits.max_pixels}, and {MOST_SIDE} per side",
+            f"{place} has {width} x {height} pixels; expected at most {limits.max_pixels}, and {MAX_SIDE} per side",
         )
     return height * width
 
 
 def _check_parts(encoded: bytes, place: str) -> None:
-    """Raise Refusal for an image with so many parts that decoding would be slow."""
-    most = _MOST_PARTS + len(encoded) // 1024
+    """Raise RequestError for an image with so many parts that decoding would be slow."""
+    most = _MAX_PARTS + len(encoded) // 1024
     counts = Counter(itertools.islice(image_parts(encoded), most + 1))
-    if counts["scan"] > _MOST_SCANS or counts.total() > most:
-        raise Refusal(
+    if counts["scan"] > _MAX_SCANS or counts.total() > most:
+        raise RequestError(
             413,
             f"{place} has {counts['scan']} scans and at least {counts.total()} segments; "
-            f"expected at most {_MOST_SCANS} scans and {most} segments",
+            f"expected at most {_MAX_SCANS} scans and {most} segments",
         )
 
 
@@ -257,5 +257,5 @@ def _score(value: Any, limits: Limits) -> float:
     except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not 0 <= score <= 1:
-        raise Refusal(422, f"min_score is {shown(value)}; expected a number from 0 to 1")
+        raise RequestError(422, f"min_score is {shown(value)}; expected a number from 0 to 1")
     return score

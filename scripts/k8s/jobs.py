@@ -24,7 +24,7 @@ _SECURITY = {
     "fsGroupChangePolicy": "OnRootMismatch",
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-_OF_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+_CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Training:
             "terminationGracePeriodSeconds": 120,
             "securityContext": _SECURITY,
             **more,
-            "containers": [{**_image(self.image), "securityContext": _OF_CONTAINER, **container}],
+            "containers": [{**_image(self.image), "securityContext": _CONTAINER_SECURITY, **container}],
         }
 
     def gpu_pod(self, container: Object, **more: Any) -> Object:
@@ -268,7 +268,7 @@ def data_preparation(model: str, *, namespace: str, image: str, claim: str, prox
     container = {
         **_image(image),
         "workingDir": _WORKPLACE,
-        "securityContext": _OF_CONTAINER,
+        "securityContext": _CONTAINER_SECURITY,
         **env,
         "volumeMounts": [{"name": "data", "mountPath": "/pvc"}],
     }

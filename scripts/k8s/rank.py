@@ -71,7 +71,7 @@ def rendezvous_server(size: int, port: int) -> Iterator[None]:
         server.server_close()
 
 
-def meet(rank: int, size: int, place: str, *, seconds: float) -> None:
+def wait_for_all_ranks(rank: int, size: int, place: str, *, seconds: float) -> None:
     """Wait until every rank has registered.
 
     Horovod itself waits for half a minute only, and pulling images takes minutes. Raises TimeoutError.
@@ -88,7 +88,7 @@ def _register(address: str, *, ends: float) -> None:
     while True:
         with contextlib.suppress(OSError):
             return _request(address, method="PUT", data=b"yes")
-        _wait(f"{address}: no one answers", ends=ends)
+        _wait(f"{address}: no answer", ends=ends)
 
 
 def _wait_for_ranks(place: str, scope: str, ranks: Iterable[int], *, ends: float) -> None:
@@ -98,12 +98,12 @@ def _wait_for_ranks(place: str, scope: str, ranks: Iterable[int], *, ends: float
             missing = [rank for rank in missing if not _is_there(f"http://{place}/{scope}/{rank}")]
         if not missing:
             return
-        _wait(f"{place}: waits for the processes {_some(missing)}", ends=ends)
+        _wait(f"{place}: waiting for ranks {_some(missing)}", ends=ends)
 
 
 def _wait(what: str, *, ends: float) -> None:
     if time.monotonic() > ends:
-        raise TimeoutError(f"{what}, for too long (--wait)")
+        raise TimeoutError(f"{what}: timed out (--wait)")
     time.sleep(_SECONDS_BETWEEN_POLLS)
 
 
@@ -181,7 +181,7 @@ def _start(asked: argparse.Namespace, command: list[str]) -> int:
     if asked.size == 1:
         return run(command, {})
     with rendezvous_server(asked.size, int(port)) if rank == 0 else contextlib.nullcontext():
-        meet(rank, asked.size, asked.meet_at if rank else f"127.0.0.1:{port}", seconds=asked.wait)
+        wait_for_all_ranks(rank, asked.size, asked.meet_at if rank else f"127.0.0.1:{port}", seconds=asked.wait)
         # Gloo needs an address. A host name in the cluster resolves only once its pod runs.
         address = socket.gethostbyname(host) if rank else "127.0.0.1"
         return run(command, environment_of(rank, asked.size, address, int(port)))

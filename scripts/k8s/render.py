@@ -29,7 +29,7 @@ COMMENTS = {
     "scripts/k8s/render.py.",
 }
 DEFAULT_IMAGE = "effdet_tf2:latest"
-MOST_LETTERS = 63  # characters of a DNS label, and so of a host name
+MAX_LETTERS = 63  # characters of a DNS label, and so of a host name
 # Suffixes that the operators append to a job's name for pods and hosts, with the index of the last GPU.
 _ENDINGS = {"mpijob": "-worker-{}", "jobset": "-ranks-0-{}", "trainjob": "-node-0-{}"}
 _LAUNCHERS = {"mpijob": "-launcher", "jobset": "", "trainjob": "-launcher-0-0"}
@@ -71,8 +71,8 @@ def render(
         ("priority", priority),
         ("storage_class", storage_class),
     ):
-        if value is not None and (not _DNS_LABEL.fullmatch(value) or len(value) > MOST_LETTERS):
-            raise ValueError(f"--{flag}={value}: expected small letters, digits and hyphens, at most {MOST_LETTERS}")
+        if value is not None and (not _DNS_LABEL.fullmatch(value) or len(value) > MAX_LETTERS):
+            raise ValueError(f"--{flag}={value}: expected lowercase letters, digits and hyphens, at most {MAX_LETTERS}")
     if not _IMAGE.fullmatch(image):
         raise ValueError(
             f"--image={image}: expected the name of an image such as registry.example.com/team/effdet_tf2:1"
@@ -126,10 +126,10 @@ def _recipe(model: str) -> Recipe:
 
 
 def _name(name: str, kind: str, gpus: int) -> str:
-    longest = MOST_LETTERS - max(len(_LAUNCHERS[kind]), len(_ENDINGS[kind].format(gpus - 1)))
+    longest = MAX_LETTERS - max(len(_LAUNCHERS[kind]), len(_ENDINGS[kind].format(gpus - 1)))
     if not _SERVICE_NAME.fullmatch(name) or len(name) > longest:
         raise ValueError(
-            f"--name={name}: expected small letters, digits and hyphens, a letter first, at most {longest}"
+            f"--name={name}: expected lowercase letters, digits and hyphens, a letter first, at most {longest}"
         )
     return name
 

@@ -9,7 +9,7 @@ from efficientdet.families.hyperparameters import Hyperparameters, with_override
 from efficientdet.families.registry import build_detector, hyperparameters_of
 
 
-def open_model(config: ModelConfig, *, owns_process: bool = True) -> tuple[Restored, Runtime]:
+def load_model(config: ModelConfig, *, owns_process: bool = True) -> tuple[Restored, Runtime]:
     """Start the runtime and return the detector of a checkpoint, or one with random weights.
 
     owns_process: see `start_runtime`.
