@@ -230,7 +230,7 @@ def _video(model: ModelConfig) -> None:
 
     _prepare(needs_tensorflow=True)
     if FLAGS.saved_model_dir:
-        opened = saved_model_detector(FLAGS.saved_model_dir, of_one_size=True)
+        opened = saved_model_detector(FLAGS.saved_model_dir, same_size=True)
     else:
         opened = detect_with_model(model, batch_size=FLAGS.batch_size)
     given = FLAGS.min_score_thresh

@@ -41,21 +41,21 @@ SYNTHETIC_IMAGES = 64
 
 def define_flags() -> None:
     """Define the flags."""
-    flags.DEFINE_string("model", DEFAULT_MODEL, "As --model_name of train.py.")
+    flags.DEFINE_string("model", DEFAULT_MODEL, "Model; see --model_name of train.py.")
     flags.DEFINE_enum("mode", "training", ["training", "inference"], "Mode to measure.")
     flags.DEFINE_list("gpus", ["1"], "Numbers of GPUs, such as 1,8; with --device=cpu of processes.")
-    flags.DEFINE_list("precision", [*PRECISIONS], f"Some of {','.join(PRECISIONS)}.")
+    flags.DEFINE_list("precision", [*PRECISIONS], f"Precisions to measure, any of {','.join(PRECISIONS)}.")
     flags.DEFINE_list("batch_sizes", ["2", "4", "8"], "Batch size per GPU.")
-    flags.DEFINE_string("hparams", "", "Hyperparameters: key=value items with commas between, or a .yaml file.")
+    flags.DEFINE_string("hparams", "", "Hyperparameters: comma-separated key=value items, or a .yaml file.")
     flags.DEFINE_string(
         "records", None, f"Glob of TFRecords to train on. Default: {SYNTHETIC_IMAGES} synthetic images."
     )
-    flags.DEFINE_string("output_dir", "/tmp/throughput", "Folder for tables, logs and drawn records.")
-    define_flag("dropped_steps", Count, 100, "First steps of a cell, which are not timed.")
-    define_flag("timed_steps", Count, 200, "Steps after them, which are.")
+    flags.DEFINE_string("output_dir", "/tmp/throughput", "Output folder for tables, logs and synthetic records.")
+    define_flag("dropped_steps", Count, 100, "Number of untimed steps at the start of a cell.")
+    define_flag("timed_steps", Count, 200, "Number of timed steps after them.")
     flags.DEFINE_enum("device", "auto", ["auto", "gpu", "cpu"], "Device. auto: GPUs if there are any, else the CPU.")
-    define_flag("minutes_per_cell", Count, 30, "A cell that takes longer is given up.")
-    flags.DEFINE_bool("retry_failed", False, "Run cells that failed once more.")
+    define_flag("minutes_per_cell", Count, 30, "Timeout per cell in minutes.")
+    flags.DEFINE_bool("retry_failed", False, "Run failed cells again.")
 
 
 def main() -> None:

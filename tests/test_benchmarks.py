@@ -58,7 +58,7 @@ def test_serve_load(tmp_path):
         "--max_batch=2",
     )
     assert int(re.match(r"(\d+) answered in \d+ s by 2 clients: ", shown)[1]) > 2
-    assert "lost: 0 []; the server ended with 0" in shown
+    assert "lost: 0 []; the server exited with 0" in shown
     assert re.search(r"memory of the server: \d+ MB before, \d+", shown)
 
 

@@ -25,7 +25,7 @@ from efficientdet.inference.detector import LoadedDetector
 from efficientdet.reports.drawing import class_color
 from efficientdet.serving import detection
 from efficientdet.serving.application import image_reply
-from efficientdet.serving.batching import Found
+from efficientdet.serving.batching import ImageResult
 from efficientdet.serving.limits import MAX_SIDE
 from efficientdet.serving.server import bind
 from object_detection.coco.results import DetectionRows
@@ -410,7 +410,7 @@ def test_masks_are_cocos_run_lengths_and_what_is_not_finite_is_left_out():
         masks=masks,
     )
     reply = image_reply(
-        Found((4, 6), rows), names=dict(zip(CLASSES.category_ids, CLASSES.names, strict=True)), min_score=0.5
+        ImageResult((4, 6), rows), names=dict(zip(CLASSES.category_ids, CLASSES.names, strict=True)), min_score=0.5
     )
     assert (
         reply

@@ -81,7 +81,7 @@ def main() -> None:
     ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
         assert peer.stdin is not None and peer.stdout is not None  # noqa: PT018
-        said = peer.stdout.readline().strip()
+        header = peer.stdout.readline().strip()
 
         def theirs() -> float:
             peer.stdin.write("detect\n" if arguments.detect else "step\n")
@@ -102,7 +102,7 @@ def main() -> None:
     print(f"torchvision's time by ours: median {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
     print(
         f"{arguments.model}, {'detection' if arguments.detect else 'training step'}, {arguments.size} px, batch "
-        f"{1 if arguments.detect else arguments.batch_size}; {said}; {device_name()}, peak memory "
+        f"{1 if arguments.detect else arguments.batch_size}; {header}; {device_name()}, peak memory "
         f"{peak_host_memory() / 2**20:.0f} MiB, "
         + ", ".join(f"{name} {version}" for name, version in versions().items())
     )

@@ -49,7 +49,7 @@ class AnnotationConfig:
 
     @property
     def runs_network_once(self) -> bool:
-        """Whether the input is a single image without tiling."""
+        """Return whether the input is a single image without tiling."""
         return len(self.inputs.images) == 1 and not self.inputs.videos and self.tiling is None
 
 
@@ -58,12 +58,11 @@ def annotate(config: AnnotationConfig) -> None:
 
     The detections in images are written as COCO results with file names, and all of them in further formats if
     requested. Boxes are in pixels of the upright image, or of the stored image without `apply_exif_orientation`; a
-    result of an image for which the two differ has a key that tells which.
+    result of an image for which the two differ has the key `exif_orientation_applied`.
 
     Raises:
-      InputError: before anything is written, an output would overwrite an input; at the end, an input could not be
-          decoded.
-        Such inputs are skipped and reported.
+        InputError: before anything is written, an output would overwrite an input; at the end, inputs could not be
+            decoded, which are skipped and reported.
     """
     inputs = config.inputs
     outputs = _output_paths(config, [shown_path(path) for path in inputs.images], ".jpg")
@@ -124,10 +123,10 @@ def _annotate_images(
         detect = _in_tiles(config, detect, progress)
         for numbers, images in _batches(config, failures):
             for number, image, rows in zip(numbers, images, detect([image.pixels for image in images]), strict=True):
-                of_image: dict[str, Any] = {"file_name": file_names[number]}
+                image_fields: dict[str, Any] = {"file_name": file_names[number]}
                 if image.orientation != 1:
-                    of_image["exif_orientation_applied"] = config.apply_exif_orientation
-                results += [{**result, **of_image} for result in results_json(rows.with_image_id(ids[number]))]
+                    image_fields["exif_orientation_applied"] = config.apply_exif_orientation
+                results += [{**result, **image_fields} for result in results_json(rows.with_image_id(ids[number]))]
                 shown = rows.drawn(thresholds.of(rows.category_ids), config.max_boxes)
                 orientation = 1 if config.apply_exif_orientation else image.orientation
                 _draw(
@@ -191,7 +190,7 @@ def _annotate_videos(
                 ),
                 _in_tiles(config, detect),
                 names,
-                found=add,
+                on_frame=add,
             )
         except UnreadableVideo as error:
             failures.append(str(error))

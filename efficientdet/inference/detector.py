@@ -144,12 +144,11 @@ class LoadedDetector:
         """Wrap a detection function.
 
         Args:
-          detect: detects in up to `batch_size` images, with the categories of `class_names`; available as an attribute
-              for
-            users of result rows.
-          class_names: the categories.
-          thresholds: the scores from which `predict` returns detections.
-          batch_size: number of images per call of `detect`.
+            detect: detects in up to `batch_size` images, with the categories of `class_names`; also an attribute, for
+                users of result rows.
+            class_names: the categories.
+            thresholds: the lowest scores of the detections that `predict` returns.
+            batch_size: number of images per call of `detect`.
         """
         self.detect, self.class_names, self._batch_size = detect, class_names, batch_size
         self.thresholds = thresholds or ScoreThresholds()
@@ -160,25 +159,24 @@ class LoadedDetector:
         """Detect in one or several images; return a list with one result per image, in their order.
 
         Args:
-          images: file names, PIL images or arrays [h, w, 3] uint8 (RGB), mixed and of any sizes. The EXIF orientation
-              of files
-            is applied, and boxes refer to the upright image; PIL images and arrays are used unchanged.
-          min_score: lowest score of the returned detections for all classes; 0 returns all. None: the threshold of the
-              best F1
-            of each class on the validation data if the model stores it, else 0.4; `print(detector.thresholds)` shows
-            it.
+            images: file names, PIL images or arrays [h, w, 3] uint8 (RGB), mixed and of any sizes. The EXIF
+                orientation of files is applied, and boxes refer to the upright image; PIL images and arrays are used
+                unchanged.
+            min_score: lowest score of the returned detections for all classes; 0 returns all. None: for each class the
+                threshold with the best F1 on the validation data if the model stores it, else 0.4;
+                `print(detector.thresholds)` shows it.
 
         Raises:
-          InputError: an input is not an image.
+            InputError: an input is not an image.
         """
         inputs = _as_list(images)
         given, found = iter(inputs), []
         for batch in _batches(inputs, self._batch_size):
             for rows, pixels in zip(self.detect(batch), batch, strict=True):
-                least = self.thresholds.of(rows.category_ids) if min_score is None else min_score
+                threshold = self.thresholds.of(rows.category_ids) if min_score is None else min_score
                 found.append(
                     _result(
-                        rows.chosen(np.asarray(rows.scores) >= least),
+                        rows.chosen(np.asarray(rows.scores) >= threshold),
                         self.class_names,
                         size=pixels.shape[:2],
                         image=next(given),

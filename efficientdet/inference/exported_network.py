@@ -19,9 +19,8 @@ _MAX_STREAMS = 8  # each has its own activations: about 200 MB for D0 at 512
 _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
 
 Outputs = tuple[np.ndarray, ...]  # outputs for one image in the order of the file, without the batch dimension
-Run = Callable[
-    [np.ndarray, np.ndarray], Outputs
-]  # of images [1, H, W, 3] and sizes [1, 2]; overwritten by the next call
+# Takes images [1, H, W, 3] and sizes [1, 2]; the next call may overwrite the outputs
+Run = Callable[[np.ndarray, np.ndarray], Outputs]
 Result = TypeVar("Result")
 Postprocess = Callable[[Outputs, np.ndarray], Result]  # takes the outputs of one image and its size [2]
 
@@ -38,28 +37,27 @@ class ExportedNetwork:
         """Open a model.
 
         Args:
-          model: the content of the file.
-          runtime: "onnxruntime", "openvino" or "litert".
-          cores: number of cores to use; None: all that are available to this process.
-          path: the user's file that the model was read from, for messages.
+            model: the content of the file.
+            runtime: "onnxruntime", "openvino" or "litert".
+            cores: number of cores to use; None: all that are available to this process.
+            path: the user's file that the model was read from, for messages.
         """
         self._runtime, self._model, self._path = runtime, model, path
         self._cores = cores or available_cores()
-        self._whole: Run | None = None
+        self._all_cores: Run | None = None
         self._streams: queue.SimpleQueue[Run] | None = None
 
     def __call__(self, images: np.ndarray, sizes: np.ndarray, postprocess: Postprocess[Result]) -> list[Result]:
         """Return the results of `postprocess` for the outputs and size of each image.
 
         images: uint8 [B, H, W, 3]; sizes: int32 [B, 2]. `postprocess` is called in a thread and must copy the outputs
-            that it
-        keeps, because the next image overwrites them.
+        that it keeps, because the next image overwrites them.
         """
         inputs = [(images[i : i + 1], sizes[i : i + 1]) for i in range(len(images))]
         if len(images) == 1 or self._cores == 1:
-            if self._whole is None:
-                [self._whole] = self._open(1, self._cores)
-            return [postprocess(self._outputs(self._whole, *image), image[1][0]) for image in inputs]
+            if self._all_cores is None:
+                [self._all_cores] = self._open(1, self._cores)
+            return [postprocess(self._outputs(self._all_cores, *image), image[1][0]) for image in inputs]
         count = min(self._cores, _MAX_STREAMS)
         if self._streams is None:
             self._streams = queue.SimpleQueue()
@@ -79,15 +77,15 @@ class ExportedNetwork:
 
     def _open(self, streams: int, threads: int) -> Sequence[Run]:
         """Return `streams` functions that can be called in parallel."""
-        with self._telling("open"):
+        with self._input_errors("open"):
             return _RUNTIMES[self._runtime](self._model, streams, threads)
 
     def _outputs(self, run: Run, image: np.ndarray, size: np.ndarray) -> Outputs:
-        with self._telling("run"):
+        with self._input_errors("run"):
             return run(image, size)
 
     @contextlib.contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
+    def _input_errors(self, action: str) -> Iterator[None]:
         """Raise InputError if the runtime rejects the user's file; some damage is detected only when it runs."""
         try:
             yield
@@ -98,7 +96,7 @@ class ExportedNetwork:
             reason = printable(" ".join(" ".join(lines[-3:]).split()))  # it may contain names of the user's file
             reason = reason if len(reason) <= 300 else f"..{reason[-300:]}"  # the cause is at the end
             raise InputError(
-                f"{self._path}: {self._runtime} cannot {what} it ({reason}); is the file complete?"
+                f"{self._path}: {self._runtime} cannot {action} it ({reason}); is the file complete?"
             ) from error
 
 

@@ -1,6 +1,6 @@
 """Detection in batches of network inputs and in images of any size, independent of the runtime of the network.
 
-Free of Keras and TensorFlow.
+Imports neither Keras nor TensorFlow.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ class LoadedModel(NamedTuple):
     thresholds: ScoreThresholds
 
     @classmethod
-    def of(cls, detect: Detect, description: Description) -> "LoadedModel":
+    def from_description(cls, detect: Detect, description: Description) -> "LoadedModel":
         """Return a model with the names and thresholds of its description."""
         return cls(detect, ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description))
 

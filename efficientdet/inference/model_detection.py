@@ -43,7 +43,7 @@ def detect_with_model(
 ) -> LoadedModel:
     """Open a model and return its detection in up to `batch_size` images at a time.
 
-    once: whether the network runs a single time. On a CPU, tracing and compiling it would then take longer than the
+    once: the network runs a single time. On a CPU, tracing and compiling it would then take longer than the
     run.
     """
     restored, runtime = load_model(config, owns_process=owns_process)
@@ -60,24 +60,24 @@ def detect_with_model(
     return opened
 
 
-def saved_model_detector(folder: str, *, of_one_size: bool = False) -> LoadedModel:
+def saved_model_detector(folder: str, *, same_size: bool = False) -> LoadedModel:
     """Return the detection of a SavedModel; see `SavedModelDetector`."""
-    detector = SavedModelDetector(folder, of_one_size=of_one_size)
+    detector = SavedModelDetector(folder, same_size=same_size)
     return LoadedModel.from_description(detector, detector.description)
 
 
 class SavedModelDetector:
     """Detection with a SavedModel, which includes resizing and NMS."""
 
-    def __init__(self, folder: str, *, of_one_size: bool):
+    def __init__(self, folder: str, *, same_size: bool):
         """Load a SavedModel; raise InputError for another folder.
 
-        of_one_size: whether all images have one size and run as a batch, else one after another.
+        same_size: all images of a call have the same size and run as a batch; else they run one after another.
         """
         from efficientdet.artifacts.saved_model import load_saved_model
 
         self._signature, self.description = load_saved_model(folder)
-        self._of_one_size = of_one_size
+        self._of_one_size = same_size
 
     def __call__(self, images: list[np.ndarray]) -> list[DetectionRows]:
         """Detect in images [h, w, 3] uint8."""

@@ -1,4 +1,4 @@
-"""Opening of a detector: from a checkpoint, or from a model's name with random weights."""
+"""Load a detector from a checkpoint, or build it with random weights from a model's name."""
 
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.checkpoint import Description

@@ -28,7 +28,7 @@ class Tiling:
     whole: bool = True
 
     @classmethod
-    def of(cls, text: str, *, overlap: float, whole: bool) -> "Tiling":
+    def parse(cls, text: str, *, overlap: float, whole: bool) -> "Tiling":
         """Parse a side such as 512, or WIDTHxHEIGHT. Raises InputError for anything else."""
         sides = text.lower().split("x")
         if len(sides) > 2 or not all(

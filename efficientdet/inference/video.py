@@ -26,9 +26,9 @@ from program_support.progress import Progress
 from program_support.signals import Listener
 
 _USUAL_FPS = 25.0  # default for a file without a frame rate
-_MIN_DECODED = 0.9  # of the frame count of a file, which some formats only estimate from the duration
+_MIN_DECODED = 0.9  # fraction of the file's frame count, which some formats only estimate from the duration
 
-Found = Callable[[int, np.ndarray, DetectionRows], None]  # number of a frame from 1, its pixels, drawn detections
+OnFrame = Callable[[int, np.ndarray, DetectionRows], None]  # number of a frame from 1, its pixels, drawn detections
 
 
 class UnreadableVideo(InputError):
@@ -46,7 +46,9 @@ class VideoConfig:
     max_boxes: int | None = 100  # None: all
 
 
-def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, found: Found = lambda *_: None) -> None:
+def annotate_video(
+    config: VideoConfig, detect: Detect, names: ClassNames, *, on_frame: OnFrame = lambda *_: None
+) -> None:
     """Detect in every frame and write an MP4 with the frame rate of the source, atomically when it is complete.
 
     A camera is read until Ctrl-C or SIGTERM, after which the file is finished. Frames that arrive during processing are
@@ -54,8 +56,8 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
     recording.
 
     Raises:
-      UnreadableVideo: the file is not a video.
-      InputError: the camera cannot be read, or the output cannot be written.
+        UnreadableVideo: the file is not a video.
+        InputError: the camera cannot be read, or the output cannot be written.
     """
     live = not isinstance(config.source, str)
     source = _open_source(config.source) if isinstance(config.source, str) else open_camera(config.source)
@@ -81,7 +83,7 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
                         writer.write(drawn)
                         written += 1
                     done += 1
-                    found(done, frame, shown)
+                    on_frame(done, frame, shown)
                 progress.advance(len(frames), images=len(frames))
             if writer is None:
                 raise _unreadable(config.source, "contains no decodable frame")
@@ -167,8 +169,8 @@ def _batches(source, batch_size: int, stop: threading.Event) -> Iterator[list[np
     """Yield up to batch_size frames [h, w, 3] uint8 RGB at a time, until the end of the video or `stop`."""
     frames: list[np.ndarray] = []
     while not stop.is_set():
-        there, frame = source.read()
-        if not there:
+        ok, frame = source.read()
+        if not ok:
             break
         frames.append(np.ascontiguousarray(frame[..., ::-1]))
         if len(frames) == batch_size:

@@ -65,8 +65,8 @@ def train(
         Folder, COCO measures of the last evaluation, and the files.
 
     Raises:
-        InputError: a file, value or combination of values is refused.
-        TypeError: a keyword is no flag of train.py.
+        InputError: a file, value or combination of values is invalid.
+        TypeError: a keyword is not a flag of train.py.
     """
     if val_file_pattern is None and os.path.isdir(training_file_pattern):
         found = records_in(training_file_pattern, "val")
@@ -117,8 +117,8 @@ def evaluate(
         COCO measures; None in every process except the first.
 
     Raises:
-        InputError: a file, value or combination of values is refused.
-        TypeError: a keyword is no flag of eval.py.
+        InputError: a file, value or combination of values is invalid.
+        TypeError: a keyword is not a flag of eval.py.
     """
     return call(
         evaluate_model.main,
@@ -164,8 +164,8 @@ def export(
         The files, and the agreement of each with the checkpoint.
 
     Raises:
-        InputError: a file, value or combination of values is refused, or a package is missing.
-        TypeError: a keyword is no flag of export.py.
+        InputError: a file, value or combination of values is invalid, or a package is missing.
+        TypeError: a keyword is not a flag of export.py.
     """
     return call(
         export_model.main,
@@ -210,8 +210,8 @@ def convert(
         Number of images and boxes of each split, and the names of the classes.
 
     Raises:
-        InputError: a file, value or combination of values is refused.
-        TypeError: a keyword is no flag of create_tfrecord.py.
+        InputError: a file, value or combination of values is invalid.
+        TypeError: a keyword is not a flag of create_tfrecord.py.
     """
 
     def operation(values: Any) -> dict[str, Any]:
@@ -279,8 +279,8 @@ def examine(
         Findings, suggested hyperparameters and the path of the page.
 
     Raises:
-        InputError: a file, value or combination of values is refused.
-        TypeError: a keyword is no flag of doctor.py.
+        InputError: a file, value or combination of values is invalid.
+        TypeError: a keyword is not a flag of doctor.py.
     """
     training = records_in(data, "train")
     source: dict[str, AnyPath | None] = {"images": data}

@@ -29,7 +29,7 @@ def call(
 ) -> Any:
     """Run a program's operation with `arguments` as its flags; None stands for a flag that is not given.
 
-    Raises TypeError for an argument that is no flag, InputError (one line) for a value that is refused, and
+    Raises TypeError for an argument that is not a flag, InputError (one line) for an invalid value, and
     KeyboardInterrupt after Ctrl-C.
     """
     values = flags.FlagValues()
@@ -57,12 +57,12 @@ def _set(values: flags.FlagValues, arguments: Mapping[str, Any], *, name: str) -
             if isinstance(value, Mapping) and key == "hparams":
                 flag.value, flag.present = value, 1
             else:
-                flag.parse(_plain(value, as_text=flag.flag_type() == "string"))
+                flag.parse(_flag_value(value, as_text=flag.flag_type() == "string"))
             flag.using_default_value = False
     values.validate_all_flags()
 
 
-def _plain(value: Any, *, as_text: bool) -> Any:
+def _flag_value(value: Any, *, as_text: bool) -> Any:
     """Return paths as text, NumPy's numbers as Python's, and sequences as lists of text."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)

@@ -37,14 +37,14 @@ def define_flags(values: FlagValues = FLAGS) -> None:
     """Define the flags of train.py: those of the reference and of this project."""
     define_model_flags(values)
     define_machine_flags(values)
-    _define_flags_of_data_and_length(values)
-    _define_flags_of_running(values)
-    _define_flags_of_mlperf(values)
-    _define_flags_of_learning(values)
+    _define_data_and_schedule_flags(values)
+    _define_run_flags(values)
+    _define_mlperf_flags(values)
+    _define_optimization_flags(values)
     finish_flags("train", values)
 
 
-def _define_flags_of_data_and_length(values: FlagValues) -> None:
+def _define_data_and_schedule_flags(values: FlagValues) -> None:
     define_flags_of(
         TrainingConfig,
         {
@@ -85,7 +85,7 @@ def _define_flags_of_data_and_length(values: FlagValues) -> None:
     )
 
 
-def _define_flags_of_running(values: FlagValues) -> None:
+def _define_run_flags(values: FlagValues) -> None:
     define_flags_of(
         TrainingConfig,
         {
@@ -120,7 +120,7 @@ def _define_flags_of_running(values: FlagValues) -> None:
     )
 
 
-def _define_flags_of_mlperf(values: FlagValues) -> None:
+def _define_mlperf_flags(values: FlagValues) -> None:
     define_flags_of(
         TrainingConfig,
         {
@@ -138,7 +138,7 @@ def _define_flags_of_mlperf(values: FlagValues) -> None:
     )
 
 
-def _define_flags_of_learning(values: FlagValues) -> None:
+def _define_optimization_flags(values: FlagValues) -> None:
     define_flags_of(
         TrainingConfig,
         {
@@ -214,7 +214,7 @@ def _configuration(values: FlagValues) -> TrainingConfig:
     )
     val_json_file = existing_file(values.val_json_file, "val_json_file")
     records = records_of(values.training_file_pattern, "training_file_pattern")
-    worked_out: dict[str, Any] = {
+    resolved: dict[str, Any] = {
         "hparams": hparams,
         "hparams_given": frozenset(parse_overrides(values.hparams)),
         "records": records,
@@ -226,10 +226,10 @@ def _configuration(values: FlagValues) -> TrainingConfig:
         "loggers": tuple(values.loggers),
         "eval_epochs": whole_numbers(values.eval_epochs, "eval_epochs"),
     }
-    as_given: dict[str, Any] = {
-        item.name: values[item.name].value for item in fields(TrainingConfig) if item.name not in worked_out
+    unchanged: dict[str, Any] = {
+        item.name: values[item.name].value for item in fields(TrainingConfig) if item.name not in resolved
     }
-    return TrainingConfig(**worked_out, **as_given)
+    return TrainingConfig(**resolved, **unchanged)
 
 
 def _check_files(config: TrainingConfig) -> None:

@@ -100,12 +100,12 @@ def training_length(
     Epochs are short, because the time is checked after each; an epoch need not cover the data set. There are at most
     four times the target number of steps.
     """
-    enough = _PATIENCE * target_steps
-    fitting = max(seconds / step_time.at(side), 1)
+    max_steps = _PATIENCE * target_steps
+    affordable_steps = max(seconds / step_time.at(side), 1)
     all_images = math.ceil(images / step_time.batch_size)
-    steps_per_epoch = max(math.ceil(enough / _MAX_EPOCHS), min(all_images, int(fitting / _MIN_EPOCHS)))
-    epochs = max(1, math.ceil(min(_LENGTHENED * fitting, enough) / steps_per_epoch))
-    expected = min(fitting, enough) / steps_per_epoch
+    steps_per_epoch = max(math.ceil(max_steps / _MAX_EPOCHS), min(all_images, int(affordable_steps / _MIN_EPOCHS)))
+    epochs = max(1, math.ceil(min(_LENGTHENED * affordable_steps, max_steps) / steps_per_epoch))
+    expected = min(affordable_steps, max_steps) / steps_per_epoch
     evaluations = min(4, max(1, int(seconds / 240)))
     length = Length(
         num_epochs=epochs,
@@ -115,7 +115,7 @@ def training_length(
     )
     return length, (
         f"at most {epochs * steps_per_epoch} steps of {step_time.batch_size} images"
-        + ("; further steps would gain little" if fitting > enough else ", limited by the time")
+        + ("; further steps would gain little" if affordable_steps > max_steps else ", limited by the time")
     )
 
 

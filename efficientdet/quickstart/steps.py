@@ -59,11 +59,11 @@ class QuickstartConfig:
 def quickstart(config: QuickstartConfig) -> None:
     """Convert, choose settings, check the data, train, evaluate and export. Raises InputError."""
     started, folder = time.monotonic(), Path(config.output_dir)
-    notes = _State(folder / "quickstart.json", asdict(config))
+    state = _State(folder / "quickstart.json", asdict(config))
     images = config.images
     if os.path.isfile(images):
-        images = notes.once("unpack", lambda: unpacked_zip(config.images, folder / "images"))
-    notes.once(
+        images = state.once("unpack", lambda: unpacked_zip(config.images, folder / "images"))
+    state.once(
         "convert",
         lambda: run_program(
             "dataset.create_tfrecord",
@@ -78,10 +78,10 @@ def quickstart(config: QuickstartConfig) -> None:
     )
     train, val, test = _pattern(folder, "train"), _records(folder, "val"), _records(folder, "test")
     measured = test or val or train
-    chosen = notes.once("choose", lambda: _choose(config, folder, measured=measured, spent=notes.seconds("choose")))
+    chosen = state.once("choose", lambda: _choose(config, folder, measured=measured, spent=state.seconds("choose")))
     for line in chosen["why"]:
         print(f"chose {line}")
-    notes.once(
+    state.once(
         "train",
         lambda: run_program(
             "train",
@@ -93,12 +93,12 @@ def quickstart(config: QuickstartConfig) -> None:
                 "model_name": config.model_name,
                 "warn_of_lr": False,
                 **chosen["flags"],
-                **_time_of_training(config.minutes, chosen, others=notes.seconds("train")),
+                **_time_of_training(config.minutes, chosen, others=state.seconds("train")),
             },
             advice=_RESUME_ADVICE,
         ),
     )
-    notes.once(
+    state.once(
         "evaluate",
         lambda: run_program(
             "eval",
@@ -112,7 +112,7 @@ def quickstart(config: QuickstartConfig) -> None:
         ),
     )
     compared = [Path(images, name) for name in _labeled(measured, most=_COMPARED).names]
-    notes.once(
+    state.once(
         "export",
         lambda: run_program(
             "export",
@@ -131,8 +131,8 @@ def quickstart(config: QuickstartConfig) -> None:
         folder, measured_on="test" if test else "validation" if val else "training", image_folder=compared[0].parent
     )
     print(
-        f"{(time.monotonic() - started) / 60:.1f} minutes; a larger --minutes than {config.minutes:g} continues the "
-        "training"
+        f"finished in {(time.monotonic() - started) / 60:.1f} minutes; to train longer, run the same command with "
+        f"--minutes above {config.minutes:g}"
     )
 
 
@@ -152,29 +152,31 @@ def _time_of_training(minutes: float, chosen: dict[str, Any], *, others: float) 
 class _State:
     """State file of a quick start: finished steps and chosen settings, with which a second call resumes."""
 
-    def __init__(self, path: Path, asked: dict[str, Any]):
-        self._path, asked = path, json.loads(json.dumps(asked))
+    def __init__(self, path: Path, settings: dict[str, Any]):
+        self._path, settings = path, json.loads(json.dumps(settings))
         try:
             self._notes = (
                 json.loads(path.read_text(encoding="utf-8"))
                 if path.exists()
-                else {"asked": asked, "done": {}, "seconds": {}}
+                else {"asked": settings, "done": {}, "seconds": {}}  # the keys of files of earlier versions
             )
             before, self._done, self._seconds = (self._notes[part] for part in ("asked", "done", "seconds"))
-            other = [key for key in asked if key not in ("output_dir", "minutes") and before.get(key) != asked[key]]
-            longer = asked["minutes"] > before["minutes"]
+            other = [
+                key for key in settings if key not in ("output_dir", "minutes") and before.get(key) != settings[key]
+            ]
+            longer = settings["minutes"] > before["minutes"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: not a state file of a quick start ({error}); delete it to start over") from error
         if other:
             raise InputError(
-                f"{path}: was started with {other[0]} {before.get(other[0])!r}, not {asked[other[0]]!r}; expected "
+                f"{path}: was started with {other[0]} {before.get(other[0])!r}, not {settings[other[0]]!r}; expected "
                 "the same, or another --output_dir"
             )
         if longer and "train" in self._done:
-            print(f"--minutes raised from {before['minutes']:g} to {asked['minutes']:g}: resuming the training")
+            print(f"--minutes raised from {before['minutes']:g} to {settings['minutes']:g}: resuming the training")
             for step in _REPEATED_FOR_MORE_MINUTES:
                 self._done.pop(step, None)
-        before["minutes"] = asked["minutes"]
+        before["minutes"] = settings["minutes"]
 
     def seconds(self, other_than: str) -> float:
         """Return the seconds of all steps in all calls so far, except the named step."""
@@ -185,9 +187,9 @@ class _State:
         if step in self._done:
             print(f"{step}: already done")
         else:
-            begun = time.monotonic()
+            start_time = time.monotonic()
             self._done[step] = run()
-            self._seconds[step] = self._seconds.get(step, 0.0) + round(time.monotonic() - begun, 1)
+            self._seconds[step] = self._seconds.get(step, 0.0) + round(time.monotonic() - start_time, 1)
             try:
                 write_text(self._path, json.dumps(self._notes, indent=1))
             except OSError as error:
@@ -197,8 +199,8 @@ class _State:
 
 def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: float) -> dict[str, Any]:
     """Return the flags of the training, lines with the reasons, and the estimated seconds of the other steps."""
-    begun, images = time.monotonic(), _labeled(_pattern(folder, "train"))
-    weights, why_weights = _weights(config)
+    start_time, images = time.monotonic(), _labeled(_pattern(folder, "train"))
+    weights, weights_reason = _weights(config)
     target_steps = choices.STEPS_FROM_PUBLISHED_WEIGHTS if weights else choices.STEPS_FROM_RANDOM_WEIGHTS
     given = parse_overrides(config.hparams)
     published = max(hyperparameters_of(config.model_name, {}).input_size)
@@ -216,34 +218,36 @@ def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: flo
     after = choices.seconds_after_choice(
         start, formats=len(config.formats), step_time=step_time, measured_images=_count(measured)
     )
-    seconds = choices.training_seconds(config.minutes, others=spent + time.monotonic() - begun + after)
+    seconds = choices.training_seconds(config.minutes, others=spent + time.monotonic() - start_time + after)
     if "image_size" in given:
-        side, why_side = first, "set by --hparams"
+        side, side_reason = first, "set by --hparams"
     else:
-        side, why_side = choices.image_side(largest, published, step_time, target_steps=target_steps, seconds=seconds)
+        side, side_reason = choices.image_side(
+            largest, published, step_time, target_steps=target_steps, seconds=seconds
+        )
     settings = {"image_size": side, **({} if weights else choices.JITTER), **given}
-    suggested = _examined(config, folder, settings)
+    suggested = _suggested_settings(config, folder, settings)
     settings |= {key: value for key, value in suggested.items() if key not in given}
-    length, why_length = choices.training_length(
+    length, length_reason = choices.training_length(
         len(images), step_time, side=side, target_steps=target_steps, seconds=seconds
     )
-    rate, why_rate = choices.learning_rate(step_time.batch_size, from_random_weights=not weights)
+    learning_rate, rate_reason = choices.learning_rate(step_time.batch_size, from_random_weights=not weights)
     return {
         "flags": {
             "hparams": as_hparams(settings),
             "batch_size": step_time.batch_size,
             "pretrained_ckpt": weights,
-            "lr": None if "learning_rate" in given else rate,
+            "lr": None if "learning_rate" in given else learning_rate,
             **asdict(length),
         },
         "minutes": config.minutes,
         "seconds_after_choice": after,
         "why": [
-            f"weights: {why_weights}",
-            f"input size {side} pixels (longer side): {why_side} (median of the images: {largest})",
+            f"weights: {weights_reason}",
+            f"input size {side} pixels (longer side): {side_reason} (median of the images: {largest})",
             f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
-            f"{why_length}; train.py checks the time every {counted(length.num_examples_per_epoch, 'image', 'images')}",
-            f"learning rate {rate:g}: {why_rate}",
+            f"{length_reason}; train.py checks the time every {counted(length.num_examples_per_epoch, 'image', 'images')}",
+            f"learning rate {learning_rate:g}: {rate_reason}",
             *(
                 []
                 if weights
@@ -273,7 +277,7 @@ def _measure_step_time(
 ) -> tuple[choices.StepTime, float]:
     """Time some training steps with an input of this longer side; also return the seconds up to the end of the first "
     "one."""
-    begun, probe = time.time(), folder / "probe"
+    start_time, probe = time.time(), folder / "probe"
     shutil.rmtree(probe, ignore_errors=True)
     run_program(
         "train",
@@ -304,10 +308,10 @@ def _measure_step_time(
         batch_size=batch,
         accelerated=found["peak_device_memory_bytes"] is not None,
     )
-    return step_time, first_step - begun
+    return step_time, first_step - start_time
 
 
-def _examined(config: QuickstartConfig, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+def _suggested_settings(config: QuickstartConfig, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Run the data check and return the settings that it suggests in addition to these."""
     run_program(
         "doctor",

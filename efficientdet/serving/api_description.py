@@ -16,9 +16,9 @@ def api_document(limits: Limits) -> dict[str, Any]:
         "type": "object",
         "required": ["images"],
         "additionalProperties": False,
-        "properties": {"images": _list(text, most=limits.max_queue), "min_score": score},
+        "properties": {"images": _list(text, max_items=limits.max_queue), "min_score": score},
     }
-    files = _list({"type": "string", "contentMediaType": "application/octet-stream"}, most=limits.max_queue)
+    files = _list({"type": "string", "contentMediaType": "application/octet-stream"}, max_items=limits.max_queue)
     form = {
         "type": "object",
         "anyOf": [{"required": ["image"]}, {"required": ["file"]}],
@@ -94,50 +94,51 @@ def _schemas(score: dict) -> dict[str, Any]:
     number, text = {"type": "integer"}, {"type": "string"}
     detection = _object(
         {
-            "box": _list({"type": "number"}, least=4, most=4)
-            | _about("x_min, y_min, x_max, y_max in pixels of the image after EXIF orientation"),
-            "score": score | _about("confidence score, 0 to 1"),
-            "class_id": number | _about("category id of the data set, such as COCO's"),
-            "class_name": text | _about("class name"),
-            "mask": _object({"size": _list(number, least=2, most=2), "counts": text})
-            | _about("COCO compressed RLE; only for models with masks"),
+            "box": _list({"type": "number"}, min_items=4, max_items=4)
+            | _description("x_min, y_min, x_max, y_max in pixels of the image after EXIF orientation"),
+            "score": score | _description("confidence score, 0 to 1"),
+            "class_id": number | _description("category id of the data set, such as COCO's"),
+            "class_name": text | _description("class name"),
+            "mask": _object({"size": _list(number, min_items=2, max_items=2), "counts": text})
+            | _description("COCO compressed RLE; only for models with masks"),
         },
         optional="mask",
     )
     image = _object(
         {
-            "width": number | _about("pixels, after EXIF orientation"),
-            "height": number | _about("pixels, after EXIF orientation"),
-            "detections": _list(_ref("Detection")) | _about("sorted by descending score"),
+            "width": number | _description("pixels, after EXIF orientation"),
+            "height": number | _description("pixels, after EXIF orientation"),
+            "detections": _list(_ref("Detection")) | _description("sorted by descending score"),
         }
     )
     class_of = _object({"id": number, "name": text, "color": text | {"pattern": "^#[0-9a-f]{6}$"}})
     limits = _object({"max_request_bytes": number, "max_pixels": number, "max_queue": number})
-    model = text | _about("name of the model")
+    model = text | _description("name of the model")
     return {
         "Detection": detection,
         "Image": image,
-        "Error": _object({"error": text | _about("reason, one line")}),
+        "Error": _object({"error": text | _description("reason, one line")}),
         "Detections": _object(
             {
                 "model": model,
-                "min_score": score | _about("score threshold of this reply"),
-                "images": _list(_ref("Image")) | _about("one entry per image, in the order of the request"),
-                "time_ms": {"type": "number"} | _about("milliseconds from the first byte of the body to the reply"),
+                "min_score": score | _description("score threshold of this reply"),
+                "images": _list(_ref("Image")) | _description("one entry per image, in the order of the request"),
+                "time_ms": {"type": "number"}
+                | _description("milliseconds from the first byte of the body to the reply"),
             }
         ),
         "Model": _object(
             {
                 "model": model,
-                "classes": _list(class_of) | _about("classes, with the colors of plots"),
-                "min_score": score | _about("default score threshold"),
-                "limits": limits | _about("limits of a request"),
+                "classes": _list(class_of) | _description("classes, with the colors of plots"),
+                "min_score": score | _description("default score threshold"),
+                "limits": limits | _description("limits of a request"),
             }
         ),
     }
 
 
-def _about(description: str) -> dict[str, str]:
+def _description(description: str) -> dict[str, str]:
     return {"description": description}
 
 
@@ -145,8 +146,8 @@ def _object(properties: dict[str, Any], *, optional: str = "") -> dict[str, Any]
     return {"type": "object", "properties": properties, "required": [name for name in properties if name != optional]}
 
 
-def _list(items: dict, *, least: int | None = None, most: int | None = None) -> dict[str, Any]:
-    bounds = {"minItems": least, "maxItems": most}
+def _list(items: dict, *, min_items: int | None = None, max_items: int | None = None) -> dict[str, Any]:
+    bounds = {"minItems": min_items, "maxItems": max_items}
     return {"type": "array", "items": items} | {name: bound for name, bound in bounds.items() if bound is not None}
 
 

@@ -21,7 +21,7 @@ from dataset.class_names import ClassNames
 from efficientdet.inference.image_rows import Detect
 from efficientdet.reports.drawing import class_color
 from efficientdet.serving.api_description import api_document
-from efficientdet.serving.batching import Batcher, Found
+from efficientdet.serving.batching import Batcher, ImageResult
 from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, Limits, MemoryBudget, RequestError
 from efficientdet.serving.metrics import Metrics
 from efficientdet.serving.middleware import SecurityMiddleware
@@ -56,7 +56,7 @@ def build_application(
         Route("/", _page(detector_page(limits.min_score))),
         Route("/docs", _page(api_page(api))),
         Route("/openapi.json", _json(api)),
-        Route("/v1/model", _json(service.about())),
+        Route("/v1/model", _json(service.model_reply())),
         Route(_DETECT, service.detect, methods=["POST"]),
         Route("/healthz", _json({"status": "ok"})),
         Route("/metrics", service.metrics.reply),
@@ -95,7 +95,7 @@ class _Service:
         yield
         batching.cancel()
 
-    def about(self) -> dict:
+    def model_reply(self) -> dict:
         """Return the reply of /v1/model."""
         limits = {name: getattr(self._limits, name) for name in ("max_request_bytes", "max_pixels", "max_queue")}
         return {
@@ -108,8 +108,8 @@ class _Service:
     async def detect(self, request: Request) -> Response:
         """Return the reply of /v1/detect."""
         start = time.perf_counter()
-        with self._memory.reservation() as take:
-            parsed = await read_request(request, self._limits, take=take)
+        with self._memory.reservation() as reserve:
+            parsed = await read_request(request, self._limits, reserve=reserve)
             found = await self._found(parsed, request)
             images = await asyncio.to_thread(self._images, found, parsed.min_score)
         seconds = time.perf_counter() - start
@@ -119,7 +119,7 @@ class _Service:
             {"model": self._model, "min_score": parsed.min_score, "images": images, "time_ms": round(1000 * seconds, 1)}
         )
 
-    async def _found(self, parsed: DetectRequest, request: Request) -> list[Found]:
+    async def _found(self, parsed: DetectRequest, request: Request) -> list[ImageResult]:
         """Wait for detections. Raises RequestError on a timeout or a disconnected client, whose images leave the queue."""
         detecting = asyncio.ensure_future(self._batcher.detect(parsed.images))
         disconnected = asyncio.ensure_future(_disconnected(request))
@@ -136,11 +136,11 @@ class _Service:
             detecting.cancel()
             disconnected.cancel()
 
-    def _images(self, found: list[Found], min_score: float) -> list[dict]:
+    def _images(self, found: list[ImageResult], min_score: float) -> list[dict]:
         return [image_reply(one, names=self._name_of, min_score=min_score) for one in found]
 
 
-def image_reply(found: Found, *, names: Mapping[int, str], min_score: float) -> dict[str, Any]:
+def image_reply(found: ImageResult, *, names: Mapping[int, str], min_score: float) -> dict[str, Any]:
     """Return the JSON of one image: its upright size, and detections with a score of `min_score` or more, by score."""
     height, width = found.size
     kept = (np.asarray(found.rows.scores) >= min_score) & np.isfinite(found.rows.boxes).all(axis=-1)  # JSON has no NaN

@@ -17,22 +17,22 @@ from dataset.files.image_files import decode_image
 from efficientdet.inference.image_rows import Detect
 from efficientdet.serving.limits import Limits, RequestError
 from efficientdet.serving.metrics import Metrics
-from efficientdet.serving.request_body import EncodedImage, place_of
+from efficientdet.serving.request_body import EncodedImage, image_label
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
 
-class Found(NamedTuple):
+class ImageResult(NamedTuple):
     """Detections in one image, in the coordinate system of the image after EXIF orientation."""
 
     size: tuple[int, int]  # height, width
     rows: DetectionRows
 
 
-class _Waiting(NamedTuple):
+class _QueuedImage(NamedTuple):
     image: EncodedImage
-    place: str  # name in messages
-    outcome: asyncio.Future[Found]
+    label: str  # name in messages
+    outcome: asyncio.Future[ImageResult]
 
 
 class Batcher:
@@ -41,12 +41,12 @@ class Batcher:
     def __init__(self, detect: Detect, limits: Limits, metrics: Metrics):
         """Store a detection function, which takes up to `limits.max_batch` images at a time."""
         self._detect, self._limits, self._metrics = detect, limits, metrics
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_QueuedImage] = deque()
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="detector")
         metrics.queue_images.set_function(lambda: len(self._queue))
 
-    async def detect(self, images: Sequence[EncodedImage]) -> list[Found]:
+    async def detect(self, images: Sequence[EncodedImage]) -> list[ImageResult]:
         """Return the detections in the images of a request.
 
         Cancelling this removes the images that still wait from the queue.
@@ -60,16 +60,17 @@ class Batcher:
                 503, f"the queue is full ({waiting} of {self._limits.max_queue} images); retry later", retry_after_s=1
             )
         loop = asyncio.get_running_loop()
-        mine = [
-            _Waiting(image, place_of(number, len(images)), loop.create_future()) for number, image in enumerate(images)
+        entries = [
+            _QueuedImage(image, image_label(number, len(images)), loop.create_future())
+            for number, image in enumerate(images)
         ]
-        self._queue.extend(mine)
+        self._queue.extend(entries)
         self._arrived.set()
         try:
-            await asyncio.gather(*(entry.outcome for entry in mine), return_exceptions=True)
+            await asyncio.gather(*(entry.outcome for entry in entries), return_exceptions=True)
         finally:
             self._queue = deque(entry for entry in self._queue if not entry.outcome.done())
-        return [entry.outcome.result() for entry in mine]
+        return [entry.outcome.result() for entry in entries]
 
     async def run(self) -> None:
         """Hand batches to the detector until cancelled."""
@@ -90,9 +91,9 @@ class Batcher:
                 else:
                     entry.outcome.set_result(outcome)
 
-    def _next_batch(self) -> list[_Waiting]:
+    def _next_batch(self) -> list[_QueuedImage]:
         """Return up to `max_batch` images with at most `max_pixels` in total, since all are decoded at once."""
-        batch: list[_Waiting] = []
+        batch: list[_QueuedImage] = []
         pixels = 0
         while self._queue and len(batch) < self._limits.max_batch:
             pixels += self._queue[0].image.pixels
@@ -101,27 +102,29 @@ class Batcher:
             batch.append(self._queue.popleft())
         return batch
 
-    def _outcomes(self, batch: Sequence[_Waiting]) -> list[Found | Exception]:
+    def _outcomes(self, batch: Sequence[_QueuedImage]) -> list[ImageResult | Exception]:
         """Return detections or an error for each image; an image that fails does not affect the others."""
         decoded = [_upright_pixels(entry) for entry in batch]
         found = iter(self._found([pixels for pixels in decoded if isinstance(pixels, np.ndarray)]))
         return [next(found) if isinstance(pixels, np.ndarray) else pixels for pixels in decoded]
 
-    def _found(self, images: list[np.ndarray]) -> list[Found | Exception]:
+    def _found(self, images: list[np.ndarray]) -> list[ImageResult | Exception]:
         if not images:
             return []
         try:
-            return [Found(image.shape[:2], rows) for image, rows in zip(images, self._detect(images), strict=True)]
+            return [
+                ImageResult(image.shape[:2], rows) for image, rows in zip(images, self._detect(images), strict=True)
+            ]
         except Exception as error:
             if len(images) == 1:
                 return [error]
             return [outcome for image in images for outcome in self._found([image])]
 
 
-def _upright_pixels(entry: _Waiting) -> np.ndarray | Exception:
+def _upright_pixels(entry: _QueuedImage) -> np.ndarray | Exception:
     """Decode an image after EXIF orientation: uint8 [h, w, 3]."""
     try:
-        return decode_image(io.BytesIO(entry.image.encoded), name=entry.place).upright()
+        return decode_image(io.BytesIO(entry.image.encoded), name=entry.label).upright()
     except InputError as error:
         return RequestError(400, str(error))
     except Exception as error:  # a decoder can raise any type of exception

@@ -38,8 +38,8 @@ class RequestError(Exception):
 class MemoryBudget:
     """Memory budget in bytes for the bodies of all requests."""
 
-    def __init__(self, most: int):
-        self._most, self._taken = most, 0
+    def __init__(self, max_bytes: int):
+        self._max_bytes, self._reserved = max_bytes, 0
 
     @contextlib.contextmanager
     def reservation(self) -> Iterator[Callable[[int], None]]:
@@ -47,16 +47,16 @@ class MemoryBudget:
 
         The function raises RequestError (503) if the budget is exceeded.
         """
-        taken = 0
+        reserved = 0
 
-        def take(count: int) -> None:
-            nonlocal taken
-            if self._taken + count > self._most:
+        def reserve(count: int) -> None:
+            nonlocal reserved
+            if self._reserved + count > self._max_bytes:
                 raise RequestError(503, "too many large requests at once; retry later", retry_after_s=1)
-            taken += count
-            self._taken += count
+            reserved += count
+            self._reserved += count
 
         try:
-            yield take
+            yield reserve
         finally:
-            self._taken -= taken
+            self._reserved -= reserved

@@ -51,10 +51,10 @@ class DetectRequest(NamedTuple):
     min_score: float
 
 
-async def read_request(request: Request, limits: Limits, *, take: Callable[[int], None]) -> DetectRequest:
+async def read_request(request: Request, limits: Limits, *, reserve: Callable[[int], None]) -> DetectRequest:
     """Read and parse a request. Raises RequestError.
 
-    take: Called with the size in bytes of each part of the body before the part is stored.
+    reserve: Called with the size in bytes of each part of the body before the part is stored.
     """
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind not in (b"multipart/form-data", b"application/json"):
@@ -63,12 +63,12 @@ async def read_request(request: Request, limits: Limits, *, take: Callable[[int]
         )
     parameters = request.query_params
     _check_names([name for name, _ in parameters.multi_items()], ("min_score",), what="parameter")
-    body = await _body(request, limits, take=take)
+    body = await _body(request, limits, reserve=reserve)
     read = _from_json if kind == b"application/json" else _from_multipart
     return await asyncio.to_thread(_parsed, read, body, options, parameters, limits)
 
 
-async def _body(request: Request, limits: Limits, *, take: Callable[[int], None]) -> bytearray:
+async def _body(request: Request, limits: Limits, *, reserve: Callable[[int], None]) -> bytearray:
     most = limits.max_request_bytes
     too_large = RequestError(413, f"the request has more than {most} bytes")
     if int(request.headers.get("content-length", 0)) > most:
@@ -79,7 +79,7 @@ async def _body(request: Request, limits: Limits, *, take: Callable[[int], None]
             async for chunk in request.stream():
                 if len(body) + len(chunk) > most:
                     raise too_large
-                take(len(chunk))
+                reserve(len(chunk))
                 body += chunk
     except TimeoutError as error:
         raise RequestError(408, f"the request body did not arrive within {limits.request_timeout_s:g} s") from error
@@ -95,13 +95,13 @@ def _parsed(
     if not images:
         raise RequestError(422, "the request has no image; expected at least one")
     parsed = [
-        EncodedImage(encoded, _pixels(encoded, place_of(number, len(images)), limits))
+        EncodedImage(encoded, _pixels(encoded, image_label(number, len(images)), limits))
         for number, encoded in enumerate(images)
     ]
     return DetectRequest(parsed, _score(parameters.get("min_score", min_score), limits))
 
 
-def place_of(number: int, count: int) -> str:
+def image_label(number: int, count: int) -> str:
     """Return the name in messages of image `number` of `count`."""
     return "the image" if count == 1 else f"image {number + 1} of {count}"
 
@@ -119,7 +119,7 @@ def _from_json(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) 
     if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
         raise RequestError(422, "images is missing or not a list of base64 strings")
     _check_count(len(images), limits)
-    return [_decoded(text, place_of(number, len(images))) for number, text in enumerate(images)], content.get(
+    return [_decoded(text, image_label(number, len(images))) for number, text in enumerate(images)], content.get(
         "min_score"
     )
 
@@ -135,16 +135,16 @@ def _check_value_count(body: bytearray, limits: Limits) -> None:
         raise RequestError(413, f"the JSON has more than {most} values; expected at most {limits.max_queue} images")
 
 
-def _decoded(text: str, place: str) -> bytes:
+def _decoded(text: str, label: str) -> bytes:
     """Decode base64, also from a data: URL or with line breaks."""
     if text.startswith("data:"):
         head, _, text = text.partition(",")
         if not head.endswith(";base64"):
-            raise RequestError(400, f"{place} is a data: URL that is not base64-encoded")
+            raise RequestError(400, f"{label} is a data: URL that is not base64-encoded")
     try:
         return base64.b64decode(text.encode("ascii").translate(None, string.whitespace.encode()), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise RequestError(400, f"{place} is not base64") from error
+        raise RequestError(400, f"{label} is not base64") from error
 
 
 class _Parts:
@@ -220,31 +220,31 @@ def _check_count(count: int, limits: Limits) -> None:
         raise RequestError(413, f"the request has more than {limits.max_queue} images")
 
 
-def _pixels(encoded: bytes, place: str, limits: Limits) -> int:
+def _pixels(encoded: bytes, label: str, limits: Limits) -> int:
     """Return the number of pixels in an image's header. Raises RequestError if decoding would be too expensive."""
-    _check_parts(encoded, place)
+    _check_parts(encoded, label)
     try:
         height, width = stored_size(encoded, formats=_FORMATS)
     except TooManyPixels as error:
-        raise RequestError(413, f"{place} has more than {limits.max_pixels} pixels") from error
+        raise RequestError(413, f"{label} has more than {limits.max_pixels} pixels") from error
     except ValueError as error:
-        raise RequestError(400, f"{place} is not a supported image; expected {', '.join(_FORMATS)}") from error
+        raise RequestError(400, f"{label} is not a supported image; expected {', '.join(_FORMATS)}") from error
     if height * width > limits.max_pixels or max(height, width) > MAX_SIDE:
         raise RequestError(
             413,
-            f"{place} has {width} x {height} pixels; expected at most {limits.max_pixels}, and {MAX_SIDE} per side",
+            f"{label} has {width} x {height} pixels; expected at most {limits.max_pixels}, and {MAX_SIDE} per side",
         )
     return height * width
 
 
-def _check_parts(encoded: bytes, place: str) -> None:
+def _check_parts(encoded: bytes, label: str) -> None:
     """Raise RequestError for an image with so many parts that decoding would be slow."""
     most = _MAX_PARTS + len(encoded) // 1024
     counts = Counter(itertools.islice(image_parts(encoded), most + 1))
     if counts["scan"] > _MAX_SCANS or counts.total() > most:
         raise RequestError(
             413,
-            f"{place} has {counts['scan']} scans and at least {counts.total()} segments; "
+            f"{label} has {counts['scan']} scans and at least {counts.total()} segments; "
             f"expected at most {_MAX_SCANS} scans and {most} segments",
         )
 

@@ -182,7 +182,7 @@ def jobset(training: Training) -> list[Object]:
 def trainjob(training: Training) -> list[Object]:
     """Return a TrainingRuntime with an MPI policy and the TrainJob that uses it (trainer.kubeflow.org/v1alpha1).
 
-    The Trainer hands keys and host file to containers called `node` alone, the launcher's included.
+    The Trainer passes keys and host file only to containers called `node`, so the launcher's has that name too.
     """
     node = training.gpu_pod({"name": "node", **_SSHD}, restartPolicy="Never")
     launcher = training.pod(
@@ -256,7 +256,7 @@ def volume(model: str, *, namespace: str, claim: str, storage_class: str | None)
 def data_preparation(model: str, *, namespace: str, image: str, claim: str, proxy: str | None) -> list[Object]:
     """Return the pod that downloads a model's data and pretrained weights into the volume.
 
-    OnFailure: downloads and shards are taken up where they stopped.
+    OnFailure: a restarted pod resumes downloads and shards.
     """
     recipe, backbone = recipe_of(model), backbone_of(model)
     script, *words = recipe.preparation
