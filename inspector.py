@@ -230,11 +230,11 @@ def _video(model: ModelConfig) -> None:
 
     _prepare(needs_tensorflow=True)
     if FLAGS.saved_model_dir:
-        opened = saved_model_detector(FLAGS.saved_model_dir, same_size=True)
+        loaded = saved_model_detector(FLAGS.saved_model_dir, same_size=True)
     else:
-        opened = detect_with_model(model, batch_size=FLAGS.batch_size)
+        loaded = detect_with_model(model, batch_size=FLAGS.batch_size)
     given = FLAGS.min_score_thresh
-    thresholds = opened.thresholds if given is None else ScoreThresholds(overall=given, source="--min_score_thresh")
+    thresholds = loaded.thresholds if given is None else ScoreThresholds(overall=given, source="--min_score_thresh")
     print(f"score threshold: {thresholds}")
     annotate_video(
         VideoConfig(
@@ -244,8 +244,8 @@ def _video(model: ModelConfig) -> None:
             thresholds=thresholds,
             max_boxes=100 if FLAGS.max_boxes_to_draw is None else FLAGS.max_boxes_to_draw,
         ),
-        opened.detect,
-        opened.class_names,
+        loaded.detect,
+        loaded.class_names,
     )
 
 

@@ -16,7 +16,8 @@ from efficientdet.configuration.artifact_formats import FORMATS, wanted_formats
 from efficientdet.configuration.flag_definitions import checked_overrides
 from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of, model_names
-from efficientdet.quickstart.steps import NO_WEIGHTS, QuickstartConfig, quickstart
+from efficientdet.quickstart.configuration import NO_WEIGHTS, QuickstartConfig
+from efficientdet.quickstart.steps import quickstart
 from program_support.command_line import run
 from program_support.errors import InputError
 from program_support.field_flags import define_flags_of

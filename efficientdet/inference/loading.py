@@ -83,7 +83,7 @@ def load_detector(
         return LoadedDetector(*saved_model_detector(path), batch_size=batch_size)
 
     names = ClassNames.numbered(class_names) if class_names else None
-    opened = detect_with_model(
+    loaded = detect_with_model(
         ModelConfig(
             ckpt_path=prefix,
             model_name=model_name or DEFAULT_MODEL,
@@ -99,7 +99,7 @@ def load_detector(
         batch_size=batch_size,
         owns_process=False,
     )
-    return LoadedDetector(*opened, batch_size=batch_size)
+    return LoadedDetector(*loaded, batch_size=batch_size)
 
 
 def _artifact(path: str, *, runtime: str, batch_size: int) -> "LoadedDetector":

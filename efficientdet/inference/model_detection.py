@@ -47,7 +47,7 @@ def detect_with_model(
     run.
     """
     restored, runtime = load_model(config, owns_process=owns_process)
-    opened = detect_with_checkpoint(
+    loaded = detect_with_checkpoint(
         restored,
         batch_size=batch_size,
         compiled=runtime.use_xla,
@@ -56,8 +56,8 @@ def detect_with_model(
     )
     on_cpu = restored.detector.detects_on_host and not runtime.use_xla and tensorflow_cpu.applies()
     if once and config.runtime == "keras" and on_cpu:
-        return opened._replace(detect=tensorflow_cpu.run_eagerly(opened.detect))
-    return opened
+        return loaded._replace(detect=tensorflow_cpu.run_eagerly(loaded.detect))
+    return loaded
 
 
 def saved_model_detector(folder: str, *, same_size: bool = False) -> LoadedModel:

@@ -106,10 +106,10 @@ def open_camera(number: int):
 def _open_source(source: str | int):
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # suppress its messages; read when first used
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-    opened = cv2.VideoCapture(source)
-    if not opened.isOpened():
+    capture = cv2.VideoCapture(source)
+    if not capture.isOpened():
         raise _unreadable(source, "cannot be read as a video")
-    return opened
+    return capture
 
 
 def _unreadable(source: str | int, reason: str) -> InputError:

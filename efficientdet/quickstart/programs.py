@@ -24,12 +24,11 @@ _END_WITH_PARENT = (
 )
 
 
-def run_program(module: str, settings: Mapping[str, Any], *, advice: str) -> None:
+def run_program(module: str, settings: Mapping[str, Any]) -> None:
     """Run a program, such as `train` or `dataset.create_tfrecord`, and wait until it ends.
 
     It gets a flag for each setting that is not None; a list gives one flag per value. Signals are forwarded to it, and
-    on Linux it ends with this process. If the program fails, this process prints `advice`, the advice for the user, and
-    exits with the same exit code.
+    on Linux it ends with this process. If the program fails, this process exits with the same exit code.
     """
     arguments = [
         *_program_arguments(module),
@@ -57,7 +56,9 @@ def run_program(module: str, settings: Mapping[str, Any], *, advice: str) -> Non
             for number, handler in before.items():
                 signal.signal(number, handler)
     if code:
-        print(f"\nquickstart: {module} exited with status {code}; {advice}", file=sys.stderr)
+        print(
+            f"\nquickstart: {module} exited with status {code}; run the same command again to resume", file=sys.stderr
+        )
         sys.exit(code if code > 0 else 128 - code)
 
 
