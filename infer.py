@@ -66,6 +66,25 @@ def define_flags() -> None:
         "checkpoint; --runtime=openvino also runs .onnx files.",
     )
     define_flag("batch_size", Count, 1, "Batch size.")
+    flags.DEFINE_enum(
+        "weights",
+        "averaged",
+        ["averaged", "raw"],
+        "Weights to use if the checkpoint has both: the moving average, or the raw weights.",
+    )
+    flags.DEFINE_bool(
+        "apply_exif_orientation",
+        True,
+        "Rotate images by their EXIF orientation; boxes are in pixels of the "
+        "rotated image. --noapply_exif_orientation: detect in the stored pixels, as COCO's annotations do.",
+    )
+    flags.DEFINE_bool("debug", False, "Run eagerly, without compilation.")
+    _define_tile_flags()
+    _define_result_flags()
+    finish_flags("infer")
+
+
+def _define_result_flags() -> None:
     define_flag(
         "min_score_thresh",
         Share | None,
@@ -80,18 +99,13 @@ def define_flags() -> None:
         100,
         "Maximum number of boxes drawn per image, best first. Default with --tile: no limit.",
     )
-    flags.DEFINE_enum(
-        "weights",
-        "averaged",
-        ["averaged", "raw"],
-        "Weights to use if the checkpoint has both: the moving average, or the raw weights.",
+    flags.DEFINE_list(
+        "format", [], f"Additional output formats of drawn detections, comma-separated: {', '.join(FORMATS)}."
     )
-    flags.DEFINE_bool(
-        "apply_exif_orientation",
-        True,
-        "Rotate images by their EXIF orientation; boxes are in pixels of the "
-        "rotated image. --noapply_exif_orientation: detect in the stored pixels, as COCO's annotations do.",
-    )
+    flags.DEFINE_bool("save_crops", False, "Save a crop of each drawn detection to OUTPUT/crops/CLASS/.")
+
+
+def _define_tile_flags() -> None:
     flags.DEFINE_string(
         "tile",
         None,
@@ -107,12 +121,6 @@ def define_flags() -> None:
     flags.DEFINE_bool(
         "tile_whole", True, "With --tile: also detect in the complete image, for objects larger than a tile."
     )
-    flags.DEFINE_list(
-        "format", [], f"Additional output formats of drawn detections, comma-separated: {', '.join(FORMATS)}."
-    )
-    flags.DEFINE_bool("save_crops", False, "Save a crop of each drawn detection to OUTPUT/crops/CLASS/.")
-    flags.DEFINE_bool("debug", False, "Run eagerly, without compilation.")
-    finish_flags("infer")
 
 
 def main() -> None:

@@ -82,6 +82,12 @@ def define_flags() -> None:
         "--mode=export: output file for the network as ONNX, from uint8 images to logits and box deltas.",
     )
     define_flag("batch_size", Count, 1, "Batch size.")
+    _define_benchmark_and_video_flags()
+    _define_detection_flags()
+    finish_flags("inspector")
+
+
+def _define_benchmark_and_video_flags() -> None:
     define_flag("bm_runs", Count, 100, "--mode=benchmark: number of timed runs.")
     define_flag(
         "bm_warm_up_runs", Count, 10, "--mode=benchmark: number of warmup runs, not timed; the first one compiles."
@@ -92,6 +98,9 @@ def define_flags() -> None:
     flags.DEFINE_string("output_json", None, "--mode=benchmark: output file for the measurements as JSON.")
     flags.DEFINE_string("input_video", None, "--mode=video: input video file.")
     flags.DEFINE_string("output_video", None, "--mode=video: output .mp4 file.")
+
+
+def _define_detection_flags() -> None:
     define_flag(
         "max_boxes_to_draw",
         Count | None,
@@ -117,7 +126,6 @@ def define_flags() -> None:
         None,
         "google/automl's name for --hparams=image_size=SIDE, the side of a square input in pixels.",
     )
-    finish_flags("inspector")
 
 
 def main() -> None:

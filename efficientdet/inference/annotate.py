@@ -71,28 +71,17 @@ def annotate(config: AnnotationConfig) -> None:
         from efficientdet.inference.video import open_camera
 
         open_camera(inputs.camera).release()  # checked before the detector is loaded, which takes longer
-    detect, names, thresholds = _loaded_model(config)
+    model = _loaded_model(config)
     if config.min_score is not None:
-        thresholds = ScoreThresholds(overall=config.min_score, source="--min_score_thresh")
-    print(f"score threshold: {thresholds}")
-    files = ResultFiles(config.output_dir, names, formats=config.formats, crops=config.save_crops)
+        model = model._replace(thresholds=ScoreThresholds(overall=config.min_score, source="--min_score_thresh"))
+    print(f"score threshold: {model.thresholds}")
+    files = ResultFiles(config.output_dir, model.class_names, formats=config.formats, crops=config.save_crops)
     ids = image_ids([shown_path(path) for path in inputs.images])
     failures: list[str] = []
     if inputs.images:
-        _annotate_images(
-            config, outputs, ids, detect=detect, names=names, thresholds=thresholds, files=files, failures=failures
-        )
+        _annotate_images(config, outputs, ids, model=model, files=files, failures=failures)
     if videos or inputs.camera is not None:
-        _annotate_videos(
-            config,
-            videos,
-            max(ids, default=0) + 1,
-            detect=detect,
-            names=names,
-            thresholds=thresholds,
-            files=files,
-            failures=failures,
-        )
+        _annotate_videos(config, videos, max(ids, default=0) + 1, model=model, files=files, failures=failures)
     files.write()
     for failure in failures:
         print(f"skipped: {printable(failure)}")
@@ -111,29 +100,27 @@ def _annotate_images(
     outputs: Sequence[Path],
     ids: Sequence[int],
     *,
-    detect: Detect,
-    names: ClassNames,
-    thresholds: ScoreThresholds,
+    model: LoadedModel,
     files: ResultFiles,
     failures: list[str],
 ) -> None:
     file_names = distinct_names([shown_path(path) for path in config.inputs.images])
     results, found, drawn = [], 0, 0
     with Progress("infer", total=len(outputs), noun="image") as progress:
-        detect = _in_tiles(config, detect, progress)
+        detect = _in_tiles(config, model.detect, progress)
         for numbers, images in _batches(config, failures):
             for number, image, rows in zip(numbers, images, detect([image.pixels for image in images]), strict=True):
                 image_fields: dict[str, Any] = {"file_name": file_names[number]}
                 if image.orientation != 1:
                     image_fields["exif_orientation_applied"] = config.apply_exif_orientation
                 results += [{**result, **image_fields} for result in results_json(rows.with_image_id(ids[number]))]
-                shown = rows.drawn(thresholds.of(rows.category_ids), config.max_boxes)
+                shown = rows.drawn(model.thresholds.of(rows.category_ids), config.max_boxes)
                 orientation = 1 if config.apply_exif_orientation else image.orientation
                 _draw(
                     image.pixels,
                     shown,
                     outputs[number],
-                    names=names,
+                    names=model.class_names,
                     orientation=orientation,
                     shorter_side=None if config.tiling is None else min(config.tiling.size),
                 )
@@ -162,9 +149,7 @@ def _annotate_videos(
     videos: dict[str, Path],
     first_id: int,
     *,
-    detect: Detect,
-    names: ClassNames,
-    thresholds: ScoreThresholds,
+    model: LoadedModel,
     files: ResultFiles,
     failures: list[str],
 ) -> None:
@@ -185,11 +170,11 @@ def _annotate_videos(
                     source=source,
                     output_video=str(target),
                     batch_size=config.batch_size,
-                    thresholds=thresholds,
+                    thresholds=model.thresholds,
                     max_boxes=config.max_boxes,
                 ),
-                _in_tiles(config, detect),
-                names,
+                _in_tiles(config, model.detect),
+                model.class_names,
                 on_frame=add,
             )
         except UnreadableVideo as error:

@@ -8,6 +8,7 @@ after a call; the seeds of Keras and TensorFlow keep the values that the call ha
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from efficientdet.operations.results import (
     ExportResult,
     TrainingResult,
 )
-from efficientdet.operations.settings import call, records_in
+from efficientdet.operations.settings import call, folder_records, records_in
 
 AnyPath = str | os.PathLike[str]
 Hyperparameters = str | Mapping[str, Any]
@@ -68,9 +69,8 @@ def train(
         InputError: a file, value or combination of values is invalid.
         TypeError: a keyword is not a flag of train.py.
     """
-    if val_file_pattern is None and os.path.isdir(training_file_pattern):
-        found = records_in(training_file_pattern, "val")
-        val_file_pattern = found if found != os.fspath(training_file_pattern) else None
+    if val_file_pattern is None:
+        val_file_pattern = folder_records(training_file_pattern, "val")
     return call(
         train_model.main,
         train_model.define_flags,
@@ -154,8 +154,7 @@ def export(
         output_dir: folder for the files, artifacts.md and artifacts.json.
         formats: such as ["onnx", "openvino"]. Default: those of export.py.
         images: image files or folders to compare on. Default: noise.
-        val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: AP is not
-            measured.
+        val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: no AP.
         int8_images: training images or records for the calibration of int8 formats.
         hparams: hyperparameters over those of the checkpoint.
         flags: further flags of export.py.
@@ -214,11 +213,8 @@ def convert(
         TypeError: a keyword is not a flag of create_tfrecord.py.
     """
 
-    def operation(values: Any) -> dict[str, Any]:
-        return create_tfrecord.convert_labels(values, start=_start_runtime)
-
     reports = call(
-        operation,
+        partial(create_tfrecord.convert_labels, start=_start_runtime),
         create_tfrecord.define_flags,
         name="convert",
         arguments={
@@ -285,11 +281,8 @@ def examine(
     training = records_in(data, "train")
     source: dict[str, AnyPath | None] = {"images": data}
     if not os.path.isdir(training):
-        validation = records_in(data if val_records is None else val_records, "val")
-        source = {
-            "records": training,
-            "val_records": validation if validation not in (training, os.fspath(data)) else None,
-        }
+        val_records = records_in(val_records, "val") if val_records else folder_records(data, "val")
+        source = {"records": training, "val_records": val_records}
     return call(
         examine_data.main,
         examine_data.define_flags,

@@ -41,10 +41,14 @@ def call(
 
 
 def records_in(path: str | os.PathLike[str], split: str) -> str:
-    """Return the glob of a split's records where `path` is a folder that has them, else `path`."""
-    path = os.fspath(path)
-    pattern = os.path.join(glob.escape(path), f"{split}-*")
-    return pattern if os.path.isdir(path) and glob.glob(pattern) else path
+    """Return the glob of a split's records if `path` is a folder that has them, else `path`."""
+    return folder_records(path, split) or os.fspath(path)
+
+
+def folder_records(folder: str | os.PathLike[str], split: str) -> str | None:
+    """Return the glob of a split's records in a folder; None if it has none or is not a folder."""
+    pattern = os.path.join(glob.escape(os.fspath(folder)), f"{split}-*")
+    return pattern if os.path.isdir(folder) and glob.glob(pattern) else None
 
 
 def _set(values: flags.FlagValues, arguments: Mapping[str, Any], *, name: str) -> None:
