@@ -212,7 +212,6 @@ def convert(
         InputError: a file, value or combination of values is invalid.
         TypeError: a keyword is not a flag of create_tfrecord.py.
     """
-
     reports = call(
         partial(create_tfrecord.convert_labels, start=_start_runtime),
         create_tfrecord.define_flags,

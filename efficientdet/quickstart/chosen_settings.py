@@ -102,14 +102,13 @@ def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
 def _measure_step_time(
     config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int
 ) -> tuple[choices.StepTime, float]:
-    """Time some training steps with an input of this longer side; also return the seconds up to the end of the first "
-    "one."""
+    """Return the time of a training step with an input of this longer side, and the seconds until the first step ended."""
     start_time, probe = time.time(), folder / "probe"
     shutil.rmtree(probe, ignore_errors=True)
     run_program(
         "train",
         {
-            "training_file_pattern": records_of(folder, "train"),
+            "training_file_pattern": records_pattern(folder, "train"),
             "model_dir": probe,
             "model_name": config.model_name,
             "benchmark": True,
@@ -123,9 +122,9 @@ def _measure_step_time(
     found = {key: value for entry in log for key, value in (entry.get("data") or {}).items()}
     first_step = next(float(entry["timestamp"]) for entry in log if entry.get("step") == INTERVAL_STEP)
     shutil.rmtree(probe, ignore_errors=True)
-    if found["load_average"] > 2 * (os.cpuimage_count() or 1):
+    if found["load_average"] > 2 * (os.cpu_count() or 1):
         print(
-            f"warning: other processes use this machine (load average {found['load_average']:.1f} on {os.cpuimage_count()} "
+            f"warning: other processes use this machine (load average {found['load_average']:.1f} on {os.cpu_count()} "
             "cores); the input size, chosen from the measured step time, may be smaller than necessary"
         )
     step_time = choices.StepTime(
@@ -142,7 +141,7 @@ def _suggested_settings(config: QuickstartConfig, folder: Path, settings: dict[s
     run_program(
         "doctor",
         {
-            "records": records_of(folder, "train"),
+            "records": records_pattern(folder, "train"),
             "val_records": records_of(folder, "val"),
             "model_name": config.model_name,
             "hparams": as_hparams(settings),

@@ -238,7 +238,7 @@ def _pixels(encoded: bytes, label: str, limits: Limits) -> int:
 
 
 def _check_parts(encoded: bytes, label: str) -> None:
-    """Raise RequestError for an image with so many parts that decoding would be slow."""
+    """Raise RequestError for an image with too many parts, whose decoding would be slow."""
     most = _MAX_PARTS + len(encoded) // 1024
     counts = Counter(itertools.islice(image_parts(encoded), most + 1))
     if counts["scan"] > _MAX_SCANS or counts.total() > most:
