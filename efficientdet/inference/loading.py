@@ -36,7 +36,7 @@ def load_detector(
     Args:
         path: a checkpoint prefix, one of its files or a folder, of this project, google/automl or NVIDIA; or the name
             of pretrained weights. A SavedModel's graph is executed unchecked: load it only from a trusted source.
-        runtime: the runtime of a checkpoint's network; "onnxruntime" and "openvino" are faster on CPUs (extra `export`).
+        runtime: runtime of a checkpoint's network; "onnxruntime" and "openvino" are faster on CPUs (extra `export`).
         model_name: for a checkpoint without a description.
         class_names: for a checkpoint without a description, whose category ids are then 1, 2, ..; default: COCO's.
         hparams: hyperparameters that override those of the checkpoint, such as {"image_size": 640}.

@@ -73,7 +73,8 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
             f"weights: {weights_reason}",
             f"input size {side} pixels (longer side): {side_reason} (median of the images: {largest})",
             f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
-            f"{length_reason}; train.py checks the time every {counted(length.num_examples_per_epoch, 'image', 'images')}",
+            f"{length_reason}; train.py checks the time every "
+            f"{counted(length.num_examples_per_epoch, 'image', 'images')}",
             f"learning rate {learning_rate:g}: {rate_reason}",
             *(
                 []
@@ -102,7 +103,7 @@ def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
 def _measure_step_time(
     config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int
 ) -> tuple[choices.StepTime, float]:
-    """Return the time of a training step with an input of this longer side, and the seconds until the first step ended."""
+    """Time a training step with an input of this longer side; also return the seconds until the first step ended."""
     start_time, probe = time.time(), folder / "probe"
     shutil.rmtree(probe, ignore_errors=True)
     run_program(

@@ -35,7 +35,8 @@ DATA_PATH = (  # stage, where it is in the code, what it passes on
 STYLE = """<style>
 text { font: 13px system-ui, sans-serif; fill: #1f2430 } .name { font-weight: 600 }
 .small { font-size: 11px; fill: #4a5163 }
-.layer { fill: #eef1f8; stroke: #8892ab } .package { fill: #ffffff; stroke: #8892ab } .link { stroke: #4a5163; fill: none }
+.layer { fill: #eef1f8; stroke: #8892ab } .package { fill: #ffffff; stroke: #8892ab }
+.link { stroke: #4a5163; fill: none }
 @media (prefers-color-scheme: dark) { text { fill: #e6e9f0 } .small { fill: #aab2c5 } .layer { fill: #232838 }
   .package { fill: #2c3346 } .layer, .package { stroke: #5c667f } .link { stroke: #aab2c5 } }
 </style>"""
