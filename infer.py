@@ -40,7 +40,7 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-    """Define the flags of infer.py: those of the reference and of this project."""
+    """Define the flags of infer.py: the reference's and additional ones."""
     define_model_flags()
     define_machine_flags()
     define_runtime_flag()

@@ -39,7 +39,7 @@ _RANDOM_WEIGHTS = "_"
 
 
 def define_flags() -> None:
-    """Define the flags of inspector.py: those of the reference and of this project."""
+    """Define the flags of inspector.py: the reference's and additional ones."""
     define_model_flags()
     define_machine_flags()
     define_runtime_flag()

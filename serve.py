@@ -70,8 +70,8 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "allowed_hosts",
         None,
-        "Host names that requests may address, comma-separated. Default: those of this "
-        "machine; any name if --host is set to another address.",
+        "Host names that requests may address, comma-separated. Default: the names of "
+        "this machine; any name if --host is set to another address.",
     )
     flags.DEFINE_list(
         "allowed_origins", [], "Allowed CORS origins, comma-separated, such as https://example.org; *: all."

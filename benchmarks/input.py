@@ -53,8 +53,8 @@ def baseline(files: list[str], size: int, *, batch_size: int) -> tf.data.Dataset
         scale = size * tf.random.uniform([], 0.1, 2.0) / tf.cast(tf.reduce_max(tf.shape(image)[:2]), tf.float32)
         scaled = tf.maximum(tf.cast(tf.cast(tf.shape(image)[:2], tf.float32) * scale, tf.int32), 1)
         image = tf.image.resize(image, scaled)
-        room = tf.maximum(scaled - size, 0)
-        offset = tf.cast(tf.random.uniform([2]) * tf.cast(room + 1, tf.float32), tf.int32)
+        margin = tf.maximum(scaled - size, 0)
+        offset = tf.cast(tf.random.uniform([2]) * tf.cast(margin + 1, tf.float32), tf.int32)
         image = image[offset[0] : offset[0] + size, offset[1] : offset[1] + size]
         image = tf.image.pad_to_bounding_box(image, 0, 0, size, size)
         boxes = boxes * tf.cast(tf.tile(scaled, [2]), tf.float32) - tf.cast(tf.tile(offset, [2]), tf.float32)
@@ -157,9 +157,9 @@ def main() -> None:
     medians = {name: statistics.median(values) for name, values in rates.items()}
     for name, values in rates.items():
         print(f"{name:<35} {medians[name]:6.0f} images/s, {min(values):.0f} to {max(values):.0f}")
-    whole, boxes, targets, peer = medians.values()
+    decoding, boxes, targets, peer = medians.values()
     print(
-        f"ours: {boxes / whole:.2f} of decoding; with normalization and assignment {targets / whole:.2f} of it and "
+        f"ours: {boxes / decoding:.2f} of decoding; with normalization and assignment {targets / decoding:.2f} of it and "
         f"{targets / peer:.1f} times the baseline"
     )
 

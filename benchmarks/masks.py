@@ -91,7 +91,7 @@ def print_cost(side: int) -> None:
     milliseconds = (time.perf_counter() - start) * 1000
     print(
         f"{OBJECTS} objects at {height} x {width}, side {side}: {masks.numpy().nbytes / 1e6:.2f} MB in the batch, "
-        f"peak {peak / 1e6:.2f} MB, {milliseconds:.0f} ms; whole masks {OBJECTS * height * width / 1e6:.0f} MB"
+        f"peak {peak / 1e6:.2f} MB, {milliseconds:.0f} ms; full-image masks {OBJECTS * height * width / 1e6:.0f} MB"
     )
 
 

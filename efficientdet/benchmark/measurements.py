@@ -42,7 +42,7 @@ _RANDOM_INPUT = "random pixels, new for each run"
 
 @checked
 class BenchmarkConfig:
-    """Configuration of a benchmark: what is timed, and where the results are written."""
+    """Configuration of a benchmark: number and input of the runs, and output files."""
 
     batch_size: Count = 1
     runs: Annotated[Count, "bm_runs"] = 100

@@ -110,7 +110,7 @@ def evaluate(
         val_json_file: COCO json to evaluate against. Default: the boxes in the records.
         batch_size: batch size per process. Default: 8.
         report: folder for report.html with curves, confusion and the worst images.
-        hparams: hyperparameters over those of the checkpoint.
+        hparams: hyperparameters that override the checkpoint's.
         flags: further flags of eval.py.
 
     Returns:
@@ -156,7 +156,7 @@ def export(
         images: image files or folders to compare on. Default: noise.
         val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: no AP.
         int8_images: training images or records for the calibration of int8 formats.
-        hparams: hyperparameters over those of the checkpoint.
+        hparams: hyperparameters that override the checkpoint's.
         flags: further flags of export.py.
 
     Returns:

@@ -34,7 +34,7 @@ from program_support.field_flags import define_flag, define_flags_of, whole_numb
 
 
 def define_flags(values: FlagValues = FLAGS) -> None:
-    """Define the flags of train.py: those of the reference and of this project."""
+    """Define the flags of train.py: the reference's and additional ones."""
     define_model_flags(values)
     define_machine_flags(values)
     _define_data_and_schedule_flags(values)

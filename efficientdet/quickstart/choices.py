@@ -65,8 +65,8 @@ def image_side(
 ) -> tuple[int, str]:
     """Return the longer side of the network's input, and the reason.
 
-    It is the largest, up to that of the images and of the published model, at which the target number of steps fits
-    into the seconds of training. Seconds grow with the number of pixels.
+    It is the largest side at which the target number of steps fits into the seconds of training, limited by the sides
+    of the images and of the published model. Seconds grow with the number of pixels.
     """
     most = max(MIN_SIDE, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
     for side in range(most, MIN_SIDE - 1, -_MULTIPLE):

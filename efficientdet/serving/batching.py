@@ -1,6 +1,6 @@
 """Dynamic batching: images of concurrent requests form a batch, which runs in one thread beside the event loop.
 
-There is no delay for filling a batch: an idle detector starts at once, and images that arrive meanwhile form the next
+There is no delay for filling a batch: an idle detector starts immediately, and images that arrive meanwhile form the next
 batch.
 """
 

@@ -88,7 +88,7 @@ def serve(application: ASGIApp, bound: socket.socket, limits: Limits) -> None:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no handlers: those of uvicorn would raise the signal again after shutdown and end the process."""
+        """Install no handlers: uvicorn's would raise the signal again after shutdown and end the process."""
         yield
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "tests/test_architecture.py"
-DATA_PATH = (  # stage, where it is in the code, what it passes on
+DATA_PATH = (  # stage, place in the code, output
     ("TFRecord files", "dataset.records.schema:parse_record", "encoded image, boxes, category ids, masks"),
     ("Order of images", "dataset.input.order:StreamOrder", "record numbers, a function of (seed, position)"),
     ("Augmentation", "dataset.input.examples:training_example", "one row of a Batch"),

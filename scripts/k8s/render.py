@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument(
         "--claim", default="efficientdet", help="PersistentVolumeClaim with the data and space for /runs."
     )
-    parser.add_argument("--epochs", type=int, help="Number of epochs. Default: that of the published recipe.")
+    parser.add_argument("--epochs", type=int, help="Number of epochs. Default: the published recipe's.")
     options = {**vars(parser.parse_args(own)), "extra": extra}
     try:
         if unknown := [word for word in extra if not re.fullmatch(r"--[a-z_0-9]+(=.*)?", word)]:
