@@ -38,7 +38,7 @@ def place(tmp_path, monkeypatch):
 
     monkeypatch.setattr(
         annotate_module,
-        "_opened",
+        "_loaded_model",
         lambda config: LoadedModel(detect, ClassNames((3, 8), ("cat", "dog")), ScoreThresholds()),
     )
     return tmp_path
@@ -59,7 +59,7 @@ def test_masks_are_drawn_where_the_object_is_and_written_as_run_lengths(place, m
 
     monkeypatch.setattr(
         annotate_module,
-        "_opened",
+        "_loaded_model",
         lambda config: LoadedModel(detect, ClassNames((3, 8), ("cat", "dog")), ScoreThresholds()),
     )
     run(place, save(place / "a.jpg", orientation=orientation), apply_exif_orientation=False)

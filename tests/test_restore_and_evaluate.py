@@ -458,7 +458,7 @@ def test_the_default_threshold_is_the_stored_one_of_each_class(
     thresholds = ScoreThresholds.stored_in(describe(drawn.class_names, score_thresholds=stored))
     monkeypatch.setattr(
         annotate_module,
-        "_opened",
+        "_loaded_model",
         lambda _: LoadedModel(lambda images: [rows] * len(images), drawn.class_names, thresholds),
     )
     image = sorted((drawn.folder / "val").glob("*.jpg"))[0]

@@ -36,7 +36,7 @@ def place(tmp_path, monkeypatch):
     rows = DetectionRows.of_image(BOXES, np.float32([0.9, 0.8, 0.1]), np.array([8, 3, 3]))
     monkeypatch.setattr(
         annotate_module,
-        "_opened",
+        "_loaded_model",
         lambda config: LoadedModel(lambda images: [rows] * len(images), NAMES, ScoreThresholds()),
     )
     for name in ("a", "b"):
