@@ -159,8 +159,8 @@ def main() -> None:
         print(f"{name:<35} {medians[name]:6.0f} images/s, {min(values):.0f} to {max(values):.0f}")
     decoding, boxes, targets, peer = medians.values()
     print(
-        f"ours: {boxes / decoding:.2f} of decoding; with normalization and assignment {targets / decoding:.2f} of it and "
-        f"{targets / peer:.1f} times the baseline"
+        f"ours: {boxes / decoding:.2f} of decoding; with normalization and assignment {targets / decoding:.2f} of it "
+        f"and {targets / peer:.1f} times the baseline"
     )
 
 

@@ -1,7 +1,7 @@
 """Dynamic batching: images of concurrent requests form a batch, which runs in one thread beside the event loop.
 
-There is no delay for filling a batch: an idle detector starts immediately, and images that arrive meanwhile form the next
-batch.
+There is no delay for filling a batch: an idle detector starts immediately, and images that arrive meanwhile form the
+next batch.
 """
 
 import asyncio
