@@ -3,9 +3,8 @@
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # Ctrl-C during the imports ends without a traceback; `run` handles it later
+    # Ctrl-C during the imports ends without a traceback; `run` handles it later
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from efficientdet.operations.export_model import define_flags, main
 from program_support.command_line import run

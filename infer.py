@@ -1,11 +1,13 @@
-"""Detect objects in images and draw them: `python infer.py --image_path='DIR/*.jpg' --model_dir=DIR --output_dir=OUT`."""
+"""Detect objects in images and draw them.
+
+python infer.py --image_path='DIR/*.jpg' --model_dir=DIR --output_dir=OUT
+"""
 
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # Ctrl-C during the imports ends without a traceback; `run` handles it later
+    # Ctrl-C during the imports ends without a traceback; `run` handles it later
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from typing import Annotated
 
@@ -38,7 +40,7 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-    """Define the flags of infer.py: those of the reference and of this project."""
+    """Define the flags of infer.py: the reference's and additional ones."""
     define_model_flags()
     define_machine_flags()
     define_runtime_flag()
@@ -64,6 +66,25 @@ def define_flags() -> None:
         "checkpoint; --runtime=openvino also runs .onnx files.",
     )
     define_flag("batch_size", Count, 1, "Batch size.")
+    flags.DEFINE_enum(
+        "weights",
+        "averaged",
+        ["averaged", "raw"],
+        "Weights to use if the checkpoint has both: the moving average, or the raw weights.",
+    )
+    flags.DEFINE_bool(
+        "apply_exif_orientation",
+        True,
+        "Rotate images by their EXIF orientation; boxes are in pixels of the "
+        "rotated image. --noapply_exif_orientation: detect in the stored pixels, as COCO's annotations do.",
+    )
+    flags.DEFINE_bool("debug", False, "Run eagerly, without compilation.")
+    _define_tile_flags()
+    _define_result_flags()
+    finish_flags("infer")
+
+
+def _define_result_flags() -> None:
     define_flag(
         "min_score_thresh",
         Share | None,
@@ -78,18 +99,13 @@ def define_flags() -> None:
         100,
         "Maximum number of boxes drawn per image, best first. Default with --tile: no limit.",
     )
-    flags.DEFINE_enum(
-        "weights",
-        "averaged",
-        ["averaged", "raw"],
-        "Weights to use if the checkpoint has both: the moving average, or the raw weights.",
+    flags.DEFINE_list(
+        "format", [], f"Additional output formats of drawn detections, comma-separated: {', '.join(FORMATS)}."
     )
-    flags.DEFINE_bool(
-        "apply_exif_orientation",
-        True,
-        "Rotate images by their EXIF orientation; boxes are in pixels of the "
-        "rotated image. --noapply_exif_orientation: detect in the stored pixels, as COCO's annotations do.",
-    )
+    flags.DEFINE_bool("save_crops", False, "Save a crop of each drawn detection to OUTPUT/crops/CLASS/.")
+
+
+def _define_tile_flags() -> None:
     flags.DEFINE_string(
         "tile",
         None,
@@ -105,12 +121,6 @@ def define_flags() -> None:
     flags.DEFINE_bool(
         "tile_whole", True, "With --tile: also detect in the complete image, for objects larger than a tile."
     )
-    flags.DEFINE_list(
-        "format", [], f"Additional output formats of drawn detections, comma-separated: {', '.join(FORMATS)}."
-    )
-    flags.DEFINE_bool("save_crops", False, "Save a crop of each drawn detection to OUTPUT/crops/CLASS/.")
-    flags.DEFINE_bool("debug", False, "Run eagerly, without compilation.")
-    finish_flags("infer")
 
 
 def main() -> None:
@@ -153,7 +163,7 @@ def _settings() -> dict:
     """Return the fields of `AnnotationConfig` that do not depend on the runtime."""
     if FLAGS.tile is None and (FLAGS["overlap"].present or FLAGS["tile_whole"].present):
         raise InputError("--overlap and --tile_whole need --tile, which is missing")
-    tiling = None if FLAGS.tile is None else Tiling.of(FLAGS.tile, overlap=FLAGS.overlap, whole=FLAGS.tile_whole)
+    tiling = None if FLAGS.tile is None else Tiling.parse(FLAGS.tile, overlap=FLAGS.overlap, whole=FLAGS.tile_whole)
     max_boxes = None if tiling and not FLAGS["max_boxes_to_draw"].present else FLAGS.max_boxes_to_draw
     return {
         "batch_size": FLAGS.batch_size,

@@ -3,9 +3,8 @@
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # Ctrl-C during the imports ends without a traceback; `run` handles it later
+    # Ctrl-C during the imports ends without a traceback; `run` handles it later
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import importlib.util
 from dataclasses import replace
@@ -40,7 +39,7 @@ _RANDOM_WEIGHTS = "_"
 
 
 def define_flags() -> None:
-    """Define the flags of inspector.py: those of the reference and of this project."""
+    """Define the flags of inspector.py: the reference's and additional ones."""
     define_model_flags()
     define_machine_flags()
     define_runtime_flag()
@@ -83,6 +82,12 @@ def define_flags() -> None:
         "--mode=export: output file for the network as ONNX, from uint8 images to logits and box deltas.",
     )
     define_flag("batch_size", Count, 1, "Batch size.")
+    _define_benchmark_and_video_flags()
+    _define_detection_flags()
+    finish_flags("inspector")
+
+
+def _define_benchmark_and_video_flags() -> None:
     define_flag("bm_runs", Count, 100, "--mode=benchmark: number of timed runs.")
     define_flag(
         "bm_warm_up_runs", Count, 10, "--mode=benchmark: number of warmup runs, not timed; the first one compiles."
@@ -93,6 +98,9 @@ def define_flags() -> None:
     flags.DEFINE_string("output_json", None, "--mode=benchmark: output file for the measurements as JSON.")
     flags.DEFINE_string("input_video", None, "--mode=video: input video file.")
     flags.DEFINE_string("output_video", None, "--mode=video: output .mp4 file.")
+
+
+def _define_detection_flags() -> None:
     define_flag(
         "max_boxes_to_draw",
         Count | None,
@@ -118,7 +126,6 @@ def define_flags() -> None:
         None,
         "google/automl's name for --hparams=image_size=SIDE, the side of a square input in pixels.",
     )
-    finish_flags("inspector")
 
 
 def main() -> None:
@@ -226,16 +233,16 @@ def _video(model: ModelConfig) -> None:
     writable_file(FLAGS.output_video, "output_video")
     _check_saved_model(model)
     from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-    from efficientdet.inference.opened_detection import detect_with_model, saved_model_detector
+    from efficientdet.inference.model_detection import detect_with_model, saved_model_detector
     from efficientdet.inference.video import VideoConfig, annotate_video
 
     _prepare(needs_tensorflow=True)
     if FLAGS.saved_model_dir:
-        opened = saved_model_detector(FLAGS.saved_model_dir, of_one_size=True)
+        loaded = saved_model_detector(FLAGS.saved_model_dir, same_size=True)
     else:
-        opened = detect_with_model(model, batch_size=FLAGS.batch_size)
+        loaded = detect_with_model(model, batch_size=FLAGS.batch_size)
     given = FLAGS.min_score_thresh
-    thresholds = opened.thresholds if given is None else ScoreThresholds(overall=given, source="--min_score_thresh")
+    thresholds = loaded.thresholds if given is None else ScoreThresholds(overall=given, source="--min_score_thresh")
     print(f"score threshold: {thresholds}")
     annotate_video(
         VideoConfig(
@@ -245,8 +252,8 @@ def _video(model: ModelConfig) -> None:
             thresholds=thresholds,
             max_boxes=100 if FLAGS.max_boxes_to_draw is None else FLAGS.max_boxes_to_draw,
         ),
-        opened.detect,
-        opened.class_names,
+        loaded.detect,
+        loaded.class_names,
     )
 
 

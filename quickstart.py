@@ -16,7 +16,8 @@ from efficientdet.configuration.artifact_formats import FORMATS, wanted_formats
 from efficientdet.configuration.flag_definitions import checked_overrides
 from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of, model_names
-from efficientdet.quickstart.steps import NO_WEIGHTS, QuickstartConfig, quickstart
+from efficientdet.quickstart.configuration import NO_WEIGHTS, QuickstartConfig
+from efficientdet.quickstart.steps import quickstart
 from program_support.command_line import run
 from program_support.errors import InputError
 from program_support.field_flags import define_flags_of
@@ -29,14 +30,15 @@ def define_flags() -> None:
     define_flags_of(
         QuickstartConfig,
         {
-            "images": "Folder or zip archive of the images; also accepted as the first argument, without the flag's name.",
-            "annotations": "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the folder of the "
-            "images.",
+            "images": "Folder or zip archive of the images; also accepted as the first argument, without the flag's "
+            "name.",
+            "annotations": "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the "
+            "folder of the images.",
             "format": "Format of the labels. Default: detected from the content.",
-            "minutes": "Time budget in minutes, from start to exported files. The same command with more minutes resumes the "
-            "training.",
-            "weights": f"Pretrained detector to start from: a name, a path, or {NO_WEIGHTS}. Default: the model's published "
-            "weights, if they can be downloaded.",
+            "minutes": "Time budget in minutes, from start to exported files. The same command with more minutes "
+            "resumes the training.",
+            "weights": f"Pretrained detector to start from: a name, a path, or {NO_WEIGHTS}. Default: the model's "
+            "published weights, if they can be downloaded.",
         },
     )
     flags.DEFINE_string("output_dir", "quickstart", "Output folder.")

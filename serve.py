@@ -4,9 +4,8 @@ import importlib.util
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # Ctrl-C during the imports ends without a traceback; `run` handles it later
+    # Ctrl-C during the imports ends without a traceback; `run` handles it later
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from dataclasses import replace
 from pathlib import Path
@@ -71,8 +70,8 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "allowed_hosts",
         None,
-        "Host names that requests may address, comma-separated. Default: those of this "
-        "machine; any name if --host is set to another address.",
+        "Host names that requests may address, comma-separated. Default: the names of "
+        "this machine; any name if --host is set to another address.",
     )
     flags.DEFINE_list(
         "allowed_origins", [], "Allowed CORS origins, comma-separated, such as https://example.org; *: all."
@@ -88,13 +87,13 @@ def main() -> None:
     if missing := [package for module, package in _PACKAGES.items() if importlib.util.find_spec(module) is None]:
         raise InputError(f"serve.py needs the package {missing[0]}: pip install -e '.[serve]'")
     from efficientdet.serving.application import build_application
-    from efficientdet.serving.detection import open_detection
+    from efficientdet.serving.detection import load_detection
     from efficientdet.serving.server import LOCAL_NAMES, bind, serve
 
     given = {name: FLAGS[name].value for name in vars(Limits()) if FLAGS[name].value is not None}
     limits = Limits(**given)
     bound = bind(FLAGS.host, FLAGS.port)
-    detect, names, thresholds = open_detection(
+    detect, names, thresholds = load_detection(
         path,
         max_batch=limits.max_batch,
         hparams=overrides,

@@ -1,4 +1,6 @@
-"""Measure the time of anchor assignment per image: `taskset -c 0 python benchmarks/assignment.py [--slots 8 24 48 100]`.
+"""Measure the time of anchor assignment per image.
+
+    taskset -c 0 python benchmarks/assignment.py [--slots 8 24 48 100]
 
 `assign_anchors` and the dense implementation of the tests (IoU of every anchor with every object) take turns in one
 process. Boxes have 4 to 400 pixels at 512 x 512; `--filled` is the share of slots with an object. The labels of both
@@ -28,7 +30,7 @@ from object_detection.structures import Objects, Targets
 SIZE, CLASSES = 512, 90
 
 
-def drawn_objects(batch_size: int, slots: int, *, filled: float) -> Objects:
+def random_objects(batch_size: int, slots: int, *, filled: float) -> Objects:
     """Return boxes at uniform positions with log-uniform sides, clipped to the image."""
     random = np.random.default_rng(0)
     centers = random.uniform(0, SIZE, (batch_size, slots, 2))
@@ -58,17 +60,17 @@ def program(function: Callable, *, compiled: bool) -> Callable:
     return tf.function(function, jit_compile=compiled, autograph=False)
 
 
-def seconds_of(ways: dict[str, Callable], objects: Objects, *, runs: int) -> dict[str, float]:
+def seconds_of(implementations: dict[str, Callable], objects: Objects, *, runs: int) -> dict[str, float]:
     """Return the shortest run of each implementation. Raises AssertionError if their labels differ."""
-    found: dict[str, Targets] = {name: way(objects) for name, way in ways.items()}
+    found: dict[str, Targets] = {name: run(objects) for name, run in implementations.items()}
     for targets in found.values():
         for field in ("positive", "classes"):
             np.testing.assert_array_equal(getattr(targets, field), getattr(found["dense"], field))
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in implementations}
     for _ in range(runs):
-        for name, way in ways.items():
+        for name, run in implementations.items():
             start = time.perf_counter()
-            np.asarray(way(objects).positive)
+            np.asarray(run(objects).positive)
             seconds[name].append(time.perf_counter() - start)
     return {name: min(values) for name, values in seconds.items()}
 
@@ -83,13 +85,13 @@ def main() -> None:
     arguments = parser.parse_args()
     grid = anchor_grid(AnchorConfig(), (SIZE, SIZE))
     assign, dense = partial(assign_anchors, grid=grid), partial(dense_assignment, anchor_boxes=grid.boxes)
-    ways = {"ours": program(assign, compiled=False), "dense": program(dense, compiled=False)}
+    implementations = {"ours": program(assign, compiled=False), "dense": program(dense, compiled=False)}
     if backend_name() == "tensorflow":
-        ways["ours by XLA"] = program(assign, compiled=True)
+        implementations["ours by XLA"] = program(assign, compiled=True)
     print(f"{device_name()}, {backend_name()}, batch {arguments.batch_size}, {len(grid)} anchors, ms per image")
     for slots in arguments.slots:
-        objects = drawn_objects(arguments.batch_size, slots, filled=arguments.filled)
-        seconds = seconds_of(ways, objects, runs=arguments.runs)
+        objects = random_objects(arguments.batch_size, slots, filled=arguments.filled)
+        seconds = seconds_of(implementations, objects, runs=arguments.runs)
         shown = ", ".join(f"{name} {1e3 * value / arguments.batch_size:.2f}" for name, value in seconds.items())
         print(f"{slots:4d} slots: {shown}; ours in {seconds['ours'] / seconds['dense']:.3f} of the time")
 

@@ -23,7 +23,7 @@ from object_detection.coco.results import DetectionRows, results_json
 OBJECTS, DETECTIONS, CLASSES, SIDE = 7, 100, 80, 640
 
 
-def drawn_dataset(images: int, *, seed: int = 0) -> tuple[dict, DetectionRows]:
+def random_dataset(images: int, *, seed: int = 0) -> tuple[dict, DetectionRows]:
     """Return annotations as a COCO dictionary, and detections; the first few of an image match objects."""
     random = np.random.default_rng(seed)
     sizes = random.uniform(8, 300, (images, OBJECTS, 2))
@@ -94,10 +94,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
-    dataset, rows = drawn_dataset(arguments.images)
-    rows = rows._replace(
-        boxes=rows.boxes.round(2), scores=rows.scores.round(5)
-    )  # as pycocotools gets them from results
+    dataset, rows = random_dataset(arguments.images)
+    # as pycocotools gets them from results
+    rows = rows._replace(boxes=rows.boxes.round(2), scores=rows.scores.round(5))
     evaluator = CocoEvaluator(ground_truth_from_dataset(dataset, source="drawn"))
     peers = {"pycocotools": by_pycocotools, "hotcoco": by_hotcoco}
     peers = {name: peer for name, peer in peers.items() if importlib.util.find_spec(name)}

@@ -22,7 +22,7 @@ import numpy as np
 
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
-from efficientdet.inference.opening import open_model
+from efficientdet.inference.model_loading import load_model
 from efficientdet.inference.predict import HostDetector, exported_network
 from program_support.processor_cores import available_cores
 
@@ -96,7 +96,7 @@ def main() -> None:
         "image_size": arguments.size,
         **({"resize": "letterbox"} if arguments.weights else {"num_classes": CLASSES[arguments.model]}),
     }
-    detector = open_model(
+    detector = load_model(
         ModelConfig(ckpt_path=arguments.weights, model_name=arguments.model, model_name_given=True, overrides=overrides)
     )[0].detector
     network = exported_network(detector, runtime=arguments.runtime)

@@ -27,8 +27,8 @@ def table(reports: list[dict]) -> list[str]:
     ]
     for report in sorted(reports, key=lambda report: report["batch_size"]):
         batch, latency = report["batch_size"], report["latency_ms"]
-        whole = latency["end_to_end"]
-        rate = 1000 * batch / whole["mean"]
+        end_to_end = latency["end_to_end"]
+        rate = 1000 * batch / end_to_end["mean"]
         network = f"{latency['network']['p50']:.2f}" if "network" in latency else "-"
         theirs = published.get(batch)
         beside = (
@@ -36,7 +36,7 @@ def table(reports: list[dict]) -> list[str]:
             if theirs
             else "- | - | -"
         )
-        percentiles = " | ".join(f"{whole[name]:.2f}" for name in ("mean", "p50", "p90", "p95", "p99"))
+        percentiles = " | ".join(f"{end_to_end[name]:.2f}" for name in ("mean", "p50", "p90", "p95", "p99"))
         lines.append(f"| {batch} | {rate:.1f} | {percentiles} | {network} | {beside} |")
     first = reports[0]
     versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())

@@ -28,7 +28,7 @@ from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid
 from object_detection.structures import Batch, Objects, Targets
 
 MEAN, STDDEV = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-MOST_OBJECTS = 100
+MAX_OBJECTS = 100
 
 
 def decoded(files: list[str]) -> tf.data.Dataset:
@@ -53,13 +53,13 @@ def baseline(files: list[str], size: int, *, batch_size: int) -> tf.data.Dataset
         scale = size * tf.random.uniform([], 0.1, 2.0) / tf.cast(tf.reduce_max(tf.shape(image)[:2]), tf.float32)
         scaled = tf.maximum(tf.cast(tf.cast(tf.shape(image)[:2], tf.float32) * scale, tf.int32), 1)
         image = tf.image.resize(image, scaled)
-        room = tf.maximum(scaled - size, 0)
-        offset = tf.cast(tf.random.uniform([2]) * tf.cast(room + 1, tf.float32), tf.int32)
+        margin = tf.maximum(scaled - size, 0)
+        offset = tf.cast(tf.random.uniform([2]) * tf.cast(margin + 1, tf.float32), tf.int32)
         image = image[offset[0] : offset[0] + size, offset[1] : offset[1] + size]
         image = tf.image.pad_to_bounding_box(image, 0, 0, size, size)
         boxes = boxes * tf.cast(tf.tile(scaled, [2]), tf.float32) - tf.cast(tf.tile(offset, [2]), tf.float32)
         boxes = tf.clip_by_value(boxes, 0.0, float(size))
-        boxes = tf.boolean_mask(boxes, tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1))[:MOST_OBJECTS]
+        boxes = tf.boolean_mask(boxes, tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1))[:MAX_OBJECTS]
         valid = tf.range(tf.maximum(tf.shape(boxes)[0], 1)) < tf.shape(boxes)[0]
         boxes = tf.pad(boxes, [[0, tf.size(valid) - tf.shape(boxes)[0]], [0, 0]])
         targets = assign_anchors(
@@ -157,10 +157,10 @@ def main() -> None:
     medians = {name: statistics.median(values) for name, values in rates.items()}
     for name, values in rates.items():
         print(f"{name:<35} {medians[name]:6.0f} images/s, {min(values):.0f} to {max(values):.0f}")
-    whole, boxes, targets, peer = medians.values()
+    decoding, boxes, targets, peer = medians.values()
     print(
-        f"ours: {boxes / whole:.2f} of decoding; with normalization and assignment {targets / whole:.2f} of it and "
-        f"{targets / peer:.1f} times the baseline"
+        f"ours: {boxes / decoding:.2f} of decoding; with normalization and assignment {targets / decoding:.2f} of it "
+        f"and {targets / peer:.1f} times the baseline"
     )
 
 

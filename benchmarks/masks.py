@@ -90,8 +90,8 @@ def print_cost(side: int) -> None:
     crop_masks(pngs, boxes, crop, source_size=source_size, side=side, file_name=tf.constant(""))
     milliseconds = (time.perf_counter() - start) * 1000
     print(
-        f"{OBJECTS} objects at {height} x {width}, side {side}: {masks.numpy().nbytes / 1e6:.2f} MB in the batch, at most "
-        f"{peak / 1e6:.2f} MB on the way, {milliseconds:.0f} ms; whole masks {OBJECTS * height * width / 1e6:.0f} MB"
+        f"{OBJECTS} objects at {height} x {width}, side {side}: {masks.numpy().nbytes / 1e6:.2f} MB in the batch, "
+        f"peak {peak / 1e6:.2f} MB, {milliseconds:.0f} ms; full-image masks {OBJECTS * height * width / 1e6:.0f} MB"
     )
 
 

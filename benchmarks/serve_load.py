@@ -119,9 +119,9 @@ def main() -> None:
     p50, p99 = (1000 * statistics.quantiles(seconds, n=100)[place] for place in (49, 98))
     print(
         f"{len(seconds)} answered in {wall:.0f} s by {arguments.clients} clients: {len(seconds) / wall:.2f} images/s, "
-        f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, most {1000 * seconds[-1]:.0f} ms; {images / batches:.1f} images per batch"
+        f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, max {1000 * seconds[-1]:.0f} ms; {images / batches:.1f} images per batch"
     )
-    print(f"lost: {len(lost)} {sorted(set(lost))[:5]}; the server ended with {status}")
+    print(f"lost: {len(lost)} {sorted(set(lost))[:5]}; the server exited with {status}")
     print(
         f"memory of the server: {megabytes[0]:.0f} MB before, {', '.join(f'{value:.0f}' for value in megabytes[1:])} MB"
     )

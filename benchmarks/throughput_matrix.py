@@ -1,11 +1,12 @@
 r"""Measure the throughput of one model by GPUs, precision and batch size, with the launcher of the recipes.
 
     python benchmarks/throughput_matrix.py --model=mask-rcnn-resnet50 --gpus=1,8 --precision=fp32,tf32,amp,bf16 \
-        --batch_sizes=2,4,8 [--mode=training|inference --hparams=image_size=512 --records='DIR/train-*' --output_dir=DIR \
-        --dropped_steps=100 --timed_steps=200 --device=auto|gpu|cpu --minutes_per_cell=30 --retry_failed]
+        --batch_sizes=2,4,8 [--mode=training|inference --hparams=image_size=512 --records='DIR/train-*' \
+        --output_dir=DIR --dropped_steps=100 --timed_steps=200 --device=auto|gpu|cpu --minutes_per_cell=30 \
+        --retry_failed]
 
-Writes matrix.md, matrix.csv and matrix.json. A cell that cannot run here shows the reason. Published figures of other machines
-are in separate columns. Running the same command again resumes an interrupted matrix.
+Writes matrix.md, matrix.csv and matrix.json. A cell that cannot run here shows the reason. Published figures of other
+machines are in separate columns. Running the same command again resumes an interrupted matrix.
 """
 
 import json
@@ -35,24 +36,26 @@ from program_support.errors import InputError
 from program_support.field_flags import define_flag, whole_numbers
 
 FLAGS = flags.FLAGS
-DRAWN_IMAGES = 64
+SYNTHETIC_IMAGES = 64
 
 
 def define_flags() -> None:
     """Define the flags."""
-    flags.DEFINE_string("model", DEFAULT_MODEL, "As --model_name of train.py.")
+    flags.DEFINE_string("model", DEFAULT_MODEL, "Model; see --model_name of train.py.")
     flags.DEFINE_enum("mode", "training", ["training", "inference"], "Mode to measure.")
     flags.DEFINE_list("gpus", ["1"], "Numbers of GPUs, such as 1,8; with --device=cpu of processes.")
-    flags.DEFINE_list("precision", [*PRECISIONS], f"Some of {','.join(PRECISIONS)}.")
+    flags.DEFINE_list("precision", [*PRECISIONS], f"Precisions to measure, any of {','.join(PRECISIONS)}.")
     flags.DEFINE_list("batch_sizes", ["2", "4", "8"], "Batch size per GPU.")
-    flags.DEFINE_string("hparams", "", "Hyperparameters: key=value items with commas between, or a .yaml file.")
-    flags.DEFINE_string("records", None, f"Glob of TFRecords to train on. Default: {DRAWN_IMAGES} synthetic images.")
-    flags.DEFINE_string("output_dir", "/tmp/throughput", "Folder for tables, logs and drawn records.")
-    define_flag("dropped_steps", Count, 100, "First steps of a cell, which are not timed.")
-    define_flag("timed_steps", Count, 200, "Steps after them, which are.")
+    flags.DEFINE_string("hparams", "", "Hyperparameters: comma-separated key=value items, or a .yaml file.")
+    flags.DEFINE_string(
+        "records", None, f"Glob of TFRecords to train on. Default: {SYNTHETIC_IMAGES} synthetic images."
+    )
+    flags.DEFINE_string("output_dir", "/tmp/throughput", "Output folder for tables, logs and synthetic records.")
+    define_flag("dropped_steps", Count, 100, "Number of untimed steps at the start of a cell.")
+    define_flag("timed_steps", Count, 200, "Number of timed steps after them.")
     flags.DEFINE_enum("device", "auto", ["auto", "gpu", "cpu"], "Device. auto: GPUs if there are any, else the CPU.")
-    define_flag("minutes_per_cell", Count, 30, "A cell that takes longer is given up.")
-    flags.DEFINE_bool("retry_failed", False, "Run cells that failed once more.")
+    define_flag("minutes_per_cell", Count, 30, "Timeout per cell in minutes.")
+    flags.DEFINE_bool("retry_failed", False, "Run failed cells again.")
 
 
 def main() -> None:
@@ -75,14 +78,14 @@ def main() -> None:
         "machine": machine.description,
         "hparams": FLAGS.hparams,
         "image_size": hparams.input_size,
-        "records": records or f"{DRAWN_IMAGES} drawn images",
+        "records": records or f"{SYNTHETIC_IMAGES} drawn images",
         "dropped_steps": FLAGS.dropped_steps,
         "timed_steps": FLAGS.timed_steps,
     }
     signal.signal(signal.SIGTERM, _end)
 
     def run_here(cell):
-        drawn = _drawn_records(folder, hparams.input_size) if cell.mode == "training" and not records else ""
+        drawn = _synthetic_records(folder, hparams.input_size) if cell.mode == "training" and not records else ""
         launch = Launch(
             folder=folder,
             records=records or drawn,
@@ -95,18 +98,18 @@ def main() -> None:
         return run_cell(cell, launch)
 
     matrix = Matrix(folder, cells, settings=settings, retry_failed=FLAGS.retry_failed)
-    for line in matrix.measure(run_here, why_not=machine.why_not, written=lambda: write_tables(folder, matrix)):
+    for line in matrix.measure(run_here, skip_reason=machine.skip_reason, written=lambda: write_tables(folder, matrix)):
         print(line, flush=True)
     print(f"wrote {folder}/matrix.md, .csv and .json")
 
 
-def _drawn_records(folder: Path, image_size: tuple[int, int]) -> str:
+def _synthetic_records(folder: Path, image_size: tuple[int, int]) -> str:
     """Return the glob of synthetic records of about this size, with masks if the model needs them; written once."""
     height, width = image_size
     records = folder / f"drawn-{height}x{width}"
     if not records.is_dir():
         with unfinished_folder(records) as unfinished:
-            draw_data_set(unfinished, images={"train": DRAWN_IMAGES}, image_size=image_size)
+            draw_data_set(unfinished, images={"train": SYNTHETIC_IMAGES}, image_size=image_size)
             annotations = unfinished / "annotations" / "instances_train.json"
             has_masks = "segmentation" in json.loads(annotations.read_text(encoding="utf-8"))["annotations"][0]
             subprocess.run(

@@ -36,7 +36,7 @@ from object_detection.structures import Batch, Objects
 CLASSES = 90  # of random objects
 
 
-def drawn_batch(size: int, batch_size: int, *, boxes: int, slots: int, mask_size: int = 0) -> Batch:
+def random_batch(size: int, batch_size: int, *, boxes: int, slots: int, mask_size: int = 0) -> Batch:
     """Return noise images with `boxes` boxes per image in the first slots; masks fill their boxes."""
     random = np.random.default_rng(0)
     corners = random.uniform(0, size * 0.7, (batch_size, slots, 2)).astype(np.float32)
@@ -58,7 +58,7 @@ def drawn_batch(size: int, batch_size: int, *, boxes: int, slots: int, mask_size
     )
 
 
-def whole_step(detector: DenseDetector, hparams, *, together: int) -> Callable[[Batch], None]:
+def complete_step(detector: DenseDetector, hparams, *, together: int) -> Callable[[Batch], None]:
     """Run several steps as the training loop does and read the last report."""
     optimizer = build_optimizer(hparams, precision=keras.config.dtype_policy().name)
     optimizer.build(detector.network.trainable_variables)
@@ -111,20 +111,20 @@ def main() -> None:
     keras.utils.set_random_seed(0)
     hparams = hyperparameters_of(arguments.model, {"image_size": arguments.size})
     detector = build_detector(hparams, num_classes=arguments.classes, precision=arguments.precision)
-    most = max(hparams.max_instances_per_image, *arguments.boxes)
+    max_boxes = max(hparams.max_instances_per_image, *arguments.boxes)
     batches = {
-        boxes: drawn_batch(
+        boxes: random_batch(
             arguments.size,
             arguments.batch_size,
             boxes=boxes,
             mask_size=hparams.mask_size,
-            slots=most if accelerator_count() or not on_tensorflow else boxes,
+            slots=max_boxes if accelerator_count() or not on_tensorflow else boxes,
         )
         for boxes in arguments.boxes
     }
     together = 10 if accelerator_count() else 1
-    step = whole_step(detector, hparams, together=together)
-    steps = {f"whole step, {boxes} boxes": (partial(step, batch), together) for boxes, batch in batches.items()}
+    step = complete_step(detector, hparams, together=together)
+    steps = {f"complete step, {boxes} boxes": (partial(step, batch), together) for boxes, batch in batches.items()}
     if on_tensorflow and not arguments.no_toy:
         steps["network, toy loss"] = toy_step(detector, batches[arguments.boxes[0]]), 1
     seconds: dict[str, list[float]] = {name: [] for name in steps}

@@ -15,9 +15,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if (
-    Path(__file__).with_name("checkout.py").exists()
-):  # a wheel, which has the other packages inside this one, does not need it
+# A wheel has the other packages inside this one and does not need checkout.py
+if Path(__file__).with_name("checkout.py").exists():
     from efficientdet import checkout
 
     checkout.install()

@@ -8,16 +8,18 @@ names runs with both.
 import importlib
 import importlib.util
 import sys
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("dataset", "model", "object_detection", "program_support")
 _HERE, _PROGRAMS = "efficientdet.", "efficientdet.programs."
 
 
-class AliasFinder:
+class AliasFinder(Loader):
     """Finder and loader for `sys.meta_path`: each alias is the module itself, loaded once.
 
     An editable install leaves the top-level names to whoever is first on `sys.path`. The first import of a part of
@@ -49,11 +51,15 @@ class AliasFinder:
 
     def exec_module(self, module: ModuleType) -> None:
         """Restore the module's own spec; it is loaded already."""
+        assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state
 
     def get_code(self, name: str) -> CodeType:
         """Return the code that `python -m` runs."""
-        return _own_spec(_short_name(name)).loader.get_code(_short_name(name))
+        spec = _own_spec(_short_name(name))
+        assert spec is not None
+        loader: Any = spec.loader  # `get_code` is an optional method of loaders
+        return loader.get_code(spec.name)
 
 
 def install() -> None:
@@ -76,7 +82,7 @@ def _own_spec(name: str) -> ModuleSpec | None:
         if "." in name:
             return None
         raise ImportError(f"the module {name} of this project is missing; install it again")
-    place = spec.origin or next(iter(spec.submodule_search_locations))
+    place = spec.origin or next(iter(spec.submodule_search_locations or ()))
     if ROOT not in Path(place).resolve().parents:
         raise ImportError(
             f"the module {name} is {place}, not this project's; rename it, unset PYTHONPATH, or install this "

@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 
 def train() -> None:
@@ -82,6 +83,8 @@ def _run(program: str) -> None:
     except ImportError as error:  # in an editable install, if another project has a module of the same name
         print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
         sys.exit(2)
+    assert spec is not None
+    loader: Any = spec.loader  # `get_code` is an optional method of loaders
     module = sys.modules["__main__"] = ModuleType("__main__")
     module.__spec__, module.__package__, module.__file__ = spec, spec.parent, spec.origin
-    exec(spec.loader.get_code(program), vars(module))
+    exec(loader.get_code(program), vars(module))

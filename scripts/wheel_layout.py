@@ -16,7 +16,7 @@ from setuptools.command.egg_info import egg_info
 
 NAME = "efficientdet"
 PACKAGES = ("dataset", "model", "object_detection", "program_support")
-COMMANDS = {  # what messages and --help of a checkout call a program -> the command that pip installs
+COMMANDS = {  # name of a program in messages and --help of a checkout -> the command that pip installs
     "train.py": "efficientdet-train",
     "eval.py": "efficientdet-eval",
     "infer.py": "efficientdet-infer",

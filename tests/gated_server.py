@@ -34,7 +34,7 @@ def main() -> None:
             for image in images
         ]
 
-    server._HEAD_S, server.MOST_CONNECTIONS = HEAD_S, CONNECTIONS
+    server._HEAD_S, server.MAX_CONNECTIONS = HEAD_S, CONNECTIONS
     names = ClassNames(tuple(range(256)), tuple(f"shade {number}" for number in range(256)))
     server.serve(build_application(detect, names, model="gated", limits=limits), server.bind("127.0.0.1", 0), limits)
 

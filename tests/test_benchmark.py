@@ -23,7 +23,7 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime import Runtime
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
-from efficientdet.inference.opening import open_model
+from efficientdet.inference.model_loading import load_model
 from efficientdet.inference.predict import build_predict
 from model.multiply_adds import multiply_adds
 from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates
@@ -45,7 +45,7 @@ def miniature(monkeypatch):
         class_names=names,
         description=description,
     )
-    monkeypatch.setattr(module, "open_model", lambda _: (restored, Runtime(precision="float32", use_xla=False)))
+    monkeypatch.setattr(module, "load_model", lambda _: (restored, Runtime(precision="float32", use_xla=False)))
     monkeypatch.setattr(module, "multiply_adds_per_second", lambda precision: 1e9)
     return detector
 
@@ -218,9 +218,9 @@ def test_report_log_and_trace(miniature, tmp_path, capsys):
 def test_report_names_what_really_ran(miniature, monkeypatch, runtime, int8_images, wanted):
     # As on a machine with a GPU, where Keras would compute in float16 and other runtimes do not look at it.
     accelerated = Runtime(precision="mixed_float16", use_xla=True)
-    restored, _ = open_model(MODEL)
+    restored, _ = load_model(MODEL)
     predict = build_predict(restored.detector, compiled=False)
-    monkeypatch.setattr(module, "open_model", lambda _: (restored, accelerated))
+    monkeypatch.setattr(module, "load_model", lambda _: (restored, accelerated))
     monkeypatch.setattr(module, "build_predict", lambda *_, **__: predict)
     monkeypatch.setattr(module, "device_name", lambda: "a GPU")
     monkeypatch.setattr(module, "peak_device_memory", lambda: 5)

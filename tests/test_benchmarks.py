@@ -58,7 +58,7 @@ def test_serve_load(tmp_path):
         "--max_batch=2",
     )
     assert int(re.match(r"(\d+) answered in \d+ s by 2 clients: ", shown)[1]) > 2
-    assert "lost: 0 []; the server ended with 0" in shown
+    assert "lost: 0 []; the server exited with 0" in shown
     assert re.search(r"memory of the server: \d+ MB before, \d+", shown)
 
 
@@ -90,8 +90,8 @@ def test_assignment(backend, ways):
 def test_training_step(precision):
     shown = run("training_step.py", SMALL, "--size=64", "--batch_size=2", "--steps=1", f"--precision={precision}")
     assert re.findall(r"^(\w[\w ]+, [\w ]+\w) +\d+\.\d\d images/s, \d", shown, re.MULTILINE) == [
-        "whole step, 8 boxes",
-        "whole step, 40 boxes",
+        "complete step, 8 boxes",
+        "complete step, 40 boxes",
         "network, toy loss",
     ]
     assert "peak memory" in shown

@@ -257,9 +257,9 @@ MISTAKES = [
     (
         "serve",
         (*SERVE, "--host=203.0.113.7"),
-        "--host=203.0.113.7 --port=0: cannot be listened at (Cannot assign requested",
+        "--host=203.0.113.7 --port=0: cannot listen on this address (Cannot assign requested",
     ),
-    ("serve", (*SERVE, "--host=a..b"), "--host=a..b --port=0: cannot be listened at ("),
+    ("serve", (*SERVE, "--host=a..b"), "--host=a..b --port=0: cannot listen on this address ("),
 ]
 
 

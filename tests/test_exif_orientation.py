@@ -20,7 +20,7 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.detector import LoadedDetector
-from efficientdet.inference.image_rows import OpenedModel
+from efficientdet.inference.image_rows import LoadedModel
 from efficientdet.inference.inputs import Inputs
 from efficientdet.serving.batching import Batcher
 from efficientdet.serving.limits import Limits
@@ -107,7 +107,7 @@ def test_load_detector_takes_pixels_in_memory_as_they_are(photographs):
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_infer_detects_upright_unless_it_is_told_otherwise(photographs, tmp_path, monkeypatch, applied):
-    monkeypatch.setattr(annotate_module, "_opened", lambda config: OpenedModel(detect, NAMES, ScoreThresholds()))
+    monkeypatch.setattr(annotate_module, "_loaded_model", lambda config: LoadedModel(detect, NAMES, ScoreThresholds()))
     settings = {} if applied else {"apply_exif_orientation": False}
     annotate(AnnotationConfig(inputs=Inputs(images=tuple(map(str, photographs))), output_dir=str(tmp_path), **settings))
     results = {result["file_name"]: result for result in json.loads((tmp_path / "detections.json").read_text())}

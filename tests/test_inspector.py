@@ -18,8 +18,8 @@ from efficientdet.devices.runtime import Runtime
 from efficientdet.exports import inspection
 from efficientdet.exports.inspection import Agreement, compare_detections, dry_run, summary
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
-from efficientdet.inference import opening
-from efficientdet.inference.opening import open_model
+from efficientdet.inference import model_loading
+from efficientdet.inference.model_loading import load_model
 from model.detector import named_variables
 from object_detection.coco.results import DetectionRows
 
@@ -86,12 +86,12 @@ def miniature(monkeypatch):
         model_name="efficientdet-d0", hparams=hparams.to_dict(), categories=names.to_categories(), weights="raw"
     )
     restored = Restored(detector=miniature_detector(), hparams=hparams, class_names=names, description=description)
-    monkeypatch.setattr(inspection, "open_model", lambda _: (restored, Runtime(precision="float32", use_xla=False)))
+    monkeypatch.setattr(inspection, "load_model", lambda _: (restored, Runtime(precision="float32", use_xla=False)))
     return restored
 
 
 def test_summary_of_d0_with_random_weights():
-    restored, runtime = open_model(
+    restored, runtime = load_model(
         ModelConfig(ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={"num_classes": 90})
     )
     shown = summary(restored)
@@ -106,8 +106,8 @@ def test_summary_of_d0_with_random_weights():
 
 
 def test_random_weights_have_the_classes_of_coco_unless_told():
-    assert opening._names_for(None) == COCO_2017
-    assert opening._names_for(2) == ClassNames((1, 2), ("class 1", "class 2"))
+    assert model_loading._names_for(None) == COCO_2017
+    assert model_loading._names_for(2) == ClassNames((1, 2), ("class 1", "class 2"))
 
 
 def test_dry_run_writes_a_checkpoint_by_name(miniature, tmp_path, capsys):

@@ -389,7 +389,7 @@ def test_the_pair_that_does_not_converge_is_told():
     ("flags", "message"),
     [
         (["--gpus=8", "--gpu_memory=40", "--kind=pod"], "--kind"),
-        (["--gpus=8", "--gpu_memory=40", "--priority=High"], "--priority=High: expected small letters"),
+        (["--gpus=8", "--gpu_memory=40", "--priority=High"], "--priority=High: expected lowercase letters"),
         (
             ["--gpus=8", "--gpu_memory=32", "--model=retinanet-resnext50"],
             "--gpu_memory=32: expected one of 24, 40, 48, 80, 141",
@@ -399,9 +399,9 @@ def test_the_pair_that_does_not_converge_is_told():
             "--model=yolo: expected a train.py --model_name among efficientdet-.., retinanet-.., ssd300-.., mask-rcnn-..",
         ),
         (["--kind=data", "--proxy=proxy 3128"], "--proxy=proxy 3128: expected a URL"),
-        (["--kind=volume", "--storage_class=A b"], "--storage_class=A b: expected small letters"),
+        (["--kind=volume", "--storage_class=A b"], "--storage_class=A b: expected lowercase letters"),
         (["--gpus=8", "--gpu_memory=40", "--", "lr=3"], "lr=3: expected a flag of train.py"),
-        (["--kind=data", "--claim=A"], "--claim=A: expected small letters"),
+        (["--kind=data", "--claim=A"], "--claim=A: expected lowercase letters"),
     ],
 )
 def test_mistakes(flags, message):

@@ -16,53 +16,54 @@ from drawn_records import draw_records
 from endurance_run import path_to_miniature
 
 from dataset.synthetic import draw_data_set
-from efficientdet.quickstart import choices, steps
-from efficientdet.quickstart.choices import Pace
+from efficientdet.quickstart import choices, chosen_settings, steps
+from efficientdet.quickstart.choices import StepTime
+from efficientdet.quickstart.configuration import NO_WEIGHTS, QuickstartConfig
 from efficientdet.quickstart.programs import run_program
-from efficientdet.quickstart.steps import QuickstartConfig, quickstart
+from efficientdet.quickstart.steps import quickstart
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_the_side_is_the_largest_that_leaves_time():
-    pace = Pace(seconds=1.0, side=256, batch_size=4, accelerated=False)
+    step_time = StepTime(seconds=1.0, side=256, batch_size=4, accelerated=False)
     wanted, seconds = 1000, 1530  # 1.53 s a step, so 256 * sqrt(1.53) = 316 pixels
-    side, why = choices.image_side(640, 512, pace, target_steps=wanted, seconds=seconds)
+    side, why = choices.image_side(640, 512, step_time, target_steps=wanted, seconds=seconds)
     assert side == 288
     assert "largest at which 1000 steps fit" in why
-    assert choices.image_side(640, 512, pace, target_steps=wanted, seconds=4590) == (512, "the model's default")
-    assert choices.image_side(300, 512, pace, target_steps=wanted, seconds=4590) == (320, "as large as the images")
-    side, why = choices.image_side(640, 512, pace, target_steps=wanted, seconds=51)
+    assert choices.image_side(640, 512, step_time, target_steps=wanted, seconds=4590) == (512, "the model's default")
+    assert choices.image_side(300, 512, step_time, target_steps=wanted, seconds=4590) == (320, "as large as the images")
+    side, why = choices.image_side(640, 512, step_time, target_steps=wanted, seconds=51)
     assert side == 128
     assert "1000 steps, needed for a good AP, exceed" in why  # a number of those that fit is measured later
-    assert choices.image_side(40, 512, pace, target_steps=wanted, seconds=4590)[0] == 128
+    assert choices.image_side(40, 512, step_time, target_steps=wanted, seconds=4590)[0] == 128
 
 
 def test_epochs_are_short_enough_to_look_at_the_clock():
-    pace = Pace(seconds=0.5, side=256, batch_size=4, accelerated=False)
+    step_time = StepTime(seconds=0.5, side=256, batch_size=4, accelerated=False)
     length, why = choices.training_length(
-        205, pace, side=256, target_steps=2500, seconds=1500
+        205, step_time, side=256, target_steps=2500, seconds=1500
     )  # 3000 steps, 52 an epoch
     assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (116, 208, 15)
     assert "at most 6032 steps of 4 images, limited by the time" in why
-    length, why = choices.training_length(205, pace, side=256, target_steps=250, seconds=1500)
+    length, why = choices.training_length(205, step_time, side=256, target_steps=250, seconds=1500)
     assert length.num_epochs == 20  # 1000 steps
     assert "further steps would gain little" in why
     length, _ = choices.training_length(
-        118287, pace, side=128, target_steps=2500, seconds=150
+        118287, step_time, side=128, target_steps=2500, seconds=150
     )  # 1200 steps, 60 an epoch
     assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (40, 240, 20)
     assert length.warmup_epochs == 1.0
-    length, _ = choices.training_length(4, pace, side=256, target_steps=2500, seconds=1e6)
+    length, _ = choices.training_length(4, step_time, side=256, target_steps=2500, seconds=1e6)
     assert length.num_epochs <= 600
-    length, _ = choices.training_length(205, pace, side=256, target_steps=2500, seconds=0.1)
+    length, _ = choices.training_length(205, step_time, side=256, target_steps=2500, seconds=0.1)
     assert (length.num_epochs, length.checkpoint_period) == (1, 1)
 
 
 def test_the_time_of_training_is_what_the_other_steps_leave():
-    pace = Pace(seconds=0.4, side=256, batch_size=4, accelerated=False)
-    after = choices.seconds_after_choice(30.0, formats=1, measured_images=100, pace=pace)
+    step_time = StepTime(seconds=0.4, side=256, batch_size=4, accelerated=False)
+    after = choices.seconds_after_choice(30.0, formats=1, measured_images=100, step_time=step_time)
     assert after == pytest.approx(2.7 * 30 + 3 * 100 * 0.05)
     assert choices.training_seconds(6, others=after + 42) == pytest.approx(222)
     assert choices.training_seconds(1, others=after) == 6  # a tenth at least
@@ -82,7 +83,7 @@ def programs(tmp_path, monkeypatch):
     """Programs that note how they were called, and write what the steps read of them; `fails` names one that does not."""
     calls, fails = [], set()
 
-    def run(module, settings, *, advice):
+    def run(module, settings):
         if module in fails:
             sys.exit(3)
         calls.append((module, {key: value for key, value in settings.items() if value is not None}))
@@ -103,7 +104,8 @@ def programs(tmp_path, monkeypatch):
         elif module == "eval":
             settings["output_json"].write_text('{"AP": 0.5, "AP50": 0.75}')
 
-    monkeypatch.setattr(steps, "run_program", run)
+    for module in (steps, chosen_settings):
+        monkeypatch.setattr(module, "run_program", run)
     return calls, fails
 
 
@@ -115,7 +117,7 @@ def config(folder, **changes):
             "output_dir": str(folder),
             "model_name": "efficientdet-d0",
             "minutes": 30.0,
-            "weights": steps.NO_WEIGHTS,
+            "weights": NO_WEIGHTS,
             "formats": ("onnx",),
             "hparams": "",
             **changes,
@@ -199,12 +201,12 @@ def test_other_wishes_and_broken_notes_are_refused(tmp_path):
 
 def test_a_program_that_fails_ends_with_its_code(capfd):
     with pytest.raises(SystemExit) as caught:
-        run_program("dataset.create_tfrecord", {"images": "/nowhere", "val_fraction": None}, advice="continue so")
+        run_program("dataset.create_tfrecord", {"images": "/nowhere", "val_fraction": None})
     assert caught.value.code == 2
     told = capfd.readouterr()
     assert "$ python " in told.out
     assert "--images=/nowhere: no such folder" in told.err
-    assert "exited with status 2; continue so" in told.err
+    assert "exited with status 2; run the same command again to resume" in told.err
 
 
 def test_a_signal_is_handed_on(tmp_path):
@@ -240,7 +242,7 @@ def test_a_program_ends_with_a_quick_start_that_is_killed(tmp_path):
 
 def start_program_in(folder):
     """A process that runs listening.py as a quick start does; returns when that is ready."""
-    starting = "from efficientdet.quickstart.programs import run_program; run_program('listening', {}, advice='')"
+    starting = "from efficientdet.quickstart.programs import run_program; run_program('listening', {})"
     starter = subprocess.Popen(
         [sys.executable, "-c", starting], cwd=folder, env={"PYTHONPATH": f"{folder}:{ROOT}", "PATH": ""}
     )

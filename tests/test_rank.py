@@ -115,12 +115,12 @@ def test_one_that_does_not_come_is_told(stand_in, port):
     code, _, errors = ends(start(0, 3, port, SHOW, "--wait=1", env=stand_in))
     assert (code, errors) == (
         2,
-        f"rank.py: error: 127.0.0.1:{port}: waits for the processes 1, 2, for too long (--wait)\n",
+        f"rank.py: error: 127.0.0.1:{port}: waiting for ranks 1, 2: timed out (--wait)\n",
     )
     code, _, errors = ends(start(1, 2, port, SHOW, "--wait=1", env=stand_in))
     assert (code, errors) == (
         2,
-        f"rank.py: error: http://localhost:{port}/arrived/1: no one answers, for too long (--wait)\n",
+        f"rank.py: error: http://localhost:{port}/arrived/1: no answer: timed out (--wait)\n",
     )
 
 

@@ -25,8 +25,8 @@ from efficientdet.inference.detector import LoadedDetector
 from efficientdet.reports.drawing import class_color
 from efficientdet.serving import detection
 from efficientdet.serving.application import image_reply
-from efficientdet.serving.batching import Found
-from efficientdet.serving.limits import MOST_SIDE
+from efficientdet.serving.batching import ImageResult
+from efficientdet.serving.limits import MAX_SIDE
 from efficientdet.serving.server import bind
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import run_lengths
@@ -252,7 +252,7 @@ REFUSED = {
     "many blocks": (413, form([many_parts("GIF", 13 + 3 * 4, b"!\xfe\1a\0")]), FORM, "0 scans and"),
     "pixel bomb": (413, form([png_head(50_000, 50_000)]), FORM, f"more than {MOST_PIXELS} pixels"),
     "too many pixels": (413, form([png_head(1000, 1001)]), FORM, "1000 x 1001 pixels; expected at most 1000000"),
-    "too long": (413, form([png_head(MOST_SIDE + 1, 1)]), FORM, f"{MOST_SIDE} per side"),
+    "too long": (413, form([png_head(MAX_SIDE + 1, 1)]), FORM, f"{MAX_SIDE} per side"),
     "too many": (413, form([PICTURE] * (MOST_IMAGES + 1)), FORM, "more than 6 images"),
     "too many parts": (413, form([b""] * 3000), FORM, "more than 6 images"),
     "too large": (413, form([bytes(MOST_BYTES)]), FORM, f"more than {MOST_BYTES} bytes"),
@@ -410,7 +410,7 @@ def test_masks_are_cocos_run_lengths_and_what_is_not_finite_is_left_out():
         masks=masks,
     )
     reply = image_reply(
-        Found((4, 6), rows), names=dict(zip(CLASSES.category_ids, CLASSES.names, strict=True)), min_score=0.5
+        ImageResult((4, 6), rows), names=dict(zip(CLASSES.category_ids, CLASSES.names, strict=True)), min_score=0.5
     )
     assert (
         reply
@@ -627,7 +627,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
 
 def test_a_taken_port_is_one_line(server):
     with pytest.raises(
-        InputError, match=rf"--host=127.0.0.1 --port={server.port}: cannot be listened at \(Address already"
+        InputError, match=rf"--host=127.0.0.1 --port={server.port}: cannot listen on this address \(Address already"
     ):
         bind("127.0.0.1", server.port)
 
@@ -656,7 +656,7 @@ def test_a_checkpoints_network_sees_few_sizes_of_batches(monkeypatch):
         ]
 
     monkeypatch.setattr(detection, "load_detector", lambda path, **_: LoadedDetector(detect, CLASSES, batch_size=1))
-    opened, names, _ = detection.open_detection("runs/first", runtime="keras", max_batch=6)
+    opened, names, _ = detection.load_detection("runs/first", runtime="keras", max_batch=6)
     assert (seen, names) == ([1, 2, 4, 6], CLASSES)
     seen.clear()
     images = [np.full((1, 1, 3), number, np.uint8) for number in range(6)]

@@ -69,7 +69,9 @@ def fill(folder, cells, outcomes, *, settings=None, machine=None, retry_failed=F
     said = []
     try:
         for line in matrix.measure(
-            run, why_not=machine.why_not if machine else lambda cell: "", written=lambda: write_tables(folder, matrix)
+            run,
+            skip_reason=machine.skip_reason if machine else lambda cell: "",
+            written=lambda: write_tables(folder, matrix),
         ):
             said.append(line)
     except KeyboardInterrupt:
@@ -130,7 +132,7 @@ def test_cells_are_all_combinations_once_fewest_gpus_first():
     ],
 )
 def test_what_a_machine_cannot_run_says_why(machine, asked, reason):
-    assert machine.why_not(asked) == reason
+    assert machine.skip_reason(asked) == reason
 
 
 def test_gpus_are_nvidia_smis(tmp_path, monkeypatch):
@@ -247,7 +249,7 @@ def test_tables(tmp_path):
 def test_more_than_the_machine_does_is_no_share(tmp_path):
     busy = Outcome(measured(10.0).figures._replace(arithmetic_share=2.84))
     fill(tmp_path, [cell()], [busy])
-    assert table(tmp_path)[0][10] == "no share: the machine was busier in the product"
+    assert table(tmp_path)[0][10] == "none: the machine was busier during the product"
 
 
 def test_a_model_that_nobody_measured(tmp_path):
@@ -262,7 +264,7 @@ def test_goes_on_where_it_was_stopped(tmp_path):
     cells = [cell(batch_size=size) for size in (2, 4, 8)]
     _, ran, _ = fill(tmp_path, cells, [measured(1.0), KeyboardInterrupt()])
     assert ran == cells[:2]
-    assert [row[3] for row in table(tmp_path)] == ["1", *["not run: its turn has not come yet"] * 2]
+    assert [row[3] for row in table(tmp_path)] == ["1", *["not run: pending"] * 2]
     matrix, ran, said = fill(tmp_path, cells, [measured(2.0), Outcome(None, "exit code 1")])
     assert ran == cells[1:]
     assert said[0] == "mask-rcnn-resnet50-training-1x-fp32-batch-2: 1 images/s (measured before)"
@@ -422,9 +424,9 @@ def test_an_inference_cell_through_the_launcher(launch):
         ),
         (
             "os.kill(os.getpid(), signal.SIGKILL)",
-            "killed from outside, as a system does whose memory runs out (exit code 137)",
+            "killed, probably out of memory (exit code 137)",
         ),
-        ("", "it ended well, but logged no speed"),
+        ("", "exited with code 0, but logged no speed"),
     ],
 )
 def test_a_cell_that_fails_says_why(launch, text, reason):
@@ -515,6 +517,6 @@ def test_a_real_cell_and_the_end_of_a_matrix(tmp_path):
     rows = table(tmp_path)
     assert [row[:3] for row in rows] == [["1", "fp32", "1"], ["1", "fp32", "2"]]
     assert float(rows[0][3].removesuffix(" \\*")) > 0
-    assert rows[1][3] == "not run: its turn has not come yet"
+    assert rows[1][3] == "not run: pending"
     assert json.loads((tmp_path / "matrix.json").read_text())["cells"][0]["arithmetic_share"] > 0
     assert subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True).returncode == 1

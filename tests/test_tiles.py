@@ -73,12 +73,12 @@ def test_the_whole_image_is_one_tile_more():
 @pytest.mark.parametrize("text", ["", "0", "31", "x", "64x", "64x64x64", "-64", "6e2", "1.5", "9" * 5000, "64x0", "²"])
 def test_what_is_no_tile_is_one_line(text):
     with pytest.raises(InputError, match="expected a side such as 512, or WIDTHxHEIGHT, of 32 pixels or more"):
-        Tiling.of(text, overlap=0.2, whole=True)
+        Tiling.parse(text, overlap=0.2, whole=True)
 
 
 def test_sides_are_width_and_height():
-    assert Tiling.of("640x480", overlap=0, whole=False).size == (480, 640)
-    assert Tiling.of("512", overlap=0, whole=False).size == (512, 512)
+    assert Tiling.parse("640x480", overlap=0, whole=False).size == (480, 640)
+    assert Tiling.parse("512", overlap=0, whole=False).size == (512, 512)
 
 
 OBJECTS = {

@@ -202,6 +202,6 @@ def test_frames_are_handed_on_with_their_numbers(gray_video, tmp_path):
         VideoConfig(source=str(gray_video), output_video=str(tmp_path / "a.mp4"), batch_size=3),
         one_dog,
         NAMES,
-        found=lambda number, frame, rows: found.append((number, frame.shape, rows.category_ids.tolist())),
+        on_frame=lambda number, frame, rows: found.append((number, frame.shape, rows.category_ids.tolist())),
     )
     assert found == [(number, (HEIGHT, WIDTH, 3), [8]) for number in range(1, FRAMES + 1)]

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import keras
 import numpy as np
-from training_step import drawn_batch
+from training_step import random_batch
 
 from efficientdet.devices.device import device_name, peak_host_memory, versions
 from efficientdet.devices.runtime import skip_graph_rewriting
@@ -39,7 +39,7 @@ def our_step(detector, hparams, *, size: int, batch_size: int):
     optimizer = build_optimizer(hparams, precision="float32")
     optimizer.build(detector.network.trainable_variables, weights_rate_factors(hparams, detector.network))
     step = build_train_step(detector, optimizer, None, compiled=False)
-    batch = drawn_batch(size, batch_size, boxes=BOXES, slots=BOXES, mask_size=hparams.mask_size)
+    batch = random_batch(size, batch_size, boxes=BOXES, slots=BOXES, mask_size=hparams.mask_size)
     return lambda: float(step(batch, 1e-4)["loss"])
 
 
@@ -81,7 +81,7 @@ def main() -> None:
     ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
         assert peer.stdin is not None and peer.stdout is not None  # noqa: PT018
-        said = peer.stdout.readline().strip()
+        header = peer.stdout.readline().strip()
 
         def theirs() -> float:
             peer.stdin.write("detect\n" if arguments.detect else "step\n")
@@ -102,7 +102,7 @@ def main() -> None:
     print(f"torchvision's time by ours: median {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
     print(
         f"{arguments.model}, {'detection' if arguments.detect else 'training step'}, {arguments.size} px, batch "
-        f"{1 if arguments.detect else arguments.batch_size}; {said}; {device_name()}, peak memory "
+        f"{1 if arguments.detect else arguments.batch_size}; {header}; {device_name()}, peak memory "
         f"{peak_host_memory() / 2**20:.0f} MiB, "
         + ", ".join(f"{name} {version}" for name, version in versions().items())
     )

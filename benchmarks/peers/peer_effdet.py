@@ -2,12 +2,13 @@ r"""Measure effdet on this machine; run it in a separate environment in which ef
 
     python -m venv peer && peer/bin/pip install torch==2.13.0 torchvision && \
         peer/bin/pip install --no-deps effdet==0.4.1 timm omegaconf antlr4-python3-runtime==4.9.3 safetensors \
-        huggingface_hub pyyaml && peer/bin/pip install numpy pillow tqdm httpx httpx2 click hf-xet pycocotools onnx onnxscript
+        huggingface_hub pyyaml && \
+        peer/bin/pip install numpy pillow tqdm httpx httpx2 click hf-xet pycocotools onnx onnxscript
     peer/bin/python benchmarks/peers/peer_effdet.py [--onnx=effdet.onnx]
 
-D0 at 512 with random weights, channels last, not scripted: forward at batch 1 and 8, forward and backward at batch 8 with a
-toy loss; on a GPU with `--device=cuda --bfloat16 --compile --forward 1 128 --training 128`. With `--onnx` nothing is timed;
-the network of batch 1 is written to that file for `benchmarks/exported_inference.py`.
+D0 at 512 with random weights, channels last, not scripted: forward at batch 1 and 8, forward and backward at batch 8
+with a toy loss; on a GPU with `--device=cuda --bfloat16 --compile --forward 1 128 --training 128`. With `--onnx`
+nothing is timed; the network of batch 1 is written to that file for `benchmarks/exported_inference.py`.
 """
 
 import argparse

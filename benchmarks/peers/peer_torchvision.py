@@ -40,7 +40,7 @@ def detector_of(name: str, *, classes: int, size: int) -> torch.nn.Module:
 
 
 def main() -> None:
-    """Answer commands until the end of the input."""
+    """Execute the commands on the standard input until its end."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", choices=["retinanet_resnet50_fpn", "maskrcnn_resnet50_fpn"])
     parser.add_argument("--size", type=int, default=512)

@@ -79,8 +79,8 @@ class Machine(NamedTuple):
         cores = available_cores()
         return cls("cpu", f"CPU with {cores} cores", cores, 0.0, has_horovod, f"{_host_memory() / 2**20:,.0f} MiB")
 
-    def why_not(self, cell: Cell) -> str:
-        """Return why a cell cannot run here; empty if it can."""
+    def skip_reason(self, cell: Cell) -> str:
+        """Return the reason why a cell cannot run on this machine; empty if it can."""
         if cell.gpus > self.count:
             return (
                 f"{self.count} GPU{'s' * (self.count != 1)} here"
@@ -105,7 +105,7 @@ def _gpus() -> list[list[str]]:
 
 
 def _cuda() -> str:
-    """Return CUDA's version: the newest that the driver serves, and that of the installed libraries."""
+    """Return CUDA's version: the newest that the driver supports, and the version of the installed libraries."""
     driver = re.search(r"CUDA Version: *([\d.]+)", _nvidia_smi())
     found = [f"CUDA {driver[1]} by the driver"] if driver else []
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):

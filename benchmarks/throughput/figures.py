@@ -35,10 +35,10 @@ def training_figures(log: Path, *, dropped: int) -> Figures | None:
     """Return the figures in the log of `train.py --benchmark`; None if the log is incomplete."""
     intervals = read_intervals(log)
     speed = average_speed(intervals, dropped=dropped)
-    surroundings = next(
+    machine = next(
         (entry["data"] for entry in read_log(log) if "machine_multiply_adds_per_second" in entry.get("data", {})), None
     )
-    if speed is None or surroundings is None:
+    if speed is None or machine is None:
         return None
     timed = intervals[dropped:]
     waited = sum(interval.input_seconds for interval in timed) / sum(interval.seconds for interval in timed)
@@ -49,7 +49,7 @@ def training_figures(log: Path, *, dropped: int) -> Figures | None:
         input_share=waited,
         dropped_steps=dropped,
         timed_steps=len(timed),
-        **_beside(surroundings, speed.images_per_second),
+        **_machine_figures(machine, speed.images_per_second),
     )
 
 
@@ -66,16 +66,16 @@ def inference_figures(report: Path, *, dropped: int) -> Figures | None:
         input_share=None,
         dropped_steps=dropped,
         timed_steps=found["runs"],
-        **_beside(found, rate),
+        **_machine_figures(found, rate),
     )
 
 
-def _beside(surroundings: Mapping[str, Any], images_per_second: float) -> dict[str, Any]:
-    work = surroundings["multiply_adds_per_image"]
+def _machine_figures(machine: Mapping[str, Any], images_per_second: float) -> dict[str, Any]:
+    work = machine["multiply_adds_per_image"]
     return {
-        "memory_bytes": surroundings["peak_device_memory_bytes"] or surroundings["peak_host_memory_bytes"],
+        "memory_bytes": machine["peak_device_memory_bytes"] or machine["peak_host_memory_bytes"],
         "multiply_adds_per_image": work,
-        "arithmetic_share": images_per_second * work / surroundings["machine_multiply_adds_per_second"],
-        "device": surroundings["device"],
-        "load_average": surroundings["load_average"],
+        "arithmetic_share": images_per_second * work / machine["machine_multiply_adds_per_second"],
+        "device": machine["device"],
+        "load_average": machine["load_average"],
     }

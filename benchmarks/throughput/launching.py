@@ -55,7 +55,7 @@ def run_cell(cell: Cell, launch: Launch) -> Outcome:
         if cell.mode == "training"
         else inference_figures(folder / "report.json", dropped=launch.dropped)
     )
-    return Outcome(figures, "" if figures else "it ended well, but logged no speed")
+    return Outcome(figures, "" if figures else "exited with code 0, but logged no speed")
 
 
 def commit_here() -> str:
@@ -79,8 +79,9 @@ def _command(cell: Cell, launch: Launch, folder: Path) -> list[str]:
         f"DEVICE={launch.device}",
         f"HPARAMS={launch.hparams}",
         f"PYTHON={launch.python}",
+        # after the launcher's own flag, which would be float32 on a CPU
         f"--precision={PRECISIONS[cell.precision]}",
-    ]  # after the launcher's own flag, which would be float32 on a CPU
+    ]
     if cell.mode == "training":
         return [
             "bash",
@@ -166,10 +167,9 @@ def _reason(code: int, output: str) -> str:
     lines = [line for line in (_RANK.sub("", line).strip() for line in of_ranks or output.splitlines()) if line]
     errors = [match[1] for line in lines if (match := _ERROR.search(line))]
     if errors:
-        out_of_memory = [
-            error.partition(": ")[0] for error in errors if error.startswith("out of memory")
-        ]  # without advice
+        # without the advice after the colon
+        out_of_memory = [error.partition(": ")[0] for error in errors if error.startswith("out of memory")]
         return (out_of_memory or errors)[0]
     if code in _KILLED:
-        return f"killed from outside, as a system does whose memory runs out (exit code {code})"
+        return f"killed, probably out of memory (exit code {code})"
     return f"exit code {code}" + (f": {lines[-1]}" if lines else "")

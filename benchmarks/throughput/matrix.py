@@ -10,7 +10,7 @@ from throughput.cells import Cell
 from throughput.figures import Figures
 from throughput.launching import Outcome
 
-NOT_YET = Outcome(None, "its turn has not come yet")
+PENDING = Outcome(None, "pending")
 
 
 class Matrix:
@@ -19,7 +19,7 @@ class Matrix:
     def __init__(self, folder: Path, cells: Sequence[Cell], *, settings: Mapping[str, Any], retry_failed: bool = False):
         self.cells, self.settings = tuple(cells), json.loads(json.dumps(settings))
         self._folder, self._retry_failed = folder / "cells", retry_failed
-        self._outcomes = dict.fromkeys(self.cells, NOT_YET)
+        self._outcomes = dict.fromkeys(self.cells, PENDING)
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def __getitem__(self, cell: Cell) -> Outcome:
@@ -27,34 +27,34 @@ class Matrix:
         return self._outcomes[cell]
 
     def measure(
-        self, run: Callable[[Cell], Outcome], *, why_not: Callable[[Cell], str], written: Callable[[], None]
+        self, run: Callable[[Cell], Outcome], *, skip_reason: Callable[[Cell], str], written: Callable[[], None]
     ) -> Iterator[str]:
         """Run the missing cells that can run; yield a line for each cell. `written` is called after each."""
         missing = []
         for cell in self.cells:
-            if reason := why_not(cell):
+            if reason := skip_reason(cell):
                 self._outcomes[cell] = Outcome(None, reason)
                 yield f"{cell.name}: not run: {reason}"
-            elif (kept := self._kept(cell)) is None:
+            elif (stored := self._stored_outcome(cell)) is None:
                 missing.append(cell)
             else:
-                self._outcomes[cell] = kept
-                yield f"{cell.name}: {_in_words(kept)} (measured before)"
-        yield from self._notes(missing)
+                self._outcomes[cell] = stored
+                yield f"{cell.name}: {_summary(stored)} (measured before)"
+        yield from self._change_notes(missing)
         written()
         for cell in missing:
             self._outcomes[cell] = outcome = run(cell)
-            self._keep(cell, outcome)
+            self._store(cell, outcome)
             written()
-            yield f"{cell.name}: {_in_words(outcome)}"
+            yield f"{cell.name}: {_summary(outcome)}"
 
-    def _kept(self, cell: Cell) -> Outcome | None:
+    def _stored_outcome(self, cell: Cell) -> Outcome | None:
         entry = self._entry(cell)
         if entry is None or entry["settings"] != self.settings or (self._retry_failed and entry["reason"]):
             return None
         return Outcome(Figures(**entry["figures"]) if entry["figures"] else None, entry["reason"])
 
-    def _notes(self, missing: Sequence[Cell]) -> Iterator[str]:
+    def _change_notes(self, missing: Sequence[Cell]) -> Iterator[str]:
         """Yield a line for each cell that is measured again, with the setting that changed."""
         for cell in missing:
             entry = self._entry(cell)
@@ -66,7 +66,7 @@ class Matrix:
         path = self._path(cell)
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
-    def _keep(self, cell: Cell, outcome: Outcome) -> None:
+    def _store(self, cell: Cell, outcome: Outcome) -> None:
         figures = outcome.figures._asdict() if outcome.figures else None
         write_text(
             self._path(cell),
@@ -81,5 +81,5 @@ class Matrix:
         return self._folder / f"{cell.name}.json"
 
 
-def _in_words(outcome: Outcome) -> str:
+def _summary(outcome: Outcome) -> str:
     return f"{outcome.figures.images_per_second:.4g} images/s" if outcome.figures else f"not run: {outcome.reason}"

@@ -11,7 +11,7 @@ _NUMBERS = ("images_per_second", "latency_ms", "box_ap", "hours")
 
 
 class Published(NamedTuple):
-    """Row of published.csv; None is what its source does not state."""
+    """Row of published.csv; a value that its source does not state is None."""
 
     model: str
     mode: str
@@ -32,7 +32,7 @@ class Published(NamedTuple):
 
 
 def published_figures(*, model: str, mode: str) -> list[Published]:
-    """Return the rows of a model; mode: training, inference, or accuracy of whole trainings."""
+    """Return the rows of a model; mode: training, inference, or accuracy of complete trainings."""
     with _TABLE.open(encoding="utf-8", newline="") as stream:
         rows = [Published(**row) for row in csv.DictReader(stream)]
     return [

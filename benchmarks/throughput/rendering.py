@@ -16,27 +16,27 @@ from throughput.published import Published, published_figures
 _HEADS = (
     "GPUs",
     "precision",
-    "batch of each",
+    "batch per GPU",
     "images/s",
     "p50 ms",
     "p95 ms",
     "memory",
-    "waits for input",
+    "input wait",
     "weak scaling",
     "speed-up",
-    "of the arithmetic",
+    "utilization",
     "published: images/s",
-    "published: by whom, on what",
+    "published: program, GPU",
 )
 _MARK = " \\*"  # of a figure that few steps were timed for
-_BUSIER = "no share: the machine was busier in the product"
+_BUSIER = "none: the machine was busier during the product"
 _SHORT = "\\*: fewer than 100 steps dropped or 200 timed."
 _NOTES = (
-    "Memory: of the process that took most, on its GPU, or without one in the host. Waits for input: share of the time of the "
-    "timed steps. Weak scaling: images/s over those of 1 GPU at the same batch of each, times the GPUs. Speed-up: images/s "
-    "over those of tf32, or without it fp32, on as many GPUs at the same batch. Of the arithmetic: "
-    "multiply-adds of the network's convolutions and matrix products a second, over those of a matrix product in the same "
-    "precision, timed in the same processes after the last step."
+    "Memory: maximum over the processes, on the GPU, or on the host without one. Input wait: fraction of the time of "
+    "the timed steps. Weak scaling: images/s of n GPUs by n times those of one, at the same batch size per GPU. "
+    "Speed-up: images/s by those of tf32 (else fp32) on as many GPUs, at the same batch size per GPU. Utilization: "
+    "multiply-adds per second of the network's convolutions and matrix products, by those of a matrix product in the "
+    "same precision, timed in the same processes after the last step."
 )
 _WORK = {
     "training": "a training step of an image (three times the forward pass, frozen layers once)",
@@ -169,26 +169,27 @@ def _number(value: float) -> str:
 
 
 def _others(published: list[Published], accuracies: list[Published]) -> list[str]:
-    """Return every published figure of the model, whatever its cell, and the accuracies of whole trainings."""
+    """Return every published figure of the model, whatever its cell, and the accuracies of complete trainings."""
     if not published:
         return ["", "No published figure of this model is known here."]
     lines = [
         "",
         "Published by others, on their machines and at the published input size:",
         "",
-        "| GPUs | precision | batch of each | images/s | latency ms | by | source |",
+        "| GPUs | precision | batch per GPU | images/s | latency ms | by | source |",
         "|" + "---|" * 7,
     ]
     lines += [
-        f"| {_where(row)} | {_stated(row.images_per_second)} | {_stated(row.latency_ms)} | {row.program} | {row.source} |"
+        f"| {_where(row)} | {_stated(row.images_per_second)} | {_stated(row.latency_ms)} | {row.program} | "
+        f"{row.source} |"
         for row in published
     ]
     if accuracies:
         lines += [
             "",
-            "Whole trainings, published by others:",
+            "Complete trainings, published by others:",
             "",
-            "| GPUs | precision | batch of each | images/s | box AP | hours | by | source |",
+            "| GPUs | precision | batch per GPU | images/s | box AP | hours | by | source |",
             "|" + "---|" * 8,
         ]
         lines += [
@@ -200,7 +201,7 @@ def _others(published: list[Published], accuracies: list[Published]) -> list[str
 
 
 def _where(row: Published) -> str:
-    """Return the cells of a published row that say on what it was measured."""
+    """Return the cells of a published row with GPU, precision and batch size."""
     return f"{row.gpus} {row.gpu}".strip() + f" | {row.precision or '-'} | {row.batch_size or '-'}"
 
 

@@ -30,7 +30,7 @@ Measure = Callable[[], Run]
 def latency_of(seconds: Sequence[float]) -> Latency:
     """Return mean and percentiles of at least one sample, linearly interpolated (Hyndman and Fan's type 7).
 
-    The reference's "latency_90" is the mean of the fastest nine tenths, which lies below the mean of all.
+    The reference's "latency_90" is the mean of the fastest nine tenths, which is below the mean of all.
     """
     samples = np.asarray(seconds, np.float64)
     return Latency(float(samples.mean()), *np.percentile(samples, (50, 90, 95, 99)).tolist())

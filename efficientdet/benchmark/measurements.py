@@ -28,7 +28,7 @@ from efficientdet.devices.device import (
 )
 from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.devices.runtime import start_runtime
-from efficientdet.inference.opening import open_model
+from efficientdet.inference.model_loading import load_model
 from efficientdet.inference.predict import build_predict
 from model.detector import Detector
 from model.multiply_adds import multiply_adds
@@ -42,7 +42,7 @@ _RANDOM_INPUT = "random pixels, new for each run"
 
 @checked
 class BenchmarkConfig:
-    """Configuration of a benchmark: what is timed, and where the results are written."""
+    """Configuration of a benchmark: number and input of the runs, and output files."""
 
     batch_size: Count = 1
     runs: Annotated[Count, "bm_runs"] = 100
@@ -74,7 +74,7 @@ def benchmark(model: ModelConfig, config: BenchmarkConfig) -> dict[str, Any]:
 
 def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:
     """Return a function that times each stage of a checkpoint's or random detector, and one that describes it."""
-    restored, runtime = open_model(model)
+    restored, runtime = load_model(model)
     detector = restored.detector
     size = detector.image_size
     images = _images(config, size, lambda: restored.resize)
@@ -131,6 +131,7 @@ def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[M
     from efficientdet.artifacts.saved_model import load_saved_model
     from efficientdet.families.registry import hyperparameters_of
 
+    assert config.saved_model_dir is not None
     start_runtime(precision=model.precision, amp=model.amp, use_xla=model.use_xla)
     signature, description = load_saved_model(config.saved_model_dir)
     hparams = hyperparameters_of(description.model_name, description.hparams)

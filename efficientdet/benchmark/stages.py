@@ -40,6 +40,7 @@ class Images:
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] as in a `Batch`."""
         if self._photograph is not None:
+            assert self._resize is not None
             return preprocess(self.photographs(), self._resize)
         return (
             self._noise(self._size),
@@ -51,10 +52,11 @@ class Images:
         return self._random.integers(0, 256, (self._batch_size, *size, 3), np.uint8)
 
 
-def preprocess(photographs: Iterable[np.ndarray], resize: "ResizeRule") -> tuple[np.ndarray, ...]:
+def preprocess(photographs: Iterable[np.ndarray], resize: "ResizeRule") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Resize images [h, w, 3] uint8 on the host as infer.py does; return a batch as `Images.batch` does."""
     boxed = [[np.asarray(part) for part in resize(image)] for image in photographs]
-    return tuple(np.stack(parts) for parts in zip(*boxed, strict=True))
+    images, sizes, scales = (np.stack(parts) for parts in zip(*boxed, strict=True))
+    return images, sizes, scales
 
 
 def measure_detector(predict: BackendDetector | HostDetector, images: Images, *, preprocessing: Callable | None) -> Run:

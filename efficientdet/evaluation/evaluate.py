@@ -23,7 +23,7 @@ from efficientdet.evaluation.error_plots import error_plots
 from efficientdet.evaluation.evaluation_report import EvaluationReport, write_evaluation_report
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.image_rows import BatchDetector, Detect
-from efficientdet.inference.opening import open_model
+from efficientdet.inference.model_loading import load_model
 from efficientdet.inference.predict import build_predict
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator, CocoMeasures
@@ -57,7 +57,7 @@ class EvaluationConfig:
 def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     """Evaluate a checkpoint, print the metrics and write the requested files; ranks share the images."""
     world = join_world()
-    restored, runtime = open_model(config.model)
+    restored, runtime = load_model(config.model)
     index = index_records(config.records)
     evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file) if world.is_first else None
     inputs = input_config(

@@ -29,8 +29,8 @@ from efficientdet.exports.inspection import SAME_OBJECT_IOU, compare_detections,
 from efficientdet.inference.artifact import artifact_detection, artifact_runtime
 from efficientdet.inference.exported_network import ExportedNetwork
 from efficientdet.inference.image_rows import Detect
-from efficientdet.inference.opened_detection import detect_with_checkpoint, saved_model_detector
-from efficientdet.inference.opening import open_model
+from efficientdet.inference.model_detection import detect_with_checkpoint, saved_model_detector
+from efficientdet.inference.model_loading import load_model
 from object_detection.coco.evaluation import CocoMeasures
 from program_support.checked_fields import Count, CountOrZero, checked
 from program_support.errors import InputError
@@ -65,7 +65,7 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     Raise InputError if a file cannot be written, and RuntimeError if a float32 file of a trained checkpoint has other
     detections than the checkpoint.
     """
-    restored, _ = open_model(model)
+    restored, _ = load_model(model)
     calibration = _calibration(config)
     reference = detect_with_checkpoint(restored, batch_size=1, compiled=False).detect
     comparison = _Comparison(restored, reference, config)

@@ -15,7 +15,7 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import backend_name
 from efficientdet.inference.exported_network import ExportedNetwork, copied
-from efficientdet.inference.opening import open_model
+from efficientdet.inference.model_loading import load_model
 from model.detector import named_variables
 from model.multiply_adds import multiply_adds
 from object_detection.geometry.box_geometry import pairwise_iou
@@ -38,7 +38,7 @@ class Agreement(NamedTuple):
 
 def dry_run(config: ModelConfig, *, export_ckpt: str | None) -> None:
     """Build the detector, print its summary and optionally write its weights."""
-    restored, runtime = open_model(config)
+    restored, runtime = load_model(config)
     for name, value in summary(restored).items():
         print(f"{name:<22} {value}")
     print(f"{'precision':<22} {runtime.precision}")
@@ -81,9 +81,9 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
         )
     from dataset.files.image_files import read_image
     from efficientdet.artifacts.saved_model import export_saved_model
-    from efficientdet.inference.opened_detection import detect_with_checkpoint, saved_model_detector
+    from efficientdet.inference.model_detection import detect_with_checkpoint, saved_model_detector
 
-    restored, runtime = open_model(config)
+    restored, runtime = load_model(config)
     height, width = restored.detector.image_size
     noise = np.random.default_rng(0).integers(0, 256, (height * 3 // 4, width * 5 // 4, 3), np.uint8)
     image = read_image(input_image) if input_image else noise
@@ -110,7 +110,7 @@ def export_network(config: ModelConfig, path: str) -> None:
     """
     from efficientdet.artifacts.onnx_file import export_onnx
 
-    restored, _ = open_model(config)
+    restored, _ = load_model(config)
     detector = restored.detector
     export_onnx(detector, path, description=restored.description, resize=restored.resize)
     print(f"wrote {path}")

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from dataset.files.exif_orientation import stored_image, upright_boxes, upright_
 from dataset.files.image_files import StoredImage, distinct_names, encode_image, image_ids, output_names
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.inference.image_rows import Detect, OpenedModel
+from efficientdet.inference.image_rows import Detect, LoadedModel
 from efficientdet.inference.inputs import Inputs, read_input, shown_path
 from efficientdet.inference.result_files import ResultFiles, write_output
 from efficientdet.inference.tiles import TiledDetector, Tiling
@@ -25,7 +26,7 @@ from program_support.errors import InputError, printable
 from program_support.progress import Progress
 
 DETECTIONS_FILE = "detections.json"
-_LARGEST_SIDE = 65_500  # pixels of a JPEG side, the limit of libjpeg
+_MAX_JPEG_SIDE = 65_500  # pixels of a JPEG side, the limit of libjpeg
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class AnnotationConfig:
 
     @property
     def runs_network_once(self) -> bool:
-        """Whether the input is a single image without tiling."""
+        """Return whether the input is a single image without tiling."""
         return len(self.inputs.images) == 1 and not self.inputs.videos and self.tiling is None
 
 
@@ -57,12 +58,11 @@ def annotate(config: AnnotationConfig) -> None:
 
     The detections in images are written as COCO results with file names, and all of them in further formats if
     requested. Boxes are in pixels of the upright image, or of the stored image without `apply_exif_orientation`; a
-    result of an image for which the two differ has a key that tells which.
+    result of an image for which the two differ has the key `exif_orientation_applied`.
 
     Raises:
-      InputError: before anything is written, an output would overwrite an input; at the end, an input could not be
-          decoded.
-        Such inputs are skipped and reported.
+        InputError: before anything is written, an output would overwrite an input; at the end, inputs could not be
+            decoded, which are skipped and reported.
     """
     inputs = config.inputs
     outputs = _output_paths(config, [shown_path(path) for path in inputs.images], ".jpg")
@@ -71,27 +71,17 @@ def annotate(config: AnnotationConfig) -> None:
         from efficientdet.inference.video import open_camera
 
         open_camera(inputs.camera).release()  # checked before the detector is loaded, which takes longer
-    detect, names, thresholds = _opened(config)
+    model = _loaded_model(config)
     if config.min_score is not None:
-        thresholds = ScoreThresholds(overall=config.min_score, source="--min_score_thresh")
-    print(f"score threshold: {thresholds}")
-    files = ResultFiles(config.output_dir, names, formats=config.formats, crops=config.save_crops)
-    ids, failures = image_ids([shown_path(path) for path in inputs.images]), []
+        model = model._replace(thresholds=ScoreThresholds(overall=config.min_score, source="--min_score_thresh"))
+    print(f"score threshold: {model.thresholds}")
+    files = ResultFiles(config.output_dir, model.class_names, formats=config.formats, crops=config.save_crops)
+    ids = image_ids([shown_path(path) for path in inputs.images])
+    failures: list[str] = []
     if inputs.images:
-        _annotate_images(
-            config, outputs, ids, detect=detect, names=names, thresholds=thresholds, files=files, failures=failures
-        )
+        _annotate_images(config, outputs, ids, model=model, files=files, failures=failures)
     if videos or inputs.camera is not None:
-        _annotate_videos(
-            config,
-            videos,
-            max(ids, default=0) + 1,
-            detect=detect,
-            names=names,
-            thresholds=thresholds,
-            files=files,
-            failures=failures,
-        )
+        _annotate_videos(config, videos, max(ids, default=0) + 1, model=model, files=files, failures=failures)
     files.write()
     for failure in failures:
         print(f"skipped: {printable(failure)}")
@@ -110,29 +100,27 @@ def _annotate_images(
     outputs: Sequence[Path],
     ids: Sequence[int],
     *,
-    detect: Detect,
-    names: ClassNames,
-    thresholds: ScoreThresholds,
+    model: LoadedModel,
     files: ResultFiles,
     failures: list[str],
 ) -> None:
     file_names = distinct_names([shown_path(path) for path in config.inputs.images])
     results, found, drawn = [], 0, 0
     with Progress("infer", total=len(outputs), noun="image") as progress:
-        detect = _in_tiles(config, detect, progress)
+        detect = _in_tiles(config, model.detect, progress)
         for numbers, images in _batches(config, failures):
             for number, image, rows in zip(numbers, images, detect([image.pixels for image in images]), strict=True):
-                of_image = {"file_name": file_names[number]}
+                image_fields: dict[str, Any] = {"file_name": file_names[number]}
                 if image.orientation != 1:
-                    of_image["exif_orientation_applied"] = config.apply_exif_orientation
-                results += [{**result, **of_image} for result in results_json(rows.with_image_id(ids[number]))]
-                shown = rows.drawn(thresholds.of(rows.category_ids), config.max_boxes)
+                    image_fields["exif_orientation_applied"] = config.apply_exif_orientation
+                results += [{**result, **image_fields} for result in results_json(rows.with_image_id(ids[number]))]
+                shown = rows.drawn(model.thresholds.of(rows.category_ids), config.max_boxes)
                 orientation = 1 if config.apply_exif_orientation else image.orientation
                 _draw(
                     image.pixels,
                     shown,
                     outputs[number],
-                    names=names,
+                    names=model.class_names,
                     orientation=orientation,
                     shorter_side=None if config.tiling is None else min(config.tiling.size),
                 )
@@ -161,9 +149,7 @@ def _annotate_videos(
     videos: dict[str, Path],
     first_id: int,
     *,
-    detect: Detect,
-    names: ClassNames,
-    thresholds: ScoreThresholds,
+    model: LoadedModel,
     files: ResultFiles,
     failures: list[str],
 ) -> None:
@@ -184,12 +170,12 @@ def _annotate_videos(
                     source=source,
                     output_video=str(target),
                     batch_size=config.batch_size,
-                    thresholds=thresholds,
+                    thresholds=model.thresholds,
                     max_boxes=config.max_boxes,
                 ),
-                _in_tiles(config, detect),
-                names,
-                found=add,
+                _in_tiles(config, model.detect),
+                model.class_names,
+                on_frame=add,
             )
         except UnreadableVideo as error:
             failures.append(str(error))
@@ -228,10 +214,10 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
     for number, path in enumerate(config.inputs.images):
         try:
             image = read_input(path)
-            if max(image.pixels.shape) > _LARGEST_SIDE:
+            if max(image.pixels.shape) > _MAX_JPEG_SIDE:
                 raise InputError(
                     f"{path}: cannot be saved (it has a side of {max(image.pixels.shape)} pixels, a JPEG "
-                    f"{_LARGEST_SIDE} at most)"
+                    f"{_MAX_JPEG_SIDE} at most)"
                 )
         except InputError as error:
             failures.append(str(error))
@@ -247,14 +233,14 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
         yield numbers, images
 
 
-def _opened(config: AnnotationConfig) -> OpenedModel:
+def _loaded_model(config: AnnotationConfig) -> LoadedModel:
     if config.artifact:
         from efficientdet.inference.artifact import artifact_detection
 
         return artifact_detection(config.artifact, runtime=config.model.runtime)
     from efficientdet.devices.runtime import start_runtime
-    from efficientdet.inference.opened_detection import detect_with_model, saved_model_detector
-    from efficientdet.inference.opening import open_model
+    from efficientdet.inference.model_detection import detect_with_model, saved_model_detector
+    from efficientdet.inference.model_loading import load_model
 
     if config.debug:
         import tensorflow as tf
@@ -265,7 +251,7 @@ def _opened(config: AnnotationConfig) -> OpenedModel:
     if config.model.ckpt_path:
         from efficientdet.artifacts.saved_model import export_saved_model
 
-        restored, _ = open_model(config.model)
+        restored, _ = load_model(config.model)
         export_saved_model(
             restored.detector, config.saved_model_dir, description=restored.description, resize=restored.resize
         )
@@ -296,6 +282,8 @@ def _draw(
         names=names.names,
         scores=rows.scores,
         shorter_side=shorter_side,
-        masks=None if rows.masks is None else DecodedMasks(rows.masks, lambda mask: upright_image(mask, orientation)),
+        masks=None
+        if rows.masks is None
+        else DecodedMasks(rows.masks.tolist(), lambda mask: upright_image(mask, orientation)),
     )
     write_output(path, encode_image(stored_image(drawn, orientation), "JPEG", quality=92, orientation=orientation))

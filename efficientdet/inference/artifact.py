@@ -5,7 +5,7 @@ import numpy as np
 from efficientdet.artifacts.artifact_files import kind_of, read_artifact
 from efficientdet.configuration.inference_runtimes import require_package
 from efficientdet.inference.exported_network import ExportedNetwork, Outputs, copied
-from efficientdet.inference.image_rows import BatchDetector, OpenedModel, ResizingDetector
+from efficientdet.inference.image_rows import BatchDetector, LoadedModel, ResizingDetector
 from object_detection.structures import Detections, stacked
 from program_support.errors import InputError
 
@@ -26,13 +26,13 @@ def artifact_runtime(path: str, runtime: str, *, asked_by: str) -> str:
     return runtime
 
 
-def artifact_detection(path: str, *, runtime: str) -> OpenedModel:
+def artifact_detection(path: str, *, runtime: str) -> LoadedModel:
     """Open a file of export.py with the result of `artifact_runtime`. Raises InputError for other files."""
     model, metadata = read_artifact(path)
     detector = ArtifactDetector(
         ExportedNetwork(model, runtime=runtime, path=path), path=path, class_count=len(metadata.class_names)
     )
-    return OpenedModel.of(
+    return LoadedModel.from_description(
         ResizingDetector(detector, resize=metadata.resize, description=metadata.description), metadata.description
     )
 

@@ -23,7 +23,7 @@ from program_support.errors import InputError
 if TYPE_CHECKING:
     import supervision
 
-_MOST_SHOWN = 10  # objects listed in the text of a result
+_MAX_SHOWN = 10  # objects listed in the text of a result
 _PREVIEW_SIDE = 640  # pixels
 _FILE_KINDS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
 AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
@@ -49,8 +49,8 @@ class ImageDetections:
             f"\n  {name} {score:.2f} at {' '.join(f'{side:.1f}' for side in box)}"
             for name, score, box in zip(self.names, self.scores, self.boxes, strict=True)
         ]
-        more = [f"\n  and {len(self) - _MOST_SHOWN} more"] if len(self) > _MOST_SHOWN else []
-        return "".join([f"ImageDetections: {len(self)} object{'s' * (len(self) != 1)}", *found[:_MOST_SHOWN], *more])
+        more = [f"\n  and {len(self) - _MAX_SHOWN} more"] if len(self) > _MAX_SHOWN else []
+        return "".join([f"ImageDetections: {len(self)} object{'s' * (len(self) != 1)}", *found[:_MAX_SHOWN], *more])
 
     def draw(self, image: AnyImage | None = None) -> Image.Image:
         """Return a copy of the image with boxes, class names, scores and masks.
@@ -70,7 +70,7 @@ class ImageDetections:
                 classes=np.searchsorted(ids, self.category_ids),
                 names=[names.get(number, "") for number in ids],
                 scores=self.scores,
-                masks=self.masks,
+                masks=None if self.masks is None else list(self.masks),
             )
         )
 
@@ -94,7 +94,7 @@ class ImageDetections:
         return [Image.fromarray(part) if part.size else Image.new("RGB", (0, 0)) for part in parts]
 
     def to_coco(self, image_id: int = 0) -> list[dict]:
-        """Return COCO results: image_id, category_id, bbox [x, y, width, height], score and, with masks, segmentation."""
+        """Return COCO results: image_id, category_id, bbox [x, y, width, height], score, and segmentation if masked."""
         masks = None if self.masks is None else [run_lengths(mask) for mask in self.masks]
         return results_json(
             DetectionRows.of_image(
@@ -144,12 +144,11 @@ class LoadedDetector:
         """Wrap a detection function.
 
         Args:
-          detect: detects in up to `batch_size` images, with the categories of `class_names`; available as an attribute
-              for
-            users of result rows.
-          class_names: the categories.
-          thresholds: the scores from which `predict` returns detections.
-          batch_size: number of images per call of `detect`.
+            detect: detects in up to `batch_size` images, with the categories of `class_names`; also an attribute, for
+                users of result rows.
+            class_names: the categories.
+            thresholds: the lowest scores of the detections that `predict` returns.
+            batch_size: number of images per call of `detect`.
         """
         self.detect, self.class_names, self._batch_size = detect, class_names, batch_size
         self.thresholds = thresholds or ScoreThresholds()
@@ -160,25 +159,24 @@ class LoadedDetector:
         """Detect in one or several images; return a list with one result per image, in their order.
 
         Args:
-          images: file names, PIL images or arrays [h, w, 3] uint8 (RGB), mixed and of any sizes. The EXIF orientation
-              of files
-            is applied, and boxes refer to the upright image; PIL images and arrays are used unchanged.
-          min_score: lowest score of the returned detections for all classes; 0 returns all. None: the threshold of the
-              best F1
-            of each class on the validation data if the model stores it, else 0.4; `print(detector.thresholds)` shows
-            it.
+            images: file names, PIL images or arrays [h, w, 3] uint8 (RGB), mixed and of any sizes. The EXIF
+                orientation of files is applied, and boxes refer to the upright image; PIL images and arrays are used
+                unchanged.
+            min_score: lowest score of the returned detections for all classes; 0 returns all. None: for each class the
+                threshold with the best F1 on the validation data if the model stores it, else 0.4;
+                `print(detector.thresholds)` shows it.
 
         Raises:
-          InputError: an input is not an image.
+            InputError: an input is not an image.
         """
-        inputs = [images] if _is_one_image(images) else list(images)
+        inputs = _as_list(images)
         given, found = iter(inputs), []
         for batch in _batches(inputs, self._batch_size):
             for rows, pixels in zip(self.detect(batch), batch, strict=True):
-                least = self.thresholds.of(rows.category_ids) if min_score is None else min_score
+                threshold = self.thresholds.of(rows.category_ids) if min_score is None else min_score
                 found.append(
                     _result(
-                        rows.chosen(np.asarray(rows.scores) >= least),
+                        rows.chosen(np.asarray(rows.scores) >= threshold),
                         self.class_names,
                         size=pixels.shape[:2],
                         image=next(given),
@@ -187,11 +185,13 @@ class LoadedDetector:
         return found
 
 
-def _is_one_image(images) -> bool:
-    """Return whether an input is a single image: neither a list or tuple nor an array of rank 4."""
+def _as_list(images: AnyImage | Sequence[AnyImage]) -> list[AnyImage]:
+    """Return the images of a list, a tuple or an array of rank 4; any other input is a single image."""
     if isinstance(images, np.ndarray):
-        return images.ndim != 4
-    return isinstance(images, str | bytes | os.PathLike) or not isinstance(images, Iterable)
+        return list(images) if images.ndim == 4 else [images]
+    if isinstance(images, str | bytes | os.PathLike | Image.Image) or not isinstance(images, Iterable):
+        return [images]
+    return list(images)
 
 
 def _batches(images: Sequence, size: int) -> Iterator[list[np.ndarray]]:

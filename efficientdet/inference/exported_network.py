@@ -2,7 +2,7 @@
 
 import contextlib
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -15,13 +15,12 @@ from program_support.errors import InputError, printable
 from program_support.processor_cores import available_cores
 from program_support.stderr_capture import captured_stderr
 
-_MOST_STREAMS = 8  # each has its own activations: about 200 MB for D0 at 512
+_MAX_STREAMS = 8  # each has its own activations: about 200 MB for D0 at 512
 _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
 
 Outputs = tuple[np.ndarray, ...]  # outputs for one image in the order of the file, without the batch dimension
-Run = Callable[
-    [np.ndarray, np.ndarray], Outputs
-]  # images [1, H, W, 3] and sizes [1, 2]; the next call may overwrite them
+# Takes images [1, H, W, 3] and sizes [1, 2]; the next call may overwrite the outputs
+Run = Callable[[np.ndarray, np.ndarray], Outputs]
 Result = TypeVar("Result")
 Postprocess = Callable[[Outputs, np.ndarray], Result]  # takes the outputs of one image and its size [2]
 
@@ -38,54 +37,55 @@ class ExportedNetwork:
         """Open a model.
 
         Args:
-          model: the content of the file.
-          runtime: "onnxruntime", "openvino" or "litert".
-          cores: number of cores to use; None: all that are available to this process.
-          path: the user's file that the model was read from, for messages.
+            model: the content of the file.
+            runtime: "onnxruntime", "openvino" or "litert".
+            cores: number of cores to use; None: all that are available to this process.
+            path: the user's file that the model was read from, for messages.
         """
         self._runtime, self._model, self._path = runtime, model, path
         self._cores = cores or available_cores()
-        self._whole: Run | None = None
+        self._all_cores: Run | None = None
         self._streams: queue.SimpleQueue[Run] | None = None
 
     def __call__(self, images: np.ndarray, sizes: np.ndarray, postprocess: Postprocess[Result]) -> list[Result]:
         """Return the results of `postprocess` for the outputs and size of each image.
 
         images: uint8 [B, H, W, 3]; sizes: int32 [B, 2]. `postprocess` is called in a thread and must copy the outputs
-            that it
-        keeps, because the next image overwrites them.
+        that it keeps, because the next image overwrites them.
         """
         inputs = [(images[i : i + 1], sizes[i : i + 1]) for i in range(len(images))]
         if len(images) == 1 or self._cores == 1:
-            if self._whole is None:
-                [self._whole] = self._open(1, self._cores)
-            return [postprocess(self._outputs(self._whole, *image), image[1][0]) for image in inputs]
-        count = min(self._cores, _MOST_STREAMS)
+            if self._all_cores is None:
+                [self._all_cores] = self._open(1, self._cores)
+            return [postprocess(self._outputs(self._all_cores, *image), image[1][0]) for image in inputs]
+        count = min(self._cores, _MAX_STREAMS)
         if self._streams is None:
             self._streams = queue.SimpleQueue()
             for stream in self._open(count, self._cores // count):
                 self._streams.put(stream)
+        streams = self._streams
+
+        def in_free_stream(image: tuple[np.ndarray, np.ndarray]) -> Result:
+            stream = streams.get()
+            try:
+                return postprocess(self._outputs(stream, *image), image[1][0])
+            finally:
+                streams.put(stream)
+
         with ThreadPoolExecutor(count) as threads:
-            return list(threads.map(lambda image: self._in_free_stream(*image, postprocess), inputs))
+            return list(threads.map(in_free_stream, inputs))
 
-    def _in_free_stream(self, image: np.ndarray, size: np.ndarray, postprocess: Postprocess[Result]) -> Result:
-        stream = self._streams.get()
-        try:
-            return postprocess(self._outputs(stream, image, size), size[0])
-        finally:
-            self._streams.put(stream)
-
-    def _open(self, streams: int, threads: int) -> list[Run]:
+    def _open(self, streams: int, threads: int) -> Sequence[Run]:
         """Return `streams` functions that can be called in parallel."""
-        with self._telling("open"):
+        with self._input_errors("open"):
             return _RUNTIMES[self._runtime](self._model, streams, threads)
 
     def _outputs(self, run: Run, image: np.ndarray, size: np.ndarray) -> Outputs:
-        with self._telling("run"):
+        with self._input_errors("run"):
             return run(image, size)
 
     @contextlib.contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
+    def _input_errors(self, action: str) -> Iterator[None]:
         """Raise InputError if the runtime rejects the user's file; some damage is detected only when it runs."""
         try:
             yield
@@ -96,7 +96,7 @@ class ExportedNetwork:
             reason = printable(" ".join(" ".join(lines[-3:]).split()))  # it may contain names of the user's file
             reason = reason if len(reason) <= 300 else f"..{reason[-300:]}"  # the cause is at the end
             raise InputError(
-                f"{self._path}: {self._runtime} cannot {what} it ({reason}); is the file complete?"
+                f"{self._path}: {self._runtime} cannot {action} it ({reason}); is the file complete?"
             ) from error
 
 
@@ -105,13 +105,12 @@ def copied(outputs: Outputs, size: np.ndarray) -> Outputs:
     return tuple(map(np.copy, outputs))
 
 
-def _onnxruntime(model: bytes, streams: int, threads: int) -> list[Run]:
+def _onnxruntime(model: ModelContent, streams: int, threads: int) -> Sequence[Run]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = (
-        streams * (threads - 1) + 1
-    )  # of all streams together; each also uses its caller's thread
+    # The threads of all streams together; each stream also uses its caller's thread
+    options.intra_op_num_threads = streams * (threads - 1) + 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_free_dimension_override_by_name("B", 1)  # with known shapes it fuses sums with convolutions
@@ -152,7 +151,7 @@ class _BoundOutputs:
 
 
 @kept_signal_stack()
-def _openvino(model: ModelContent, streams: int, threads: int) -> list[Run]:
+def _openvino(model: ModelContent, streams: int, threads: int) -> Sequence[Run]:
     import openvino
 
     core = openvino.Core()
@@ -191,7 +190,7 @@ class _OpenvinoRequest:
         return tuple(outputs[port][0] for port in self._compiled.outputs)
 
 
-def _litert(model: ModelContent, streams: int, threads: int) -> list[Run]:
+def _litert(model: ModelContent, streams: int, threads: int) -> Sequence[Run]:
     return [
         _LitertInterpreters(model if isinstance(model, tuple) else (model,), threads=threads) for _ in range(streams)
     ]

@@ -1,6 +1,6 @@
 """Detection in batches of network inputs and in images of any size, independent of the runtime of the network.
 
-Free of Keras and TensorFlow.
+Imports neither Keras nor TensorFlow.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from dataset.input.host_resize import HostResize
     from dataset.input.resize import ResizeRule
 
-Detect = Callable[
-    [list[np.ndarray]], list[DetectionRows]
-]  # detections of each image [h, w, 3] uint8, highest score first
+# Returns the detections of each image [h, w, 3] uint8, highest score first
+Detect = Callable[[list[np.ndarray]], list[DetectionRows]]
 
 
-class OpenedModel(NamedTuple):
+class LoadedModel(NamedTuple):
     """A stored model, ready to detect."""
 
     detect: Detect
@@ -32,7 +31,7 @@ class OpenedModel(NamedTuple):
     thresholds: ScoreThresholds
 
     @classmethod
-    def of(cls, detect: Detect, description: Description) -> "OpenedModel":
+    def from_description(cls, detect: Detect, description: Description) -> "LoadedModel":
         """Return a model with the names and thresholds of its description."""
         return cls(detect, ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description))
 

@@ -39,8 +39,8 @@ def find_inputs(names: Sequence[str]) -> Inputs:
             found = videos if Path(file).suffix.lower() in VIDEO_SUFFIXES else images
             found[file] = None
     if STANDARD_INPUT in images and (sys.stdin is None or sys.stdin.isatty()):
-        found = "closed" if sys.stdin is None else "a terminal"
-        raise InputError(f"--image_path=-: the standard input is {found}; expected an image piped into it")
+        state = "closed" if sys.stdin is None else "a terminal"
+        raise InputError(f"--image_path=-: the standard input is {state}; expected an image piped into it")
     return Inputs(tuple(images), tuple(videos))
 
 

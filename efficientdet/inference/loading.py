@@ -31,75 +31,95 @@ def load_detector(
 ) -> "LoadedDetector":
     """Load the detector of a checkpoint, of a folder with a SavedModel, or of a file of export.py.
 
-    path: a checkpoint prefix, one of its files or a folder, of this project, google/automl or NVIDIA; or the name of
-        pretrained weights. A SavedModel's graph is executed unchecked: load it only from a trusted source.
-        For .onnx, .xml and .tflite files neither TensorFlow nor Keras is imported.
-    runtime: the runtime of a checkpoint's network; "onnxruntime" and "openvino" are faster on CPUs (extra `export`).
-    model_name, class_names: for a checkpoint without a description, whose category ids are then 1, 2, ..; the default
-        names are those of COCO.
-    hparams: hyperparameters that override those of the checkpoint, such as {"image_size": 640}.
-    averaged: use the moving average of the weights if both are stored.
-    batch_size: number of images per call of the network.
-    precision: float32, mixed_float16 or mixed_bfloat16; None: mixed_float16 with an accelerator, else float32.
-    use_xla: compile with XLA; None: only with an accelerator.
-    int8_images: with "openvino", image files for the calibration of an int8 network.
+    For .onnx, .xml and .tflite files neither TensorFlow nor Keras is imported.
 
-    Raises InputError, with a one-line message, if there is no such checkpoint or a setting does not apply to it.
+    Args:
+        path: a checkpoint prefix, one of its files or a folder, of this project, google/automl or NVIDIA; or the name
+            of pretrained weights. A SavedModel's graph is executed unchecked: load it only from a trusted source.
+        runtime: runtime of a checkpoint's network; "onnxruntime" and "openvino" are faster on CPUs (extra `export`).
+        model_name: for a checkpoint without a description.
+        class_names: for a checkpoint without a description, whose category ids are then 1, 2, ..; default: COCO's.
+        hparams: hyperparameters that override those of the checkpoint, such as {"image_size": 640}.
+        averaged: use the moving average of the weights if both are stored.
+        batch_size: number of images per call of the network.
+        precision: float32, mixed_float16 or mixed_bfloat16; None: mixed_float16 with an accelerator, else float32.
+        use_xla: compile with XLA; None: only with an accelerator.
+        int8_images: with "openvino", image files for the calibration of an int8 network.
+
+    Raises:
+        InputError: there is no such checkpoint, or a setting does not apply to it.
     """
-    from dataset.class_names import ClassNames
     from efficientdet.artifacts.artifact_files import kind_of
     from efficientdet.artifacts.saved_model_files import is_saved_model
-    from efficientdet.checkpoints.checkpoint import checkpoint_prefix
-    from efficientdet.configuration.model_config import ModelConfig
-    from efficientdet.families.registry import DEFAULT_MODEL
-    from efficientdet.weights.downloads import local_path
 
     path = os.fspath(path)
-    exported = is_saved_model(path)
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size}: expected at least 1")
+    for_checkpoints = model_name or class_names or hparams or precision
     if kind := kind_of(path):
-        if model_name or class_names or hparams or precision or int8_images:
-            raise InputError(
-                f"{path}: is a file of {kind.name}, which runs as it is: {_FOR_CHECKPOINTS} and int8_images are "
-                "for checkpoints"
-            )
+        if for_checkpoints or int8_images:
+            options = f"{_FOR_CHECKPOINTS} and int8_images"
+            raise InputError(f"{path}: is a file of {kind.name}, which runs as it is: {options} are for checkpoints")
         return _artifact(path, runtime=runtime, batch_size=batch_size)
-    if exported and (runtime != "keras" or model_name or class_names or hparams or precision):
+    is_exported = is_saved_model(path)
+    if is_exported and (for_checkpoints or runtime != "keras"):
         raise InputError(
             f"{path}: is a SavedModel, which runs as it is: {_FOR_CHECKPOINTS} and runtime are for checkpoints"
         )
     _check_runtime(runtime, int8_images=int8_images)
-    prefix = None if exported else checkpoint_prefix(local_path(path))
+    if is_exported:
+        return _saved_model(path, precision=precision, use_xla=use_xla, batch_size=batch_size)
+    return _checkpoint(
+        path,
+        batch_size=batch_size,
+        model_name=model_name,
+        class_names=class_names,
+        overrides=dict(hparams or {}),
+        averaged=averaged,
+        precision=precision,
+        use_xla=use_xla,
+        runtime=runtime,
+        int8_images=tuple(int8_images),
+    )
+
+
+def _checkpoint(
+    path: str, *, batch_size: int, model_name: str | None, class_names: Sequence[str] | None, **settings: Any
+) -> "LoadedDetector":
+    """Load a checkpoint; settings: fields of `ModelConfig`."""
+    from dataset.class_names import ClassNames
+    from efficientdet.checkpoints.checkpoint import checkpoint_prefix
+    from efficientdet.configuration.model_config import ModelConfig
+    from efficientdet.devices.runtime_environment import prepare_environment
+    from efficientdet.families.registry import DEFAULT_MODEL
+    from efficientdet.weights.downloads import local_path
+
+    prefix = checkpoint_prefix(local_path(path))
+    prepare_environment(owns_process=False)  # before the slow imports: TensorFlow without its start-up messages
+    from efficientdet.inference.detector import LoadedDetector
+    from efficientdet.inference.model_detection import detect_with_model
+
+    config = ModelConfig(
+        ckpt_path=prefix,
+        model_name=model_name or DEFAULT_MODEL,
+        model_name_given=model_name is not None,
+        class_names=ClassNames.numbered(class_names) if class_names else None,
+        **settings,
+    )
+    model = detect_with_model(config, batch_size=batch_size, owns_process=False)
+    return LoadedDetector(*model, batch_size=batch_size)
+
+
+def _saved_model(path: str, *, precision: str | None, use_xla: bool | None, batch_size: int) -> "LoadedDetector":
     from efficientdet.devices.runtime_environment import prepare_environment
 
-    prepare_environment(owns_process=False)  # before the slow imports: TensorFlow without its start-up messages
+    prepare_environment(owns_process=False)  # as for a checkpoint
     from efficientdet.devices.runtime import start_runtime
     from efficientdet.inference.detector import LoadedDetector
-    from efficientdet.inference.opened_detection import detect_with_model, saved_model_detector
+    from efficientdet.inference.model_detection import saved_model_detector
 
-    if exported:
-        start_runtime(precision=precision, use_xla=use_xla, owns_process=False)
-        return LoadedDetector(*saved_model_detector(path), batch_size=batch_size)
-
-    names = ClassNames.numbered(class_names) if class_names else None
-    opened = detect_with_model(
-        ModelConfig(
-            ckpt_path=prefix,
-            model_name=model_name or DEFAULT_MODEL,
-            model_name_given=model_name is not None,
-            class_names=names,
-            overrides=dict(hparams or {}),
-            averaged=averaged,
-            precision=precision,
-            use_xla=use_xla,
-            runtime=runtime,
-            int8_images=tuple(int8_images),
-        ),
-        batch_size=batch_size,
-        owns_process=False,
-    )
-    return LoadedDetector(*opened, batch_size=batch_size)
+    start_runtime(precision=precision, use_xla=use_xla, owns_process=False)
+    return LoadedDetector(*saved_model_detector(path), batch_size=batch_size)
 
 
 def _artifact(path: str, *, runtime: str, batch_size: int) -> "LoadedDetector":

@@ -51,10 +51,14 @@ class BackendDetector(BatchDetector):
         def detect(images, sizes):
             return detector.detections(detector.outputs(images, sizes), sizes)
 
-        self.detect, self.outputs, self.postprocess = (
+        self._detect, self.outputs, self.postprocess = (
             device.compiled(program, detector.network, use_xla=use_xla)
             for program in (detect, detector.outputs, detector.detections)
         )
+
+    def detect(self, images: Tensor, sizes: Tensor) -> Detections:
+        """See `BatchDetector`."""
+        return self._detect(images, sizes)
 
 
 class HostDetector(BatchDetector):
@@ -121,6 +125,7 @@ def exported_network(
 
     model = onnx_model(detector, for_onnxruntime=runtime == "onnxruntime" and not int8_images)
     if int8_images:
+        assert resize is not None
         from efficientdet.artifacts.int8_calibration import calibration_of_files
         from efficientdet.artifacts.quantization import quantized
 

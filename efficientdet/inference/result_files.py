@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -50,8 +51,10 @@ class ResultFiles:
 
     def __init__(self, folder: str, names: ClassNames, *, formats: Sequence[str] = (), crops: bool = False):
         self._folder, self._names, self._formats = Path(folder), names, formats
-        self._crop_folders = [self._folder / "crops" / name for name in folder_names(names.names)] if crops else None
-        self._images, self._annotations, self._lines = [], [], []
+        self._crop_folders = [self._folder / "crops" / name for name in folder_names(names.names)] if crops else []
+        self._images: list[dict[str, Any]] = []
+        self._annotations: list[dict[str, Any]] = []
+        self._lines: list[list] = []
         self._stems: set[str] = set()
 
     def add(
@@ -72,7 +75,7 @@ class ResultFiles:
         classes = np.searchsorted(self._names.category_ids, rows.category_ids).tolist()
         if "coco" in self._formats:
             self._images.append(image)
-            areas = [None] * len(results) if rows.masks is None else mask_areas(rows.masks).tolist()
+            areas = [None] * len(results) if rows.masks is None else mask_areas(rows.masks.tolist()).tolist()
             for result, area in zip(results, areas, strict=True):
                 box_area = round(result["bbox"][2] * result["bbox"][3], 4)
                 self._annotations.append(
@@ -94,7 +97,7 @@ class ResultFiles:
                 _csv_values(image, self._names.names[index], result)
                 for index, result in zip(classes, results, strict=True)
             ]
-        if self._crop_folders is not None:
+        if self._crop_folders:
             self._write_crops(stem, pixels, rows.boxes, classes, orientation=orientation)
 
     def write(self) -> None:

@@ -44,7 +44,7 @@ def merged_over_tiles(
     boxes, tiles = np.asarray(boxes, np.float64).reshape(-1, 4), np.asarray(tiles, np.float64)
     shown = tiles[found_in]
     cut = _are_cut(boxes, shown, size)
-    beside = [
+    neighbors = [
         np.flatnonzero((_areas(_shared(tile, tiles)) > 0) & (np.arange(len(tiles)) != number)).tolist()
         for number, tile in enumerate(tiles)
     ]
@@ -52,8 +52,10 @@ def merged_over_tiles(
     object_of: dict[int, _Object] = {}
     for number in np.argsort(-(scores * np.where(cut, _RANK_OF_CUT, 1.0)), kind="stable").tolist():
         tile, of_class = int(found_in[number]), int(classes[number])
-        rivals = np.array([rival for other in beside[tile] for rival in kept.get((other, of_class), ())], int)
-        same = _same_objects(number, rivals, boxes=boxes, cut=cut, shown=shown)
+        candidates = np.array(
+            [candidate for other in neighbors[tile] for candidate in kept.get((other, of_class), ())], int
+        )
+        same = _same_objects(number, candidates, boxes=boxes, cut=cut, shown=shown)
         if len(same) and not (cut[number] and cut[same].all() and scores[number] >= _RANK_OF_CUT * scores[same].max()):
             continue
         merged = _Object([number], {tile})
@@ -73,23 +75,21 @@ def merged_over_tiles(
 def _are_cut(boxes: np.ndarray, tiles: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Return whether each box [N, 4] ends at an inner border of its tile [N, 4], [N] bool."""
     near = _BORDER * np.tile(tiles[:, 2:] - tiles[:, :2], 2)
-    inner = tiles != np.float64([0, 0, *size])
+    inner = tiles != np.array([0, 0, *size], np.float64)
     return (inner & (np.abs(boxes - tiles) <= near)).any(axis=1)
 
 
 def _same_objects(
-    number: int, rivals: np.ndarray, *, boxes: np.ndarray, cut: np.ndarray, shown: np.ndarray
+    number: int, candidates: np.ndarray, *, boxes: np.ndarray, cut: np.ndarray, shown: np.ndarray
 ) -> np.ndarray:
     """Return the candidates (numbers of boxes) that are the same object as a box; shown [N, 4]: the tile of each."""
-    if not len(rivals):
-        return rivals
-    box, others = boxes[number], boxes[rivals]
-    seen = np.where(
-        cut[rivals, None], _shared(box, shown[rivals]), box
-    )  # the part of the box within the candidate's tile
+    if not len(candidates):
+        return candidates
+    box, others = boxes[number], boxes[candidates]
+    seen = np.where(cut[candidates, None], _shared(box, shown[candidates]), box)  # the part within the candidate's tile
     others_seen = _shared(others, shown[number]) if cut[number] else others
     shared = _areas(_shared(seen, others_seen))
-    return rivals[shared > _SAME * (_areas(seen) + _areas(others_seen) - shared)]
+    return candidates[shared > _SAME * (_areas(seen) + _areas(others_seen) - shared)]
 
 
 def _shared(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import moved, united
 from program_support.errors import InputError
 
-SMALLEST_TILE = 32  # pixels per side
+MIN_TILE = 32  # pixels per side
 OnProgress = Callable[[int, int], None]  # takes the number of finished tiles and of all tiles of an image
 
 
@@ -28,14 +28,14 @@ class Tiling:
     whole: bool = True
 
     @classmethod
-    def of(cls, text: str, *, overlap: float, whole: bool) -> "Tiling":
+    def parse(cls, text: str, *, overlap: float, whole: bool) -> "Tiling":
         """Parse a side such as 512, or WIDTHxHEIGHT. Raises InputError for anything else."""
         sides = text.lower().split("x")
         if len(sides) > 2 or not all(
-            side.isascii() and side.isdecimal() and len(side) < 10 and int(side) >= SMALLEST_TILE for side in sides
+            side.isascii() and side.isdecimal() and len(side) < 10 and int(side) >= MIN_TILE for side in sides
         ):
             raise InputError(
-                f"--tile={text}: expected a side such as 512, or WIDTHxHEIGHT, of {SMALLEST_TILE} pixels or more"
+                f"--tile={text}: expected a side such as 512, or WIDTHxHEIGHT, of {MIN_TILE} pixels or more"
             )
         return cls(size=(int(sides[-1]), int(sides[0])), overlap=overlap, whole=whole)
 
@@ -87,8 +87,9 @@ class TiledDetector:
 
 
 def _in_image(rows: DetectionRows, tile: np.ndarray) -> DetectionRows:
-    """Shift boxes of a tile to the image, clip them to the tile and drop empty ones; masks stay relative to the tile."""
-    boxes = np.clip(rows.boxes + np.float32([*tile[:2], *tile[:2]]), np.tile(tile[:2], 2), np.tile(tile[2:], 2))
+    """Shift boxes of a tile to the image, clip them to the tile, drop empty ones; masks stay relative to the tile."""
+    start, end = np.tile(tile[:2], 2), np.tile(tile[2:], 2)
+    boxes = np.clip(rows.boxes + start.astype(np.float32), start, end)
     rows = rows._replace(boxes=boxes.astype(np.float32))
     return rows.chosen((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
 

@@ -26,9 +26,9 @@ from program_support.progress import Progress
 from program_support.signals import Listener
 
 _USUAL_FPS = 25.0  # default for a file without a frame rate
-_MOST_OF_IT = 0.9  # of the frame count of a file, which some formats only estimate from the duration
+_MIN_DECODED = 0.9  # fraction of the file's frame count, which some formats only estimate from the duration
 
-Found = Callable[[int, np.ndarray, DetectionRows], None]  # number of a frame from 1, its pixels, drawn detections
+OnFrame = Callable[[int, np.ndarray, DetectionRows], None]  # number of a frame from 1, its pixels, drawn detections
 
 
 class UnreadableVideo(InputError):
@@ -46,7 +46,9 @@ class VideoConfig:
     max_boxes: int | None = 100  # None: all
 
 
-def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, found: Found = lambda *_: None) -> None:
+def annotate_video(
+    config: VideoConfig, detect: Detect, names: ClassNames, *, on_frame: OnFrame = lambda *_: None
+) -> None:
     """Detect in every frame and write an MP4 with the frame rate of the source, atomically when it is complete.
 
     A camera is read until Ctrl-C or SIGTERM, after which the file is finished. Frames that arrive during processing are
@@ -54,18 +56,18 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
     recording.
 
     Raises:
-      UnreadableVideo: the file is not a video.
-      InputError: the camera cannot be read, or the output cannot be written.
+        UnreadableVideo: the file is not a video.
+        InputError: the camera cannot be read, or the output cannot be written.
     """
     live = not isinstance(config.source, str)
-    source = open_camera(config.source) if live else _open_source(config.source)
+    source = _open_source(config.source) if isinstance(config.source, str) else open_camera(config.source)
     target = Path(config.output_video)
     writer, done, written = None, 0, 0
     try:
         frames_per_second, total = _rate_and_length(source)
         with (
             _folder_beside(target) as folder,
-            _asked_to_stop(live) as stop,
+            _stop_event(live) as stop,
             Progress("video", total=None if live else total or None, noun="frame", rate_of="frames") as progress,
         ):
             start = time.monotonic()
@@ -81,15 +83,15 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
                         writer.write(drawn)
                         written += 1
                     done += 1
-                    found(done, frame, shown)
+                    on_frame(done, frame, shown)
                 progress.advance(len(frames), images=len(frames))
             if writer is None:
-                raise _nothing(config.source, "contains no decodable frame")
+                raise _unreadable(config.source, "contains no decodable frame")
             writer.release()
             (folder / "unfinished.mp4").replace(target)
     finally:
         source.release()
-    if total and done < _MOST_OF_IT * total and not live:
+    if total and done < _MIN_DECODED * total and not live:
         print(f"{config.source}: only {done} of {total} frames could be decoded; is the file complete?")
     print(f"wrote {target}")
 
@@ -104,33 +106,30 @@ def open_camera(number: int):
 def _open_source(source: str | int):
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # suppress its messages; read when first used
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-    opened = cv2.VideoCapture(source)
-    if not opened.isOpened():
-        raise _nothing(source, "cannot be read as a video")
-    return opened
+    capture = cv2.VideoCapture(source)
+    if not capture.isOpened():
+        raise _unreadable(source, "cannot be read as a video")
+    return capture
 
 
-def _nothing(source: str | int, reason: str) -> InputError:
-    return (
-        UnreadableVideo(f"{source}: {reason}")
-        if isinstance(source, str)
-        else InputError(
-            f"camera {source}: cannot be read; expected the number of a connected camera, from 0, and permission to read it"
-        )
-    )
+def _unreadable(source: str | int, reason: str) -> InputError:
+    if isinstance(source, str):
+        return UnreadableVideo(f"{source}: {reason}")
+    expected = "the number of a connected camera, from 0, and permission to read it"
+    return InputError(f"camera {source}: cannot be read; expected {expected}")
 
 
 @contextlib.contextmanager
-def _asked_to_stop(live: bool) -> Iterator[threading.Event]:
+def _stop_event(live: bool) -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C and SIGTERM set while a camera is read; a second signal ends the process."""
     stop = threading.Event()
 
-    def heard(number: int) -> None:
+    def on_signal(number: int) -> None:
         if stop.is_set():
             listener.end(number, "stopped immediately; the video is incomplete")
         stop.set()
 
-    listener = Listener(heard)
+    listener = Listener(on_signal)
     if live:
         listener.start()
     try:
@@ -159,8 +158,8 @@ def _folder_beside(target: Path) -> Iterator[Path]:
 
 
 def _open_writer(path: Path, frames_per_second: float, size: tuple[int, int], target: Path):
-    """Return OpenCV's writer of an MP4 for frames of `size` (height, width). Raises InputError if it cannot be opened."""
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), frames_per_second, (size[1], size[0]))
+    """Return OpenCV's writer of an MP4 for frames of `size` (height, width). Raises InputError if that fails."""
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), frames_per_second, (size[1], size[0]))
     if not writer.isOpened():
         raise InputError(f"{target}: a video of {size[1]} x {size[0]} pixels cannot be written")
     return writer
@@ -168,16 +167,17 @@ def _open_writer(path: Path, frames_per_second: float, size: tuple[int, int], ta
 
 def _batches(source, batch_size: int, stop: threading.Event) -> Iterator[list[np.ndarray]]:
     """Yield up to batch_size frames [h, w, 3] uint8 RGB at a time, until the end of the video or `stop`."""
-    frames = []
-    while True:
-        there, frame = (False, None) if stop.is_set() else source.read()
-        if there:
-            frames.append(np.ascontiguousarray(frame[..., ::-1]))
-        if frames and (not there or len(frames) == batch_size):
+    frames: list[np.ndarray] = []
+    while not stop.is_set():
+        ok, frame = source.read()
+        if not ok:
+            break
+        frames.append(np.ascontiguousarray(frame[..., ::-1]))
+        if len(frames) == batch_size:
             yield frames
             frames = []
-        if not there:
-            return
+    if frames:
+        yield frames
 
 
 def _drawn(frame: np.ndarray, rows: DetectionRows, names: ClassNames) -> np.ndarray:
@@ -187,5 +187,5 @@ def _drawn(frame: np.ndarray, rows: DetectionRows, names: ClassNames) -> np.ndar
         classes=np.searchsorted(names.category_ids, rows.category_ids),
         names=names.names,
         scores=rows.scores,
-        masks=None if rows.masks is None else DecodedMasks(rows.masks),
+        masks=None if rows.masks is None else DecodedMasks(rows.masks.tolist()),
     )

@@ -31,7 +31,7 @@ from program_support.field_flags import define_flag
 
 
 def define_flags(values: FlagValues = FLAGS) -> None:
-    """Define the flags of eval.py: those of the reference and of this project."""
+    """Define the flags of eval.py: the reference's and additional ones."""
     define = Define(values)
     define_model_flags(values)
     define_machine_flags(values)
@@ -101,7 +101,9 @@ def main(values: FlagValues = FLAGS) -> EvaluationResult | None:
                 store_thresholds=values.store_thresholds,
             )
         )
-    return measures and EvaluationResult(
+    if measures is None:
+        return None
+    return EvaluationResult(
         numbers=measures.numbers,
         mask_numbers=measures.mask_numbers,
         class_ap=measures.class_ap,

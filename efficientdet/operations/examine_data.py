@@ -21,8 +21,8 @@ def define_flags(values: FlagValues = FLAGS) -> None:
         DataCheckConfig,
         {
             "images": "Folder of labeled images, instead of --records.",
-            "annotations": "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the folder "
-            "of the images.",
+            "annotations": "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the "
+            "folder of the images.",
             "label_format": "Format of the labels. Default: detected from the content.",
             "val_annotations": "File or folder of the validation labels, if --annotations has no validation split.",
             "images_read": "Number of images to decode per split, evenly spaced. The boxes of all images are counted.",

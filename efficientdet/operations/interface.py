@@ -8,6 +8,7 @@ after a call; the seeds of Keras and TensorFlow keep the values that the call ha
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from efficientdet.operations.results import (
     ExportResult,
     TrainingResult,
 )
-from efficientdet.operations.settings import call, records_in
+from efficientdet.operations.settings import call, folder_records, records_in
 
 AnyPath = str | os.PathLike[str]
 Hyperparameters = str | Mapping[str, Any]
@@ -65,12 +66,11 @@ def train(
         Folder, COCO measures of the last evaluation, and the files.
 
     Raises:
-        InputError: a file, value or combination of values is refused.
-        TypeError: a keyword is no flag of train.py.
+        InputError: a file, value or combination of values is invalid.
+        TypeError: a keyword is not a flag of train.py.
     """
-    if val_file_pattern is None and os.path.isdir(training_file_pattern):
-        found = records_in(training_file_pattern, "val")
-        val_file_pattern = found if found != os.fspath(training_file_pattern) else None
+    if val_file_pattern is None:
+        val_file_pattern = folder_records(training_file_pattern, "val")
     return call(
         train_model.main,
         train_model.define_flags,
@@ -78,7 +78,7 @@ def train(
         arguments={
             "training_file_pattern": records_in(training_file_pattern, "train"),
             "model_dir": model_dir,
-            "val_file_pattern": records_in(val_file_pattern, "val"),
+            "val_file_pattern": val_file_pattern and records_in(val_file_pattern, "val"),
             "model_name": model_name,
             "hparams": hparams,
             "num_epochs": num_epochs,
@@ -110,15 +110,15 @@ def evaluate(
         val_json_file: COCO json to evaluate against. Default: the boxes in the records.
         batch_size: batch size per process. Default: 8.
         report: folder for report.html with curves, confusion and the worst images.
-        hparams: hyperparameters over those of the checkpoint.
+        hparams: hyperparameters that override the checkpoint's.
         flags: further flags of eval.py.
 
     Returns:
         COCO measures; None in every process except the first.
 
     Raises:
-        InputError: a file, value or combination of values is refused.
-        TypeError: a keyword is no flag of eval.py.
+        InputError: a file, value or combination of values is invalid.
+        TypeError: a keyword is not a flag of eval.py.
     """
     return call(
         evaluate_model.main,
@@ -154,18 +154,17 @@ def export(
         output_dir: folder for the files, artifacts.md and artifacts.json.
         formats: such as ["onnx", "openvino"]. Default: those of export.py.
         images: image files or folders to compare on. Default: noise.
-        val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: AP is not
-            measured.
+        val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: no AP.
         int8_images: training images or records for the calibration of int8 formats.
-        hparams: hyperparameters over those of the checkpoint.
+        hparams: hyperparameters that override the checkpoint's.
         flags: further flags of export.py.
 
     Returns:
         The files, and the agreement of each with the checkpoint.
 
     Raises:
-        InputError: a file, value or combination of values is refused, or a package is missing.
-        TypeError: a keyword is no flag of export.py.
+        InputError: a file, value or combination of values is invalid, or a package is missing.
+        TypeError: a keyword is not a flag of export.py.
     """
     return call(
         export_model.main,
@@ -176,7 +175,7 @@ def export(
             "output_dir": output_dir,
             "formats": formats,
             "images": images,
-            "val_file_pattern": records_in(val_file_pattern, "val"),
+            "val_file_pattern": val_file_pattern and records_in(val_file_pattern, "val"),
             "int8_images": int8_images,
             "hparams": hparams,
             **flags,
@@ -210,15 +209,11 @@ def convert(
         Number of images and boxes of each split, and the names of the classes.
 
     Raises:
-        InputError: a file, value or combination of values is refused.
-        TypeError: a keyword is no flag of create_tfrecord.py.
+        InputError: a file, value or combination of values is invalid.
+        TypeError: a keyword is not a flag of create_tfrecord.py.
     """
-
-    def operation(values: Any) -> dict[str, Any]:
-        return create_tfrecord.convert_labels(values, start=_start_runtime)
-
     reports = call(
-        operation,
+        partial(create_tfrecord.convert_labels, start=_start_runtime),
         create_tfrecord.define_flags,
         name="convert",
         arguments={
@@ -279,17 +274,14 @@ def examine(
         Findings, suggested hyperparameters and the path of the page.
 
     Raises:
-        InputError: a file, value or combination of values is refused.
-        TypeError: a keyword is no flag of doctor.py.
+        InputError: a file, value or combination of values is invalid.
+        TypeError: a keyword is not a flag of doctor.py.
     """
     training = records_in(data, "train")
-    source = {"images": data}
+    source: dict[str, AnyPath | None] = {"images": data}
     if not os.path.isdir(training):
-        validation = records_in(data if val_records is None else val_records, "val")
-        source = {
-            "records": training,
-            "val_records": validation if validation not in (training, os.fspath(data)) else None,
-        }
+        val_records = records_in(val_records, "val") if val_records else folder_records(data, "val")
+        source = {"records": training, "val_records": val_records}
     return call(
         examine_data.main,
         examine_data.define_flags,

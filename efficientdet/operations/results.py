@@ -8,11 +8,12 @@ from typing import Any
 
 from efficientdet.data_checks.findings import Finding, as_hparams
 
-_MOST_SHOWN = 6  # entries of a mapping
+_MAX_SHOWN = 6  # entries of a mapping
 
 
+@dataclass(frozen=True, repr=False)
 class _Result:
-    """A frozen dataclass that shows its fields that are set."""
+    """Base of results: shows the fields that are set."""
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         for item in fields(self):
@@ -38,8 +39,8 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, Mapping):
-        shown = [f"{key} {_shown(one)}" for key, one in list(value.items())[:_MOST_SHOWN]]
-        return ", ".join([*shown, *(["..."] if len(value) > _MOST_SHOWN else [])])
+        shown = [f"{key} {_shown(one)}" for key, one in list(value.items())[:_MAX_SHOWN]]
+        return ", ".join([*shown, *(["..."] if len(value) > _MAX_SHOWN else [])])
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

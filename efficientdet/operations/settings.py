@@ -29,41 +29,44 @@ def call(
 ) -> Any:
     """Run a program's operation with `arguments` as its flags; None stands for a flag that is not given.
 
-    Raises TypeError for an argument that is no flag, InputError (one line) for a value that is refused, and
+    Raises TypeError for an argument that is not a flag, InputError (one line) for an invalid value, and
     KeyboardInterrupt after Ctrl-C.
     """
     values = flags.FlagValues()
     define(values)
     values.mark_as_parsed()
-    with _errors_of_python(values), in_a_users_process(), _random_state_and_options():
+    with _python_errors(values), in_a_users_process(), _random_state_and_options():
         _set(values, arguments, name=name)
         return operation(values)
 
 
-def records_in(path: str | os.PathLike[str] | None, split: str) -> str | None:
-    """Return the glob of a split's records where `path` is a folder that has them, else `path`."""
-    if path is None or not os.path.isdir(path):
-        return path and os.fspath(path)
-    pattern = os.path.join(glob.escape(os.fspath(path)), f"{split}-*")
-    return pattern if glob.glob(pattern) else os.fspath(path)
+def records_in(path: str | os.PathLike[str], split: str) -> str:
+    """Return the glob of a split's records if `path` is a folder that has them, else `path`."""
+    return folder_records(path, split) or os.fspath(path)
+
+
+def folder_records(folder: str | os.PathLike[str], split: str) -> str | None:
+    """Return the glob of a split's records in a folder; None if it has none or is not a folder."""
+    pattern = os.path.join(glob.escape(os.fspath(folder)), f"{split}-*")
+    return pattern if os.path.isdir(folder) and glob.glob(pattern) else None
 
 
 def _set(values: flags.FlagValues, arguments: Mapping[str, Any], *, name: str) -> None:
     for key, value in arguments.items():
         if key not in values:
-            hint = unknown_name_hint(key, values).replace("--", "")
+            hint = unknown_name_hint(key, tuple(values)).replace("--", "")
             raise TypeError(f"{name}() has no argument {key!r}" + (f"; {hint}" if hint else ""))
         if value is not None:
             flag = values[key]
             if isinstance(value, Mapping) and key == "hparams":
                 flag.value, flag.present = value, 1
             else:
-                flag.parse(_plain(value, as_text=flag.flag_type() == "string"))
+                flag.parse(_flag_value(value, as_text=flag.flag_type() == "string"))
             flag.using_default_value = False
     values.validate_all_flags()
 
 
-def _plain(value: Any, *, as_text: bool) -> Any:
+def _flag_value(value: Any, *, as_text: bool) -> Any:
     """Return paths as text, NumPy's numbers as Python's, and sequences as lists of text."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
@@ -74,7 +77,7 @@ def _plain(value: Any, *, as_text: bool) -> Any:
 
 
 @contextlib.contextmanager
-def _errors_of_python(values: flags.FlagValues) -> Iterator[None]:
+def _python_errors(values: flags.FlagValues) -> Iterator[None]:
     """Name arguments in messages without dashes; turn the exit code of Ctrl-C into KeyboardInterrupt."""
     try:
         yield

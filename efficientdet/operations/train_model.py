@@ -3,6 +3,7 @@
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
 from efficientdet.configuration.flag_definitions import (
@@ -33,30 +34,31 @@ from program_support.field_flags import define_flag, define_flags_of, whole_numb
 
 
 def define_flags(values: FlagValues = FLAGS) -> None:
-    """Define the flags of train.py: those of the reference and of this project."""
+    """Define the flags of train.py: the reference's and additional ones."""
     define_model_flags(values)
     define_machine_flags(values)
-    _define_flags_of_data_and_length(values)
-    _define_flags_of_running(values)
-    _define_flags_of_mlperf(values)
-    _define_flags_of_learning(values)
+    _define_data_and_schedule_flags(values)
+    _define_run_flags(values)
+    _define_mlperf_flags(values)
+    _define_optimization_flags(values)
     finish_flags("train", values)
 
 
-def _define_flags_of_data_and_length(values: FlagValues) -> None:
+def _define_data_and_schedule_flags(values: FlagValues) -> None:
     define_flags_of(
         TrainingConfig,
         {
-            "training_mode": "traineval: evaluate during training; train: stop after three quarters of the schedule, then "
-            "evaluate once; train300: do not evaluate.",
+            "training_mode": "traineval: evaluate during training; train: stop after three quarters of the schedule, "
+            "then evaluate once; train300: do not evaluate.",
             "val_json_file": "COCO JSON file with the ground truth. Default: the boxes in the records.",
             "model_dir": "Output folder for checkpoints, logs and reports. An existing training in it resumes.",
             "batch_size": "Batch size per process. Default: 64 (16 on CPU), reduced to what fits in memory.",
             "eval_batch_size": "Batch size per process in evaluation. Default: as for --batch_size.",
             "num_examples_per_epoch": "Number of images per epoch. Default: the number of records.",
-            "max_minutes": "Time budget in minutes, including evaluations. After each epoch the schedule is shortened, or "
-            "lengthened up to --num_epochs, to end within it.",
-            "stop_epoch": "Epoch to stop after; does not change the learning rate schedule. 0: the end of the schedule.",
+            "max_minutes": "Time budget in minutes, including evaluations. After each epoch the schedule is "
+            "shortened, or lengthened up to --num_epochs, to end within it.",
+            "stop_epoch": "Epoch to stop after; does not change the learning rate schedule. 0: the end of the "
+            "schedule.",
             "eval_from": "First epoch with an evaluation during training.",
             "eval_period": "Number of epochs between evaluations. Default: --checkpoint_period.",
             "eval_epochs": "Epochs to evaluate after, comma-separated, such as 40,50,55. Cannot be combined with "
@@ -83,11 +85,12 @@ def _define_flags_of_data_and_length(values: FlagValues) -> None:
     )
 
 
-def _define_flags_of_running(values: FlagValues) -> None:
+def _define_run_flags(values: FlagValues) -> None:
     define_flags_of(
         TrainingConfig,
         {
-            "benchmark": "Measure the training speed over --benchmark_steps steps, without checkpoints and evaluations.",
+            "benchmark": "Measure the training speed over --benchmark_steps steps, without checkpoints and "
+            "evaluations.",
             "benchmark_steps": "Number of steps of --benchmark.",
             "use_fake_data": "Repeat the first batch, to measure the speed without the input pipeline.",
             "set_num_threads": "With an accelerator, leave two CPU cores free of the input pipeline.",
@@ -96,16 +99,19 @@ def _define_flags_of_running(values: FlagValues) -> None:
             "lr_tb": "Log the learning rate of every step to TensorBoard.",
             "enable_map_parallelization": "Read and augment images in parallel.",
             "checkpoint_period": "Number of epochs between checkpoints, and between evaluations.",
-            "checkpoint_steps": "Number of steps between additional checkpoints; 0: checkpoints at the ends of epochs only.",
-            "resume": "auto: resume from the newest intact checkpoint in model_dir; never: start from scratch and move existing "
-            "checkpoints aside; or the path of a checkpoint to resume from.",
-            "on_nan": "Action on a NaN or infinite loss: stop, or rollback to the last checkpoint and halve the learning rate (at "
-            "most 3 times).",
+            "checkpoint_steps": "Number of steps between additional checkpoints; 0: checkpoints at the ends of epochs "
+            "only.",
+            "resume": "auto: resume from the newest intact checkpoint in model_dir; never: start from scratch and "
+            "move existing checkpoints aside; or the path of a checkpoint to resume from.",
+            "on_nan": "Action on a NaN or infinite loss: stop, or rollback to the last checkpoint and halve the "
+            "learning rate (at most 3 times).",
             "deterministic": "Bitwise reproducible training, also when interrupted and resumed; slower.",
             "loggers": "Loggers of the training curves, comma-separated: tensorboard, json, wandb, mlflow.",
             "verify_records": "Check every record before the first step; auto: only if it takes seconds.",
-            "cache": "decoded: keep decoded images in memory, as many as fit; each process caches the complete data set.",
-            "max_bad_fraction": "Maximum fraction of records without box features; these are skipped. More are an error.",
+            "cache": "decoded: keep decoded images in memory, as many as fit; each process caches the complete data "
+            "set.",
+            "max_bad_fraction": "Maximum fraction of records without box features; these are skipped. More are an "
+            "error.",
             "debug": "Run eagerly, without compilation.",
             "time_history": "Log images per second.",
             "validate": "Compute the loss on the validation records after every epoch.",
@@ -114,43 +120,44 @@ def _define_flags_of_running(values: FlagValues) -> None:
     )
 
 
-def _define_flags_of_mlperf(values: FlagValues) -> None:
+def _define_mlperf_flags(values: FlagValues) -> None:
     define_flags_of(
         TrainingConfig,
         {
             "mlperf_log": "Output files for MLPerf's :::MLLOG lines, comma-separated; -: standard output.",
-            "mlperf_ruleset": "Version of MLPerf's rules, which determines the benchmark's id in the log. Default: the first "
-            "version with a benchmark of the model family.",
+            "mlperf_ruleset": "Version of MLPerf's rules, which determines the benchmark's id in the log. Default: "
+            "the first version with a benchmark of the model family.",
             "mlperf_division": "MLPerf division in the log.",
             "mlperf_status": "MLPerf submission status in the log.",
             "mlperf_organization": "Name of the submitting organization in the log.",
             "mlperf_platform": "Name of the platform in the log. Default: number and type of the devices.",
-            "mlperf_cache_cleared": "Log that the system caches were cleared before the run. The program does not clear them.",
+            "mlperf_cache_cleared": "Log that the system caches were cleared before the run. The program does not "
+            "clear them.",
         },
         values,
     )
 
 
-def _define_flags_of_learning(values: FlagValues) -> None:
+def _define_optimization_flags(values: FlagValues) -> None:
     define_flags_of(
         TrainingConfig,
         {
-            "calibration_images": "Number of images for recomputing the batch norm statistics of the averaged weights, in batches "
-            "of up to 64, before an evaluation and at the end of a checkpoint period. Default: 512 if the "
-            "batch size per process is below 16 and twice as many images fit in memory, else 0.",
+            "calibration_images": "Number of images for recomputing the batch norm statistics of the averaged "
+            "weights, in batches of up to 64, before an evaluation and at the end of a checkpoint period. Default: "
+            "512 if the batch size per process is below 16 and twice as many images fit in memory, else 0.",
             "accumulate_steps": "Number of batches whose gradients are accumulated in one step.",
             "bn_group": "Number of processes that share batch norm statistics (synchronized batch norm).",
-            "pretrained_ckpt": "Pretrained detector to start from: a checkpoint of this project, google/automl or NVIDIA, a "
-            "torchvision .pth or .safetensors file, or a name that get_weights.sh lists.",
-            "backbone_init": "Pretrained backbone to start from: 'imagenet', a .h5 file of keras.applications, a checkpoint, a "
-            ".pth or .safetensors file, or a name that get_weights.sh lists.",
+            "pretrained_ckpt": "Pretrained detector to start from: a checkpoint of this project, google/automl or "
+            "NVIDIA, a torchvision .pth or .safetensors file, or a name that get_weights.sh lists.",
+            "backbone_init": "Pretrained backbone to start from: 'imagenet', a .h5 file of keras.applications, a "
+            "checkpoint, a .pth or .safetensors file, or a name that get_weights.sh lists.",
             "lr_per_64": "Peak learning rate per 64 images of the global batch size, instead of --lr.",
             "warn_of_lr": "Warn if the learning rate is more than twice the published one.",
             "seed": "Random seed for weight initialization, shuffling and augmentation.",
             "suggest": "Set the hyperparameters that the data check suggests, except those in --hparams.",
             "balance": "Class balancing. repeat_factor: repeat images of rare classes.",
-            "balance_threshold": "Threshold of --balance=repeat_factor: an image with a class that occurs in a smaller fraction f "
-            "of the images is repeated sqrt(threshold / f) times per epoch.",
+            "balance_threshold": "Threshold of --balance=repeat_factor: an image with a class that occurs in a "
+            "smaller fraction f of the images is repeated sqrt(threshold / f) times per epoch.",
         },
         values,
     )
@@ -207,7 +214,7 @@ def _configuration(values: FlagValues) -> TrainingConfig:
     )
     val_json_file = existing_file(values.val_json_file, "val_json_file")
     records = records_of(values.training_file_pattern, "training_file_pattern")
-    worked_out = {
+    resolved: dict[str, Any] = {
         "hparams": hparams,
         "hparams_given": frozenset(parse_overrides(values.hparams)),
         "records": records,
@@ -219,8 +226,10 @@ def _configuration(values: FlagValues) -> TrainingConfig:
         "loggers": tuple(values.loggers),
         "eval_epochs": whole_numbers(values.eval_epochs, "eval_epochs"),
     }
-    as_given = {item.name: values[item.name].value for item in fields(TrainingConfig) if item.name not in worked_out}
-    return TrainingConfig(**worked_out, **as_given)
+    unchanged: dict[str, Any] = {
+        item.name: values[item.name].value for item in fields(TrainingConfig) if item.name not in resolved
+    }
+    return TrainingConfig(**resolved, **unchanged)
 
 
 def _check_files(config: TrainingConfig) -> None:
@@ -233,8 +242,6 @@ def _check_files(config: TrainingConfig) -> None:
     for path in mlperf_files(config.mlperf_log or ""):
         if path != "-":
             writable_file(path, "mlperf_log")
-    config.hparams.family.mlperf_benchmark(
-        config.mlperf_ruleset
-    )  # An unknown rule set is reported before the training.
+    config.hparams.family.mlperf_benchmark(config.mlperf_ruleset)  # reports an unknown rule set before the training
     if config.testdev_dir:
         writable_folder(config.testdev_dir, "testdev_dir")

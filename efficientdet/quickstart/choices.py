@@ -7,10 +7,10 @@ import numpy as np
 
 STEPS_FROM_RANDOM_WEIGHTS = 2500  # BCCD's 205 images reach an AP of 0.55 with 2,900 (docs/tutorials/bccd.md)
 STEPS_FROM_PUBLISHED_WEIGHTS = 1000
-SMALLEST_SIDE = 128
+MIN_SIDE = 128
 JITTER = {"jitter_min": 0.8, "jitter_max": 1.25}  # the published values are 0.1 and 2
 _MULTIPLE = 32  # pixels: candidate sides are multiples of it
-_LEAST_EPOCHS, _MOST_EPOCHS = 20, 600  # train.py checks the time after each
+_MIN_EPOCHS, _MAX_EPOCHS = 20, 600  # train.py checks the time after each
 _WARMUP_STEPS = 50
 _LENGTHENED = 2  # as a multiple of the expected steps: the machine may become faster
 _PATIENCE = 4  # as a multiple of the target number of steps: more would gain little
@@ -18,11 +18,11 @@ _PATIENCE = 4  # as a multiple of the target number of steps: more would gain li
 # and end of train.py, its SavedModel, eval.py and export.py; and for each format.
 _AFTER_CHOICE, _EACH_FORMAT = 2.2, 0.5
 _EVALUATION = 0.5  # of a training step with the same number of images
-_LEAST_SHARE = 0.1  # of the minutes, for training
+_MIN_SHARE = 0.1  # of the minutes, for training
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class StepTime:
     """Measured duration of a training step. side: the longer side of the input in pixels."""
 
     seconds: float
@@ -45,30 +45,32 @@ def batch_size(images: int, *, accelerated: bool) -> int:
     return max(1, min(images, 16 if accelerated else 4))
 
 
-def seconds_after_choice(start_seconds: float, *, formats: int, measured_images: int, pace: Pace) -> float:
+def seconds_after_choice(start_seconds: float, *, formats: int, measured_images: int, step_time: StepTime) -> float:
     """Estimate the seconds of the remaining steps except training: program start, evaluation, export.
 
     `start_seconds` are the seconds of train.py up to the end of its first step, including compilation.
     """
     passes = 2 + formats  # over the images that the AP is measured on
-    evaluation = passes * measured_images * _EVALUATION * pace.seconds / pace.batch_size
+    evaluation = passes * measured_images * _EVALUATION * step_time.seconds / step_time.batch_size
     return (_AFTER_CHOICE + _EACH_FORMAT * formats) * start_seconds + evaluation
 
 
 def training_seconds(minutes: float, *, others: float) -> float:
     """Return the seconds left for training if the other steps take `others` seconds; at least a tenth of all."""
-    return max(60 * minutes - others, 60 * _LEAST_SHARE * minutes)
+    return max(60 * minutes - others, 60 * _MIN_SHARE * minutes)
 
 
-def image_side(largest: int, published: int, pace: Pace, *, target_steps: int, seconds: float) -> tuple[int, str]:
+def image_side(
+    largest: int, published: int, step_time: StepTime, *, target_steps: int, seconds: float
+) -> tuple[int, str]:
     """Return the longer side of the network's input, and the reason.
 
-    It is the largest, up to that of the images and of the published model, at which the target number of steps fits
-    into the seconds of training. Seconds grow with the number of pixels.
+    It is the largest side at which the target number of steps fits into the seconds of training, limited by the sides
+    of the images and of the published model. Seconds grow with the number of pixels.
     """
-    most = max(SMALLEST_SIDE, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
-    for side in range(most, SMALLEST_SIDE - 1, -_MULTIPLE):
-        if seconds / pace.at(side) >= target_steps:
+    most = max(MIN_SIDE, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
+    for side in range(most, MIN_SIDE - 1, -_MULTIPLE):
+        if seconds / step_time.at(side) >= target_steps:
             limit = (
                 "as large as the images"
                 if side >= largest
@@ -77,7 +79,7 @@ def image_side(largest: int, published: int, pace: Pace, *, target_steps: int, s
                 else f"the largest at which {target_steps} steps fit into the time limit"
             )
             return side, limit
-    return SMALLEST_SIDE, f"the smallest; {target_steps} steps, needed for a good AP, exceed the time limit"
+    return MIN_SIDE, f"the smallest; {target_steps} steps, needed for a good AP, exceed the time limit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,28 +92,30 @@ class Length:
     warmup_epochs: float
 
 
-def training_length(images: int, pace: Pace, *, side: int, target_steps: int, seconds: float) -> tuple[Length, str]:
+def training_length(
+    images: int, step_time: StepTime, *, side: int, target_steps: int, seconds: float
+) -> tuple[Length, str]:
     """Return number and length of the epochs that fit into the seconds, and the reason.
 
     Epochs are short, because the time is checked after each; an epoch need not cover the data set. There are at most
     four times the target number of steps.
     """
-    enough = _PATIENCE * target_steps
-    fitting = max(seconds / pace.at(side), 1)
-    all_images = math.ceil(images / pace.batch_size)
-    steps_an_epoch = max(math.ceil(enough / _MOST_EPOCHS), min(all_images, int(fitting / _LEAST_EPOCHS)))
-    epochs = max(1, math.ceil(min(_LENGTHENED * fitting, enough) / steps_an_epoch))
-    expected = min(fitting, enough) / steps_an_epoch
+    max_steps = _PATIENCE * target_steps
+    affordable_steps = max(seconds / step_time.at(side), 1)
+    all_images = math.ceil(images / step_time.batch_size)
+    steps_per_epoch = max(math.ceil(max_steps / _MAX_EPOCHS), min(all_images, int(affordable_steps / _MIN_EPOCHS)))
+    epochs = max(1, math.ceil(min(_LENGTHENED * affordable_steps, max_steps) / steps_per_epoch))
+    expected = min(affordable_steps, max_steps) / steps_per_epoch
     evaluations = min(4, max(1, int(seconds / 240)))
     length = Length(
         num_epochs=epochs,
-        num_examples_per_epoch=steps_an_epoch * pace.batch_size,
+        num_examples_per_epoch=steps_per_epoch * step_time.batch_size,
         checkpoint_period=max(1, math.ceil(expected / evaluations)),
-        warmup_epochs=max(1.0, round(_WARMUP_STEPS / steps_an_epoch, 2)),
+        warmup_epochs=max(1.0, round(_WARMUP_STEPS / steps_per_epoch, 2)),
     )
     return length, (
-        f"at most {epochs * steps_an_epoch} steps of {pace.batch_size} images"
-        + ("; further steps would gain little" if fitting > enough else ", limited by the time")
+        f"at most {epochs * steps_per_epoch} steps of {step_time.batch_size} images"
+        + ("; further steps would gain little" if affordable_steps > max_steps else ", limited by the time")
     )
 
 

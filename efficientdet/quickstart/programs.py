@@ -24,15 +24,14 @@ _END_WITH_PARENT = (
 )
 
 
-def run_program(module: str, settings: Mapping[str, Any], *, advice: str) -> None:
+def run_program(module: str, settings: Mapping[str, Any]) -> None:
     """Run a program, such as `train` or `dataset.create_tfrecord`, and wait until it ends.
 
     It gets a flag for each setting that is not None; a list gives one flag per value. Signals are forwarded to it, and
-    on Linux it ends with this process. If the program fails, this process prints `advice`, the advice for the user, and
-    exits with the same exit code.
+    on Linux it ends with this process. If the program fails, this process exits with the same exit code.
     """
     arguments = [
-        *_place(module),
+        *_program_arguments(module),
         *(
             f"--{name}={value}"
             for name, values in settings.items()
@@ -43,33 +42,38 @@ def run_program(module: str, settings: Mapping[str, Any], *, advice: str) -> Non
     print(f"\n$ python {shlex.join(arguments)}", flush=True)
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     # A separate process group: a Ctrl-C reaches it only through this process; a second signal would end it unsaved.
-    with subprocess.Popen([sys.executable, *_bound_to_this_process(), *arguments], process_group=0) as program:
+    with subprocess.Popen([sys.executable, *_ending_with_parent(), *arguments], process_group=0) as program:
 
-        def hand_on(number: int, _: FrameType | None) -> None:
+        def forward(number: int, _: FrameType | None) -> None:
             program.send_signal(number)
 
         try:
             for number, handler in before.items():
                 if handler is not signal.SIG_IGN:
-                    signal.signal(number, hand_on)
+                    signal.signal(number, forward)
             code = program.wait()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
     if code:
-        print(f"\nquickstart: {module} exited with status {code}; {advice}", file=sys.stderr)
+        print(
+            f"\nquickstart: {module} exited with status {code}; run the same command again to resume", file=sys.stderr
+        )
         sys.exit(code if code > 0 else 128 - code)
 
 
-def _bound_to_this_process() -> list[str]:
+def _ending_with_parent() -> list[str]:
     """Return Python arguments that make a program end with this process; none except on Linux."""
     return ["-c", _END_WITH_PARENT, str(os.getpid())] if sys.platform == "linux" else []
 
 
-def _place(module: str) -> list[str]:
+def _program_arguments(module: str) -> list[str]:
     """Return the shortest path of a program; in an installed wheel its module name."""
     if importlib.util.find_spec("efficientdet.checkout") is None:
         name = f"efficientdet.{module}" if "." in module else f"efficientdet.programs.{module}"
         return ["-P", "-m", name]  # -P: without the modules of the current folder
-    path = importlib.util.find_spec(module).origin
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    path = spec.origin
+    assert path is not None
     return [min(path, os.path.relpath(path), key=len) if Path(path).is_relative_to(Path.cwd()) else path]

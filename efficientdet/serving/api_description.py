@@ -3,7 +3,7 @@
 from importlib import metadata
 from typing import Any
 
-from efficientdet.serving.limits import MOST_SIDE, Limits
+from efficientdet.serving.limits import MAX_SIDE, Limits
 
 _PACKAGE = "efficientdet-tf2"
 
@@ -16,9 +16,9 @@ def api_document(limits: Limits) -> dict[str, Any]:
         "type": "object",
         "required": ["images"],
         "additionalProperties": False,
-        "properties": {"images": _list(text, most=limits.max_queue), "min_score": score},
+        "properties": {"images": _list(text, max_items=limits.max_queue), "min_score": score},
     }
-    files = _list({"type": "string", "contentMediaType": "application/octet-stream"}, most=limits.max_queue)
+    files = _list({"type": "string", "contentMediaType": "application/octet-stream"}, max_items=limits.max_queue)
     form = {
         "type": "object",
         "anyOf": [{"required": ["image"]}, {"required": ["file"]}],
@@ -40,7 +40,7 @@ def api_document(limits: Limits) -> dict[str, Any]:
             "content": {"multipart/form-data": {"schema": form}, "application/json": {"schema": content}},
         },
         "responses": {"200": _json_reply("One result per image, in the order of the request.", "Detections")}
-        | {str(status): _json_reply(reason, "Error") for status, reason in _refusals(limits).items()},
+        | {str(status): _json_reply(reason, "Error") for status, reason in _error_statuses(limits).items()},
     }
     return {
         "openapi": "3.1.0",
@@ -74,13 +74,13 @@ def api_document(limits: Limits) -> dict[str, Any]:
     }
 
 
-def _refusals(limits: Limits) -> dict[int, str]:
+def _error_statuses(limits: Limits) -> dict[int, str]:
     return {
         400: "The body is malformed, an image cannot be decoded, or the Host header is not allowed.",
         403: "The Origin header is not allowed.",
         408: f"The body did not arrive within {limits.request_timeout_s:g} s.",
         413: f"The request exceeds {limits.max_request_bytes:,} bytes or {limits.max_queue} images; an image exceeds "
-        f"{limits.max_pixels:,} pixels, {MOST_SIDE:,} pixels per side, or the number of scans or segments; or the JSON "
+        f"{limits.max_pixels:,} pixels, {MAX_SIDE:,} pixels per side, or the number of scans or segments; or the JSON "
         "has too many values.",
         415: "The content type is neither multipart/form-data nor application/json.",
         422: "The request has no image, an unknown parameter, field or key, or an invalid value.",
@@ -94,50 +94,51 @@ def _schemas(score: dict) -> dict[str, Any]:
     number, text = {"type": "integer"}, {"type": "string"}
     detection = _object(
         {
-            "box": _list({"type": "number"}, least=4, most=4)
-            | _about("x_min, y_min, x_max, y_max in pixels of the image after EXIF orientation"),
-            "score": score | _about("confidence score, 0 to 1"),
-            "class_id": number | _about("category id of the data set, such as COCO's"),
-            "class_name": text | _about("class name"),
-            "mask": _object({"size": _list(number, least=2, most=2), "counts": text})
-            | _about("COCO compressed RLE; only for models with masks"),
+            "box": _list({"type": "number"}, min_items=4, max_items=4)
+            | _description("x_min, y_min, x_max, y_max in pixels of the image after EXIF orientation"),
+            "score": score | _description("confidence score, 0 to 1"),
+            "class_id": number | _description("category id of the data set, such as COCO's"),
+            "class_name": text | _description("class name"),
+            "mask": _object({"size": _list(number, min_items=2, max_items=2), "counts": text})
+            | _description("COCO compressed RLE; only for models with masks"),
         },
         optional="mask",
     )
     image = _object(
         {
-            "width": number | _about("pixels, after EXIF orientation"),
-            "height": number | _about("pixels, after EXIF orientation"),
-            "detections": _list(_ref("Detection")) | _about("sorted by descending score"),
+            "width": number | _description("pixels, after EXIF orientation"),
+            "height": number | _description("pixels, after EXIF orientation"),
+            "detections": _list(_ref("Detection")) | _description("sorted by descending score"),
         }
     )
     class_of = _object({"id": number, "name": text, "color": text | {"pattern": "^#[0-9a-f]{6}$"}})
     limits = _object({"max_request_bytes": number, "max_pixels": number, "max_queue": number})
-    model = text | _about("name of the model")
+    model = text | _description("name of the model")
     return {
         "Detection": detection,
         "Image": image,
-        "Error": _object({"error": text | _about("reason, one line")}),
+        "Error": _object({"error": text | _description("reason, one line")}),
         "Detections": _object(
             {
                 "model": model,
-                "min_score": score | _about("score threshold of this reply"),
-                "images": _list(_ref("Image")) | _about("one entry per image, in the order of the request"),
-                "time_ms": {"type": "number"} | _about("milliseconds from the first byte of the body to the reply"),
+                "min_score": score | _description("score threshold of this reply"),
+                "images": _list(_ref("Image")) | _description("one entry per image, in the order of the request"),
+                "time_ms": {"type": "number"}
+                | _description("milliseconds from the first byte of the body to the reply"),
             }
         ),
         "Model": _object(
             {
                 "model": model,
-                "classes": _list(class_of) | _about("classes, with the colors of plots"),
-                "min_score": score | _about("default score threshold"),
-                "limits": limits | _about("limits of a request"),
+                "classes": _list(class_of) | _description("classes, with the colors of plots"),
+                "min_score": score | _description("default score threshold"),
+                "limits": limits | _description("limits of a request"),
             }
         ),
     }
 
 
-def _about(description: str) -> dict[str, str]:
+def _description(description: str) -> dict[str, str]:
     return {"description": description}
 
 
@@ -145,8 +146,8 @@ def _object(properties: dict[str, Any], *, optional: str = "") -> dict[str, Any]
     return {"type": "object", "properties": properties, "required": [name for name in properties if name != optional]}
 
 
-def _list(items: dict, *, least: int | None = None, most: int | None = None) -> dict[str, Any]:
-    bounds = {"minItems": least, "maxItems": most}
+def _list(items: dict, *, min_items: int | None = None, max_items: int | None = None) -> dict[str, Any]:
+    bounds = {"minItems": min_items, "maxItems": max_items}
     return {"type": "array", "items": items} | {name: bound for name, bound in bounds.items() if bound is not None}
 
 

@@ -21,10 +21,10 @@ from dataset.class_names import ClassNames
 from efficientdet.inference.image_rows import Detect
 from efficientdet.reports.drawing import class_color
 from efficientdet.serving.api_description import api_document
-from efficientdet.serving.batching import Batcher, Found
-from efficientdet.serving.limits import REQUESTS_HELD, Limits, MemoryBudget, Refusal
+from efficientdet.serving.batching import Batcher, ImageResult
+from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, Limits, MemoryBudget, RequestError
 from efficientdet.serving.metrics import Metrics
-from efficientdet.serving.middleware import Guard
+from efficientdet.serving.middleware import SecurityMiddleware
 from efficientdet.serving.pages import api_page, content_security_policy, detector_page
 from efficientdet.serving.request_body import DetectRequest, read_request
 
@@ -56,7 +56,7 @@ def build_application(
         Route("/", _page(detector_page(limits.min_score))),
         Route("/docs", _page(api_page(api))),
         Route("/openapi.json", _json(api)),
-        Route("/v1/model", _json(service.about())),
+        Route("/v1/model", _json(service.model_reply())),
         Route(_DETECT, service.detect, methods=["POST"]),
         Route("/healthz", _json({"status": "ok"})),
         Route("/metrics", service.metrics.reply),
@@ -66,10 +66,14 @@ def build_application(
         routes=routes,
         lifespan=service.lifespan,
         middleware=shared,
-        exception_handlers={Refusal: _refused, HTTPException: _no_such_route, Exception: _failed},
+        exception_handlers={
+            RequestError: _error_reply,  # type: ignore[dict-item]  # Starlette's type has handlers of any Exception only
+            HTTPException: _http_error_reply,  # type: ignore[dict-item]
+            Exception: _failure_reply,
+        },
     )
     application.router.redirect_slashes = False  # a redirect would go to the Host header's address
-    return Guard(
+    return SecurityMiddleware(
         application, service.metrics, paths=tuple(route.path for route in routes), hosts=hosts, origins=origins
     )
 
@@ -80,7 +84,7 @@ class _Service:
     def __init__(self, detect: Detect, class_names: ClassNames, *, model: str, limits: Limits):
         self.metrics = Metrics()
         self._batcher = Batcher(detect, limits, self.metrics)
-        self._memory = MemoryBudget(REQUESTS_HELD * limits.max_request_bytes)
+        self._memory = MemoryBudget(MAX_REQUESTS_IN_MEMORY * limits.max_request_bytes)
         self._class_names, self._model, self._limits = class_names, model, limits
         self._name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
 
@@ -91,7 +95,7 @@ class _Service:
         yield
         batching.cancel()
 
-    def about(self) -> dict:
+    def model_reply(self) -> dict:
         """Return the reply of /v1/model."""
         limits = {name: getattr(self._limits, name) for name in ("max_request_bytes", "max_pixels", "max_queue")}
         return {
@@ -104,8 +108,8 @@ class _Service:
     async def detect(self, request: Request) -> Response:
         """Return the reply of /v1/detect."""
         start = time.perf_counter()
-        with self._memory.reservation() as take:
-            parsed = await read_request(request, self._limits, take=take)
+        with self._memory.reservation() as reserve:
+            parsed = await read_request(request, self._limits, reserve=reserve)
             found = await self._found(parsed, request)
             images = await asyncio.to_thread(self._images, found, parsed.min_score)
         seconds = time.perf_counter() - start
@@ -115,8 +119,8 @@ class _Service:
             {"model": self._model, "min_score": parsed.min_score, "images": images, "time_ms": round(1000 * seconds, 1)}
         )
 
-    async def _found(self, parsed: DetectRequest, request: Request) -> list[Found]:
-        """Wait for detections. Raises Refusal on a timeout or a disconnected client, whose images leave the queue."""
+    async def _found(self, parsed: DetectRequest, request: Request) -> list[ImageResult]:
+        """Wait for detections. Raises RequestError on a timeout or if the client disconnects."""
         detecting = asyncio.ensure_future(self._batcher.detect(parsed.images))
         disconnected = asyncio.ensure_future(_disconnected(request))
         try:
@@ -126,17 +130,17 @@ class _Service:
             if detecting.done():
                 return detecting.result()
             if disconnected.done():
-                raise Refusal(499, "the client disconnected")
-            raise Refusal(504, f"detection timed out after {self._limits.request_timeout_s:g} s")
+                raise RequestError(499, "the client disconnected")
+            raise RequestError(504, f"detection timed out after {self._limits.request_timeout_s:g} s")
         finally:
             detecting.cancel()
             disconnected.cancel()
 
-    def _images(self, found: list[Found], min_score: float) -> list[dict]:
+    def _images(self, found: list[ImageResult], min_score: float) -> list[dict]:
         return [image_reply(one, names=self._name_of, min_score=min_score) for one in found]
 
 
-def image_reply(found: Found, *, names: Mapping[int, str], min_score: float) -> dict[str, Any]:
+def image_reply(found: ImageResult, *, names: Mapping[int, str], min_score: float) -> dict[str, Any]:
     """Return the JSON of one image: its upright size, and detections with a score of `min_score` or more, by score."""
     height, width = found.size
     kept = (np.asarray(found.rows.scores) >= min_score) & np.isfinite(found.rows.boxes).all(axis=-1)  # JSON has no NaN
@@ -180,12 +184,12 @@ def _json(content: dict):
     return lambda _: JSONResponse(content)
 
 
-async def _refused(_: Request, error: Refusal) -> Response:
+async def _error_reply(_: Request, error: RequestError) -> Response:
     headers = {"retry-after": str(math.ceil(error.retry_after_s))} if error.retry_after_s else None
     return JSONResponse({"error": error.reason}, error.status, headers=headers)
 
 
-async def _no_such_route(request: Request, error: HTTPException) -> Response:
+async def _http_error_reply(request: Request, error: HTTPException) -> Response:
     reason = {
         404: "Not found. See / for the demo page and /docs for the API.",
         405: f"method {request.method} is not allowed; see /docs",
@@ -193,5 +197,5 @@ async def _no_such_route(request: Request, error: HTTPException) -> Response:
     return JSONResponse({"error": reason}, error.status_code, headers=error.headers)
 
 
-async def _failed(_: Request, error: Exception) -> Response:
+async def _failure_reply(_: Request, error: Exception) -> Response:
     return JSONResponse({"error": "the detector failed; see the log of the server"}, 500)

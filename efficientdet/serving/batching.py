@@ -1,7 +1,7 @@
 """Dynamic batching: images of concurrent requests form a batch, which runs in one thread beside the event loop.
 
-There is no delay for filling a batch: an idle detector starts at once, and images that arrive meanwhile form the next
-batch.
+There is no delay for filling a batch: an idle detector starts immediately, and images that arrive meanwhile form the
+next batch.
 """
 
 import asyncio
@@ -15,24 +15,24 @@ import numpy as np
 
 from dataset.files.image_files import decode_image
 from efficientdet.inference.image_rows import Detect
-from efficientdet.serving.limits import Limits, Refusal
+from efficientdet.serving.limits import Limits, RequestError
 from efficientdet.serving.metrics import Metrics
-from efficientdet.serving.request_body import EncodedImage, place_of
+from efficientdet.serving.request_body import EncodedImage, image_label
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
 
-class Found(NamedTuple):
+class ImageResult(NamedTuple):
     """Detections in one image, in the coordinate system of the image after EXIF orientation."""
 
     size: tuple[int, int]  # height, width
     rows: DetectionRows
 
 
-class _Waiting(NamedTuple):
+class _QueuedImage(NamedTuple):
     image: EncodedImage
-    place: str  # name in messages
-    outcome: asyncio.Future
+    label: str  # name in messages
+    outcome: asyncio.Future[ImageResult]
 
 
 class Batcher:
@@ -41,38 +41,36 @@ class Batcher:
     def __init__(self, detect: Detect, limits: Limits, metrics: Metrics):
         """Store a detection function, which takes up to `limits.max_batch` images at a time."""
         self._detect, self._limits, self._metrics = detect, limits, metrics
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_QueuedImage] = deque()
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="detector")
         metrics.queue_images.set_function(lambda: len(self._queue))
 
-    async def detect(self, images: Sequence[EncodedImage]) -> list[Found]:
+    async def detect(self, images: Sequence[EncodedImage]) -> list[ImageResult]:
         """Return the detections in the images of a request.
 
         Cancelling this removes the images that still wait from the queue.
 
         Raises:
-            Refusal: The queue is full (503), or an image cannot be decoded (400).
+            RequestError: The queue is full (503), or an image cannot be decoded (400).
         """
         waiting = len(self._queue)
         if waiting + len(images) > self._limits.max_queue:
-            raise Refusal(
+            raise RequestError(
                 503, f"the queue is full ({waiting} of {self._limits.max_queue} images); retry later", retry_after_s=1
             )
         loop = asyncio.get_running_loop()
-        mine = [
-            _Waiting(image, place_of(number, len(images)), loop.create_future()) for number, image in enumerate(images)
+        entries = [
+            _QueuedImage(image, image_label(number, len(images)), loop.create_future())
+            for number, image in enumerate(images)
         ]
-        self._queue.extend(mine)
+        self._queue.extend(entries)
         self._arrived.set()
         try:
-            outcomes = await asyncio.gather(*(entry.outcome for entry in mine), return_exceptions=True)
+            await asyncio.gather(*(entry.outcome for entry in entries), return_exceptions=True)
         finally:
             self._queue = deque(entry for entry in self._queue if not entry.outcome.done())
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        return outcomes
+        return [entry.outcome.result() for entry in entries]
 
     async def run(self) -> None:
         """Hand batches to the detector until cancelled."""
@@ -93,9 +91,10 @@ class Batcher:
                 else:
                     entry.outcome.set_result(outcome)
 
-    def _next_batch(self) -> list[_Waiting]:
+    def _next_batch(self) -> list[_QueuedImage]:
         """Return up to `max_batch` images with at most `max_pixels` in total, since all are decoded at once."""
-        batch, pixels = [], 0
+        batch: list[_QueuedImage] = []
+        pixels = 0
         while self._queue and len(batch) < self._limits.max_batch:
             pixels += self._queue[0].image.pixels
             if batch and pixels > self._limits.max_pixels:
@@ -103,30 +102,30 @@ class Batcher:
             batch.append(self._queue.popleft())
         return batch
 
-    def _outcomes(self, batch: Sequence[_Waiting]) -> list[Found | Exception]:
+    def _outcomes(self, batch: Sequence[_QueuedImage]) -> list[ImageResult | Exception]:
         """Return detections or an error for each image; an image that fails does not affect the others."""
-        outcomes = [_upright_pixels(entry) for entry in batch]
-        decoded = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, np.ndarray)]
-        for number, found in zip(decoded, self._found([outcomes[number] for number in decoded]), strict=True):
-            outcomes[number] = found
-        return outcomes
+        decoded = [_upright_pixels(entry) for entry in batch]
+        found = iter(self._found([pixels for pixels in decoded if isinstance(pixels, np.ndarray)]))
+        return [next(found) if isinstance(pixels, np.ndarray) else pixels for pixels in decoded]
 
-    def _found(self, images: list[np.ndarray]) -> list[Found | Exception]:
+    def _found(self, images: list[np.ndarray]) -> list[ImageResult | Exception]:
         if not images:
             return []
         try:
-            return [Found(image.shape[:2], rows) for image, rows in zip(images, self._detect(images), strict=True)]
+            return [
+                ImageResult(image.shape[:2], rows) for image, rows in zip(images, self._detect(images), strict=True)
+            ]
         except Exception as error:
             if len(images) == 1:
                 return [error]
             return [outcome for image in images for outcome in self._found([image])]
 
 
-def _upright_pixels(entry: _Waiting) -> np.ndarray | Exception:
+def _upright_pixels(entry: _QueuedImage) -> np.ndarray | Exception:
     """Decode an image after EXIF orientation: uint8 [h, w, 3]."""
     try:
-        return decode_image(io.BytesIO(entry.image.encoded), name=entry.place).upright()
+        return decode_image(io.BytesIO(entry.image.encoded), name=entry.label).upright()
     except InputError as error:
-        return Refusal(400, str(error))
+        return RequestError(400, str(error))
     except Exception as error:  # a decoder can raise any type of exception
         return error

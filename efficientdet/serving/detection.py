@@ -1,4 +1,4 @@
-"""Loading of the detector of a server, and warm-up with every batch size."""
+"""Load the detector of a server and warm it up with every batch size."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from efficientdet.artifacts.artifact_files import kind_of
 from efficientdet.artifacts.saved_model_files import is_saved_model
-from efficientdet.inference.image_rows import Detect, OpenedModel
-from efficientdet.inference.loading import load_detector
+from efficientdet.inference.image_rows import Detect, LoadedModel
+from efficientdet.inference.loading import Runtime, load_detector
 
 
-def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) -> OpenedModel:
-    """Open a model to detect in up to `max_batch` images at a time.
+def load_detection(path: str, *, runtime: Runtime, max_batch: int, **settings: Any) -> LoadedModel:
+    """Load a model to detect in up to `max_batch` images at a time.
 
     settings: Arguments of `load_detector`, whose errors are raised. The model is warmed up with empty images of every
     batch size, so that the first request does not wait for compilation.
@@ -19,11 +19,11 @@ def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) 
     detector = load_detector(path, runtime=runtime, **settings)
     detect = detector.detect
     if runtime == "keras" and kind_of(path) is None and not is_saved_model(path):
-        detect = _in_few_sizes(detect, max_batch)
-    nothing = np.zeros((64, 64, 3), np.uint8)
+        detect = _padded_to_few_sizes(detect, max_batch)
+    blank = np.zeros((64, 64, 3), np.uint8)
     for size in _batch_sizes(max_batch):
-        detect([nothing] * size)
-    return OpenedModel(detect, detector.class_names, detector.thresholds)
+        detect([blank] * size)
+    return LoadedModel(detect, detector.class_names, detector.thresholds)
 
 
 def _batch_sizes(max_batch: int) -> list[int]:
@@ -31,11 +31,11 @@ def _batch_sizes(max_batch: int) -> list[int]:
     return [*(2**power for power in range((max_batch - 1).bit_length())), max_batch]
 
 
-def _in_few_sizes(detect: Detect, max_batch: int) -> Detect:
+def _padded_to_few_sizes(detect: Detect, max_batch: int) -> Detect:
     """Pad batches with their last image to a few sizes, since compiling the network takes seconds per size."""
 
-    def filled(images):
+    def padded(images):
         size = next(size for size in _batch_sizes(max_batch) if size >= len(images))
         return detect([*images, *images[-1:] * (size - len(images))])[: len(images)]
 
-    return filled
+    return padded

@@ -8,10 +8,10 @@ from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
 from program_support.checked_fields import Count, Limit, Share, between, checked
 
-MOST_SIDE = 16_384  # pixels; resampling a line of millions of pixels would take gigabytes
-REQUESTS_HELD = 16  # requests of maximum size that fit into the memory budget
+MAX_SIDE = 16_384  # pixels; resampling a line of millions of pixels would take gigabytes
+MAX_REQUESTS_IN_MEMORY = 16  # requests of maximum size that fit into the memory budget
 _SECONDS = Limit(lambda value: 0 < value <= 3600, "above 0, up to 3600")
-MOST_CONNECTIONS = 256  # open connections; each takes a file descriptor, and a process often has 1,024
+MAX_CONNECTIONS = 256  # open connections; each takes a file descriptor, and a process often has 1,024
 
 
 @checked
@@ -20,15 +20,14 @@ class Limits:
 
     max_batch: Count = 8  # images per call of the detector
     max_request_bytes: Count = 20 * 2**20
-    max_pixels: Annotated[int, between(1, LARGEST_IMAGE_PIXELS)] = (
-        40_000_000  # of an image, and of all images of a batch
-    )
+    # of an image, and of all images of a batch
+    max_pixels: Annotated[int, between(1, LARGEST_IMAGE_PIXELS)] = 40_000_000
     max_queue: Count = 64  # waiting images of all requests
     request_timeout_s: Annotated[float, _SECONDS] = 30.0  # for receiving the body, and again for detection
     min_score: Share = DEFAULT_THRESHOLD  # default of a request
 
 
-class Refusal(Exception):
+class RequestError(Exception):
     """Error reply to a request: HTTP status, a one-line reason, and optionally the seconds until a retry."""
 
     def __init__(self, status: int, reason: str, *, retry_after_s: int | None = None):
@@ -39,25 +38,25 @@ class Refusal(Exception):
 class MemoryBudget:
     """Memory budget in bytes for the bodies of all requests."""
 
-    def __init__(self, most: int):
-        self._most, self._taken = most, 0
+    def __init__(self, max_bytes: int):
+        self._max_bytes, self._reserved = max_bytes, 0
 
     @contextlib.contextmanager
     def reservation(self) -> Iterator[Callable[[int], None]]:
         """Yield a function that reserves further bytes for one request, until its end.
 
-        The function raises Refusal (503) if the budget is exceeded.
+        The function raises RequestError (503) if the budget is exceeded.
         """
-        taken = 0
+        reserved = 0
 
-        def take(count: int) -> None:
-            nonlocal taken
-            if self._taken + count > self._most:
-                raise Refusal(503, "too many large requests at once; retry later", retry_after_s=1)
-            taken += count
-            self._taken += count
+        def reserve(count: int) -> None:
+            nonlocal reserved
+            if self._reserved + count > self._max_bytes:
+                raise RequestError(503, "too many large requests at once; retry later", retry_after_s=1)
+            reserved += count
+            self._reserved += count
 
         try:
-            yield take
+            yield reserve
         finally:
-            self._taken -= taken
+            self._reserved -= reserved

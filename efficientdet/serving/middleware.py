@@ -18,7 +18,7 @@ _HEADERS = {
 }
 
 
-class Guard:
+class SecurityMiddleware:
     """ASGI middleware around an application."""
 
     def __init__(
@@ -49,11 +49,11 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        refusal = self._refusal(Headers(scope=scope))
-        answer = JSONResponse({"error": refusal[1]}, refusal[0]) if refusal else self._application
-        await answer(scope, receive, counted)
+        rejection = self._rejection(Headers(scope=scope))
+        reply = JSONResponse({"error": rejection[1]}, rejection[0]) if rejection else self._application
+        await reply(scope, receive, counted)
 
-    def _refusal(self, headers: Headers) -> tuple[int, str] | None:
+    def _rejection(self, headers: Headers) -> tuple[int, str] | None:
         """Return status and reason for a disallowed Host (DNS rebinding) or Origin (cross-site request), or None."""
         host, origin = headers.get("host", ""), headers.get("origin")
         if self._hosts and _name_in(host) not in self._hosts:

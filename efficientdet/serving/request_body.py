@@ -12,7 +12,7 @@ import math
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -22,17 +22,19 @@ from dataset.files.image_files import TooManyPixels, stored_size
 from dataset.files.image_formats import FORMATS
 from dataset.files.image_parts import image_parts
 from dataset.files.untrusted_values import shown
-from efficientdet.serving.limits import MOST_SIDE, Limits, Refusal
+from efficientdet.serving.limits import MAX_SIDE, Limits, RequestError
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
 
 _KINDS = "expected multipart/form-data or application/json"
 _FILE_FIELDS = ("image", "file")  # form fields with an image
 _FIELDS = (*_FILE_FIELDS, "min_score")
 _KEYS = ("images", "min_score")  # of the JSON object
-_FORMATS = tuple(
-    name for name in FORMATS if name != "JPEG2000"
-)  # a file of 15 KB can take 100 bytes of memory per pixel
-_MOST_SCANS = 100  # limit of libtiff; encoders write about ten, and each takes milliseconds in a large image
-_MOST_PARTS = 10_000  # plus one per KiB; Pillow takes up to 3 microseconds and 150 bytes of memory per part
+# Decoding a JPEG 2000 file of 15 KB can take 100 bytes of memory per pixel
+_FORMATS = tuple(name for name in FORMATS if name != "JPEG2000")
+_MAX_SCANS = 100  # limit of libtiff; encoders write about ten, and each takes milliseconds in a large image
+_MAX_PARTS = 10_000  # plus one per KiB; Pillow takes up to 3 microseconds and 150 bytes of memory per part
 
 
 class EncodedImage(NamedTuple):
@@ -49,26 +51,26 @@ class DetectRequest(NamedTuple):
     min_score: float
 
 
-async def read_request(request: Request, limits: Limits, *, take: Callable[[int], None]) -> DetectRequest:
-    """Read and parse a request. Raises Refusal.
+async def read_request(request: Request, limits: Limits, *, reserve: Callable[[int], None]) -> DetectRequest:
+    """Read and parse a request. Raises RequestError.
 
-    take: Called with the size in bytes of each part of the body before the part is stored.
+    reserve: Called with the size in bytes of each part of the body before the part is stored.
     """
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind not in (b"multipart/form-data", b"application/json"):
-        raise Refusal(
+        raise RequestError(
             415, f"the body is {shown(kind.decode('latin-1')) if kind else 'without a content type'}; {_KINDS}"
         )
     parameters = request.query_params
     _check_names([name for name, _ in parameters.multi_items()], ("min_score",), what="parameter")
-    body = await _body(request, limits, take=take)
+    body = await _body(request, limits, reserve=reserve)
     read = _from_json if kind == b"application/json" else _from_multipart
     return await asyncio.to_thread(_parsed, read, body, options, parameters, limits)
 
 
-async def _body(request: Request, limits: Limits, *, take: Callable[[int], None]) -> bytearray:
+async def _body(request: Request, limits: Limits, *, reserve: Callable[[int], None]) -> bytearray:
     most = limits.max_request_bytes
-    too_large = Refusal(413, f"the request has more than {most} bytes")
+    too_large = RequestError(413, f"the request has more than {most} bytes")
     if int(request.headers.get("content-length", 0)) > most:
         raise too_large
     body = bytearray()
@@ -77,12 +79,12 @@ async def _body(request: Request, limits: Limits, *, take: Callable[[int], None]
             async for chunk in request.stream():
                 if len(body) + len(chunk) > most:
                     raise too_large
-                take(len(chunk))
+                reserve(len(chunk))
                 body += chunk
     except TimeoutError as error:
-        raise Refusal(408, f"the request body did not arrive within {limits.request_timeout_s:g} s") from error
+        raise RequestError(408, f"the request body did not arrive within {limits.request_timeout_s:g} s") from error
     except ClientDisconnect as error:
-        raise Refusal(400, "the request body is incomplete") from error
+        raise RequestError(400, "the request body is incomplete") from error
     return body
 
 
@@ -91,15 +93,15 @@ def _parsed(
 ) -> DetectRequest:
     images, min_score = read(body, options, limits)
     if not images:
-        raise Refusal(422, "the request has no image; expected at least one")
+        raise RequestError(422, "the request has no image; expected at least one")
     parsed = [
-        EncodedImage(encoded, _pixels(encoded, place_of(number, len(images)), limits))
+        EncodedImage(encoded, _pixels(encoded, image_label(number, len(images)), limits))
         for number, encoded in enumerate(images)
     ]
     return DetectRequest(parsed, _score(parameters.get("min_score", min_score), limits))
 
 
-def place_of(number: int, count: int) -> str:
+def image_label(number: int, count: int) -> str:
     """Return the name in messages of image `number` of `count`."""
     return "the image" if count == 1 else f"image {number + 1} of {count}"
 
@@ -109,40 +111,40 @@ def _from_json(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) 
     try:
         content = json.loads(body.decode())
     except (ValueError, RecursionError) as error:  # ValueError also for a number with thousands of digits
-        raise Refusal(400, "the body is not JSON") from error
+        raise RequestError(400, "the body is not JSON") from error
     if not isinstance(content, dict):
-        raise Refusal(422, 'the JSON body is not an object; expected {"images": [base64, ...]}')
+        raise RequestError(422, 'the JSON body is not an object; expected {"images": [base64, ...]}')
     _check_names(content, _KEYS, what="key")
     images = content.get("images")
     if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
-        raise Refusal(422, "images is missing or not a list of base64 strings")
+        raise RequestError(422, "images is missing or not a list of base64 strings")
     _check_count(len(images), limits)
-    return [_decoded(text, place_of(number, len(images))) for number, text in enumerate(images)], content.get(
+    return [_decoded(text, image_label(number, len(images))) for number, text in enumerate(images)], content.get(
         "min_score"
     )
 
 
 def _check_value_count(body: bytearray, limits: Limits) -> None:
-    """Raise Refusal for JSON with too many values: a parsed value takes up to 100 times its length in memory.
+    """Raise RequestError for JSON with too many values: a parsed value takes up to 100 times its length in memory.
 
     Every value but the first follows a comma, colon or bracket. Base64 has none of them; the prefix of a data: URL has
     two.
     """
     most = 4 * limits.max_queue + 100
     if sum(body.count(mark) for mark in b",:[{") > most:
-        raise Refusal(413, f"the JSON has more than {most} values; expected at most {limits.max_queue} images")
+        raise RequestError(413, f"the JSON has more than {most} values; expected at most {limits.max_queue} images")
 
 
-def _decoded(text: str, place: str) -> bytes:
+def _decoded(text: str, label: str) -> bytes:
     """Decode base64, also from a data: URL or with line breaks."""
     if text.startswith("data:"):
         head, _, text = text.partition(",")
         if not head.endswith(";base64"):
-            raise Refusal(400, f"{place} is a data: URL that is not base64-encoded")
+            raise RequestError(400, f"{label} is a data: URL that is not base64-encoded")
     try:
         return base64.b64decode(text.encode("ascii").translate(None, string.whitespace.encode()), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise Refusal(400, f"{place} is not base64") from error
+        raise RequestError(400, f"{label} is not base64") from error
 
 
 class _Parts:
@@ -184,15 +186,23 @@ class _Parts:
 
 def _from_multipart(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) -> tuple[list[bytes], str | None]:
     found = _Parts(limits)
-    callbacks = {name: getattr(found, name) for name in dir(found) if name.startswith("on_")}
+    callbacks: MultipartCallbacks = {
+        "on_part_begin": found.on_part_begin,
+        "on_part_data": found.on_part_data,
+        "on_header_field": found.on_header_field,
+        "on_header_value": found.on_header_value,
+        "on_header_end": found.on_header_end,
+        "on_headers_finished": found.on_headers_finished,
+        "on_end": found.on_end,
+    }
     try:
         parser = MultipartParser(options.get(b"boundary", b""), callbacks)
         parser.write(bytes(body))
         parser.finalize()
     except FormParserError as error:
-        raise Refusal(400, "the body is not a multipart form") from error
+        raise RequestError(400, "the body is not a multipart form") from error
     if not found.ended:
-        raise Refusal(400, "the multipart form is truncated")
+        raise RequestError(400, "the multipart form is truncated")
     images = [bytes(content) for name, content in found.parts if name in _FILE_FIELDS]
     _check_count(len(images), limits)
     scores = [bytes(content).decode("latin-1") for name, content in found.parts if name == "min_score"]
@@ -202,40 +212,40 @@ def _from_multipart(body: bytearray, options: Mapping[bytes, bytes], limits: Lim
 def _check_names(names, expected: tuple[str, ...], *, what: str) -> None:
     for name in names:
         if name not in expected:
-            raise Refusal(422, f"unknown {what} {shown(name)}; expected {', '.join(expected)}")
+            raise RequestError(422, f"unknown {what} {shown(name)}; expected {', '.join(expected)}")
 
 
 def _check_count(count: int, limits: Limits) -> None:
     if count > limits.max_queue:
-        raise Refusal(413, f"the request has more than {limits.max_queue} images")
+        raise RequestError(413, f"the request has more than {limits.max_queue} images")
 
 
-def _pixels(encoded: bytes, place: str, limits: Limits) -> int:
-    """Return the number of pixels in an image's header. Raises Refusal for an image that would be too expensive to decode."""
-    _check_parts(encoded, place)
+def _pixels(encoded: bytes, label: str, limits: Limits) -> int:
+    """Return the number of pixels in an image's header. Raises RequestError if decoding would be too expensive."""
+    _check_parts(encoded, label)
     try:
         height, width = stored_size(encoded, formats=_FORMATS)
     except TooManyPixels as error:
-        raise Refusal(413, f"{place} has more than {limits.max_pixels} pixels") from error
+        raise RequestError(413, f"{label} has more than {limits.max_pixels} pixels") from error
     except ValueError as error:
-        raise Refusal(400, f"{place} is not a supported image; expected {', '.join(_FORMATS)}") from error
-    if height * width > limits.max_pixels or max(height, width) > MOST_SIDE:
-        raise Refusal(
+        raise RequestError(400, f"{label} is not a supported image; expected {', '.join(_FORMATS)}") from error
+    if height * width > limits.max_pixels or max(height, width) > MAX_SIDE:
+        raise RequestError(
             413,
-            f"{place} has {width} x {height} pixels; expected at most {limits.max_pixels}, and {MOST_SIDE} per side",
+            f"{label} has {width} x {height} pixels; expected at most {limits.max_pixels}, and {MAX_SIDE} per side",
         )
     return height * width
 
 
-def _check_parts(encoded: bytes, place: str) -> None:
-    """Raise Refusal for an image with so many parts that decoding would be slow."""
-    most = _MOST_PARTS + len(encoded) // 1024
+def _check_parts(encoded: bytes, label: str) -> None:
+    """Raise RequestError for an image with too many parts, whose decoding would be slow."""
+    most = _MAX_PARTS + len(encoded) // 1024
     counts = Counter(itertools.islice(image_parts(encoded), most + 1))
-    if counts["scan"] > _MOST_SCANS or counts.total() > most:
-        raise Refusal(
+    if counts["scan"] > _MAX_SCANS or counts.total() > most:
+        raise RequestError(
             413,
-            f"{place} has {counts['scan']} scans and at least {counts.total()} segments; "
-            f"expected at most {_MOST_SCANS} scans and {most} segments",
+            f"{label} has {counts['scan']} scans and at least {counts.total()} segments; "
+            f"expected at most {_MAX_SCANS} scans and {most} segments",
         )
 
 
@@ -247,5 +257,5 @@ def _score(value: Any, limits: Limits) -> float:
     except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not 0 <= score <= 1:
-        raise Refusal(422, f"min_score is {shown(value)}; expected a number from 0 to 1")
+        raise RequestError(422, f"min_score is {shown(value)}; expected a number from 0 to 1")
     return score

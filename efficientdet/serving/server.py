@@ -12,7 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from efficientdet.serving.limits import MOST_CONNECTIONS, Limits
+from efficientdet.serving.limits import MAX_CONNECTIONS, Limits
 from program_support.errors import InputError
 from program_support.signals import Listener
 
@@ -34,7 +34,7 @@ def bind(host: str, port: int) -> socket.socket:
             unless_bound.pop_all()
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"--host={host} --port={port}: cannot be listened at ({reason})") from error
+        raise InputError(f"--host={host} --port={port}: cannot listen on this address ({reason})") from error
     return bound
 
 
@@ -54,7 +54,7 @@ def serve(application: ASGIApp, bound: socket.socket, limits: Limits) -> None:
     try:
         bound.listen(_BACKLOG)
     except OSError as error:
-        raise InputError(f"{_address_of(bound)}: cannot be listened at ({error.strerror})") from error
+        raise InputError(f"{_address_of(bound)}: cannot listen on this address ({error.strerror})") from error
     print(f"serving at {_address_of(bound)}", flush=True)
     server = _Server(
         uvicorn.Config(
@@ -88,7 +88,7 @@ def serve(application: ASGIApp, bound: socket.socket, limits: Limits) -> None:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no handlers: those of uvicorn would raise the signal again after shutdown and end the process."""
+        """Install no handlers: uvicorn's would raise the signal again after shutdown and end the process."""
         yield
 
 
@@ -98,9 +98,9 @@ class _Connection(H11Protocol):
     _seen: tuple | None = None
     _watch: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
+        if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
         else:
             self._watch = self.loop.call_later(_HEAD_S, self._check)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "tests/test_architecture.py"
-DATA_PATH = (  # stage, where it is in the code, what it passes on
+DATA_PATH = (  # stage, place in the code, output
     ("TFRecord files", "dataset.records.schema:parse_record", "encoded image, boxes, category ids, masks"),
     ("Order of images", "dataset.input.order:StreamOrder", "record numbers, a function of (seed, position)"),
     ("Augmentation", "dataset.input.examples:training_example", "one row of a Batch"),
@@ -33,16 +33,18 @@ DATA_PATH = (  # stage, where it is in the code, what it passes on
     ("Evaluation", "object_detection.coco.evaluation:CocoEvaluator", "12 COCO numbers, AP per class"),
 )
 STYLE = """<style>
-text { font: 13px system-ui, sans-serif; fill: #1f2430 } .name { font-weight: 600 } .small { font-size: 11px; fill: #4a5163 }
-.floor { fill: #eef1f8; stroke: #8892ab } .room { fill: #ffffff; stroke: #8892ab } .link { stroke: #4a5163; fill: none }
-@media (prefers-color-scheme: dark) { text { fill: #e6e9f0 } .small { fill: #aab2c5 } .floor { fill: #232838 }
-  .room { fill: #2c3346 } .floor, .room { stroke: #5c667f } .link { stroke: #aab2c5 } }
+text { font: 13px system-ui, sans-serif; fill: #1f2430 } .name { font-weight: 600 }
+.small { font-size: 11px; fill: #4a5163 }
+.layer { fill: #eef1f8; stroke: #8892ab } .package { fill: #ffffff; stroke: #8892ab }
+.link { stroke: #4a5163; fill: none }
+@media (prefers-color-scheme: dark) { text { fill: #e6e9f0 } .small { fill: #aab2c5 } .layer { fill: #232838 }
+  .package { fill: #2c3346 } .layer, .package { stroke: #5c667f } .link { stroke: #aab2c5 } }
 </style>"""
 WIDTH, ROW = 1000, 20
 
 
 def rules() -> tuple[dict, dict, dict[str, str]]:
-    """Return floors, rooms and the comment beside each room."""
+    """Return the layers, the packages of each, and the comment beside each package."""
     source = RULES.read_text(encoding="utf-8")
     values = {
         node.targets[0].id: node.value
@@ -54,19 +56,19 @@ def rules() -> tuple[dict, dict, dict[str, str]]:
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type == tokenize.COMMENT
     }
-    said = {
-        f"{floor.value}.{room.value}": comments.get(room.lineno, "")
-        for floor, names in zip(values["ROOMS"].keys, values["ROOMS"].values, strict=True)
-        for room in names.elts
+    comments_of = {
+        f"{layer.value}.{package.value}": comments.get(package.lineno, "")
+        for layer, names in zip(values["ROOMS"].keys, values["ROOMS"].values, strict=True)
+        for package in names.elts
     }
-    return ast.literal_eval(values["FLOORS"]), ast.literal_eval(values["ROOMS"]), said
+    return ast.literal_eval(values["FLOORS"]), ast.literal_eval(values["ROOMS"]), comments_of
 
 
-def imports_between(floors: dict) -> Counter:
-    """Count the modules of one floor that import another floor: (floor, other) -> modules."""
+def imports_between(layers: dict) -> Counter:
+    """Count the modules of one layer that import another layer: (layer, other) -> modules."""
     found: Counter = Counter()
-    for floor in floors:
-        for path in (ROOT / floor).rglob("*.py"):
+    for layer in layers:
+        for path in (ROOT / layer).rglob("*.py"):
             names = {
                 name.split(".")[0]
                 for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
@@ -78,32 +80,32 @@ def imports_between(floors: dict) -> Counter:
                     else []
                 )
             }
-            found.update((floor, other) for other in names & (floors.keys() - {floor}))
+            found.update((layer, other) for other in names & (layers.keys() - {layer}))
     return found
 
 
 def packages() -> str:
-    """Return the figure of packages: each floor may import the ones below it, each package of a floor the ones before it."""
-    floors, rooms, said = rules()
-    between, parts, y = imports_between(floors), [], 30
+    """Return the figure of packages: a layer may import those below it, a package of a layer those before it."""
+    layers, packages_of, comments_of = rules()
+    between, parts, y = imports_between(layers), [], 30
     parts.append(
-        text(10, 18, "A floor imports floors below it; a package of a floor, those listed before it.", "small")
+        text(10, 18, "A layer may import the layers below it; a package of a layer, those listed before it.", "small")
     )
-    for floor in reversed(floors):
-        names = rooms.get(floor, ())
+    for layer in reversed(layers):
+        names = packages_of.get(layer, ())
         rows = -(-len(names) // 2)
         height = 46 + rows * (ROW + 16)
-        parts.append(f'<rect class="floor" x="10" y="{y}" width="{WIDTH - 20}" height="{height}" rx="6"/>')
-        parts.append(text(24, y + 22, f"{floor}/", "name"))
+        parts.append(f'<rect class="layer" x="10" y="{y}" width="{WIDTH - 20}" height="{height}" rx="6"/>')
+        parts.append(text(24, y + 22, f"{layer}/", "name"))
         uses = ", ".join(
-            f"{other} ({count} modules)" for (one, other), count in sorted(between.items()) if one == floor
+            f"{other} ({count} modules)" for (one, other), count in sorted(between.items()) if one == layer
         )
         parts.append(text(190, y + 22, f"imports {uses}" if uses else "imports none of the others", "small"))
         for number, name in enumerate(names):
             x, top = 24 + (number % 2) * 480, y + 36 + number // 2 * (ROW + 16)
-            parts.append(f'<rect class="room" x="{x}" y="{top}" width="468" height="{ROW + 10}" rx="4"/>')
+            parts.append(f'<rect class="package" x="{x}" y="{top}" width="468" height="{ROW + 10}" rx="4"/>')
             parts.append(text(x + 10, top + 20, name, "name"))
-            parts.append(text(x + 122, top + 20, shortened(said[f"{floor}.{name}"]), "small"))
+            parts.append(text(x + 122, top + 20, shortened(comments_of[f"{layer}.{name}"]), "small"))
         y += height + 12
     return svg(parts, y)
 
@@ -114,7 +116,7 @@ def data_path() -> str:
     for number, (stage, place, passed) in enumerate(DATA_PATH):
         y = 10 + number * 78
         parts += [
-            f'<rect class="floor" x="10" y="{y}" width="{WIDTH - 20}" height="54" rx="6"/>',
+            f'<rect class="layer" x="10" y="{y}" width="{WIDTH - 20}" height="54" rx="6"/>',
             text(24, y + 22, stage, "name"),
             text(180, y + 22, place.replace(":", "."), "small"),
             text(180, y + 42, shortened(summary(place), 125), "small"),

@@ -24,7 +24,7 @@ PROGRAMS = (
     "inspector.py",
 )
 
-# In a process of its own, as flags are global; flags of absl's own (--verbosity, ...) are left out
+# Run in a separate process, because flags are global. absl's own flags (--verbosity, ...) are left out
 _LIST = """
 import importlib, json, sys
 from absl import flags

@@ -24,7 +24,7 @@ _SECURITY = {
     "fsGroupChangePolicy": "OnRootMismatch",
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-_OF_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+_CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Training:
             "terminationGracePeriodSeconds": 120,
             "securityContext": _SECURITY,
             **more,
-            "containers": [{**_image(self.image), "securityContext": _OF_CONTAINER, **container}],
+            "containers": [{**_image(self.image), "securityContext": _CONTAINER_SECURITY, **container}],
         }
 
     def gpu_pod(self, container: Object, **more: Any) -> Object:
@@ -141,9 +141,9 @@ def mpijob(training: Training) -> list[Object]:
 
 
 def jobset(training: Training) -> list[Object]:
-    """Return a JobSet (jobset.x-k8s.io/v1alpha2): an indexed job of one pod per GPU; pod 0 serves the rendezvous (rank.py).
+    """Return a JobSet (jobset.x-k8s.io/v1alpha2): an indexed job of one pod per GPU; pod 0 serves the rendezvous.
 
-    One that ends otherwise than well ends its job, whereupon all begin again at the last checkpoint.
+    The pods run rank.py. If one fails, its job fails, and all pods restart and resume from the last checkpoint.
     """
     first = f"{training.name}-ranks-0-0.{training.name}"
     command = [_PYTHON, "scripts/k8s/rank.py", f"--size={training.gpus}", f"--meet_at={first}:{_RENDEZVOUS_PORT}", "--"]
@@ -182,7 +182,7 @@ def jobset(training: Training) -> list[Object]:
 def trainjob(training: Training) -> list[Object]:
     """Return a TrainingRuntime with an MPI policy and the TrainJob that uses it (trainer.kubeflow.org/v1alpha1).
 
-    The Trainer hands keys and host file to containers called `node` alone, the launcher's included.
+    The Trainer passes keys and host file only to containers called `node`, so the launcher's has that name too.
     """
     node = training.gpu_pod({"name": "node", **_SSHD}, restartPolicy="Never")
     launcher = training.pod(
@@ -256,7 +256,7 @@ def volume(model: str, *, namespace: str, claim: str, storage_class: str | None)
 def data_preparation(model: str, *, namespace: str, image: str, claim: str, proxy: str | None) -> list[Object]:
     """Return the pod that downloads a model's data and pretrained weights into the volume.
 
-    OnFailure: downloads and shards are taken up where they stopped.
+    OnFailure: a restarted pod resumes downloads and shards.
     """
     recipe, backbone = recipe_of(model), backbone_of(model)
     script, *words = recipe.preparation
@@ -268,7 +268,7 @@ def data_preparation(model: str, *, namespace: str, image: str, claim: str, prox
     container = {
         **_image(image),
         "workingDir": _WORKPLACE,
-        "securityContext": _OF_CONTAINER,
+        "securityContext": _CONTAINER_SECURITY,
         **env,
         "volumeMounts": [{"name": "data", "mountPath": "/pvc"}],
     }
@@ -320,27 +320,10 @@ def _mpirun(training: Training) -> Object:
     return {
         "command": ["mpirun"],
         "args": [
-            "--bind-to",
-            "none",
-            "--map-by",
-            "slot",
-            "--mca",
-            "pml",
-            "ob1",
-            "--mca",
-            "btl",
-            "^openib",
-            "--mca",
-            "odls_base_sigkill_timeout",
-            "60",
-            "-n",
-            str(training.gpus),
-            "-x",
-            "PATH",
-            "-x",
-            "LD_LIBRARY_PATH",
-            "-x",
-            _WEIGHTS["name"],
+            *("--bind-to", "none", "--map-by", "slot"),
+            *("--mca", "pml", "ob1", "--mca", "btl", "^openib"),
+            *("--mca", "odls_base_sigkill_timeout", "60"),
+            *("-n", str(training.gpus), "-x", "PATH", "-x", "LD_LIBRARY_PATH", "-x", _WEIGHTS["name"]),
             *training.command,
         ],
     }

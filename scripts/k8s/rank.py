@@ -71,7 +71,7 @@ def rendezvous_server(size: int, port: int) -> Iterator[None]:
         server.server_close()
 
 
-def meet(rank: int, size: int, place: str, *, seconds: float) -> None:
+def wait_for_all_ranks(rank: int, size: int, place: str, *, seconds: float) -> None:
     """Wait until every rank has registered.
 
     Horovod itself waits for half a minute only, and pulling images takes minutes. Raises TimeoutError.
@@ -88,7 +88,7 @@ def _register(address: str, *, ends: float) -> None:
     while True:
         with contextlib.suppress(OSError):
             return _request(address, method="PUT", data=b"yes")
-        _wait(f"{address}: no one answers", ends=ends)
+        _wait(f"{address}: no answer", ends=ends)
 
 
 def _wait_for_ranks(place: str, scope: str, ranks: Iterable[int], *, ends: float) -> None:
@@ -98,12 +98,12 @@ def _wait_for_ranks(place: str, scope: str, ranks: Iterable[int], *, ends: float
             missing = [rank for rank in missing if not _is_there(f"http://{place}/{scope}/{rank}")]
         if not missing:
             return
-        _wait(f"{place}: waits for the processes {_some(missing)}", ends=ends)
+        _wait(f"{place}: waiting for ranks {_listed(missing)}", ends=ends)
 
 
 def _wait(what: str, *, ends: float) -> None:
     if time.monotonic() > ends:
-        raise TimeoutError(f"{what}, for too long (--wait)")
+        raise TimeoutError(f"{what}: timed out (--wait)")
     time.sleep(_SECONDS_BETWEEN_POLLS)
 
 
@@ -122,7 +122,7 @@ def _request(address: str, **options) -> None:
         pass
 
 
-def _some(ranks: list[int]) -> str:
+def _listed(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
 
 
@@ -141,7 +141,7 @@ def run(command: list[str], environment: dict[str, str]) -> int:
 def main() -> None:
     """Parse the arguments and run the program."""
     arguments = sys.argv[1:]
-    own, command = (
+    own_arguments, command = (
         (arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :])
         if "--" in arguments
         else (arguments, [])
@@ -159,32 +159,32 @@ def main() -> None:
         "--meet_at", required=True, metavar="HOST:PORT", help="Address of the rendezvous server on rank 0."
     )
     parser.add_argument("--wait", type=float, default=1800.0, metavar="SECONDS", help="Timeout. Default: 1800.")
-    asked = parser.parse_args(own)
+    options = parser.parse_args(own_arguments)
     try:
-        sys.exit(_start(asked, command))
+        sys.exit(_start(options, command))
     except (ValueError, TimeoutError, OSError) as error:
         print(f"rank.py: error: {error}", file=sys.stderr)
         sys.exit(2)
 
 
-def _start(asked: argparse.Namespace, command: list[str]) -> int:
-    host, _, port = asked.meet_at.rpartition(":")
+def _start(options: argparse.Namespace, command: list[str]) -> int:
+    host, _, port = options.meet_at.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"--meet_at={asked.meet_at}: expected HOST:PORT")
+        raise ValueError(f"--meet_at={options.meet_at}: expected HOST:PORT")
     if not command:
         raise ValueError("no program given; expected a command after --")
-    if asked.size < 1 or not str(asked.rank).isdigit() or int(asked.rank) >= asked.size:
+    if options.size < 1 or not str(options.rank).isdigit() or int(options.rank) >= options.size:
         raise ValueError(
-            f"--rank={asked.rank} --size={asked.size}: expected a rank from 0 to size - 1 (JOB_COMPLETION_INDEX)"
+            f"--rank={options.rank} --size={options.size}: expected a rank from 0 to size - 1 (JOB_COMPLETION_INDEX)"
         )
-    rank = int(asked.rank)
-    if asked.size == 1:
+    rank = int(options.rank)
+    if options.size == 1:
         return run(command, {})
-    with rendezvous_server(asked.size, int(port)) if rank == 0 else contextlib.nullcontext():
-        meet(rank, asked.size, asked.meet_at if rank else f"127.0.0.1:{port}", seconds=asked.wait)
+    with rendezvous_server(options.size, int(port)) if rank == 0 else contextlib.nullcontext():
+        wait_for_all_ranks(rank, options.size, options.meet_at if rank else f"127.0.0.1:{port}", seconds=options.wait)
         # Gloo needs an address. A host name in the cluster resolves only once its pod runs.
         address = socket.gethostbyname(host) if rank else "127.0.0.1"
-        return run(command, environment_of(rank, asked.size, address, int(port)))
+        return run(command, environment_of(rank, options.size, address, int(port)))
 
 
 if __name__ == "__main__":

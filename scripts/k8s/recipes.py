@@ -54,10 +54,8 @@ def advice(model: str, global_batch_size: int, rate: float) -> str:
 
 
 _BACKBONES = {"retinanet-resnext50": "resnext50_32x4d", "ssd300-resnet34": "resnet34-2017"}
-_SMALL_RETINANET, _SMALL_RATE = (
-    64,
-    6e-5,
-)  # Dell's four L40S; t9k's four GPUs with 24 GB took 1e-4 for 56 and missed the target
+# Dell's four L40S; t9k's four GPUs with 24 GB used 1e-4 for 56 images and missed the target
+_SMALL_RETINANET, _SMALL_RATE = 64, 6e-5
 
 
 def retinanet_rate(global_batch_size: int) -> float:
@@ -106,7 +104,11 @@ def _ssd(global_batch_size: int) -> tuple[str, ...]:
 
 
 def _mask_rcnn(global_batch_size: int) -> tuple[str, ...]:
-    """0.02 for 16 images and drops after 9.82 and 13.1 epochs: NVIDIA's of MLPerf 2.1 for 96 images, its reference's rate."""
+    """Return the flags of Mask R-CNN.
+
+    The learning rate of NVIDIA's reference is 0.02 for 16 images. The drops after 9.82 and 13.1 epochs are those of
+    NVIDIA's MLPerf 2.1 submission with 96 images.
+    """
     return (
         f"--lr={0.00125 * global_batch_size:g}",
         "--warmup_epochs=0.5",

@@ -23,11 +23,13 @@ COMMENTS = {
     "JobSet": "One training as a JobSet (jobset.x-k8s.io/v1alpha2), by scripts/k8s/render.py.",
     "TrainingRuntime": "The runtime of the TrainJob below (Kubeflow Trainer), by scripts/k8s/render.py.",
     "TrainJob": "One training as a TrainJob (trainer.kubeflow.org/v1alpha1), by scripts/k8s/render.py.",
-    "Pod": "Downloads a data set into the volume, checks it and converts it, by scripts/k8s/render.py: kubectl apply -f ...",
-    "PersistentVolumeClaim": "The volume of data, weights and runs, for pods on several nodes, by scripts/k8s/render.py.",
+    "Pod": "Downloads a data set into the volume, checks it and converts it, by scripts/k8s/render.py: kubectl apply "
+    "-f ...",
+    "PersistentVolumeClaim": "The volume of data, weights and runs, for pods on several nodes, by "
+    "scripts/k8s/render.py.",
 }
 DEFAULT_IMAGE = "effdet_tf2:latest"
-MOST_LETTERS = 63  # characters of a DNS label, and so of a host name
+MAX_LETTERS = 63  # characters of a DNS label, and so of a host name
 # Suffixes that the operators append to a job's name for pods and hosts, with the index of the last GPU.
 _ENDINGS = {"mpijob": "-worker-{}", "jobset": "-ranks-0-{}", "trainjob": "-node-0-{}"}
 _LAUNCHERS = {"mpijob": "-launcher", "jobset": "", "trainjob": "-launcher-0-0"}
@@ -69,8 +71,8 @@ def render(
         ("priority", priority),
         ("storage_class", storage_class),
     ):
-        if value is not None and (not _DNS_LABEL.fullmatch(value) or len(value) > MOST_LETTERS):
-            raise ValueError(f"--{flag}={value}: expected small letters, digits and hyphens, at most {MOST_LETTERS}")
+        if value is not None and (not _DNS_LABEL.fullmatch(value) or len(value) > MAX_LETTERS):
+            raise ValueError(f"--{flag}={value}: expected lowercase letters, digits and hyphens, at most {MAX_LETTERS}")
     if not _IMAGE.fullmatch(image):
         raise ValueError(
             f"--image={image}: expected the name of an image such as registry.example.com/team/effdet_tf2:1"
@@ -124,10 +126,10 @@ def _recipe(model: str) -> Recipe:
 
 
 def _name(name: str, kind: str, gpus: int) -> str:
-    longest = MOST_LETTERS - max(len(_LAUNCHERS[kind]), len(_ENDINGS[kind].format(gpus - 1)))
+    longest = MAX_LETTERS - max(len(_LAUNCHERS[kind]), len(_ENDINGS[kind].format(gpus - 1)))
     if not _SERVICE_NAME.fullmatch(name) or len(name) > longest:
         raise ValueError(
-            f"--name={name}: expected small letters, digits and hyphens, a letter first, at most {longest}"
+            f"--name={name}: expected lowercase letters, digits and hyphens, a letter first, at most {longest}"
         )
     return name
 
@@ -174,7 +176,7 @@ def main() -> None:
     parser.add_argument(
         "--claim", default="efficientdet", help="PersistentVolumeClaim with the data and space for /runs."
     )
-    parser.add_argument("--epochs", type=int, help="Number of epochs. Default: that of the published recipe.")
+    parser.add_argument("--epochs", type=int, help="Number of epochs. Default: the published recipe's.")
     options = {**vars(parser.parse_args(own)), "extra": extra}
     try:
         if unknown := [word for word in extra if not re.fullmatch(r"--[a-z_0-9]+(=.*)?", word)]:

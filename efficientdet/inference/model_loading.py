@@ -1,4 +1,4 @@
-"""Opening of a detector: from a checkpoint, or from a model's name with random weights."""
+"""Load a detector from a checkpoint, or build it with random weights from a model's name."""
 
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.checkpoint import Description
@@ -9,7 +9,7 @@ from efficientdet.families.hyperparameters import Hyperparameters, with_override
 from efficientdet.families.registry import build_detector, hyperparameters_of
 
 
-def open_model(config: ModelConfig, *, owns_process: bool = True) -> tuple[Restored, Runtime]:
+def load_model(config: ModelConfig, *, owns_process: bool = True) -> tuple[Restored, Runtime]:
     """Start the runtime and return the detector of a checkpoint, or one with random weights.
 
     owns_process: see `start_runtime`.
@@ -23,7 +23,7 @@ def open_model(config: ModelConfig, *, owns_process: bool = True) -> tuple[Resto
     )
     if config.ckpt_path:
         return restore_detector(config, precision=runtime.precision), runtime
-    hparams = with_overrides(hyperparameters_of(config.model_name, {}), config.overrides)
+    hparams = with_overrides(hyperparameters_of(config.model_name, {}), dict(config.overrides))
     return _with_random_weights(hparams, precision=runtime.precision), runtime
 
 

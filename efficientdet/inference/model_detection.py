@@ -5,8 +5,8 @@ import numpy as np
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference.exported_network import ExportedNetwork
-from efficientdet.inference.image_rows import OpenedModel, ResizingDetector, rows_of_signature
-from efficientdet.inference.opening import open_model
+from efficientdet.inference.image_rows import LoadedModel, ResizingDetector, rows_of_signature
+from efficientdet.inference.model_loading import load_model
 from efficientdet.inference.predict import HostDetector, build_predict
 from model import tensorflow_cpu
 from object_detection.coco.results import DetectionRows
@@ -20,7 +20,7 @@ def detect_with_checkpoint(
     runtime: str = "keras",
     int8_images: tuple[str, ...] = (),
     network: ExportedNetwork | None = None,
-) -> OpenedModel:
+) -> LoadedModel:
     """Return the detection of a restored detector in up to `batch_size` images at a time, resized by its rule.
 
     `network` replaces the detector's own network.
@@ -32,7 +32,7 @@ def detect_with_checkpoint(
         if network is None
         else HostDetector(restored.detector, network)
     )
-    return OpenedModel.of(
+    return LoadedModel.from_description(
         ResizingDetector(predict, resize=restored.resize, description=restored.description, batch_size=batch_size),
         restored.description,
     )
@@ -40,14 +40,14 @@ def detect_with_checkpoint(
 
 def detect_with_model(
     config: ModelConfig, *, batch_size: int, owns_process: bool = True, once: bool = False
-) -> OpenedModel:
+) -> LoadedModel:
     """Open a model and return its detection in up to `batch_size` images at a time.
 
-    once: whether the network runs a single time. On a CPU, tracing and compiling it would then take longer than the
+    once: the network runs a single time. On a CPU, tracing and compiling it would then take longer than the
     run.
     """
-    restored, runtime = open_model(config, owns_process=owns_process)
-    opened = detect_with_checkpoint(
+    restored, runtime = load_model(config, owns_process=owns_process)
+    loaded = detect_with_checkpoint(
         restored,
         batch_size=batch_size,
         compiled=runtime.use_xla,
@@ -56,28 +56,28 @@ def detect_with_model(
     )
     on_cpu = restored.detector.detects_on_host and not runtime.use_xla and tensorflow_cpu.applies()
     if once and config.runtime == "keras" and on_cpu:
-        return opened._replace(detect=tensorflow_cpu.run_eagerly(opened.detect))
-    return opened
+        return loaded._replace(detect=tensorflow_cpu.run_eagerly(loaded.detect))
+    return loaded
 
 
-def saved_model_detector(folder: str, *, of_one_size: bool = False) -> OpenedModel:
+def saved_model_detector(folder: str, *, same_size: bool = False) -> LoadedModel:
     """Return the detection of a SavedModel; see `SavedModelDetector`."""
-    detector = SavedModelDetector(folder, of_one_size=of_one_size)
-    return OpenedModel.of(detector, detector.description)
+    detector = SavedModelDetector(folder, same_size=same_size)
+    return LoadedModel.from_description(detector, detector.description)
 
 
 class SavedModelDetector:
     """Detection with a SavedModel, which includes resizing and NMS."""
 
-    def __init__(self, folder: str, *, of_one_size: bool):
+    def __init__(self, folder: str, *, same_size: bool):
         """Load a SavedModel; raise InputError for another folder.
 
-        of_one_size: whether all images have one size and run as a batch, else one after another.
+        same_size: all images of a call have the same size and run as a batch; else they run one after another.
         """
         from efficientdet.artifacts.saved_model import load_saved_model
 
         self._signature, self.description = load_saved_model(folder)
-        self._of_one_size = of_one_size
+        self._of_one_size = same_size
 
     def __call__(self, images: list[np.ndarray]) -> list[DetectionRows]:
         """Detect in images [h, w, 3] uint8."""

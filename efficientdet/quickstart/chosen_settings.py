@@ -1,0 +1,152 @@
+"""Settings of a training that are chosen from the data, the measured speed and the data check."""
+
+import json
+import os
+import shutil
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.data_checks.findings import as_hparams, counted
+from efficientdet.families.published_files import published_files
+from efficientdet.families.registry import hyperparameters_of
+from efficientdet.quickstart import choices
+from efficientdet.quickstart.configuration import NO_WEIGHTS, QuickstartConfig
+from efficientdet.quickstart.programs import run_program
+from efficientdet.quickstart.split_records import image_count, labeled_images, records_of, records_pattern
+from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
+from efficientdet.weights.downloads import local_path
+from program_support.errors import InputError
+
+_FIRST_SIDE = 256  # longer side for the first measurement of the step time
+_TIMED_STEPS = 12
+
+
+def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, spent: float) -> dict[str, Any]:
+    """Return the flags of the training, lines with the reasons, and the estimated seconds of the other steps."""
+    start_time, images = time.monotonic(), labeled_images(records_pattern(folder, "train"))
+    weights, weights_reason = _weights(config)
+    target_steps = choices.STEPS_FROM_PUBLISHED_WEIGHTS if weights else choices.STEPS_FROM_RANDOM_WEIGHTS
+    given = parse_overrides(config.hparams)
+    published = max(hyperparameters_of(config.model_name, {}).input_size)
+    largest = choices.typical_side(images.sizes)
+    own = max(hyperparameters_of(config.model_name, given).input_size)
+    first = own if "image_size" in given else min(_FIRST_SIDE, published)
+    step_time, start = _measure_step_time(
+        config,
+        folder,
+        {"image_size": first, **given},
+        side=first,
+        batch=choices.batch_size(len(images), accelerated=False),
+    )
+    step_time = replace(step_time, batch_size=choices.batch_size(len(images), accelerated=step_time.accelerated))
+    after = choices.seconds_after_choice(
+        start, formats=len(config.formats), step_time=step_time, measured_images=image_count(measured)
+    )
+    seconds = choices.training_seconds(config.minutes, others=spent + time.monotonic() - start_time + after)
+    if "image_size" in given:
+        side, side_reason = first, "set by --hparams"
+    else:
+        side, side_reason = choices.image_side(
+            largest, published, step_time, target_steps=target_steps, seconds=seconds
+        )
+    settings = {"image_size": side, **({} if weights else choices.JITTER), **given}
+    suggested = _suggested_settings(config, folder, settings)
+    settings |= {key: value for key, value in suggested.items() if key not in given}
+    length, length_reason = choices.training_length(
+        len(images), step_time, side=side, target_steps=target_steps, seconds=seconds
+    )
+    learning_rate, rate_reason = choices.learning_rate(step_time.batch_size, from_random_weights=not weights)
+    return {
+        "flags": {
+            "hparams": as_hparams(settings),
+            "batch_size": step_time.batch_size,
+            "pretrained_ckpt": weights,
+            "lr": None if "learning_rate" in given else learning_rate,
+            **asdict(length),
+        },
+        "minutes": config.minutes,
+        "seconds_after_choice": after,
+        "why": [
+            f"weights: {weights_reason}",
+            f"input size {side} pixels (longer side): {side_reason} (median of the images: {largest})",
+            f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
+            f"{length_reason}; train.py checks the time every "
+            f"{counted(length.num_examples_per_epoch, 'image', 'images')}",
+            f"learning rate {learning_rate:g}: {rate_reason}",
+            *(
+                []
+                if weights
+                else [f"{as_hparams(choices.JITTER)}: less scale jitter suits a short training from random weights"]
+            ),
+        ],
+    }
+
+
+def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
+    """Return the weights to start from, None for random weights, and the reason."""
+    if config.weights == NO_WEIGHTS:
+        return None, "random, set by --weights=none"
+    if config.weights:
+        return config.weights, "set by --weights"
+    if config.model_name not in published_files():
+        return None, f"random; there are no pretrained weights for {config.model_name}"
+    try:
+        local_path(config.model_name)
+    except InputError as error:
+        return None, f"random; the pretrained weights are not available ({error})"
+    return config.model_name, "pretrained on COCO"
+
+
+def _measure_step_time(
+    config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int
+) -> tuple[choices.StepTime, float]:
+    """Time a training step with an input of this longer side; also return the seconds until the first step ended."""
+    start_time, probe = time.time(), folder / "probe"
+    shutil.rmtree(probe, ignore_errors=True)
+    run_program(
+        "train",
+        {
+            "training_file_pattern": records_pattern(folder, "train"),
+            "model_dir": probe,
+            "model_name": config.model_name,
+            "benchmark": True,
+            "benchmark_steps": _TIMED_STEPS,
+            "batch_size": batch,
+            "log_steps": 1,  # time every step, so that the median excludes the compilation
+            "hparams": as_hparams(settings),
+        },
+    )
+    log = list(read_log(probe / DEFAULT_FILE_NAME))
+    found = {key: value for entry in log for key, value in (entry.get("data") or {}).items()}
+    first_step = next(float(entry["timestamp"]) for entry in log if entry.get("step") == INTERVAL_STEP)
+    shutil.rmtree(probe, ignore_errors=True)
+    if found["load_average"] > 2 * (os.cpu_count() or 1):
+        print(
+            f"warning: other processes use this machine (load average {found['load_average']:.1f} on {os.cpu_count()} "
+            "cores); the input size, chosen from the measured step time, may be smaller than necessary"
+        )
+    step_time = choices.StepTime(
+        seconds=found["latency_training_p50"],
+        side=side,
+        batch_size=batch,
+        accelerated=found["peak_device_memory_bytes"] is not None,
+    )
+    return step_time, first_step - start_time
+
+
+def _suggested_settings(config: QuickstartConfig, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Run the data check and return the settings that it suggests in addition to these."""
+    run_program(
+        "doctor",
+        {
+            "records": records_pattern(folder, "train"),
+            "val_records": records_of(folder, "val"),
+            "model_name": config.model_name,
+            "hparams": as_hparams(settings),
+            "output_dir": folder / "doctor",
+        },
+    )
+    return json.loads((folder / "doctor" / "doctor.json").read_text(encoding="utf-8"))["suggested"]["settings"]

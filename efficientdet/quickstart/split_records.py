@@ -1,0 +1,34 @@
+"""The records of a quick start by split: train, val and test."""
+
+import glob
+from pathlib import Path
+
+from dataset.class_names import class_names_of_records
+from dataset.records.labeled_images import LabeledImages
+from dataset.records.labeled_records import labeled_records
+from dataset.records.record_index import index_records
+
+
+def labeled_images(pattern: str, *, most: int | None = None) -> LabeledImages:
+    """Return the images of the records, or the first `most`."""
+    records = sorted(glob.glob(pattern))
+    index = index_records(records)
+    names = class_names_of_records(records)
+    assert names is not None
+    return labeled_records(index, names, range(len(index))[:most])
+
+
+def image_count(pattern: str) -> int:
+    """Return the number of images of the records."""
+    return len(index_records(sorted(glob.glob(pattern))))
+
+
+def records_of(folder: Path, split: str) -> str | None:
+    """Return the pattern of the records of train, val or test; None if there are none."""
+    pattern = records_pattern(folder, split)
+    return pattern if glob.glob(pattern) else None
+
+
+def records_pattern(folder: Path, split: str) -> str:
+    """Return the pattern of the records of train, val or test."""
+    return f"{folder}/records/{split}-*"

@@ -1,0 +1,60 @@
+"""State file of a quick start, with which a second call resumes."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from program_support.atomic_files import write_text
+from program_support.errors import InputError
+
+_REPEATED_FOR_MORE_MINUTES = ("train", "evaluate", "export")
+
+
+class State:
+    """State file of a quick start: finished steps and chosen settings, with which a second call resumes."""
+
+    def __init__(self, path: Path, settings: dict[str, Any]):
+        self._path, settings = path, json.loads(json.dumps(settings))
+        try:
+            self._content = (
+                json.loads(path.read_text(encoding="utf-8"))
+                if path.exists()
+                else {"asked": settings, "done": {}, "seconds": {}}  # the keys of files of earlier versions
+            )
+            before, self._done, self._seconds = (self._content[part] for part in ("asked", "done", "seconds"))
+            other = [
+                key for key in settings if key not in ("output_dir", "minutes") and before.get(key) != settings[key]
+            ]
+            longer = settings["minutes"] > before["minutes"]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}: not a state file of a quick start ({error}); delete it to start over") from error
+        if other:
+            raise InputError(
+                f"{path}: was started with {other[0]} {before.get(other[0])!r}, not {settings[other[0]]!r}; expected "
+                "the same, or another --output_dir"
+            )
+        if longer and "train" in self._done:
+            print(f"--minutes raised from {before['minutes']:g} to {settings['minutes']:g}: resuming the training")
+            for step in _REPEATED_FOR_MORE_MINUTES:
+                self._done.pop(step, None)
+        before["minutes"] = settings["minutes"]
+
+    def seconds(self, other_than: str) -> float:
+        """Return the seconds of all steps in all calls so far, except the named step."""
+        return sum(seconds for step, seconds in self._seconds.items() if step != other_than)
+
+    def once(self, step: str, run: Callable[[], Any]) -> Any:
+        """Return the result of a step, which is run unless an earlier call did."""
+        if step in self._done:
+            print(f"{step}: already done")
+        else:
+            start_time = time.monotonic()
+            self._done[step] = run()
+            self._seconds[step] = self._seconds.get(step, 0.0) + round(time.monotonic() - start_time, 1)
+            try:
+                write_text(self._path, json.dumps(self._content, indent=1))
+            except OSError as error:
+                raise InputError(f"{self._path}: cannot be written: {error.strerror}") from error
+        return self._done[step]
