@@ -117,7 +117,7 @@ def main():
 
 
 def _exit_code(program):
-    """Run the program as the interpreter does, but for the tidying up of every module at the end, which takes seconds."""
+    """Run the program as the interpreter does, without the cleanup of every module at the end, which takes seconds."""
     code = 0
     try:
         program()

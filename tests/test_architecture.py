@@ -1,4 +1,4 @@
-"""The shape of the project (DESIGN.md 1): who may import whom, what is known where. Read with `ast`; nothing is imported.
+"""The structure of the project (DESIGN.md 1): who may import whom. Read with `ast`; nothing is imported.
 
 Every rule is a function of a folder that returns what breaks it, so that each can also be shown a tree that does.
 """
@@ -223,7 +223,7 @@ def _written(node: ast.AST) -> list[str]:
 
 
 def _called(call: ast.Call) -> str:
-    """The last word of what is called: `import_module` of importlib.import_module(..) and of import_module(..) alike."""
+    """The last word of what is called: `import_module`, also of importlib.import_module(..)."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 

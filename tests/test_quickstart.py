@@ -79,7 +79,7 @@ def test_other_choices():
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    """Programs that note how they were called, and write what the steps read of them; `fails` names one that does not."""
+    """Programs that record their calls and write what the steps read; `fails` names one that fails."""
     calls, fails = [], set()
 
     def run(module, settings, *, advice):
