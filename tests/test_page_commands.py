@@ -272,7 +272,11 @@ def test_the_first_commands_run_in_order(tmp_path):
         timeout=600,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert "in the browser:   python serve.py --model=" in done.stdout
     for path in (
+        "runs/quick/doctor/doctor.html",
+        "runs/quick/model/report.html",
+        "runs/quick/evaluation/report.html",
         "runs/quick/exported/detector.onnx",
         "runs/first/report.html",
         "runs/first/evaluation/report.html",
