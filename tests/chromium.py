@@ -1,4 +1,4 @@
-"""A headless Chromium driven over its DevTools protocol: JSON with a zero byte after each message, through two pipes."""
+"""A headless Chromium driven over its DevTools protocol: JSON messages that end with a zero byte, through two pipes."""
 
 import base64
 import contextlib

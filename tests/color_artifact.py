@@ -1,4 +1,4 @@
-"""An exported file whose detections anybody can work out: how red, green and blue the image is, each in a corner of its own."""
+"""An exported file with known detections: how red, green and blue the image is, each in a corner of its own."""
 
 from pathlib import Path
 

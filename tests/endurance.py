@@ -310,7 +310,8 @@ def main() -> int:
     if arguments.log:
         Path(arguments.log).write_text(
             f"# Endurance\n\n`python tests/endurance.py {' '.join(sys.argv[1:])}` on {os.cpu_count()} CPU cores "
-            f"({platform.machine()}), TensorFlow {tf.__version__}, {time.strftime('%Y-%m-%d')}: {total}.\n\n{table(rows)}\n",
+            f"({platform.machine()}), TensorFlow {tf.__version__}, {time.strftime('%Y-%m-%d')}: {total}.\n\n"
+            f"{table(rows)}\n",
             encoding="utf-8",
         )
     return 1 if wrong else 0

@@ -219,7 +219,7 @@ CLOCKS = ("seconds", "best_seconds")  # how long it took, of a training's progre
 
 
 def differences(found: Path, wanted: Path) -> list[str]:
-    """Of every number that two trainings leave: weights, momentum, averages, the best, progress, measures, the export."""
+    """Of every number that two trainings leave: weights, momentum, averages, the best, progress, metrics, export."""
 
     def of(folder: Path) -> set[str]:
         bundles = {str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.index")}

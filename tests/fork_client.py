@@ -1,4 +1,4 @@
-"""Ask the server of forked programs (fork_server.py) for a program; run as an interpreter, see `forked_programs.python`.
+"""Ask the server of forked programs (fork_server.py) for a program; runs as an interpreter (`forked_programs.python`).
 
     python -SE tests/fork_client.py SOCKET INTERPRETER script.py [argument ...]
 

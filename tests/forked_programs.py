@@ -59,7 +59,7 @@ class ForkedProgram:
 
 
 def start(command, *, env, cwd="/", output):
-    """Start `command`, [sys.executable, script, argument, ...], which writes both of its streams to the file `output`."""
+    """Start `command`, [sys.executable, script, argument, ...], both of its streams written to the file `output`."""
     return ForkedProgram(command, env=env, cwd=cwd, stdout=output, stderr=output)
 
 

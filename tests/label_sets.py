@@ -124,7 +124,8 @@ def write_cvat(pictures, path: Path, names=NAMES) -> None:
     images = "".join(
         f'<image id="{number}" name={quoteattr(picture.name)} width="{picture.width}" height="{picture.height}">'
         + "".join(
-            f'<box label="{label.name}" occluded="0" xtl="{label.left:.2f}" ytl="{label.top:.2f}" xbr="{label.right:.2f}" '
+            f'<box label="{label.name}" occluded="0" xtl="{label.left:.2f}" ytl="{label.top:.2f}" '
+            f'xbr="{label.right:.2f}" '
             f'ybr="{label.bottom:.2f}" z_order="0"></box>'
             for label in picture.labels
         )

@@ -1,4 +1,4 @@
-"""Data sets that exist in memory alone, drawn so that nothing is wrong with them, and what is needed to plant trouble."""
+"""Data sets in memory, drawn without faults, and functions that plant faults in them."""
 
 import io
 from dataclasses import replace

@@ -12,7 +12,8 @@ RULES = {  # rule -> what it finds, what to write instead, a violation
         r"|\b(?:centred?|centres|metres?|grey|licen[c]es?|catalogues?|analysed?|learnt|whilst|amongst|spelt)\b",
         "the American spelling", "the normalised colour"),
     "archaic word": (
-        r"\b(?:anew|astray|by heart|farewell|heed(?:s|ed|ing)?|in vain|lest|whence|thereof|therein|now and then|alarming)\b",
+        r"\b(?:anew|astray|by heart|farewell|heed(?:s|ed|ing)?|in vain|lest|whence|thereof|therein|now and then)\b"
+        r"|\balarming\b",
         "from scratch, diverged, overfit, shutdown message, used, periodically", "training starts anew"),
     "a person in place of code": (
         r"\b(?:nobody|somebody)(?:'s)?\b|\bstrangers?\b|\bwho (?:wants|wishes|likes)\b|\bwants\b",
@@ -32,7 +33,11 @@ RULES = {  # rule -> what it finds, what to write instead, a violation
                 "pretrained, trained; crowd boxes are used as positives", "weights that know something"),
     "wish": (r"\bwish(?:es|ed)?\b", "stop request; if", "a wish to stop"),
     "house": (r"\bthe (?:house|rooms?|floors?)\b", "package", "the house of a family"),
-    "what became": (r"\bbecame of\b|\bbecomes of\b|\bbe had\b|\bthe like\b", "result; available; similar", "what became of it"),
+    "what became": (
+        r"\bbecame of\b|\bbecomes of\b|\bbe had\b|\bthe like\b",
+        "result; available; similar",
+        "what became of it",
+    ),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Whole programs on the miniature network, one after the other in this process, on the backend that KERAS_BACKEND names.
+"""Programs with the miniature network, one after the other in this process, on the backend that KERAS_BACKEND names.
 
 python tests/miniature_programs.py '[["train", "--model_dir=...", ...], ["eval", ...]]'
 """

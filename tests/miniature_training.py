@@ -4,7 +4,7 @@
 
 Other keys are those of TrainingConfig; "hparams" overrides, "accident": [rank, step, "raise" | "kill" | "hang"], and
 "without_folder": a rank whose model_dir is another one, as on a machine that does not share it; "slow_writing": seconds
-that each checkpoint takes longer. Nothing is exported, and nothing calibrated unless "calibration_images" asks for it.
+that the first checkpoint takes longer. Nothing is exported, and nothing calibrated unless "calibration_images" asks for it.
 At its end each rank writes `digest-RANK.txt` into model_dir: of every number that it holds.
 """
 
@@ -47,8 +47,11 @@ def with_accident(training_dataset, rank, step, kind):
 
 
 def slow(save, seconds):
+    pauses = [seconds]
+
     def save_slowly(*arguments):
-        time.sleep(seconds)
+        if pauses:
+            time.sleep(pauses.pop())
         return save(*arguments)
 
     return save_slowly

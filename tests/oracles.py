@@ -225,7 +225,7 @@ def read_outputs(logits, deltas, anchor_boxes, *, config, level_sizes=None, clip
 
 
 def suppress(boxes, scores, classes, *, config):
-    """Of one image: (box number, score) of what survives, best first. Class by class where the configuration says so."""
+    """Of one image: (box number, score) of what survives, best first. Per class where the configuration says so."""
     if config.method == "none":
         found = [(number, float(score)) for number, score in enumerate(scores) if score > config.score_threshold]
         return sorted(found, key=lambda entry: -entry[1])[: config.max_detections]

@@ -1,4 +1,4 @@
-"""A family of detectors that the program does not know: another package's, found by its entry point alone (see standins.py).
+"""A family of detectors from another package, which the program knows by its entry point alone (see standins.py).
 
 A trunk of convolutions with VALID padding, whose maps are 7 x 7 and 3 x 3 at 64 pixels; 4 and 6 anchors a cell; classes
 and the background share a softmax. Free of Keras until it builds.

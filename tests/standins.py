@@ -1,4 +1,4 @@
-"""Families of detectors as another package would bring them: installed beside the program, found by their entry points."""
+"""Families of detectors as another package would bring them: installed beside the program, found by entry points."""
 
 import os
 from pathlib import Path

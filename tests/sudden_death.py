@@ -1,4 +1,4 @@
-"""A process that is killed in the middle of writing, without a process: from one call on nothing reaches the disk any more."""
+"""A simulated process that is killed while it writes: from one call on, nothing reaches the disk."""
 
 import contextlib
 import os
@@ -61,7 +61,7 @@ def _half_of(name, arguments, options):
 
 
 def each_moment(write):
-    """`write(number)` under a death at its first, second, .. call, until it lives to its end; gives number and calls."""
+    """Run `write(number)`, killed at its first, second, .. call, until it completes; return number and calls."""
     for number in range(1, 1000):
         with killed_at(number) as calls:
             write(number)

@@ -262,7 +262,7 @@ def test_a_program_of_any_number_of_slots():
 
 
 def test_more_candidates_than_one_turn_takes():
-    """A line one pixel high and as wide as the image lies alike in hundreds of anchors, of which the first is requested."""
+    """A line one pixel high and as wide as the image overlaps hundreds of anchors equally; the first is requested."""
     line = ((100, 0, 101, 512), 7, True, False)
     windows = candidate_windows(np.float32([line[0]]), np.array([True]), GRIDS["D0"], positive_iou=0.5)
     assert np.prod(windows.counts, axis=1).sum() > 64
@@ -436,7 +436,7 @@ SSD_CASES = ("one", "few", "many", "tiny", "dup", "aligned", "small")
 
 @pytest.mark.parametrize("case", SSD_CASES)
 def test_the_published_matching_of_ssd300(golden_folder, case):
-    """In the reference's unit, fractions of the image, as its rounding decides which of several equal overlaps is the best."""
+    """In the reference's unit, fractions of the image: its rounding decides which of several equal overlaps is best."""
     golden, defaults = (np.load(golden_folder / "families" / f"ssd_{name}.npz") for name in ("encode", "default_boxes"))
     grid = GRIDS["SSD300's"]
     grid = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Anchors of RetinaNet, region proposals and SSD300 against what their references gave, and grids of levels of any kind."""
+"""Anchors of RetinaNet, region proposals and SSD300 against their references' output, and grids of various levels."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The shape of the project (DESIGN.md 1): who may import whom, what is known where. Read with `ast`; nothing is imported.
+"""The structure of the project (DESIGN.md 1): who may import whom. Read with `ast`; nothing is imported.
 
 Every rule is a function of a folder that returns what breaks it, so that each can also be shown a tree that does.
 """
@@ -6,6 +6,7 @@ Every rule is a function of a folder that returns what breaks it, so that each c
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -196,10 +197,15 @@ def nodes(tree: ast.AST, *, inside: bool = False) -> Iterator[tuple[ast.AST, boo
         )
 
 
+@cache  # most rules read the same files
+def nodes_of(source: str) -> list[tuple[ast.AST, bool]]:
+    return list(nodes(ast.parse(source)))
+
+
 def imports(root: Path) -> list[Import]:
     known, found = modules(root), []
     for module, file in known.items():
-        for node, inside in nodes(ast.parse(file.read_text(encoding="utf-8"))):
+        for node, inside in nodes_of(file.read_text(encoding="utf-8")):
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.Call) and _called(node) in IMPORTING_CALLS:
@@ -223,7 +229,7 @@ def _written(node: ast.AST) -> list[str]:
 
 
 def _called(call: ast.Call) -> str:
-    """The last word of what is called: `import_module` of importlib.import_module(..) and of import_module(..) alike."""
+    """The last word of what is called: `import_module`, also of importlib.import_module(..)."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
@@ -349,7 +355,7 @@ def _reached(below: dict[str, set[str]], start: set[str]) -> set[str]:
 def breaks_of_backend_places(root: Path) -> list[str]:
     broken = []
     for module, file in modules(root).items():
-        for node, _ in nodes(ast.parse(file.read_text(encoding="utf-8"))):
+        for node, _ in nodes_of(file.read_text(encoding="utf-8")):
             # keras.backend, keras.config.backend, K.backend, and each of them under a name of its own
             asks = isinstance(node, ast.Attribute) and node.attr == "backend"
             asks = asks or any(
@@ -380,7 +386,7 @@ def breaks_of_length(root: Path) -> list[str]:
     return [
         f"{module}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
         for module, file in modules(root).items()
-        for node, _ in nodes(ast.parse(file.read_text(encoding="utf-8")))
+        for node, _ in nodes_of(file.read_text(encoding="utf-8"))
         if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno + 1 > MOST_LINES
     ]
 
@@ -399,7 +405,7 @@ def breaks_of_state(root: Path) -> list[str]:
     return [
         f"{module}:{node.lineno} global {', '.join(node.names)}"
         for module, file in modules(root).items()
-        for node, _ in nodes(ast.parse(file.read_text(encoding="utf-8")))
+        for node, _ in nodes_of(file.read_text(encoding="utf-8"))
         if isinstance(node, ast.Global)
     ]
 
@@ -409,7 +415,7 @@ def breaks_of_detector_kinds(root: Path) -> list[str]:
     return [
         f"{module}:{node.lineno} asks for {ast.unparse(node.args[1])}"
         for module, file in modules(root).items()
-        for node, _ in nodes(ast.parse(file.read_text(encoding="utf-8")))
+        for node, _ in nodes_of(file.read_text(encoding="utf-8"))
         if module.split(".")[0] != "model"
         and isinstance(node, ast.Call)
         and _called(node) in ("isinstance", "issubclass")
@@ -422,7 +428,7 @@ def breaks_of_family_names(root: Path) -> list[str]:
     broken = []
     for module, file in modules(root).items():
         if module.split(".")[0] in (*ENTRY_POINTS, "efficientdet") and not module.startswith("efficientdet.families"):
-            found = [node for node, _ in nodes(ast.parse(file.read_text(encoding="utf-8")))]
+            found = [node for node, _ in nodes_of(file.read_text(encoding="utf-8"))]
             statements = {id(node.value) for node in found if isinstance(node, ast.Expr)}
             compared = {
                 id(side) for node in found if isinstance(node, ast.Compare) for side in (node.left, *node.comparators)

@@ -1,4 +1,4 @@
-"""Exported ONNX files: they find what the checkpoint finds, without TensorFlow, and say what is wrong with other files."""
+"""Exported ONNX files: same detections as the checkpoint, without TensorFlow; errors for other files."""
 
 import errno
 import importlib.util
@@ -72,7 +72,7 @@ MODEL = {"model_name": "efficientdet-d0", "model_name_given": False, "overrides"
 
 
 def found_as_truth(folder, records):
-    """A COCO json with the best of what the checkpoint finds in records, whose AP is so not zero: no weights were learned."""
+    """A COCO json with the checkpoint's best detections in records, so that the AP of random weights is not zero."""
     detector = efficientdet.load_detector(folder / "ckpt", precision="float32")
     categories = [
         {"id": number, "name": name}
@@ -101,7 +101,7 @@ def found_as_truth(folder, records):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """A folder with what export.py wrote of a miniature, images of several sizes, and what eval.py says of the checkpoint."""
+    """A folder with the files of export.py for a miniature, images of several sizes, and eval.py's metrics."""
     folder = tmp_path_factory.mktemp("exported")
     images = store_miniature(folder)
     records = tuple(sorted(map(str, (folder / "drawn").glob("val-*.tfrecord"))))

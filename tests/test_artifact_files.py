@@ -58,7 +58,7 @@ def test_a_description_of_other_kinds(changed, values, message):
 
 
 def test_what_predict_returns_by_default(tmp_path):
-    """Scores are the color's shares, 0.8, 0.5 and 0.2, of the classes red, broken and blue; none is stored in the first."""
+    """Scores are the color's shares, 0.8, 0.5 and 0.2, of the classes red, broken and blue; none is in the first."""
     image = np.full((40, 60, 3), (204, 127, 51), np.uint8)
     names = {
         name: efficientdet.load_detector(write_color_artifact(tmp_path / f"{name}.onnx", stored))

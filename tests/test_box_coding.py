@@ -62,7 +62,7 @@ def test_weights_by_hand():
 
 
 def test_the_limit_holds_of_sizes_above_and_after_the_weights():
-    """A height of e^(50/5) = 22,000 anchors is cut to 62.5, e^(20/5) = 55 is not; no limit holds below, nor of centers."""
+    """Height e^(50/5) = 22,000 anchors is cut to 62.5, e^(20/5) = 55 is not; nothing limits small ones or centers."""
     boxes = to_numpy(WEIGHTED.decode(tf.constant([[0.0, 0, 50, 20], [300, 0, -500, 0]]), tf.constant([ANCHOR] * 2)))
     np.testing.assert_allclose(boxes[:, 2:] - boxes[:, :2], [[40 * 62.5, 20 * math.exp(4)], [0, 20]], rtol=1e-5)
     np.testing.assert_allclose((boxes[:, 0] + boxes[:, 2]) / 2, [20, 20 + 30 * 40], rtol=1e-5)

@@ -133,7 +133,8 @@ def test_an_evaluator_serves_twice(capfd):
             [(0, 3, (600, 20, 100, 50), 0.6)],
             [0, 1],
             0.0,
-            "boxes outside the images: 1 of 1 have their center there, such as [20.0, 600.0, 70.0, 700.0] (yxyx) on image 0 "
+            "boxes outside the images: 1 of 1 have their center there, such as [20.0, 600.0, 70.0, 700.0] (yxyx) "
+            "on image 0 "
             "of height and width [400, 500]",
         ),
         ([(0, 3, BOX)], [(0, 3, (10, 20, -5, 50), 0.6)], [0, 1], 0.0, "1 of 1 boxes have no area"),
@@ -239,7 +240,7 @@ def test_random_detections_against_pycocotools_own_reader(tmp_path):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_ties_crowds_and_more_than_100_detections(seed):
-    """On a coarse grid boxes and overlaps coincide, and scores of one decimal do: the order among equals is pycocotools'."""
+    """On a coarse grid, boxes, overlaps and scores of one decimal coincide: pycocotools orders equals the same way."""
     random = np.random.default_rng(seed)
     step, images = (16, 24, 40)[seed % 3], list(random.permutation(6).tolist())
 

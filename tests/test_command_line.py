@@ -18,29 +18,31 @@ NAMES = ClassNames((1, 7), ("cat", "dog"))
 # reference/efficientdet.md 1.1 to 1.4
 REFERENCE_FLAGS = {
     "train": """training_mode training_file_pattern val_file_pattern val_json_file model_name model_dir batch_size
-        eval_batch_size num_examples_per_epoch num_epochs benchmark benchmark_steps use_fake_data use_xla amp set_num_threads
-        log_filename log_steps lr_tb enable_map_parallelization checkpoint_period pretrained_ckpt backbone_init hparams lr
-        warmup_value warmup_epochs seed debug time_history validate testdev_dir eval_samples""",
+        eval_batch_size num_examples_per_epoch num_epochs benchmark benchmark_steps use_fake_data use_xla amp
+        set_num_threads log_filename log_steps lr_tb enable_map_parallelization checkpoint_period pretrained_ckpt
+        backbone_init hparams lr warmup_value warmup_epochs seed debug
+        time_history validate testdev_dir eval_samples""",
     "eval": """eval_samples val_file_pattern val_json_file model_name ckpt_path batch_size only_this_epoch
         enable_map_parallelization amp hparams""",
     "infer": "image_path output_dir model_dir model_name hparams debug saved_model_dir",
-    "inspector": """model_name mode trace_filename bm_runs tensorrt batch_size ckpt_path export_ckpt hparams amp use_xla
-        input_image output_image_dir dllogger_path input_video output_video max_boxes_to_draw min_score_thresh nms_method
-        saved_model_dir tflite_path debug""",
+    "inspector": """model_name mode trace_filename bm_runs tensorrt batch_size ckpt_path export_ckpt hparams amp
+        use_xla input_image output_image_dir dllogger_path input_video output_video max_boxes_to_draw min_score_thresh
+        nms_method saved_model_dir tflite_path debug""",
 }
 # google/automl efficientdet/tf2/{train,eval,infer,inspector}.py, and main.py for training
 AUTOML_FLAGS = {
     "train": """tpu gcp_project tpu_zone eval_master eval_name strategy num_cores use_fake_data use_xla model_dir
-        pretrained_ckpt hparams batch_size eval_samples steps_per_execution train_file_pattern val_file_pattern val_json_file
-        mode hub_module_url num_examples_per_epoch num_epochs model_name debug tf_random_seed profile
-        backbone_ckpt ckpt use_spatial_partition num_cores_per_replica input_partition_dims train_batch_size eval_batch_size
-        iterations_per_loop save_checkpoints_steps training_file_pattern validation_file_pattern testdev_dir
-        eval_after_training min_eval_interval eval_timeout run_epoch_in_child_process""",
-    "eval": "tpu gcp_project tpu_zone eval_samples val_file_pattern val_json_file model_name model_dir batch_size hparams",
+        pretrained_ckpt hparams batch_size eval_samples steps_per_execution train_file_pattern val_file_pattern
+        val_json_file mode hub_module_url num_examples_per_epoch num_epochs model_name debug tf_random_seed profile
+        backbone_ckpt ckpt use_spatial_partition num_cores_per_replica input_partition_dims train_batch_size
+        eval_batch_size iterations_per_loop save_checkpoints_steps training_file_pattern validation_file_pattern
+        testdev_dir eval_after_training min_eval_interval eval_timeout run_epoch_in_child_process""",
+    "eval": """tpu gcp_project tpu_zone eval_samples val_file_pattern val_json_file model_name model_dir batch_size
+        hparams""",
     "infer": "image_path output_dir model_dir model_name hparams debug saved_model_dir",
     "inspector": """model_name mode trace_filename bm_runs tensorrt batch_size image_size model_dir export_ckpt hparams
-        input_image output_image_dir input_video output_video saved_model_dir tflite file_pattern num_calibration_steps debug
-        use_xla only_network""",
+        input_image output_image_dir input_video output_video saved_model_dir tflite file_pattern num_calibration_steps
+        debug use_xla only_network""",
 }
 PROGRAMS = (*REFERENCE_FLAGS, "serve")
 

@@ -1,4 +1,4 @@
-"""`efficientdet.load_detector` finds what infer.py finds, in images of every kind, and imports nothing before it is called."""
+"""`efficientdet.load_detector` finds what infer.py finds, in all kinds of images; importing it imports nothing more."""
 
 import io
 import json

@@ -197,11 +197,13 @@ def test_alike_images_in_both_splits_and_classes_in_one():
     examination = examine({"training": training, "validation": validation}, HPARAMS, images_read=100)
     lines = {finding.about: finding for finding in examination.findings}
     assert lines["copies in both splits"].line == (
-        "1 pair of a training and a validation image with identical files: 0-5.jpg and 1-0.jpg; the AP will be too high; keep "
+        "1 pair of a training and a validation image with identical files: 0-5.jpg and 1-0.jpg; the AP will be "
+        "too high; keep "
         "each pair in one split"
     )
     assert lines["near-duplicates in both splits"].line.startswith(
-        "1 pair of a training and a validation image that look alike (possible near-duplicates): 0-7.jpg and 1-3.jpg; if"
+        "1 pair of a training and a validation image that look alike (possible near-duplicates): "
+        "0-7.jpg and 1-3.jpg; if"
     )
     assert "only in the training images" in lines["classes in one split"].line
     assert "fox (12)" in lines["classes in one split"].line

@@ -436,7 +436,8 @@ def test_a_proxy_that_is_not_there(tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr == (
-        "get_weights.sh: error: http://a.invalid/resnet18-f37072fd.pth: cannot be downloaded (Connection refused); run this "
+        "get_weights.sh: error: http://a.invalid/resnet18-f37072fd.pth: cannot be downloaded (Connection refused); "
+        "run this "
         f"again to resume, or download it to {tmp_path}/resnet18-f37072fd.pth\n"
     )
 

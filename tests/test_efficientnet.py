@@ -68,7 +68,7 @@ def test_without_stochastic_depth_nothing_is_dropped():
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """A model of keras.applications with random weights, and its file as theirs are, with the deviation for variance."""
+    """A model of keras.applications with random weights, and its file, which stores the deviation for the variance."""
     path = str(tmp_path_factory.mktemp("weights") / "b0.weights.h5")
     keras.utils.set_random_seed(0)
     model = keras.applications.EfficientNetB0(include_top=False, weights=None, input_shape=(64, 64, 3))

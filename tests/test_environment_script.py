@@ -1,4 +1,4 @@
-"""scripts/environment.sh with interpreters that are shell scripts: what it makes, reuses and says. Nothing is downloaded."""
+"""scripts/environment.sh with interpreters that are shell scripts: what it makes, reuses and reports, offline."""
 
 import os
 import shutil

@@ -140,7 +140,7 @@ def test_crowds_are_not_in_the_confusion():
 
 
 def test_worst_images():
-    """Image 1: a cat missed, two wrong. Image 0: a dog missed, two wrong. Image 2: nothing wrong from the thresholds on."""
+    """Image 1: a cat missed, two wrong. Image 0: a dog missed, two wrong. Image 2: none above the thresholds."""
     analysis = analysis_of(ground_truth(OBJECTS, images=(0, 1, 2)), detections(FOUND, images=(0, 1, 2)))
     worst = [(image.image_id, *(rows.tolist() for rows in image[1:])) for image in analysis.worst_images(5)]
     assert worst == [(0, [1], [1, 2], [0], [0]), (1, [3], [3, 5], [2], [4])]  # missed, wrong, found, right

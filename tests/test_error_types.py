@@ -1,4 +1,4 @@
-"""TIDE's six types: worked by hand, beside a plain implementation, and by pycocotools on detections that are really fixed."""
+"""TIDE's six types: worked by hand, beside a plain implementation, and by pycocotools on fixed detections."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def test_one_of_each_type(by_hand):
 
 
 def test_what_each_type_costs(by_hand):
-    """AP at 101 recalls: a third of the cats reaches 0 .. 0.33 (34), two thirds 0.66 (67), half of the dogs 0.50 (51)."""
+    """AP at 101 recalls: a third of the cats reaches 0 to .33 (34), two thirds .66 (67), half of the dogs .5 (51)."""
     cat = (67 * 2 / 5) / 101  # right are the 3rd and the 5th: 1/3 and 2/5, of which the higher one counts for both
     wanted = {
         "classification": ((67 * 2 / 4) / 101, 51 / 101),  # the 2nd cat becomes the first dog
@@ -62,7 +62,7 @@ def test_what_each_type_costs(by_hand):
 
 
 def test_mended_is_the_best_of_those_that_aim_at_an_object():
-    """Of two badly placed boxes the better one; and none at all where the object has been found, or is of a better cat."""
+    """Of two badly placed boxes the better one; none where the object has been found, or belongs to a better cat."""
     beside = (60, 20, 100, 50)
     found = [(0, CAT, beside, 0.5), (0, CAT, (65, 20, 100, 50), 0.6), (1, CAT, BOX, 0.9), (1, CAT, beside, 0.3)]
     analysis = analysis_of(ground_truth([(0, CAT, BOX), (1, CAT, BOX)]), detections(found))
@@ -87,7 +87,7 @@ def iou(one, other):
 
 
 def plain_types(objects, found):
-    """A walk through each image: type, number of the object that it aims at, and the objects that nothing aims at or finds."""
+    """A walk through each image: type, number of the object aimed at, and the objects that nothing aims at or finds."""
     types, aims, taken, order = [""] * len(found), {}, {}, sorted(range(len(found)), key=lambda d: -found[d][3])
     for d in order:
         image, category, box, _ = found[d]

@@ -1,4 +1,4 @@
-"""The network as an ONNX file says what Keras says, in each runtime, and its outputs are read the same way on the host."""
+"""The network of an ONNX file computes Keras's outputs in each runtime; the host post-processes both the same way."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def found_on_host(logits, deltas, anchors, config):
 
 
 def with_drawn_statistics(detector):
-    """Weights and statistics that no layer could be left out or exchanged with, near enough to those of images that they
+    """Weights and statistics that no layer could be left out or exchanged with, close enough to real ones that they
     reach the outputs."""
     random = np.random.default_rng(0)
     for variable in detector.network.trainable_variables:
@@ -265,7 +265,7 @@ def test_nothing_above_the_threshold_is_no_detection():
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("method", ["hard", "gaussian"])
 def test_boxes_whose_areas_are_infinite_are_those_of_the_graph(method):
-    """As a detector has that went astray, in the middle of a training: sides of 1e33 pixels, infinite ones, and no width."""
+    """Outputs of a detector that diverged in a training: sides of 1e33 pixels, infinite ones, no width."""
     random = np.random.default_rng(4)
     corner = random.uniform(0, 90, (300, 2))
     anchors = np.float32(np.concatenate([corner, corner + 20], axis=1))

@@ -1,4 +1,4 @@
-"""Families that the program has never heard of go through its real programs: trained, killed, resumed, evaluated, exported."""
+"""Families of other packages go through the real programs: trained, killed, resumed, evaluated, exported."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Labels of any format: recognized by content, read as their tools lay them out, refused in one line where they are broken."""
+"""Labels of any format: recognized by content, read in their tools' layouts, refused in one line where broken."""
 
 import errno
 import json

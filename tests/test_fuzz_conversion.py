@@ -638,7 +638,7 @@ def test_masks(run):
 
 
 def test_far_polygons_are_those_of_another_painter(run):
-    """Pixels whose center lies more than 2 pixels from every edge are what Pillow paints on a canvas that holds it all."""
+    """Pixels with their center over 2 pixels from every edge are what Pillow paints on a canvas that holds it all."""
 
     def one_case(draw):
         points = np.array([[draw.uniform(-3, 4) * WIDTH, draw.uniform(-3, 4) * HEIGHT] for _ in range(3)])

@@ -1,4 +1,4 @@
-"""get_open_images.sh and its downloads against a server on this machine; the program of MLPerf's own json; both scripts."""
+"""get_open_images.sh with its downloads from a local server; the json of MLPerf's own program; both scripts."""
 
 import contextlib
 import csv
@@ -48,7 +48,7 @@ def jpeg(shade=100):
 
 
 class Site(ThreadingHTTPServer):
-    """Files under addresses; `asked` has the addresses, `stall` holds back the second half of a file until it is released."""
+    """Files by address; `asked` has the addresses, `stall` holds back the second half of a file until released."""
 
     def __init__(self, files):
         super().__init__(("127.0.0.1", 0), Answer)

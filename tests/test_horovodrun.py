@@ -10,7 +10,10 @@ from test_distributed import REPOSITORY, needs_horovod
 
 pytestmark = needs_horovod
 
-SAVES = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); print(1, flush=True); time.sleep(9)"
+SAVES = (
+    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); print(1, flush=True); "
+    "time.sleep(9)"
+)
 DEAF = """
 import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

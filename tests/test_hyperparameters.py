@@ -31,14 +31,15 @@ from program_support.errors import InputError
 
 def test_keys_of_the_reference_are_taken_or_have_a_reason():
     keys = """name act_type image_size target_size input_rand_hflip jitter_min jitter_max num_classes label_map
-        skip_crowd_during_training max_instances_per_image regenerate_source_id min_level max_level num_scales aspect_ratios
-        anchor_scale is_training_bn momentum optimizer learning_rate lr_warmup_init lr_warmup_epoch clip_gradients_norm
-        num_epochs data_format label_smoothing alpha gamma delta box_loss_weight iou_loss_type iou_loss_weight weight_decay
-        box_class_repeats fpn_cell_repeats fpn_num_filters separable_conv apply_bn_for_resampling conv_after_downsample
-        conv_bn_act_pattern drop_remainder fpn_name fpn_weight_method fpn_config survival_prob img_summary_steps
-        lr_decay_method moving_average_decay ckpt_var_scope skip_mismatch backbone_name backbone_config var_freeze_expr
-        use_keras_model dataset_type positives_momentum grad_checkpoint nms_configs loss_scale heads seg_num_classes
-        backbone_init mixed_precision mixed_precision_on_inputs sample_image shuffle_buffer"""
+        skip_crowd_during_training max_instances_per_image regenerate_source_id min_level max_level num_scales
+        aspect_ratios anchor_scale is_training_bn momentum optimizer learning_rate lr_warmup_init lr_warmup_epoch
+        clip_gradients_norm num_epochs data_format label_smoothing alpha gamma delta box_loss_weight iou_loss_type
+        iou_loss_weight weight_decay box_class_repeats fpn_cell_repeats fpn_num_filters separable_conv
+        apply_bn_for_resampling conv_after_downsample conv_bn_act_pattern drop_remainder fpn_name fpn_weight_method
+        fpn_config survival_prob img_summary_steps lr_decay_method moving_average_decay ckpt_var_scope skip_mismatch
+        backbone_name backbone_config var_freeze_expr use_keras_model dataset_type positives_momentum grad_checkpoint
+        nms_configs loss_scale heads seg_num_classes backbone_init mixed_precision mixed_precision_on_inputs
+        sample_image shuffle_buffer"""
     ours = {field.name for field in dataclasses.fields(EfficientDetHyperparameters)}
     assert set(keys.split()) - ours - set(REMOVED) == set()
     assert {"method", "iou_thresh", "score_thresh", "sigma", "max_nms_inputs", "max_output_size"} <= {

@@ -99,13 +99,13 @@ def test_what_does_not_fit_is_named():
 
 
 def test_nvidias_numbers_become_our_names_one_to_one():
-    """By shape: each of NVIDIA's tensors gets a name whose published tensor has the same shape, and none is left over."""
+    """By shape: each of NVIDIA's tensors gets a name whose published tensor has the same shape; none is left over."""
     published, numbered = shapes_of("automl_d0_tensors.json"), shapes_of("nvidia_d0_tensors.json")
     published = {name: shape for name, shape in published.items() if name != "global_step" and "Momentum" not in name}
     arrays = {name: np.zeros(shape, np.int8) for name, shape in numbered.items()}
+    value = "/.ATTRIBUTES/VARIABLE_VALUE"
     slots = {
-        f"{name.removesuffix('/.ATTRIBUTES/VARIABLE_VALUE')}/.OPTIMIZER_SLOT/optimizer/average/.ATTRIBUTES/VARIABLE_VALUE": array
-        for name, array in arrays.items()
+        f"{name.removesuffix(value)}/.OPTIMIZER_SLOT/optimizer/average{value}": array for name, array in arrays.items()
     }
     others = {
         "_CHECKPOINTABLE_OBJECT_GRAPH": b"",
@@ -411,7 +411,7 @@ def test_nvidias_conventions_come_with_its_checkpoint(nvidia):
     ],
 )
 def test_at_a_size_with_odd_levels_each_upsamples_as_its_origin_does(golden_folder, monkeypatch, folder, tensorflows):
-    """320 pixels: 40, 20, 10, 5 and 3 cells. TensorFlow's own functions in the place of our layer, of the same weights."""
+    """320 pixels: 40, 20, 10, 5 and 3 cells. TensorFlow's functions in place of our layer, with the same weights."""
     found = restore_detector(
         ModelConfig(
             ckpt_path=str(golden_folder / folder),

@@ -137,7 +137,7 @@ class FixedCrop(Cropping):
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_of_what_a_crop_shows_no_pixel_is_no_object(tmp_path, flip):
-    """Of four objects whose boxes are the image: all around the crop, a pixel in its corner, pixels beside it, all of it."""
+    """Of four objects whose boxes are the image: around the crop, a pixel in its corner, pixels beside it, all."""
     crop = FixedCrop(offset=(20, 30), window=(16, 24), flip=flip)
     masks = np.zeros((4, HEIGHT, WIDTH), bool)
     masks[0] = True
@@ -250,7 +250,7 @@ def test_ground_truth_of_records_has_masks_and_the_mark_of_difficult_objects(tmp
 
 
 def test_perfect_masks_are_measured_as_such(tmp_path):
-    """From records through the input, a detector that says what it was given, pasting and the ground truth of the records."""
+    """From records through the input, a detector that returns its input, and pasting, to the ground truth."""
     index = records_of(tmp_path, objects(difficult=(2,)), count=5)
     inputs = config(image_size=(96, 128), mask_size=56, batch_size=2)
     told = iter(evaluation_dataset(index, inputs))

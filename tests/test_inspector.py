@@ -152,7 +152,7 @@ def test_detections_agree_in_any_order():
 
 
 def test_noise_below_the_threshold_of_its_class_is_not_compared():
-    """The last detection of each side is noise; the second of the others scores less than the threshold, but is found."""
+    """The last detection of each side is noise; the second of the others is below the threshold, but is found."""
     ours = found([[0, 0, 9, 9], [5, 5, 8, 8], [30, 30, 40, 40]], [0.5, 0.31, 0.2], [1, 2, 1])
     others = found([[0, 0, 9, 9], [5, 5, 8, 8], [60, 60, 70, 70]], [0.5, 0.29, 0.2], [1, 2, 1])
     thresholds = ScoreThresholds(overall=0.4, by_category={2: 0.3}, source="")

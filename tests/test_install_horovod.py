@@ -1,4 +1,4 @@
-"""scripts/install_horovod.sh with a Python, a compiler and libraries that are shell scripts: what it builds, keeps and says.
+"""scripts/install_horovod.sh with a Python, a compiler and libraries that are shell scripts.
 
 Nothing is downloaded or built; scripts/test.sh calls the script itself, and that builds, installs and checks Horovod.
 """
@@ -309,13 +309,16 @@ def test_compiler_without_its_library_is_none(machine):
     [
         (
             {
-                "TOOLS": "echo 'Failed to establish a new connection'; echo 'ERROR: No matching distribution found for wheel'; exit 1"
+                "TOOLS": "echo 'Failed to establish a new connection'; "
+                "echo 'ERROR: No matching distribution found for wheel'; exit 1"
             },
-            "cannot build Horovod: the package index cannot be reached (network or proxy?); No matching distribution found for wheel",
+            "cannot build Horovod: the package index cannot be reached (network or proxy?); "
+            "No matching distribution found for wheel",
         ),
         (
             {
-                "BUILD": "echo '  /x/a.cc:3:1: fatal error: b.h: No such file'; echo 'ERROR: Failed building wheel for horovod'; exit 1"
+                "BUILD": "echo '  /x/a.cc:3:1: fatal error: b.h: No such file'; "
+                "echo 'ERROR: Failed building wheel for horovod'; exit 1"
             },
             "cannot build Horovod: /x/a.cc:3:1: fatal error: b.h: No such file (log: ",
         ),

@@ -181,7 +181,7 @@ def test_a_jobset_is_one_indexed_job_whose_pods_meet_at_the_first():
 
 
 def test_a_trainjob_gives_its_command_to_the_launcher_alone():
-    """The Trainer sets command and image of jobs with labels, hands keys to containers `node`, and hosts to the launcher's."""
+    """The Trainer sets command and image of labeled jobs, keys to containers `node`, and hosts to the launcher."""
     runtime, job = things(kind="trainjob")
     assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
     assert runtime["spec"]["mlPolicy"]["numNodes"] == job["spec"]["trainer"]["numNodes"] == 8
@@ -396,7 +396,8 @@ def test_the_pair_that_does_not_converge_is_told():
         ),
         (
             ["--gpus=8", "--gpu_memory=40", "--model=yolo"],
-            "--model=yolo: expected a train.py --model_name among efficientdet-.., retinanet-.., ssd300-.., mask-rcnn-..",
+            "--model=yolo: expected a train.py --model_name among efficientdet-.., retinanet-.., ssd300-.., "
+            "mask-rcnn-..",
         ),
         (["--kind=data", "--proxy=proxy 3128"], "--proxy=proxy 3128: expected a URL"),
         (["--kind=volume", "--storage_class=A b"], "--storage_class=A b: expected lowercase letters"),

@@ -124,7 +124,7 @@ def test_focal_loss_of_classes_has_the_bits_of_focal_loss(gamma):
 
 
 def test_the_published_losses_of_retinanet(golden_folder):
-    """Sums by the number of positives of each image; the one without has divisor 1. Anchors between count in no class."""
+    """Sums by the number of positives of each image; without any the divisor is 1. Anchors between have no class."""
     golden = np.load(golden_folder / "families" / "retinanet_losses.npz")
     for image in range(4):
         logits, deltas, boxes = (
@@ -234,7 +234,7 @@ def test_a_beta_that_nothing_can_be_within_is_refused(beta):
 
 
 def test_the_published_losses_of_proposals(golden_folder):
-    """Smooth L1 of beta 1/9 over positives, binary cross entropy (a focal loss of gamma 0, twice) over all, of all samples."""
+    """Smooth L1 of beta 1/9 over positives, binary cross entropy (a focal loss of gamma 0, twice), over all samples."""
     golden = np.load(golden_folder / "families" / "maskrcnn_rpn_losses.npz")
     labels, logits = golden["labels"], golden["objectness"][..., None]
     losses = 2 * focal_loss_of_classes(

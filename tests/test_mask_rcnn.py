@@ -104,7 +104,7 @@ def test_the_second_stage(golden_folder, published):
 
 
 def test_the_whole(golden_folder, published):
-    """End to end, where near ties may fall either way: nearly all detections are there, and have the masks they should."""
+    """End to end, where near ties may be decided either way: nearly all detections and their masks match."""
     golden = np.load(golden_folder / "families" / "maskrcnn_forward.npz")
     images = golden["network_input"].transpose(0, 2, 3, 1)
     boxes, scores, classes, masks = (np.asarray(values)[0] for values in published.network([images, np.int32([SIZE])]))

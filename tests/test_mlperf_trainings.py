@@ -1,4 +1,4 @@
-"""Trainings of a miniature network under the families' names: their logs pass MLPerf's checker, as a program of its own."""
+"""Trainings of a miniature network under the families' names: MLPerf's checker, run as a program, accepts the logs."""
 
 import json
 import os
@@ -20,7 +20,7 @@ MOST_SECONDS = 600
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory):
-    """An SSD300's until it knows two images until overfit, as its rules ask for an AP of 0.23; a RetinaNet's, of one epoch."""
+    """An SSD300's overfit to two images, as its rules require an AP of 0.23; a RetinaNet's of one epoch."""
     pytest.importorskip("mlperf_logging")
     folder = tmp_path_factory.mktemp("mlperf")
     drawn = draw_records(folder / "data", images={"train": 2})

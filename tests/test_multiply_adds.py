@@ -76,14 +76,14 @@ def test_training_takes_three_passes_and_of_frozen_layers_one():
 
 
 def test_resnet_50_at_224():
-    """torchvision's table: 4.09 G for resnet50 in its second form (strides in the 3 x 3), of which 2 M are its classifier."""
+    """torchvision's table: 4.09 G for resnet50 in its second form (strides in the 3 x 3), 2 M for its classifier."""
     images = keras.Input((224, 224, 3))
     features = build_resnet(images, "resnet50")
     assert multiply_adds(keras.Model(images, features)) == pytest.approx(4.09e9, abs=0.01e9)
 
 
 def test_retinanet_at_800_with_264_classes():
-    """mlperf-detectors.md 1.1, reckoned there from the sizes of the layers: the first two stages are frozen in training."""
+    """mlperf-detectors.md 1.1, computed there from the layer sizes: the first two stages are frozen in training."""
     detector = build_detector(hyperparameters_of("retinanet-resnext50", {}), num_classes=264)
     assert multiply_adds(detector.network) == pytest.approx(201.2e9, rel=1e-3)
     assert 2 * training_multiply_adds(detector.network) == pytest.approx(1.169e12, rel=1e-3)

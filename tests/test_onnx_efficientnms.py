@@ -1,4 +1,4 @@
-"""The file for TensorRT: its plugin node is what NVIDIA's README of EfficientNMS_TRT says, and gets what Keras computes."""
+"""The file for TensorRT: its plugin node follows NVIDIA's README of EfficientNMS_TRT and gets what Keras computes."""
 
 import numpy as np
 import onnx

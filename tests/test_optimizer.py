@@ -124,7 +124,7 @@ def test_momentum_by_hand():
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_adam_moves_as_keras_does(name):
-    """Ten steps of three weights. Keras adds epsilon before it takes the bias off the deviation, so here it is next to none."""
+    """Ten steps of three weights. Keras adds epsilon before it corrects the deviation's bias, so it is tiny here."""
     random = np.random.default_rng(1)
     start = [random.normal(size=shape).astype(np.float32) for shape in ((3,), (2, 4), (1,))]
     optimizer, weights = built(start, optimizer=name, clip_gradients_norm=0, weight_decay=0.1, epsilon=1e-12)

@@ -151,7 +151,7 @@ def test_every_image_gets_a_crop_with_an_object(source, boxes):
 
 
 def test_options_are_as_frequent_as_they_should_be():
-    """An object that fills the image lets all of them pass: crops with IoU above 0.9 need sides of 0.9 or more, and so on."""
+    """An object that fills the image lets all crops pass: an IoU above 0.9 needs sides of 0.9 or more, and so on."""
     augmentation, source = OverlapCrop((8, 8)), (1000, 1000)
     whole = [
         draw(augmentation, source, [4, number], [[0, 0, 1000, 1000]])[0].window.numpy().tolist() == [1000, 1000]

@@ -1,4 +1,4 @@
-"""What stands around the program: README and pages, held against programs and source; license, version, commands, lock."""
+"""README and pages agree with programs and source; license, version, commands, lock."""
 
 import ast
 import hashlib

@@ -1,5 +1,8 @@
-"""The families beside EfficientDet go through the real programs once, at their smallest: trained, evaluated by every runtime
-and exported; test_families.py draws what families of one and of two stages find."""
+"""The families beside EfficientDet go through the real programs once, at their smallest.
+
+They are trained, evaluated by every runtime, and exported. test_families.py checks the detections of families of one
+and of two stages.
+"""
 
 import json
 import os
@@ -62,7 +65,7 @@ def training(drawn, model_name, model_dir):
 
 @pytest.fixture(scope="module")
 def trained(drawn, model_name, env, tmp_path_factory):
-    """Folder of a training; test_families.py kills one of a family of two stages, and compares the bits once it is resumed."""
+    """Folder of a training; test_families.py kills one of a two-stage family, and compares the bits once it resumed."""
     folder = tmp_path_factory.mktemp(model_name) / "model"
     call(env, "train.py", **training(drawn, model_name, folder))
     return folder

@@ -1,4 +1,4 @@
-"""Published systems of RetinaNet, SSD300 and Mask R-CNN: their numbers, the shape of their jobs, flags that train.py takes."""
+"""Published systems of RetinaNet, SSD300 and Mask R-CNN: their numbers, the shape of their jobs, flags of train.py."""
 
 import re
 import shlex

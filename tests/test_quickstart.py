@@ -1,7 +1,6 @@
-"""The quick start: what it chooses, what it runs, what it does again; and once the whole way in miniature."""
+"""The quick start: choices, steps, repeated calls, errors; test_page_commands.py runs all of it in miniature."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -9,13 +8,10 @@ import time
 import zipfile
 from pathlib import Path
 
-import forked_programs
 import numpy as np
 import pytest
 from drawn_records import draw_records
-from endurance_run import path_to_miniature
 
-from dataset.synthetic import draw_data_set
 from efficientdet.quickstart import choices, chosen_settings, steps
 from efficientdet.quickstart.choices import StepTime
 from efficientdet.quickstart.configuration import NO_WEIGHTS, QuickstartConfig
@@ -80,7 +76,7 @@ def test_other_choices():
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    """Programs that note how they were called, and write what the steps read of them; `fails` names one that does not."""
+    """Programs that record their calls and write what the steps read; `fails` names one that fails."""
     calls, fails = [], set()
 
     def run(module, settings):
@@ -285,24 +281,3 @@ def test_mistakes_are_one_line(arguments, message, tmp_path):
     assert ended.returncode == 2
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
-
-
-@pytest.mark.slow
-def test_the_whole_way(tmp_path):
-    draw_data_set(tmp_path / "drawn", images={"train": 8}, image_size=(64, 96))
-    command = [
-        sys.executable,
-        ROOT / "quickstart.py",
-        tmp_path / "drawn" / "train",
-        "--minutes=0.1",
-        "--weights=none",
-        f"--annotations={tmp_path}/drawn/annotations/instances_train.json",
-        f"--output_dir={tmp_path}/out",
-        "--hparams=image_size=64",
-    ]
-    env = {**os.environ, "PYTHONPATH": path_to_miniature(tmp_path)}
-    ended = forked_programs.run(command, env=env, cwd=ROOT, executable=forked_programs.python())
-    assert ended.returncode == 0, ended.stderr
-    for path in ("doctor/doctor.html", "model/report.html", "evaluation/report.html", "exported/detector.onnx"):
-        assert (tmp_path / "out" / path).exists()
-    assert "in the browser:   python serve.py --model=" in ended.stdout

@@ -1,4 +1,4 @@
-"""scripts/k8s/rank.py: ranks that a user else has started find each other, at a stand-in for Horovod's server and at it."""
+"""scripts/k8s/rank.py: separately started ranks find each other, at a stand-in for Horovod's server and at it."""
 
 import importlib.util
 import os
@@ -36,7 +36,10 @@ class RendezvousHandler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 """
-SHOW = "import os; print(*(os.environ[f'HOROVOD_{key}'] for key in ('RANK', 'SIZE', 'LOCAL_RANK', 'GLOO_RENDEZVOUS_PORT')))"
+SHOW = (
+    "import os; "
+    "print(*(os.environ[f'HOROVOD_{key}'] for key in ('RANK', 'SIZE', 'LOCAL_RANK', 'GLOO_RENDEZVOUS_PORT')))"
+)
 
 
 @pytest.fixture

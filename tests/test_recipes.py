@@ -1,4 +1,4 @@
-"""The scripts under scripts/: their numbers, their settings, what they refuse; and three of them for real on two CPU ranks."""
+"""The scripts under scripts/: their numbers, settings and errors; three of them run on two CPU ranks."""
 
 import importlib.util
 import os

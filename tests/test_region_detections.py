@@ -39,7 +39,7 @@ def test_the_published_detections(golden_folder, compiled):
 
 
 def test_by_hand():
-    """Regions: a padded one, which would be the best; one outside of the image; two that overlap, of two classes and of one."""
+    """Regions: a padded one, which would be best; one outside the image; two overlaps, of two classes and of one."""
     regions = np.float32([[[0, 0, 9, 9], [0, 50, 9, 59], [10, 10, 30, 30], [10, 10, 30, 32]]])
     logits = np.log(np.float32([[[1, 98, 1], [1, 98, 1], [10, 60, 30], [20, 70, 10]]]))
     deltas = np.zeros((1, 4, 3, 4), np.float32)

@@ -426,7 +426,8 @@ def test_drawn_are_scores_from_the_threshold_on(checkpoint, drawn, tmp_path, cap
     assert len(results) > 0  # all of them, whatever is drawn
     highest = max(result["score"] for result in results)
     assert (
-        f"images: 1, detections drawn: 0 of {len(results)} (highest score {highest:.3g}); {tmp_path}/detections.json holds "
+        f"images: 1, detections drawn: 0 of {len(results)} (highest score {highest:.3g}); "
+        f"{tmp_path}/detections.json holds "
         "all" in capsys.readouterr().out
     )
     original = np.asarray(Image.open(image)).astype(int)

@@ -1,4 +1,4 @@
-"""What infer.py takes in and writes: odd inputs, every format with the same boxes, crops, names that file systems take."""
+"""Input and output of infer.py: odd inputs, every format with the same boxes, crops, names valid on file systems."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""RetinaNet as the registry builds it: network, losses and detections against MLPerf's reference, weights of torchvision."""
+"""RetinaNet from the registry: network, losses and detections against MLPerf's reference, weights of torchvision."""
 
 import json
 import math
@@ -86,7 +86,7 @@ def test_the_published_losses(golden_folder, golden_detector):
 
 @pytest.mark.parametrize("image", [0, 1])
 def test_the_published_resizing(golden_folder, golden_detector, image):
-    """But for the rounding to whole gray levels: half of one is 1 / 510 of the range, before it is divided by a deviation."""
+    """Except for the rounding to whole gray levels: half of one is 1 / 510 of the range, before the normalization."""
     golden = np.load(golden_folder / "families" / "retinanet_transform.npz")
     hparams = hyperparameters_of(MODEL, {"image_size": tuple(golden["size"].tolist())})
     resized, size, scales = (

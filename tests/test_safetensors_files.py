@@ -1,4 +1,4 @@
-"""Files of safetensors, put together byte by byte (test_torch_files.py reads one that the package safetensors wrote)."""
+"""Files of safetensors, built byte by byte (test_torch_files.py reads one that the package safetensors wrote)."""
 
 import json
 import struct

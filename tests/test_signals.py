@@ -16,7 +16,7 @@ BUSY = "import hashlib; print('busy', flush=True); hashlib.pbkdf2_hmac('sha256',
 
 
 def ended(arguments, *signals, env=None, pause=0.8):
-    """(exit code, stdout, stderr) of a process that gets the signals one after the other once it says that it is busy."""
+    """(exit code, stdout, stderr) of a process that gets the signals one after the other once it reports to be busy."""
     process = subprocess.Popen(
         heeding_ctrl_c([sys.executable, *map(str, arguments)]),
         env=env,
@@ -41,7 +41,8 @@ def ended(arguments, *signals, env=None, pause=0.8):
 
 @pytest.mark.parametrize(("number", "code", "name"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")])
 def test_ends_at_once_whatever_it_does(number, code, name):
-    program = f"from program_support.command_line import run\ndef main():\n    {BUSY}\nrun(main, ['a/x.py'], ends_at_once=True)"
+    start = "from program_support.command_line import run"
+    program = f"{start}\ndef main():\n    {BUSY}\nrun(main, ['a/x.py'], ends_at_once=True)"
     assert ended(["-c", program], number) == (code, "", f"x.py: ended by {name}\n")
 
 

@@ -55,7 +55,7 @@ def measured(rate, timed=200):
 
 
 def fill(folder, cells, outcomes, *, settings=None, machine=None, retry_failed=False):
-    """The matrix after a run in which these outcomes come one after the other, the cells that ran, and what was said."""
+    """The matrix after a run in which these outcomes come one after the other, the cells that ran, and the output."""
     ran, waiting = [], iter(outcomes)
 
     def run(cell):
@@ -156,7 +156,7 @@ else echo 'NVIDIA H200, 9.0, 570.86.15, 143771'; echo 'NVIDIA H200, 9.0, 570.86.
 
 
 def test_figures_of_a_training_by_hand(tmp_path):
-    """Three steps dropped; then 2, 2, 2 and 4 seconds for 8 images each, of which 0.5 waiting, beside 40 G multiply-adds."""
+    """Three steps dropped; then 2, 2, 2 and 4 s for 8 images each, 0.5 s of them waiting, and 40 G multiply-adds."""
     with Journal(tmp_path) as journal:
         for step, seconds in enumerate((50.0, 9.0, 9.0, 2.0, 2.0, 2.0, 4.0)):
             journal.interval(Interval(step, step + 1, 8, seconds, 0.5))
@@ -300,7 +300,7 @@ def test_published_figures_name_their_source():
 
 
 def test_all_rows_of_the_references_tables_are_there(tmp_path):
-    """NVIDIA's README: 6 accuracies, 5 seeds of mean 34.39, and 4 columns of latencies, of which 3 end at 128 images."""
+    """NVIDIA's README: 6 accuracies, 5 seeds of mean 34.39, and 4 columns of latencies, 3 of them up to 128 images."""
     ours = [
         row for row in published_figures(model="efficientdet-d0", mode="accuracy") if row.program == "NVIDIA TF2 22.03"
     ]
@@ -409,7 +409,8 @@ def test_an_inference_cell_through_the_launcher(launch):
     ("text", "reason"),
     [
         (
-            "print('[1]<stderr>: train.py: error: out of memory at --batch_size=2 --eval_batch_size=16: --batch_size=1 should fit');"
+            "print('[1]<stderr>: train.py: error: out of memory at --batch_size=2 --eval_batch_size=16: "
+            "--batch_size=1 should fit');"
             "sys.exit(1)",
             "out of memory at --batch_size=2 --eval_batch_size=16",
         ),
@@ -419,7 +420,8 @@ def test_an_inference_cell_through_the_launcher(launch):
         ),
         ("raise ZeroDivisionError('division by zero')", "exit code 1: ZeroDivisionError: division by zero"),
         (
-            "print('[1]<stderr>:KeyError: 3'); print('horovodrun: error: one or more'); print('Exit code: 1'); sys.exit(1)",
+            "print('[1]<stderr>:KeyError: 3'); print('horovodrun: error: one or more'); print('Exit code: 1'); "
+            "sys.exit(1)",
             "exit code 1: KeyError: 3",
         ),
         (
@@ -492,7 +494,7 @@ def test_a_mistake_is_one_line_and_2():
 
 @pytest.mark.slow
 def test_a_real_cell_and_the_end_of_a_matrix(tmp_path):
-    """The first cell of two runs to its end; asked to end in the second, the program does so, and nothing of it stays."""
+    """The first cell of two completes; on a stop request the program stops in the second, and keeps nothing of it."""
     process = call(
         "--model=ssd300-resnet34",
         "--hparams=image_size=257,backbone_name=resnet18",

@@ -18,7 +18,7 @@ def boxes_of(rows):
 
 
 def scene(objects, *, score=lambda part: 0.9, masks=False):
-    """An image whose pixels say which object is there, and a detector that finds what it sees of each, as perfectly as it can.
+    """An image whose pixels say which object is there, and a detector that finds what it sees of each, exactly.
 
     `score`: of the share of the object that a tile shows.
     """

@@ -1,4 +1,4 @@
-"""Files of torch read without torch. The fixtures were written by torch 2.13 (testdata/README.md); wrong files are put together
+"""Files of torch read without torch. torch 2.13 wrote the fixtures (testdata/README.md); wrong files are built
 byte by byte."""
 
 import random

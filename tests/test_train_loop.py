@@ -336,7 +336,7 @@ def test_weights_come_back_bit_for_bit_after_evaluation(drawn, tmp_path):
 
 
 def test_small_batches_are_calibrated(drawn, tmp_path):
-    """The averaged weights are those without it; their statistics are not, and no running one of the raw weights is touched."""
+    """Averaged weights equal those without it, statistics differ; running ones of the raw weights do not change."""
     found, wanted = (tmp_path / "found", tmp_path / "wanted")
     train(config(drawn, found, training_mode="train300", checkpoint_period=3))
     train(config(drawn, wanted, training_mode="train300", checkpoint_period=3, calibration_images=0))

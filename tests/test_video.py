@@ -147,7 +147,7 @@ class Camera:
 
 @pytest.fixture
 def film(monkeypatch, tmp_path):
-    """A function that films with a camera, a quarter of a second for each look at the clock -> rate and frames of the file."""
+    """A function that films with a camera, a quarter of a second for each look at the clock -> rate and frames."""
 
     def film(camera, detect=one_dog):
         clock = iter(np.arange(1000) * 0.25)

@@ -1,4 +1,4 @@
-"""The wheel, installed in an environment of its own, in a folder whose files have the names of this project's folders."""
+"""The wheel, installed in a separate environment, in a folder whose files have the names of this project's folders."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Files of torch put together byte by byte, right and wrong ones: operations of a pickle (see `pickletools`), then a zip."""
+"""Files of torch built byte by byte, right and wrong ones: operations of a pickle (see `pickletools`), then a zip."""
 
 import io
 import struct

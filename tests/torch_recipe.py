@@ -19,7 +19,7 @@ _FACTORS = (  # of a kernel's deviation, by its name
 
 
 def named_shapes(golden_folder, file, changed=None):
-    """Names and shapes of a state dict in golden/families/names; `changed`: first sizes of the arrays of a module's name."""
+    """Names and shapes of a state dict in golden/families/names; `changed`: first sizes of arrays, by module name."""
     stored, changed = json.loads((golden_folder / "families" / "names" / f"{file}.json").read_text()), changed or {}
     shapes = {name: tuple(shape) for name, shape in stored.items() if not name.endswith("num_batches_tracked")}
     return {name: (changed.get(name.rsplit(".", 1)[0], shape[0]), *shape[1:]) for name, shape in shapes.items()}
@@ -64,7 +64,7 @@ def _factor(name):
 
 
 def drawn_steps(steps=20, *, size=128, classes=12):
-    """For each step two images [H, W, 3] uint8, their boxes [4, 4] yxyx and labels [4]: bright rectangles on noise, whose
+    """For each step two images [H, W, 3] uint8, boxes [4, 4] yxyx and labels [4]: bright rectangles on noise, whose
     color says the class."""
     rng = np.random.default_rng(7)
     colors = rng.integers(0, 256, (classes, 3))

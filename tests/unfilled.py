@@ -1,4 +1,4 @@
-"""Networks whose weights exist by name and shape only, where a test reads no value: drawing them takes most of the time."""
+"""Networks whose weights exist by name and shape only, where a test reads no value: drawing them takes most time."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import keras
 
 @contextlib.contextmanager
 def unfilled_weights() -> Iterator[None]:
-    """What is built inside has no values. Keras would draw them all with the next network that is built, so it forgets them."""
+    """What is built inside has no values. Keras would draw them all with the next built network, so it forgets them."""
     try:
         with keras.StatelessScope(initialize_variables=False):
             yield
