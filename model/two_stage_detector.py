@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import field
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import keras
 import numpy as np
@@ -52,9 +52,8 @@ class TwoStageConfig:
 
             - "drawn": the number of samples, for boxes too, although only positive samples have one;
             - "nvidia": as in NVIDIA's TensorFlow 2 code. Objectness: the maximum number of sampled anchors. Boxes of
-              anchors:
-              the nonzero target coordinates of all positive anchors, per level, then summed. Boxes of regions: the
-              coordinates of the positive regions. NVIDIA's Huber losses are beta times the smooth L1 losses here.
+              anchors: the nonzero target coordinates of all positive anchors, per level, then summed. Boxes of regions:
+              the coordinates of the positive regions. NVIDIA's Huber losses are beta times the smooth L1 losses here.
     """
 
     image_size: tuple[int, int]
@@ -80,7 +79,7 @@ class TwoStageConfig:
 
     @property
     def masks_an_image(self) -> int:
-        """Number of regions per image with masks: the positive ones, which come first."""
+        """Number of regions with masks per image: the positive regions, which come first."""
         return int(self.regions_an_image * self.positive_regions)
 
 
@@ -106,7 +105,7 @@ class TwoStageTargets(NamedTuple):
     masks: Tensor  # [B, Q, S, S] float32, for the first Q regions: fraction of a cell that is object
 
 
-class TwoStageDetector(Detector):
+class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outputs are others than in detection
     """Detector with the networks of `build_mask_rcnn`."""
 
     learns_from_outputs = True
@@ -134,7 +133,7 @@ class TwoStageDetector(Detector):
         if training:
             run = self._training if has_frozen_norms(self.first_stage) else partial(self.first_stage, training=True)
         *levels, logits, deltas = run(self.normalize(images, sizes))
-        return FirstStage(tuple(levels), *(ops.cast(values, "float32") for values in (logits, deltas)), sizes)
+        return FirstStage(tuple(levels), ops.cast(logits, "float32"), ops.cast(deltas, "float32"), sizes)
 
     def trained_network(self) -> keras.Model:
         """Return the first stage and the heads, for the number of regions that are sampled per image."""
@@ -156,9 +155,11 @@ class TwoStageDetector(Detector):
         return normalized(images, sizes, mean=self.config.mean, stddev=self.config.stddev)
 
     def targets(
-        self, objects: Objects, outputs: FirstStage | None = None, seeds: Tensor | None = None
+        self, objects: Objects[Tensor], outputs: FirstStage | None = None, seeds: Tensor | None = None
     ) -> TwoStageTargets:
         """Return the targets of anchors and of proposals from `outputs`, sampled with `seeds` [B, 2]."""
+        assert outputs is not None
+        assert seeds is not None
         config = self.config
         anchors = assign_anchors(objects, self._grid, rule=config.anchor_match)
         drawn = sample_masks(
@@ -217,7 +218,7 @@ class TwoStageDetector(Detector):
         )
 
     def counts(self, targets: TwoStageTargets) -> dict[str, Tensor]:
-        """Return the number of positive anchors, and the numbers of anchors, regions and masks that normalize the losses."""
+        """Return the number of positive anchors, and the numbers that normalize the losses."""
         counted = {
             "positives": targets.anchors.positive,
             "anchors": ops.logical_or(targets.positive, targets.negative),
@@ -234,7 +235,7 @@ class TwoStageDetector(Detector):
         return {name: ops.sum(ops.cast(values, "float32")) for name, values in counted.items()}
 
     def loss_sums(self, outputs: FirstStage, targets: TwoStageTargets) -> dict[str, Tensor]:
-        """Return `objectness_loss`, `anchor_box_loss` of the first stage, `cls_loss`, `box_loss`, `mask_loss` of the second.
+        """Return `objectness_loss` and `anchor_box_loss`, and of the second stage `cls_loss`, `box_loss`, `mask_loss`.
 
         With NVIDIA's means there is an anchor_box_loss for each level, `anchor_box_loss_p2` and so on.
         """
@@ -291,8 +292,8 @@ class TwoStageDetector(Detector):
         """Return weight_decay times half the squared norm of all trainable kernels, or weights."""
         return self._weight_decay.losses()
 
-    def detections(self, outputs: tuple[Tensor, ...], sizes: Tensor) -> Detections:
-        """Return detections in pixels of the network input, clipped to the image; the network has suppressed them already."""
+    def detections(self, outputs: tuple[Tensor, ...], sizes: Tensor) -> Detections[Tensor]:
+        """Return detections in pixels of the network input, clipped to the image, from the network's outputs."""
         boxes, scores, classes, masks = outputs
         return Detections(boxes, scores, ops.cast(classes, "int32"), scores > 0.0, masks)
 

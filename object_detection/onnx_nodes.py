@@ -5,9 +5,11 @@ import ONNX.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
+
+Input = str | np.ndarray | np.generic  # tensor, or values of a constant
 
 
 class Output(NamedTuple):
@@ -24,20 +26,20 @@ class Graph(Protocol):
     for_onnxruntime: bool  # whether to prefer the nodes that are fastest in ONNX Runtime on a CPU
     cells: dict[str, tuple[str, int]]  # predictions [B, A, K] -> the same values as [B, cells, channels], and channels
 
-    def add(self, kind: str, inputs: Sequence, **attributes) -> str:
+    def add(self, kind: str, inputs: Sequence[Input], **attributes: Any) -> str:
         """Add a node with one output and return its name. Arrays among the inputs become constants."""
 
-    def add_several(self, kind: str, inputs: Sequence, count: int, **attributes) -> list[str]:
+    def add_several(self, kind: str, inputs: Sequence[Input], count: int, **attributes: Any) -> list[str]:
         """Add a node with `count` outputs and return their names."""
 
     def cast(self, tensor: str, dtype: str) -> str:
         """Add a Cast to a NumPy type such as "float32"."""
 
-    def inner(self, name: str) -> "Graph":
+    def inner(self, name: str) -> Self:
         """Return an empty graph for the body of a loop, which may read tensors of this one."""
 
     def loop(
-        self, body: "Graph", start: str, *, times: int, state: str, next_state: str, scanned: dict[str, str]
+        self, body: Self, start: str, *, times: int, state: str, next_state: str, scanned: dict[str, str]
     ) -> list[str]:
         """Run `body` `times` times.
 
@@ -84,7 +86,13 @@ def not_suppressed(graph: Graph, boxes: str, scores: str, *, iou_threshold: floa
     """
     chosen = graph.add(
         "NonMaxSuppression",
-        [boxes, scores, np.array([most or 2**31 - 1]), np.float32([iou_threshold]), np.float32([0.0])],
+        [
+            boxes,
+            scores,
+            np.array([most or 2**31 - 1]),
+            np.array([iou_threshold], np.float32),
+            np.array([0.0], np.float32),
+        ],
     )
     places = graph.add("Gather", [chosen, np.array([0, 2])], axis=1)
     # The shape is taken from the chosen boxes, so that a runtime with static shape inference finds it consistent

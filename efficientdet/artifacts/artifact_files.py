@@ -13,9 +13,8 @@ from efficientdet.artifacts.artifact_metadata import NAMES, ArtifactMetadata, me
 from efficientdet.artifacts.onnx_props import onnx_props
 from program_support.errors import InputError
 
-ModelContent = (
-    bytes | tuple[bytes, bytes]
-)  # a file; or .xml and .bin of OpenVINO; or network and post-processing of LiteRT
+# A file; or .xml and .bin of OpenVINO; or network and post-processing of LiteRT
+ModelContent = bytes | tuple[bytes, bytes]
 POSTPROCESSING = "efficientdet.postprocessing"  # key in a LiteRT file with the name of its post-processing file
 _LITERT_MARK = b"TFL3"  # at offset 4
 _MOST_BYTES = 1 << 28  # of an entry of the archive in a LiteRT file

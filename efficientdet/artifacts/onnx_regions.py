@@ -51,8 +51,8 @@ def proposals(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]
     scores = graph.add("Concat", [values for values, _, _ in found], axis=1)
     boxes = graph.add("Concat", [values for _, values, _ in found], axis=1)
     boxes = clipped(graph, boxes, sizes, last_pixel=config.box_coder.last_pixel)
-    by_level = [graph.add("Concat", [values[level] for _, _, values in found], axis=1) for level in range(len(found))]
-    by_level = graph.add("Concat", [unsqueezed(graph, values, axis=1) for values in by_level], axis=1)  # [B, L, N]
+    of_levels = [graph.add("Concat", [values[level] for _, _, values in found], axis=1) for level in range(len(found))]
+    by_level = graph.add("Concat", [unsqueezed(graph, values, axis=1) for values in of_levels], axis=1)  # [B, L, N]
     large = unsqueezed(graph, is_large(graph, boxes, config.least_side), axis=1)
     kept = not_suppressed(
         graph,
@@ -91,7 +91,7 @@ def aligned(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
     )
     # One mode of RoiAlign has a minimum side of one cell; the other has none, and shifts by half a cell.
     has_least_side = layer.pooling.least_side > 0
-    features, order = [], []
+    features, places = [], []
     for number, (level, stride) in enumerate(zip(levels, strides, strict=True)):
         own = _places(graph, graph.add("Equal", [chosen, np.float32(number)]))
         boxes = graph.add("Gather", [regions, own])
@@ -108,8 +108,8 @@ def aligned(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
             output_width=layer.side,
         )
         features.append(pooled)
-        order.append(own)
-    order = graph.add("Concat", order, axis=0)
+        places.append(own)
+    order = graph.add("Concat", places, axis=0)
     back = graph.add("ScatterElements", [order, order, _numbers(graph, order)], axis=0)
     return [graph.as_image(graph.add("Gather", [graph.add("Concat", features, axis=0), back]))]
 
@@ -166,16 +166,11 @@ def _levels_of(graph: OnnxGraph, boxes: str, *, finest: int, count: int, slack: 
     """Add `roi_align.region_levels` of boxes [R, 4]; return float32."""
     low, high = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
     area = graph.add("ReduceProd", [graph.add("Sub", [high, low]), np.array([1])], keepdims=0)
-    octaves = graph.add(
-        "Div",
-        [
-            graph.add("Log", [graph.add("Div", [graph.add("Sqrt", [area]), np.float32(CANONICAL_SIDE)])]),
-            np.float32(math.log(2)),
-        ],
-    )
-    wanted = graph.add("Floor", [graph.add("Add", [octaves, np.float32(CANONICAL_LEVEL + slack)])])
-    wanted = graph.add("Clip", [wanted, np.float32(finest), np.float32(finest + count - 1)])
-    return graph.add("Sub", [wanted, np.float32(finest)])
+    ratio = graph.add("Div", [graph.add("Sqrt", [area]), np.float32(CANONICAL_SIDE)])
+    octaves = graph.add("Div", [graph.add("Log", [ratio]), np.float32(math.log(2))])
+    level = graph.add("Floor", [graph.add("Add", [octaves, np.float32(CANONICAL_LEVEL + slack)])])
+    level = graph.add("Clip", [level, np.float32(finest), np.float32(finest + count - 1)])
+    return graph.add("Sub", [level, np.float32(finest)])
 
 
 def _places(graph: OnnxGraph, chosen: str) -> str:

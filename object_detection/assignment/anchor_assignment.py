@@ -55,7 +55,14 @@ class IouAssigner(Assigner):
     claim: Annotated[str, one_of(*CLAIMS)] = "best"
     strictly: bool = False
 
-    def assign(self, objects, grid, *, box_coder, outputs=None):
+    def assign(
+        self,
+        objects: Objects[Tensor],
+        grid: AnchorGrid,
+        *,
+        box_coder: BoxCoder,
+        outputs: tuple[Tensor, Tensor] | None = None,
+    ) -> Targets:
         """Return the target of every anchor, see `Assigner`; `outputs` is not used."""
         return assign_anchors(objects, grid, rule=self, box_coder=box_coder)
 
@@ -71,7 +78,7 @@ class IouAssigner(Assigner):
 
 
 def assign_anchors(
-    objects: Objects,
+    objects: Objects[Tensor],
     grid: AnchorGrid,
     *,
     positive_iou: float = 0.5,
@@ -129,11 +136,13 @@ class _Overlaps(NamedTuple):
     their_anchors: Tensor  # [N] int32, as `descending`; 0: none
 
 
-def _largest_overlaps(boxes: Tensor, candidates: CandidateList, *, num_anchors, lowest_iou: float) -> _Overlaps:
+def _largest_overlaps(
+    boxes: Tensor, candidates: CandidateList, *, num_anchors: int | Tensor, lowest_iou: float
+) -> _Overlaps:
     """Return the largest overlaps of anchors and of objects; boxes [N, 4]. IoUs of anchors below `lowest_iou` become 0."""
     num_objects, grid_size = ops.shape(boxes)[0], len(candidates.grid)
 
-    def improve(found: Candidates, state: tuple) -> tuple:
+    def improve(found: Candidates, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         overlap = candidate_overlap(boxes, found)
         reaching = ops.where(overlap >= lowest_iou, overlap, 0.0)
         return (
@@ -195,7 +204,9 @@ def _targets_of_pairs(
     num_objects, num_anchors, grid = ops.shape(boxes)[0], ops.shape(assigned)[0], candidates.grid
     listed = assigned if unlisted is None else ops.where(unlisted, 0, assigned)
 
-    def with_pairs(state, objects, places, anchor_boxes, exist):
+    def with_pairs(
+        state: tuple[Tensor, ...], objects: Tensor, places: Tensor, anchor_boxes: Tensor, exist: Tensor
+    ) -> tuple[Tensor, ...]:
         deltas = box_coder.encode(ops.take(boxes, objects, axis=0), anchor_boxes)  # [C, 4]
         deltas = ops.where(exist[:, None], deltas, 0.0)
         numbers = ops.where(exist, ops.take(classes, objects, axis=0), 0)
@@ -205,16 +216,19 @@ def _targets_of_pairs(
             for whole, part in zip(state, (numbers, deltas), strict=True)
         )
 
-    def fill(found: Candidates, state: tuple) -> tuple:
+    def fill(found: Candidates, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         is_assigned = ops.take(listed, found.places, axis=0) == descending(found.objects, num_objects)
         return with_pairs(
             state, found.objects, found.places, found.anchor_boxes, ops.logical_and(found.exist, is_assigned)
         )
 
-    def fill_others(places, exist, state: tuple) -> tuple:
+    def fill_others(places: Tensor, exist: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         objects = ops.where(exist, descending(ops.take(assigned, places, axis=0), num_objects), 0)
         anchor_boxes = ops.take(ops.convert_to_tensor(grid.boxes), places % len(grid), axis=0)
         return with_pairs(state, objects, places, anchor_boxes, exist)
 
     targets = candidates.fold(fill, (ops.zeros((num_anchors,), classes.dtype), ops.zeros((num_anchors, 4), "float32")))
-    return targets if unlisted is None else fold_marked(unlisted, fill_others, targets)
+    if unlisted is not None:
+        targets = fold_marked(unlisted, fill_others, targets)
+    numbers, deltas = targets
+    return numbers, deltas

@@ -20,6 +20,8 @@ from object_detection.structures import Tensor
 _SLACK, _RELATIVE_SLACK, _CELL_SLACK = 2.0**-19, 1e-5, 1e-3
 _CHUNK_SIZE = 32  # candidates per slot and iteration; most objects have ten to fifty, padding has none
 
+State = tuple[Tensor, ...]  # of a loop
+
 
 class Windows(NamedTuple):
     """Ranges of rows and columns of each lattice, for each of N objects."""
@@ -95,7 +97,7 @@ class CandidateList:
     slots cost nothing.
     """
 
-    def __init__(self, windows: Windows, grid: AnchorGrid, *, slots):
+    def __init__(self, windows: Windows, grid: AnchorGrid, *, slots: int | Tensor):
         self.grid, self.slots = grid, slots
         counts = ops.reshape(windows.counts[:, 0] * windows.counts[:, 1], (-1,))  # [P], P = N G
         self._filled = ops.cast(counts > 0, "int32")
@@ -114,10 +116,10 @@ class CandidateList:
         )  # [P, 5]
         self._chunk = ops.shape(windows.counts)[0] * _CHUNK_SIZE
 
-    def fold(self, function: Callable[[Candidates, tuple], tuple], state: tuple) -> tuple:
+    def fold(self, function: Callable[[Candidates, State], State], state: State) -> State:
         """Return the final state of `function(candidates, state) -> state`, called for each part of the list in turn."""
 
-        def step(begin, *state):
+        def step(begin: Tensor, *state: Tensor) -> State:
             return begin + self._chunk, *function(self._from(begin), state)
 
         return ops.while_loop(lambda begin, *_: begin < self._total, step, (ops.zeros((), "int32"), *state))[1:]

@@ -32,7 +32,7 @@ def confusion_matrix(comparison: Comparison, kept: np.ndarray) -> np.ndarray:
     on_object = counted[found[counted] >= 0]
     matrix = np.zeros((background + 1, background + 1), np.int64)
     np.add.at(matrix, (class_of_object[found[on_object]], class_of_detection[on_object]), 1)
-    np.add.at(matrix, (background, class_of_detection[counted[found[counted] < 0]]), 1)
+    np.add.at(matrix[background], class_of_detection[counted[found[counted] < 0]], 1)
     missed = comparison.class_counts - matrix[:background].sum(axis=1)
     matrix[:background, background] = missed
     return matrix

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,8 @@ class Reliability(NamedTuple):
     expected_error: float  # expected calibration error: mean absolute difference of the two, weighted by counts
 
 
-class ErrorCost(NamedTuple):
+@dataclass(frozen=True)
+class ErrorCost:
     """Cost of one type of error."""
 
     count: int
@@ -128,7 +129,7 @@ class ErrorAnalysis:
             for image in worst[mistakes[worst] > 0]
         ]
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         """Return a dictionary for `json.dump`; null where there is nothing to measure."""
         names, bins = self.comparison.names, self.reliability
         return {

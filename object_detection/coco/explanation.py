@@ -1,10 +1,10 @@
 """The likely cause of a COCO metric of 0 or -1, in one line."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from object_detection.coco.ground_truth import GroundTruth
+from object_detection.coco.ground_truth import Annotation, GroundTruth
 from object_detection.coco.matching import box_overlap
 from object_detection.coco.results import DetectionRows, boxes_xywh
 
@@ -39,7 +39,7 @@ def explain_poor_result(ground_truth: GroundTruth, rows: DetectionRows) -> str:
     return _misplaced_boxes(ground_truth, rows) or _poor_overlap(rows, objects)
 
 
-def _ids(ids) -> str:
+def _ids(ids: Iterable[int]) -> str:
     ordered = sorted(ids)
     more = f", ... ({len(ordered)} in all)" if len(ordered) > _MAX_SHOWN_IDS else ""
     return "[" + ", ".join(map(str, ordered[:_MAX_SHOWN_IDS])) + more + "]"
@@ -68,7 +68,7 @@ def _misplaced_boxes(ground_truth: GroundTruth, rows: DetectionRows) -> str:
     return ""
 
 
-def _poor_overlap(rows: DetectionRows, objects: Sequence[dict]) -> str:
+def _poor_overlap(rows: DetectionRows, objects: Sequence[Annotation]) -> str:
     """Return the largest IoU of the boxes with any object, of the same class and of any class, and the likely cause."""
     boxes, same, any_class = boxes_xywh(rows.boxes), 0.0, 0.0
     for image_id in set(rows.image_ids.tolist()):

@@ -93,9 +93,8 @@ def match(
 
 def _joined(parts: Iterable[Matches]) -> Matches:
     """Return the concatenated matches of all parts; empty if there is no part."""
-    none = Matches(
-        np.zeros(0, np.int64), *np.zeros((2, 0, len(AREA_RANGES), len(IOU_THRESHOLDS)), bool), np.zeros(0, np.int64)
-    )
+    no_rows, no_flags = np.zeros(0, np.int64), np.zeros((0, len(AREA_RANGES), len(IOU_THRESHOLDS)), bool)
+    none = Matches(no_rows, no_flags, no_flags, no_rows)
     return Matches(*map(np.concatenate, zip(none, *parts, strict=True)))
 
 

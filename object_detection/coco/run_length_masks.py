@@ -11,6 +11,7 @@ from object_detection.coco.mask_pasting import pasted_masks
 from object_detection.coco.matching import Overlap
 
 RunLengths = dict[str, Any]  # {"size": [height, width], "counts": text}, as in JSON
+Masks = Sequence[RunLengths] | np.ndarray  # an array [N] of objects, in `DetectionRows`
 
 
 def run_lengths(mask: np.ndarray) -> RunLengths:
@@ -64,25 +65,25 @@ def encoded(segmentation: Any, size: tuple[int, int]) -> RunLengths:
     return coco_mask.frPyObjects(segmentation, *size) if isinstance(segmentation["counts"], list) else segmentation
 
 
-class DecodedMasks(Sequence):
+class DecodedMasks(Sequence[np.ndarray]):
     """The masks of N run lengths, each [h, w] bool and decoded on access, because a hundred masks of a photo take gigabytes."""
 
-    def __init__(self, masks: Sequence[RunLengths], turned: Callable[[np.ndarray], np.ndarray] = lambda mask: mask):
+    def __init__(self, masks: Masks, turned: Callable[[np.ndarray], np.ndarray] = lambda mask: mask):
         self._masks, self._turned = masks, turned
 
     def __len__(self) -> int:
         return len(self._masks)
 
-    def __getitem__(self, number: int) -> np.ndarray:
+    def __getitem__(self, number: Any) -> Any:  # an integer; slices have no user
         return self._turned(decoded(self._masks[number]))
 
 
-def mask_areas(masks: Sequence[RunLengths]) -> np.ndarray:
+def mask_areas(masks: Masks) -> np.ndarray:
     """Return the number of pixels of each of N masks, [N] float64."""
     return np.array([coco_mask.area(mask) for mask in masks], np.float64)
 
 
-def mask_overlap(detected: Sequence[RunLengths], annotated: Sequence[RunLengths], crowd: np.ndarray) -> Overlap:
+def mask_overlap(detected: Masks, annotated: Masks, crowd: np.ndarray) -> Overlap:
     """Return the IoU of the masks of detections and of objects; with a crowd as `box_overlap`."""
 
     def overlap(detections: np.ndarray, objects: np.ndarray) -> np.ndarray:

@@ -64,12 +64,11 @@ def rounded_levels(
         ValueError: the numbers of sizes and levels differ.
         InputError: an anchor is less than a pixel wide or high.
     """
-    ratios = np.sqrt(np.float32(height_to_width))  # float32 as in torchvision, so that ties are rounded alike
+    ratios = np.sqrt(np.array(height_to_width, np.float32))  # float32 as in torchvision, so that ties are rounded alike
     levels = []
     for counts, level_sizes in zip(feature_sizes, sizes, strict=True):
-        sides = np.stack(
-            [np.outer(ratios, np.float32(level_sizes)), np.outer(1 / ratios, np.float32(level_sizes))], axis=-1
-        )
+        squares = np.array(level_sizes, np.float32)
+        sides = np.stack([np.outer(ratios, squares), np.outer(1 / ratios, squares)], axis=-1)
         shapes = 2.0 * np.round(sides.reshape(-1, 2) / 2)
         if not shapes.all():
             raise InputError(
@@ -79,10 +78,10 @@ def rounded_levels(
             )
         levels.append(
             AnchorLevel(
-                counts=tuple(counts),
-                strides=tuple(side // count for side, count in zip(image_size, counts, strict=True)),
+                counts=counts,
+                strides=(image_size[0] // counts[0], image_size[1] // counts[1]),
                 offset=(0.0, 0.0),
-                shapes=tuple(map(tuple, shapes.tolist())),
+                shapes=tuple((height, width) for height, width in shapes.tolist()),
             )
         )
     return levels
@@ -124,29 +123,23 @@ def ssd300_levels(image_size: tuple[int, int] = (_SSD300_SIDE, _SSD300_SIDE)) ->
     tall one. Order as in MLPerf's reference: map, shape, row, column. As there, centers and sides are clipped to the
     image, corners are not. Raises InputError as `ssd300_counts`.
     """
-    levels, scales = [], [side / _SSD300_SIDE for side in image_size]
+    levels, (height, width) = [], image_size
+    row_scale, column_scale = height / _SSD300_SIDE, width / _SSD300_SIDE
     for number, (counts, ratios) in enumerate(zip(ssd300_counts(image_size), SSD300_RATIOS, strict=True)):
         size, larger = SSD300_SIZES[number], math.sqrt(SSD300_SIZES[number] * SSD300_SIZES[number + 1])
-        shapes = [(size, size), (larger, larger)]
+        shapes: list[tuple[float, float]] = [(size, size), (larger, larger)]
         for ratio in map(math.sqrt, ratios):
             shapes += [(size / ratio, size * ratio), (size * ratio, size / ratio)]
-        strides = (
-            (SSD300_STRIDES[number],) * 2
-            if number < len(SSD300_STRIDES)
-            else tuple(side / count for side, count in zip(image_size, counts, strict=True))
-        )
+        strides = (height / counts[0], width / counts[1])
+        if number < len(SSD300_STRIDES):
+            strides = (SSD300_STRIDES[number], SSD300_STRIDES[number])
         levels.append(
             AnchorLevel(
                 counts=counts,
                 strides=strides,
                 offset=(strides[0] / 2, strides[1] / 2),
                 shape_major=True,
-                shapes=tuple(
-                    tuple(
-                        min(side * scale, limit) for side, scale, limit in zip(shape, scales, image_size, strict=True)
-                    )
-                    for shape in shapes
-                ),
+                shapes=tuple((min(y * row_scale, height), min(x * column_scale, width)) for y, x in shapes),
                 center_limit=image_size,
             )
         )

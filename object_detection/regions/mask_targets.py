@@ -71,7 +71,7 @@ def _weights(regions: Tensor, frames: Tensor, sides: Tensor, *, cells: int, size
     first = ops.where(frames[..., :1] <= 0.0, 0.0, -1.0)
     last = ops.where(frames[..., 1:] >= sides[..., None], cells - 1.0, float(cells))
 
-    def of_sample(number):
+    def of_sample(number: int) -> Tensor:
         places = low + (np.arange(size, dtype=np.float32) + (number + 0.5) / samples) * (length / size)
         places = ops.clip((places + 0.5 - frames[..., :1]) * scale - 0.5, first, last)  # [B, N, size]
         hats = ops.maximum(1.0 - ops.abs(places[..., None] - np.arange(cells, dtype=np.float32)), 0.0)

@@ -10,7 +10,7 @@ from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, BoxCoder, Fas
 from object_detection.geometry.box_geometry import clip_boxes
 from object_detection.structures import Tensor
 from object_detection.suppression.greedy_nms import greedy_nms
-from object_detection.suppression.tensor_suppression import check_level_sizes
+from object_detection.suppression.tensor_suppression import checked_level_sizes
 from program_support.checked_fields import Count, PositiveShare, checked_part
 
 PROPOSAL_BOX_CODER = FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE)
@@ -63,8 +63,7 @@ def region_proposals(
     Raises:
         ValueError: the sum of level_sizes is not A.
     """
-    check_level_sizes(level_sizes, logits.shape[1])
-    count = _candidates(level_sizes, config)
+    count = _candidates(checked_level_sizes(level_sizes, logits.shape[1]), config)
     values, numbers = _best_of_levels(ops.stop_gradient(logits), count, level_sizes)  # [B, L count]
     boxes = config.box_coder.decode(entries(ops.stop_gradient(deltas), numbers), ops.take(anchors, numbers, axis=0))
     boxes = clip_boxes(boxes, sizes, last_pixel=config.box_coder.last_pixel)

@@ -31,7 +31,7 @@ def region_detections(
     sizes: Tensor,
     *,
     config: SuppressionConfig = REGION_SUPPRESSION,
-) -> tuple[Detections, Tensor]:
+) -> tuple[Detections[Tensor], Tensor]:
     """Return Detections with D = max_detections, and the region of each, [B, D] int32 (0 where not valid).
 
     The candidates are the best config.candidates pairs of a region and a class, except boxes narrower or lower than

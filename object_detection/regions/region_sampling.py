@@ -13,7 +13,7 @@ from object_detection.structures import Objects, Tensor
 
 
 def assign_regions(
-    boxes: Tensor, valid: Tensor, objects: Objects, *, positive_iou: float = 0.5, strictly: bool = False
+    boxes: Tensor, valid: Tensor, objects: Objects[Tensor], *, positive_iou: float = 0.5, strictly: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the object with the largest IoU of each region (ties: the first), and which regions are positive and negative.
 
@@ -54,7 +54,7 @@ def sample_masks(
     """
     draws, most = uniform_draws(seeds, ops.shape(positive)[1]), int(count * positive_share)
 
-    def drawn(candidates, limits):
+    def drawn(candidates: Tensor, limits: Tensor) -> Tensor:
         highest = hardest(ops.where(candidates, draws, -1.0), ops.minimum(limits, _count_true(candidates)))
         return highest > 0.0
 

@@ -8,9 +8,11 @@ regions are weighted sums of 16 cells; of 4 cells with one sample per bin.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
 from object_detection.structures import Tensor
 
@@ -37,7 +39,7 @@ class RegionPooling:
 TORCHVISION_POOLING = RegionPooling()
 
 
-def roi_align(levels: Sequence[Tensor], boxes: Tensor, **settings) -> Tensor:
+def roi_align(levels: Sequence[Tensor], boxes: Tensor, **settings: Any) -> Tensor:
     """Return `features_of_regions` of the boxes [B, N, 4] of each image: [B, N, size, size, C]."""
     count = boxes.shape[1]
     images = ops.arange(ops.shape(boxes)[0] * count, dtype="int32") // count
@@ -125,7 +127,7 @@ def _taps(
     chosen = region_levels(boxes, finest=round(math.log2(strides[0, 0])), count=len(shapes), slack=pooling.level_slack)
     first = np.cumsum([0] + [height * width for height, width in shapes[:-1]])
 
-    def of_level(values, kind):
+    def of_level(values: ArrayLike, kind: str) -> Tensor:
         return ops.take(ops.convert_to_tensor(np.asarray(values, kind)), chosen, axis=0)
 
     counts = of_level(shapes, "int32")  # [R, 2]

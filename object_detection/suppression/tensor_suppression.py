@@ -64,7 +64,7 @@ def detections_from_outputs(
     config: SuppressionConfig,
     level_sizes: Sequence[int] | None = None,
     clip_to: Tensor | None = None,
-) -> Detections:
+) -> Detections[Tensor]:
     """Return Detections with D = max_detections. [B, A, K], [B, A, 4], [A, 4] -> candidates, decoding and suppression.
 
     level_sizes: see `top_candidates`. clip_to: [B, 2], height and width of the images, required if config.clip.
@@ -73,6 +73,7 @@ def detections_from_outputs(
     deltas = entries(box_deltas, anchor_numbers)
     boxes = config.box_coder.decode(deltas, ops.take(anchors, anchor_numbers, axis=0))
     if config.clip:
+        assert clip_to is not None
         boxes = clip_boxes(boxes, clip_to, last_pixel=config.box_coder.last_pixel)
     return suppress(boxes, scores, classes, config=config)
 
@@ -91,8 +92,8 @@ def top_candidates(
     """
     values = _ranked(class_logits, config.scores)
     if config.candidates_per_level is not None:
-        check_level_sizes(level_sizes, values.shape[1])
-        found = _top_of_levels(values, config.candidates_per_level, level_sizes)
+        sizes = checked_level_sizes(level_sizes, values.shape[1])
+        found = _top_of_levels(values, config.candidates_per_level, sizes)
     elif config.candidates_per_class is not None:
         found = _top_of_classes(values, config.candidates_per_class)
     else:
@@ -104,13 +105,14 @@ def top_candidates(
     return ops.sigmoid(best) if config.scores == "sigmoid" else ops.exp(best), classes, anchors
 
 
-def check_level_sizes(level_sizes: Sequence[int] | None, num_anchors: int) -> None:
-    """Raise ValueError if the sum of level_sizes is not num_anchors."""
+def checked_level_sizes(level_sizes: Sequence[int] | None, num_anchors: int) -> Sequence[int]:
+    """Return level_sizes; raise ValueError if their sum is not num_anchors."""
     if level_sizes is None or sum(level_sizes) != num_anchors:
         raise ValueError(
             f"{num_anchors} anchors with level_sizes {level_sizes}; expected sizes with this sum, because "
             "candidates are limited per level"
         )
+    return level_sizes
 
 
 def check_class_count(count: int, scores: str) -> None:
@@ -164,14 +166,14 @@ def _top_of_classes(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]
     return tuple(ops.reshape(found, (-1, num_classes * count)) for found in (best, classes, anchors))
 
 
-def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig) -> Detections:
+def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig) -> Detections[Tensor]:
     """Return the result of greedy suppression. boxes [B, N, 4], scores [B, N], classes [B, N] int -> Detections."""
     return suppress_and_number(boxes, scores, classes, config=config)[0]
 
 
 def suppress_and_number(
     boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig
-) -> tuple[Detections, Tensor]:
+) -> tuple[Detections[Tensor], Tensor]:
     """Return the result of `suppress`, and which of the N boxes each detection is, [B, D] int32, 0 where not valid."""
     alive = ops.where(scores > config.score_threshold, scores, 0.0)
     far_corner = ops.convert_to_tensor([0.0, 0.0, config.iou_pixel_offset, config.iou_pixel_offset], dtype=boxes.dtype)
@@ -181,7 +183,7 @@ def suppress_and_number(
     numbers = ops.arange(boxes.shape[1], dtype="int32")
     slots = ops.arange(config.max_detections, dtype="int32")
 
-    def select_one(step, state):
+    def select_one(step: Tensor, state: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         remaining, chosen, chosen_scores = state
         best_score = ops.max(remaining, axis=1)[:, None]  # [B, 1]
         is_best = ops.cast(
@@ -210,7 +212,9 @@ def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return ops.pad(ops.cast(numbers, "int32"), behind), ops.pad(best, behind)
 
 
-def _in_slots(boxes: Tensor, classes: Tensor, chosen: Tensor, chosen_scores: Tensor) -> tuple[Detections, Tensor]:
+def _in_slots(
+    boxes: Tensor, classes: Tensor, chosen: Tensor, chosen_scores: Tensor
+) -> tuple[Detections[Tensor], Tensor]:
     """Return the chosen ones [B, D] of N as Detections, and their numbers, 0 where the score is 0."""
     valid = chosen_scores > 0.0
     detections = Detections(
