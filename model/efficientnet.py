@@ -82,7 +82,7 @@ def build_backbone(
 
 
 def _published_names(original: keras.Model, name: str) -> dict[str, str]:
-    """Return the name in the published checkpoints, with dots instead of slashes, of each layer in keras.applications."""
+    """Return the name of each layer of keras.applications in the published checkpoints, with dots for slashes."""
     blocks = sorted(
         {match["stage"] + match["repeat"] for layer in original.layers if (match := _BLOCK_LAYER.fullmatch(layer.name))}
     )
@@ -127,9 +127,9 @@ def _copy_weights(original: keras.Model, backbone: keras.Model, names: dict[str,
             )
             if not np.allclose(mean, IMAGENET_MEAN, atol=1e-3) or not scaled:
                 raise InputError(
-                    f"backbone weights were trained on inputs with mean {mean.tolist()} and variance {variance.tolist()}; "
-                    f"expected ImageNet's {list(IMAGENET_MEAN)} and {list(IMAGENET_STDDEV)} as in the files of "
-                    "keras.applications"
+                    f"backbone weights were trained on inputs with mean {mean.tolist()} and variance "
+                    f"{variance.tolist()}; expected ImageNet's {list(IMAGENET_MEAN)} and {list(IMAGENET_STDDEV)} as in "
+                    "the files of keras.applications"
                 )
         elif layer.name in names and layer.weights:
             backbone.get_layer(names[layer.name]).set_weights(layer.get_weights())

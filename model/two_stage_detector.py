@@ -1,9 +1,8 @@
 """Two-stage detectors: region proposals, then classification, box regression and masks."""
 
 from collections.abc import Sequence
-from dataclasses import field
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -12,17 +11,15 @@ from keras import ops
 from model.detector import Detector
 from model.folding import folded, has_frozen_norms
 from model.mask_rcnn import FINEST, MASK_SIDE, MaskRcnn
-from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalized
+from model.normalization import normalized
 from model.region_layers import nms, worth_computing
-from model.weight_decay import DECAYED_WEIGHTS, WeightDecay
-from object_detection.assignment.anchor_assignment import IouAssigner, assign_anchors
+from model.two_stage_config import TwoStageConfig
+from model.weight_decay import WeightDecay
+from object_detection.assignment.anchor_assignment import assign_anchors
 from object_detection.gather import entries
-from object_detection.geometry.box_coding import BoxCoder
 from object_detection.regions.mask_targets import mask_targets
-from object_detection.regions.proposals import ProposalConfig, region_proposals
-from object_detection.regions.region_detections import REGION_BOX_CODER
+from object_detection.regions.proposals import region_proposals
 from object_detection.regions.region_losses import (
-    BETA,
     box_loss_sum,
     mask_loss_sum,
     proposal_loss_sums,
@@ -30,57 +27,8 @@ from object_detection.regions.region_losses import (
 )
 from object_detection.regions.region_sampling import assign_regions, sample_masks, sample_regions
 from object_detection.structures import Detections, Objects, Targets, Tensor
-from program_support.checked_fields import checked_part, one_of
 
-MEANS = ("drawn", "nvidia")
 _REGION_SEED = 0x5EED  # separates the random numbers of regions from those of anchors
-
-
-@checked_part
-class TwoStageConfig:
-    """Losses and sampling of the two stages; the defaults are torchvision's.
-
-    Attributes:
-        anchors_an_image, regions_an_image: numbers sampled for the losses; the *_share fields limit the positive
-        fraction.
-        proposals: in training; the network contains those for detection.
-        region_iou: IoU from which (strictly: above which) a proposal is positive; the others are background.
-        *_beta: of the smooth L1 losses.
-        whole_masks: see `mask_targets`.
-        decays: see `LossConfig`.
-        means: the normalizers of the losses,
-
-            - "drawn": the number of samples, for boxes too, although only positive samples have one;
-            - "nvidia": as in NVIDIA's TensorFlow 2 code. Objectness: the maximum number of sampled anchors. Boxes of
-              anchors: the nonzero target coordinates of all positive anchors, per level, then summed. Boxes of regions:
-              the coordinates of the positive regions. NVIDIA's Huber losses are beta times the smooth L1 losses here.
-    """
-
-    image_size: tuple[int, int]
-    proposals: ProposalConfig = field(default_factory=lambda: ProposalConfig(candidates_per_level=2000, kept=2000))
-    anchor_match: IouAssigner = field(
-        default_factory=lambda: IouAssigner(positive_iou=0.7, negative_iou=0.3, claim="ties")
-    )
-    anchors_an_image: int = 256
-    positive_anchors: float = 0.5
-    regions_an_image: int = 512
-    positive_regions: float = 0.25
-    region_iou: float = 0.5
-    region_iou_strictly: bool = False
-    whole_masks: bool = False
-    means: Annotated[str, one_of(*MEANS)] = "drawn"
-    region_coder: BoxCoder = REGION_BOX_CODER
-    anchor_beta: float = BETA
-    region_beta: float = BETA
-    weight_decay: float = 1e-4
-    decays: Annotated[str, one_of(*DECAYED_WEIGHTS)] = "all"
-    mean: tuple[float, float, float] = IMAGENET_MEAN
-    stddev: tuple[float, float, float] = IMAGENET_STDDEV
-
-    @property
-    def masks_an_image(self) -> int:
-        """Number of regions with masks per image: the positive regions, which come first."""
-        return int(self.regions_an_image * self.positive_regions)
 
 
 class FirstStage(NamedTuple):
@@ -137,9 +85,9 @@ class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outpu
 
     def trained_network(self) -> keras.Model:
         """Return the first stage and the heads, for the number of regions that are sampled per image."""
-        images, regions = keras.Input((*self.image_size, 3)), keras.Input((self.config.regions_an_image, 4))
+        images, regions = keras.Input((*self.image_size, 3)), keras.Input((self.config.regions_per_image, 4))
         *levels, logits, deltas = self.first_stage(images)
-        with_masks = regions[:, : self.config.masks_an_image]
+        with_masks = regions[:, : self.config.masks_per_image]
         return keras.Model(
             [images, regions],
             [
@@ -166,7 +114,7 @@ class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outpu
             anchors.positive,
             ops.logical_not(ops.logical_or(anchors.positive, anchors.ignored)),
             seeds,
-            count=config.anchors_an_image,
+            count=config.anchors_per_image,
             positive_share=config.positive_anchors,
         )
         proposed, _, valid = region_proposals(
@@ -191,11 +139,11 @@ class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outpu
             positive,
             negative,
             seeds + _REGION_SEED,
-            count=config.regions_an_image,
+            count=config.regions_per_image,
             positive_share=config.positive_regions,
         )
         regions, matched = entries(boxes, numbers), entries(matched, numbers)
-        masks = config.masks_an_image
+        masks = config.masks_per_image
         return TwoStageTargets(
             anchors=anchors,
             positive=drawn[0],
@@ -280,7 +228,7 @@ class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outpu
                 **second,
             }
         return {
-            "objectness_loss": least["images"] * self.config.anchors_an_image,
+            "objectness_loss": least["images"] * self.config.anchors_per_image,
             **{
                 name.replace("coordinates", "box_loss"): count for name, count in least.items() if "coordinates" in name
             },
@@ -307,7 +255,7 @@ class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outpu
 
     def _has_mask(self, targets: TwoStageTargets) -> Tensor:
         """Return which of the first Q regions are positive, [B, Q] bool."""
-        return targets.classes[:, : self.config.masks_an_image] > 0
+        return targets.classes[:, : self.config.masks_per_image] > 0
 
     def _mask_loss(self, levels: Sequence[Tensor], targets: TwoStageTargets) -> Tensor:
         """Return the sum over positive regions of their mean binary cross entropy."""

@@ -74,15 +74,15 @@ def is_large(graph: Graph, boxes: str, least_side: float) -> str:
 
 
 def spread_over_classes(graph: Graph, scores: str, numbers: str, *, classes: int) -> str:
-    """Add scores per class [B, K, N] from scores [B, N] of boxes of the classes `numbers` [B, N], 0 for other classes."""
+    """Add scores per class [B, K, N] of boxes with scores [B, N] and classes `numbers` [B, N]; 0 for other classes."""
     is_class = graph.add("Equal", [unsqueezed(graph, numbers, axis=1), np.arange(classes)[:, None]])
     return graph.add("Mul", [graph.cast(is_class, "float32"), unsqueezed(graph, scores, axis=1)])
 
 
 def not_suppressed(graph: Graph, boxes: str, scores: str, *, iou_threshold: float, most: int | None = None) -> str:
-    """Add NonMaxSuppression per class of boxes [B, N, 4] with scores [B, C, N] above 0: 1 in [B, N] for those that remain.
+    """Add NonMaxSuppression per class of boxes [B, N, 4] with scores [B, C, N] above 0.
 
-    most: maximum number of boxes per class; None: no limit.
+    The result [B, N] is 1 for boxes that remain. most: maximum number of boxes per class; None: no limit.
     """
     chosen = graph.add(
         "NonMaxSuppression",
@@ -105,7 +105,7 @@ def not_suppressed(graph: Graph, boxes: str, scores: str, *, iou_threshold: floa
 def best_of(
     graph: Graph, boxes: str, scores: str, others: Sequence[str], *, candidates: int, count: int
 ) -> tuple[str, str, list[str]]:
-    """Add the `count` boxes [B, N, 4] of the highest scores [B, N], best first, and the same entries of `others` [B, N].
+    """Add the `count` boxes [B, N, 4] with the highest scores [B, N], best first, and their entries of `others` [B, N].
 
     Padded with zeros if N, which is `candidates`, is less than `count`.
     """

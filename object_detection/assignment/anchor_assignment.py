@@ -44,8 +44,7 @@ class IouAssigner(Assigner):
               anchor, the first object gets it, whichever fits best. EfficientDet's and NVIDIA's rule.
             - "best, last": the same, but the last object gets it. MLPerf's SSD reference.
             - "ties": for each object all anchors with the largest IoU. They are assigned to the object with which they
-              have
-              the largest IoU, which may be another one. torchvision's `allow_low_quality_matches`.
+              have the largest IoU, which may be another one. torchvision's `allow_low_quality_matches`.
 
     RetinaNet: (0.5, 0.4, "ties"); Mask R-CNN's proposals (0.7, 0.3, "ties"); SSD300 (0.5, strictly, "best, last").
     """
@@ -139,7 +138,7 @@ class _Overlaps(NamedTuple):
 def _largest_overlaps(
     boxes: Tensor, candidates: CandidateList, *, num_anchors: int | Tensor, lowest_iou: float
 ) -> _Overlaps:
-    """Return the largest overlaps of anchors and of objects; boxes [N, 4]. IoUs of anchors below `lowest_iou` become 0."""
+    """Return the largest overlaps of anchors, 0 below `lowest_iou`, and of objects with boxes [N, 4]."""
     num_objects, grid_size = ops.shape(boxes)[0], len(candidates.grid)
 
     def improve(found: Candidates, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -157,9 +156,9 @@ def _largest_overlaps(
 def _assigned_objects(
     boxes: Tensor, assignable: Tensor, candidates: CandidateList, overlaps: _Overlaps, *, rule: IouAssigner
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the object assigned to each of the B A anchors, as `descending` (0: none), and which pairs may not be candidates.
+    """Return the object assigned to each of the B A anchors, as `descending` (0: none).
 
-    The second result is [B A] bool, or None if all pairs are candidates.
+    The second result marks anchors, [B A] bool, whose pair may not be a candidate; None if all pairs are candidates.
     """
     num_anchors = ops.shape(overlaps.of_anchors)[0]
     by_overlap = overlaps.their_objects
@@ -167,8 +166,7 @@ def _assigned_objects(
         by_overlap = ops.where(overlaps.of_anchors >= rule.least_positive, by_overlap, 0)
     if rule.claim == "ties":
         tied = tied_anchors(boxes, candidates, overlaps.of_objects, num_anchors=num_anchors)
-        # An anchor below the thresholds may overlap another object more, whose candidates did not reach down to that
-        # IoU.
+        # An anchor below the thresholds may overlap another object more, whose candidates did not include that IoU
         unlisted = ops.logical_and(tied, overlaps.their_objects == 0)
         others = objects_of_anchors(boxes, assignable, unlisted, candidates)
         return ops.where(unlisted, others, ops.where(tied, overlaps.their_objects, by_overlap)), unlisted
@@ -198,8 +196,7 @@ def _targets_of_pairs(
 ) -> tuple[Tensor, Tensor]:
     """Return the class and the box deltas of each of the B A anchors, 0 where unassigned.
 
-    boxes [N, 4], classes [N], assigned [B A].
-    Only assigned anchors are encoded: one in some hundreds.
+    boxes [N, 4], classes [N], assigned [B A]. Only assigned anchors are encoded: one in some hundreds.
     """
     num_objects, num_anchors, grid = ops.shape(boxes)[0], ops.shape(assigned)[0], candidates.grid
     listed = assigned if unlisted is None else ops.where(unlisted, 0, assigned)
@@ -210,7 +207,7 @@ def _targets_of_pairs(
         deltas = box_coder.encode(ops.take(boxes, objects, axis=0), anchor_boxes)  # [C, 4]
         deltas = ops.where(exist[:, None], deltas, 0.0)
         numbers = ops.where(exist, ops.take(classes, objects, axis=0), 0)
-        # Each anchor occurs once with its object, so a sum has a single term.
+        # Each anchor occurs once with its object, so a sum has a single term
         return tuple(
             whole + ops.segment_sum(part, places, num_anchors)
             for whole, part in zip(state, (numbers, deltas), strict=True)

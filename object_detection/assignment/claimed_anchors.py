@@ -20,13 +20,13 @@ def descending(numbers: Tensor, count: int | Tensor) -> Tensor:
 
 
 def improved(so_far: State, overlap: Tensor, *, places: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest overlap at each of K places and the largest rank with it (0: none), updated by C further overlaps."""
-    best, best_turn = so_far
+    """Update the largest overlap at each of K places, and the largest rank with it (0: none), by C overlaps."""
+    best, best_rank = so_far
     count = ops.shape(best)[0]
     largest = ops.maximum(best, ops.segment_max(overlap, places, count))
     is_best = ops.logical_and(overlap > 0.0, overlap == ops.take(largest, places, axis=0))
     found = ops.segment_max(ops.where(is_best, ranks, 0), places, count)
-    return largest, ops.where(largest > best, found, ops.maximum(best_turn, found))
+    return largest, ops.where(largest > best, found, ops.maximum(best_rank, found))
 
 
 def candidate_overlap(boxes: Tensor, found: Candidates) -> Tensor:
@@ -35,7 +35,7 @@ def candidate_overlap(boxes: Tensor, found: Candidates) -> Tensor:
 
 
 def fold_marked(marked: Tensor, function: Callable[[Tensor, Tensor, State], State], state: State) -> State:
-    """Return the final state of `function(places, exist, state) -> state`, over parts [C] of the True places of marked [K]."""
+    """Return the final state of `function(places, exist, state) -> state` over parts [C] of the True places."""
     count = ops.shape(marked)[0]
     order = ops.cumsum(ops.cast(marked, "int32")) - 1
     # As many padding entries follow the last place as one iteration takes.
@@ -65,7 +65,7 @@ def tied_anchors(
 
 
 def objects_of_anchors(boxes: Tensor, assignable: Tensor, marked: Tensor, candidates: CandidateList) -> Tensor:
-    """Return the object of its image with which each marked anchor has the largest IoU; [B A] as `descending` (0: none).
+    """Return the object with which each marked anchor has the largest IoU; [B A] as `descending` (0: none).
 
     boxes [N, 4], assignable [N] bool, marked [B A] bool.
     """

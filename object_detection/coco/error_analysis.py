@@ -193,7 +193,7 @@ def _threshold_json(best: BestThreshold) -> dict[str, float | None]:
 
 
 def reliability(scores: np.ndarray, right: np.ndarray) -> Reliability:
-    """Return the calibration of n scores in 0 .. 1, `right` [n] bool; a score at the border of two bins is in the upper one."""
+    """Return the calibration of n scores in 0 .. 1, `right` [n] bool; a score between two bins is in the upper."""
     number = np.minimum((np.asarray(scores, np.float64) * BINS).astype(int), BINS - 1)
     counts = np.bincount(number, minlength=BINS)
     with np.errstate(invalid="ignore"):

@@ -118,8 +118,8 @@ class CocoEvaluator:
     def __init__(self, ground_truth: GroundTruth, *, segmentations: Callable[[], Sequence[Any]] | None = None):
         """Create an evaluator.
 
-        segmentations: returns those of the annotations, in their order, None where there is none. It is called when
-        masks are first evaluated, for ground truth without segmentations or with unchecked ones.
+        segmentations: returns the segmentations of the annotations, in their order, None where there is none. It is
+        called when masks are first evaluated, for ground truth without segmentations or with unchecked ones.
         """
         self._ground_truth, self._fetch_segmentations = ground_truth, segmentations
         annotations = ground_truth.annotations
@@ -259,7 +259,7 @@ class CocoEvaluator:
         )
 
     def _measures(self, comparison: Comparison, *, found: int) -> CocoMeasures:
-        """Return the metrics without an explanation. found: number of detections, including those of unknown classes."""
+        """Return the metrics, without an explanation, of `found` detections, including those of unknown classes."""
         precision = comparison.curves.precision
         return CocoMeasures(
             numbers=_numbers(comparison.curves),

@@ -46,7 +46,7 @@ def _ids(ids: Iterable[int]) -> str:
 
 
 def _misplaced_boxes(ground_truth: GroundTruth, rows: DetectionRows) -> str:
-    """Return a description of boxes outside their images, in fractions, or without area; empty if most boxes are valid."""
+    """Describe boxes outside their images, in fractions, or without area; empty if most boxes are valid."""
     unknown = (np.inf, np.inf)
     sizes = np.array([ground_truth.image_sizes.get(image_id) or unknown for image_id in rows.image_ids.tolist()])
     low, high = rows.boxes[:, :2], rows.boxes[:, 2:]  # [N, 2] y and x
@@ -69,7 +69,7 @@ def _misplaced_boxes(ground_truth: GroundTruth, rows: DetectionRows) -> str:
 
 
 def _poor_overlap(rows: DetectionRows, objects: Sequence[Annotation]) -> str:
-    """Return the largest IoU of the boxes with any object, of the same class and of any class, and the likely cause."""
+    """Describe the largest IoU with an object of the same class and of any class, and the likely cause."""
     boxes, same, any_class = boxes_xywh(rows.boxes), 0.0, 0.0
     for image_id in set(rows.image_ids.tolist()):
         here = np.flatnonzero(rows.image_ids == image_id)

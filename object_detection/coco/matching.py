@@ -63,7 +63,7 @@ class _Groups(NamedTuple):
 
 
 def box_overlap(detected: np.ndarray, annotated: np.ndarray, crowd: np.ndarray) -> Overlap:
-    """Return the IoU of boxes [N, 4] x, y, width, height, float64; with a crowd: the fraction of the detection inside it."""
+    """Return the IoU of boxes [N, 4] x, y, width, height, float64; with a crowd: the detection's share inside."""
 
     def overlap(detections: np.ndarray, objects: np.ndarray) -> np.ndarray:
         one, other = detected[detections][:, :, None], annotated[objects][:, None]  # [n, D, 1, 4], [n, 1, G, 4]

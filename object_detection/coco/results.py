@@ -35,7 +35,7 @@ class DetectionRows(NamedTuple):
         masks: Sequence[RunLengths] | None = None,
         image_id: int = 0,
     ) -> "DetectionRows":
-        """Return the N detections of one image: boxes [N, 4] yxyx, scores [N], category_ids [N], masks [N] of the image."""
+        """Return the N detections of one image: boxes [N, 4] yxyx, scores, category_ids and masks [N] each."""
         return cls(
             np.full(len(scores), image_id, np.int64),
             boxes,

@@ -35,7 +35,7 @@ def decoded(segmentation: RunLengths) -> np.ndarray:
 
 
 def moved(mask: RunLengths, offset: np.ndarray, *, size: tuple[int, int]) -> RunLengths:
-    """Return a mask in a larger image of `size` (height, width), its first pixel at `offset` (y, x), without decoding."""
+    """Return a mask, moved by `offset` (y, x) into a larger image of `size` (height, width)."""
     rows = np.pad(decoded(mask).astype(np.int8), ((1, 1), (0, 0)))
     columns, edges = np.nonzero(np.diff(rows, axis=0).T)  # start and end of each run, column by column
     places = (columns + int(offset[1])) * size[0] + edges + int(offset[0])
@@ -66,7 +66,7 @@ def encoded(segmentation: Any, size: tuple[int, int]) -> RunLengths:
 
 
 class DecodedMasks(Sequence[np.ndarray]):
-    """The masks of N run lengths, each [h, w] bool and decoded on access, because a hundred masks of a photo take gigabytes."""
+    """The masks of N run lengths, [h, w] bool each, decoded on access: a hundred masks of a photo take gigabytes."""
 
     def __init__(self, masks: Masks, turned: Callable[[np.ndarray], np.ndarray] = lambda mask: mask):
         self._masks, self._turned = masks, turned

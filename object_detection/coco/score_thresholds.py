@@ -19,7 +19,7 @@ class BestThreshold(NamedTuple):
 
 
 def best_threshold(scores: np.ndarray, right: np.ndarray, num_objects: int) -> BestThreshold:
-    """Return the best threshold of n detections, `right` [n] bool, for `num_objects` objects; in a tie the highest one."""
+    """Return the best threshold of n detections, `right` [n] bool, for `num_objects` objects; highest of equals."""
     order = np.argsort(-scores, kind="stable")
     scores, hits = scores[order], np.cumsum(right[order])
     last = np.append(scores[1:] < scores[:-1], True)[: len(scores)]  # a threshold keeps all detections of equal scores

@@ -11,12 +11,7 @@ from program_support.errors import InputError
 RETINANET_SCALES = 3  # anchor sizes per level
 HEIGHT_TO_WIDTH = (0.5, 1.0, 2.0)
 NVIDIA_ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))  # width and height of the anchors of NVIDIA's Mask R-CNN
-SSD300_STRIDES = (
-    8,
-    16,
-    32,
-    64,
-)  # pixels; strides of further maps are the side of the image divided by their number of cells
+SSD300_STRIDES = (8, 16, 32, 64)  # pixels; a further map has the image's side divided by its number of cells
 SSD300_SIZES = (21, 45, 99, 153, 207, 261, 315)  # pixels at 300 x 300; one size per map and one further
 SSD300_RATIOS = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
 SSD300_BOXES_PER_CELL = tuple(2 + 2 * len(ratios) for ratios in SSD300_RATIOS)  # per map
@@ -100,7 +95,7 @@ def centered_levels(
 
 
 def ssd300_counts(image_size: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return rows and columns of each of SSD300's maps: halved up to stride 64, then reduced by two for two further maps.
+    """Return rows and columns of SSD300's maps: halved up to stride 64, then twice reduced by two.
 
     38, 19, 10, 5, 3, 1 at 300 pixels. Raises InputError if the last map would have no cell.
     """

@@ -74,7 +74,7 @@ class AnchorLevel:
         return [np.minimum(values, limit) for values, limit in zip(centers, limits, strict=True)]
 
     def runs(self) -> list[list[tuple[int, int]]]:
-        """Return the ranges (first, count) of rows and of columns that are a stride apart: all, except those at the limit."""
+        """Return the ranges (first, count) of rows and of columns a stride apart: all but those at the limit."""
         limits = self.center_limit or (np.inf, np.inf)
         free = [
             max(int(np.sum(offset + stride * np.arange(count) <= limit)), 1)

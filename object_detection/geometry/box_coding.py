@@ -60,7 +60,7 @@ class FasterRcnnBoxCoder(BoxCoder):
     last_pixel: bool = False
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
-        """Return the offsets of boxes from anchors. [..., 4], [..., 4] -> [..., 4] (t_y, t_x, t_h, t_w), finite if empty."""
+        """Return offsets (t_y, t_x, t_h, t_w) from anchors. [..., 4], [..., 4] -> [..., 4], finite for empty boxes."""
         y, x, height, width = self._center_form(boxes)
         anchor_y, anchor_x, anchor_height, anchor_width = self._center_form(anchors)
         anchor_height = ops.maximum(anchor_height, _SMALLEST_SIDE)

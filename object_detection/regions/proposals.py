@@ -47,7 +47,7 @@ def region_proposals(
     *,
     nms: Callable[..., Tensor] = greedy_nms,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return boxes within their images, scores and which of them are valid, best first. -> [B, P, 4], [B, P], [B, P] bool.
+    """Return boxes within their images, scores and validity, best first. -> [B, P, 4], [B, P], [B, P] bool.
 
     P is config.kept, or the number of candidates if that is less. Boxes and scores are 0 where invalid. No gradient.
 

@@ -90,9 +90,9 @@ def features_of_regions(
 
 
 def gathered_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
-    """Return weighted sums of rows [K, C]: T numbers and weights [R, T] (int32, float32) -> [R, C] in the rows' precision.
+    """Return weighted sums [R, C] of rows [K, C], given T numbers (int32) and weights (float32) each, [R, T].
 
-    Sums and gradient are computed in float32; differentiable in the rows.
+    The result has the precision of the rows. Sums and gradient are computed in float32; differentiable in the rows.
     """
     exact, weights = ops.cast(rows, "float32"), ops.stop_gradient(weights)
     # In parts, because without XLA each product is materialized
@@ -102,7 +102,7 @@ def gathered_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
 
 
 def region_levels(boxes: Tensor, *, finest: int, count: int, slack: float = TORCHVISION_POOLING.level_slack) -> Tensor:
-    """Return the level of each box, of `count` with the first at stride 2^finest. [..., 4] -> [...] int32, 0 .. count - 1."""
+    """Return the level of each box, 0 .. count - 1, the first at stride 2^finest. [..., 4] -> [...] int32."""
     sides = ops.sqrt((boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1]))
     level = ops.floor(CANONICAL_LEVEL + ops.log2(sides / CANONICAL_SIDE) + slack)
     return ops.cast(ops.clip(level, finest, finest + count - 1), "int32") - finest
@@ -145,7 +145,7 @@ def _taps(
 def _axis_taps(
     low: Tensor, high: Tensor, counts: Tensor, *, size: int, pooling: RegionPooling
 ) -> tuple[Tensor, Tensor]:
-    """Return the cells of each bin and their weights on one axis. low, high [...] in cells, counts [...] -> [..., size, T]."""
+    """Return cells of bins and their weights on one axis. low, high [...] in cells, counts [...] -> [..., size, T]."""
     places = np.float32((np.arange(pooling.samples * size) + 0.5) / (pooling.samples * size))
     samples = low[..., None] + ops.maximum(high - low, pooling.least_side)[..., None] * places  # of all bins
     limit = ops.cast(counts, "float32")[..., None]

@@ -1,4 +1,4 @@
-"""Post-processing of dense outputs as nodes of an ONNX graph: candidates, decoding and suppression of `tensor_suppression.py`.
+"""Post-processing of dense outputs (`tensor_suppression.py`) as nodes of an ONNX graph.
 
 Hard suppression is ONNX's NonMaxSuppression. Gaussian suppression, which changes scores after each selection, is a Loop
 that selects one box per iteration.
@@ -144,15 +144,9 @@ def _softly_suppressed(
     best_score = step.add("ReduceMax", [remaining, np.array([1])], keepdims=1)
     best = step.add("ArgMax", [remaining], axis=1, keepdims=1)  # [B, 1]
     box = entries(step, boxes, best)  # [B, 1, 4]
-    survival = step.add(
-        "Exp",
-        [
-            step.add(
-                "Mul",
-                [step.add("Mul", [overlap := _overlap(step, box, boxes), overlap]), np.float32(-1 / config.sigma)],
-            )
-        ],
-    )
+    overlap = _overlap(step, box, boxes)
+    squared = step.add("Mul", [overlap, overlap])
+    survival = step.add("Exp", [step.add("Mul", [squared, np.float32(-1 / config.sigma)])])
     if config.per_class:
         own = entries(step, numbers, best)
         survival = step.add("Where", [step.add("Equal", [numbers, own]), survival, np.float32(1)])

@@ -22,7 +22,7 @@ SCORES = ("sigmoid", "softmax")
 
 @checked_part
 class SuppressionConfig:
-    """Post-processing: how scores and boxes are computed from outputs, which are candidates, and how overlaps are suppressed.
+    """Post-processing: computation of scores and boxes from outputs, choice of candidates, suppression of overlaps.
 
     Attributes:
         method: "hard" removes boxes that overlap a better box by more than iou_threshold (the float32 below 0.5 also
@@ -159,7 +159,7 @@ def _top_of_levels(values: Tensor, count: int, level_sizes: Sequence[int]) -> tu
 
 
 def _top_of_classes(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return values, classes and anchors of the `count` highest of each class of [B, A, K], by class, each [B, K count]."""
+    """Return values, classes and anchors of the `count` highest of each class of [B, A, K], by class, [B, K count]."""
     count, num_classes = min(count, values.shape[1]), values.shape[2]
     best, anchors = ops.top_k(ops.transpose(values, (0, 2, 1)), count)  # [B, K, count]
     classes = ops.zeros_like(anchors) + ops.arange(num_classes, dtype=anchors.dtype)[:, None]
@@ -186,9 +186,7 @@ def suppress_and_number(
     def select_one(step: Tensor, state: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         remaining, chosen, chosen_scores = state
         best_score = ops.max(remaining, axis=1)[:, None]  # [B, 1]
-        is_best = ops.cast(
-            remaining >= best_score, "int32"
-        )  # integers, because Keras's argmax of floats compares their bits
+        is_best = ops.cast(remaining >= best_score, "int32")  # Keras's argmax of floats compares their bits
         best = ops.cast(ops.argmax(is_best, axis=1), "int32")[:, None]  # [B, 1]
         overlap = iou(entries(measured, best), measured)  # [B, N]
         weight = _survival(overlap, config=config)

@@ -7,7 +7,8 @@ from dataset.input.resize import FitWithin, Letterbox, ResizeRule
 from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparameters, anchor_levels
 from efficientdet.families.suppression import suppression_config
 from model.mask_rcnn import MaskRcnnConfig, build_mask_rcnn
-from model.two_stage_detector import TwoStageConfig, TwoStageDetector
+from model.two_stage_config import TwoStageConfig
+from model.two_stage_detector import TwoStageDetector
 from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.regions.proposals import PROPOSAL_BOX_CODER, ProposalConfig
 from object_detection.regions.region_detections import REGION_BOX_CODER, REGION_SUPPRESSION
@@ -66,8 +67,8 @@ def build_detector(
                 kept=hparams.training_proposals,
                 **of_proposals,
             ),
-            anchors_an_image=hparams.anchors_an_image,
-            regions_an_image=hparams.regions_an_image,
+            anchors_per_image=hparams.anchors_an_image,
+            regions_per_image=hparams.regions_an_image,
             positive_regions=hparams.positive_regions,
             region_beta=hparams.region_box_beta,
             weight_decay=hparams.decays_in_loss,
