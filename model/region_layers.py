@@ -65,7 +65,7 @@ class AlignedRegions(keras.layers.Layer):
         has_scores = len(inputs[-1].shape) == 2
         *levels, boxes = inputs[:-1] if has_scores else inputs
         count = boxes.shape[1]
-        rows = worth_computing(inputs[-1] > 0.0 if has_scores else ops.ones_like(boxes[..., 0], dtype="bool"))
+        rows = regions_to_compute(inputs[-1] > 0.0 if has_scores else ops.ones_like(boxes[..., 0], dtype="bool"))
         regions = ops.take(ops.reshape(boxes, (-1, 4)), rows, axis=0)
         return features_of_regions(
             levels,
@@ -130,7 +130,7 @@ class MasksOfClasses(keras.layers.Layer):
     def call(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return the probabilities, see the class."""
         logits, scores, classes = inputs
-        rows = worth_computing(scores > 0.0)
+        rows = regions_to_compute(scores > 0.0)
         own = of_classes(logits, ops.take(ops.reshape(classes, (-1,)), rows, axis=0) + 1)
         places = ops.scatter(rows[:, None], ops.sigmoid(own), (ops.shape(scores)[0] * scores.shape[1], *own.shape[1:]))
         probabilities = ops.reshape(places, (-1, scores.shape[1], *own.shape[1:]))
@@ -146,7 +146,7 @@ def nms() -> Callable[..., Tensor]:
     return tensorflow_cpu.greedy_nms if tensorflow_cpu.applies() else greedy_nms
 
 
-def worth_computing(chosen: Tensor) -> Tensor:
+def regions_to_compute(chosen: Tensor) -> Tensor:
     """Return the indices in [B N] of chosen regions, [B, N] bool -> [R] int32, or of all regions.
 
     Only those chosen are returned if shapes may depend on values, which is TensorFlow on a CPU without XLA.

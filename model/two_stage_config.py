@@ -12,7 +12,7 @@ from object_detection.regions.region_detections import REGION_BOX_CODER
 from object_detection.regions.region_losses import BETA
 from program_support.checked_fields import checked_part, one_of
 
-MEANS = ("drawn", "nvidia")
+NORMALIZERS = ("sampled", "nvidia")
 
 
 @checked_part
@@ -25,11 +25,11 @@ class TwoStageConfig:
         proposals: in training; the network contains the settings for detection.
         region_iou: IoU from which (strictly: above which) a proposal is positive; the others are background.
         *_beta: of the smooth L1 losses.
-        whole_masks: see `mask_targets`.
+        binary_masks: see `mask_targets`.
         decays: see `LossConfig`.
-        means: the normalizers of the losses,
+        normalizer: the divisors of the losses,
 
-            - "drawn": the number of samples, for boxes too, although only positive samples have one;
+            - "sampled": the number of samples, for boxes too, although only positive samples have one;
             - "nvidia": as in NVIDIA's TensorFlow 2 code. Objectness: the maximum number of sampled anchors. Boxes of
               anchors: the nonzero target coordinates of all positive anchors, per level, then summed. Boxes of regions:
               the coordinates of the positive regions. NVIDIA's Huber losses are beta times the smooth L1 losses here.
@@ -46,8 +46,8 @@ class TwoStageConfig:
     positive_regions: float = 0.25
     region_iou: float = 0.5
     region_iou_strictly: bool = False
-    whole_masks: bool = False
-    means: Annotated[str, one_of(*MEANS)] = "drawn"
+    binary_masks: bool = False
+    normalizer: Annotated[str, one_of(*NORMALIZERS)] = "sampled"
     region_coder: BoxCoder = REGION_BOX_CODER
     anchor_beta: float = BETA
     region_beta: float = BETA

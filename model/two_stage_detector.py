@@ -12,7 +12,7 @@ from model.detector import Detector
 from model.folding import folded, has_frozen_norms
 from model.mask_rcnn import FINEST, MASK_SIDE, MaskRcnn
 from model.normalization import normalized
-from model.region_layers import nms, worth_computing
+from model.region_layers import nms, regions_to_compute
 from model.two_stage_config import TwoStageConfig
 from model.weight_decay import WeightDecay
 from object_detection.assignment.anchor_assignment import assign_anchors
@@ -110,7 +110,7 @@ class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outpu
         assert seeds is not None
         config = self.config
         anchors = assign_anchors(objects, self._grid, rule=config.anchor_match)
-        drawn = sample_masks(
+        sampled = sample_masks(
             anchors.positive,
             ops.logical_not(ops.logical_or(anchors.positive, anchors.ignored)),
             seeds,
@@ -126,11 +126,11 @@ class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outpu
             config.proposals,
             nms=nms(),
         )
-        learnable = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
+        assignable = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
         boxes = ops.concatenate([proposed, objects.boxes], axis=1)
         matched, positive, negative = assign_regions(
             boxes,
-            ops.concatenate([valid, learnable], axis=1),
+            ops.concatenate([valid, assignable], axis=1),
             objects,
             positive_iou=config.region_iou,
             strictly=config.region_iou_strictly,
@@ -146,8 +146,8 @@ class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outpu
         masks = config.masks_per_image
         return TwoStageTargets(
             anchors=anchors,
-            positive=drawn[0],
-            negative=drawn[1],
+            positive=sampled[0],
+            negative=sampled[1],
             regions=regions,
             valid=valid,
             classes=ops.where(positive, entries(objects.classes, matched) + 1, 0),
@@ -161,7 +161,7 @@ class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outpu
                 matched[:, :masks],
                 outputs.sizes,
                 size=MASK_SIDE,
-                whole=config.whole_masks,
+                binary=config.binary_masks,
             ),
         )
 
@@ -173,7 +173,7 @@ class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outpu
             "regions": targets.valid,
             "masks": self._has_mask(targets),
         }
-        if self.config.means == "nvidia":
+        if self.config.normalizer == "nvidia":
             box_deltas = ops.where(targets.anchors.positive[..., None], targets.anchors.box_deltas, 0.0)
             counted |= {
                 "images": ops.ones_like(targets.valid[:, 0]),
@@ -185,7 +185,7 @@ class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outpu
     def loss_sums(self, outputs: FirstStage, targets: TwoStageTargets) -> dict[str, Tensor]:
         """Return `objectness_loss` and `anchor_box_loss`, and of the second stage `cls_loss`, `box_loss`, `mask_loss`.
 
-        With NVIDIA's means there is an anchor_box_loss for each level, `anchor_box_loss_p2` and so on.
+        With NVIDIA's normalizers there is an anchor_box_loss for each level, `anchor_box_loss_p2` and so on.
         """
         objectness, anchor_box = proposal_loss_sums(
             outputs.logits,
@@ -206,7 +206,7 @@ class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outpu
             beta=self.config.region_beta,
         )
         second = {"cls_loss": classes, "box_loss": box, "mask_loss": self._mask_loss(outputs.levels, targets)}
-        if self.config.means == "drawn":
+        if self.config.normalizer == "sampled":
             return {"objectness_loss": objectness, "anchor_box_loss": anchor_box, **second}
         found, expected, positive = (
             self._by_level("anchor_box_loss", values)
@@ -217,10 +217,10 @@ class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outpu
         return {"objectness_loss": objectness, **boxes, **second, "box_loss": self.config.region_beta * box}
 
     def normalizers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the divisor of each loss, see `TwoStageConfig.means`."""
+        """Return the divisor of each loss, see `TwoStageConfig.normalizer`."""
         least = {name: ops.maximum(count, 1.0) for name, count in counts.items()}
         second = {"cls_loss": least["regions"], "mask_loss": least["masks"]}
-        if self.config.means == "drawn":
+        if self.config.normalizer == "sampled":
             return {
                 "objectness_loss": least["anchors"],
                 "anchor_box_loss": least["anchors"],
@@ -260,7 +260,7 @@ class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outpu
     def _mask_loss(self, levels: Sequence[Tensor], targets: TwoStageTargets) -> Tensor:
         """Return the sum over positive regions of their mean binary cross entropy."""
         has_mask = self._has_mask(targets)
-        count, rows = has_mask.shape[1], worth_computing(has_mask)
+        count, rows = has_mask.shape[1], regions_to_compute(has_mask)
         logits = self.heads.masks(levels, targets.regions[:, :count], ops.cast(has_mask, "float32"))
         classes = ops.take(ops.reshape(targets.classes[:, :count], (-1,)), rows, axis=0)
         target_masks = ops.take(ops.reshape(targets.masks, (-1, *targets.masks.shape[2:])), rows, axis=0)

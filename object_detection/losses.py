@@ -112,8 +112,8 @@ def hardest(losses: Tensor, counts: Tensor) -> Tensor:
     place = ops.clip(length - counts, 0, length - 1)
     least = ops.sum(ops.where(ops.arange(length, dtype="int32") == place, ascending, 0.0), axis=1, keepdims=True)
     above, equal = losses > least, losses == least
-    room = counts - ops.sum(ops.cast(above, "int32"), axis=1, keepdims=True)
-    first = ops.cumsum(ops.cast(equal, "int32"), axis=1) <= room
+    missing = counts - ops.sum(ops.cast(above, "int32"), axis=1, keepdims=True)
+    first = ops.cumsum(ops.cast(equal, "int32"), axis=1) <= missing
     found = ops.logical_and(counts > 0, ops.logical_or(above, ops.logical_and(equal, first)))
     return ops.cast(found, "float32")
 

@@ -66,11 +66,11 @@ def clipped(graph: Graph, boxes: str, sizes: str, *, last_pixel: bool) -> str:
     return graph.add("Min", [graph.add("Max", [boxes, _NONE]), limits])
 
 
-def is_large(graph: Graph, boxes: str, least_side: float) -> str:
-    """Add a test whether both sides of boxes [B, N, 4] reach `least_side`: [B, N] float32, 1 or 0."""
+def is_large(graph: Graph, boxes: str, min_side: float) -> str:
+    """Add a test whether both sides of boxes [B, N, 4] reach `min_side`: [B, N] float32, 1 or 0."""
     low, high = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
     shorter = graph.add("ReduceMin", [graph.add("Sub", [high, low]), np.array([2])], keepdims=0)
-    return graph.cast(graph.add("GreaterOrEqual", [shorter, np.float32(least_side)]), "float32")
+    return graph.cast(graph.add("GreaterOrEqual", [shorter, np.float32(min_side)]), "float32")
 
 
 def spread_over_classes(graph: Graph, scores: str, numbers: str, *, classes: int) -> str:

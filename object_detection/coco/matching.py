@@ -12,7 +12,7 @@ import numpy as np
 
 IOU_THRESHOLDS = np.linspace(0.5, 0.95, 10)  # T = 10
 AREA_RANGES = np.array([(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)])  # A = 4: all, small, medium, large; px^2
-MOST_DETECTIONS = (1, 10, 100)  # M = 3, per image and class
+MAX_DETECTIONS = (1, 10, 100)  # M = 3, per image and class
 
 _CHUNK_SIZE = 6400  # groups times objects in one chunk: its arrays, with T and A, fit in the cache
 
@@ -125,7 +125,7 @@ def _ranking(detections: Instances, scores: np.ndarray, num_classes: int) -> tup
     _, _, starts, counts = _groups(by_group, keys)
     ranks = np.empty(len(keys), np.int64)
     ranks[by_group] = np.arange(len(keys)) - np.repeat(starts, counts)
-    kept = ranks < MOST_DETECTIONS[-1]
+    kept = ranks < MAX_DETECTIONS[-1]
     in_group = kept[by_group]
     return _groups(by_group[in_group], keys[in_group]), by_class[kept[by_class]], ranks
 

@@ -20,7 +20,7 @@ PROPOSAL_BOX_CODER = FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE)
 class ProposalConfig:
     """Selection of proposals from anchors.
 
-    1. The best `candidates_per_level` of each level, without those that have a side below `least_side` pixels in the
+    1. The best `candidates_per_level` of each level, without those that have a side below `min_side` pixels in the
     image.
     2. Non-maximum suppression within each level with `iou_threshold`; the best `kept_per_level` (None: all) remain.
     3. The best `kept` of an image remain.
@@ -33,7 +33,7 @@ class ProposalConfig:
     kept_per_level: Count | None = None
     kept: Count = 1000
     iou_threshold: PositiveShare = 0.7
-    least_side: float = 1e-3
+    min_side: float = 1e-3
     box_coder: BoxCoder = PROPOSAL_BOX_CODER
 
 
@@ -67,7 +67,7 @@ def region_proposals(
     values, numbers = _best_of_levels(ops.stop_gradient(logits), count, level_sizes)  # [B, L count]
     boxes = config.box_coder.decode(entries(ops.stop_gradient(deltas), numbers), ops.take(anchors, numbers, axis=0))
     boxes = clip_boxes(boxes, sizes, last_pixel=config.box_coder.last_pixel)
-    alive = ops.logical_and(values > -np.inf, ops.all(boxes[..., 2:] - boxes[..., :2] >= config.least_side, axis=-1))
+    alive = ops.logical_and(values > -np.inf, ops.all(boxes[..., 2:] - boxes[..., :2] >= config.min_side, axis=-1))
     by_level = (-1, len(level_sizes), count)
     kept = nms(ops.reshape(boxes, (*by_level, 4)), ops.reshape(alive, by_level), iou_threshold=config.iou_threshold)
     if config.kept_per_level is not None:

@@ -16,9 +16,9 @@ def proposal_loss_sums(
     logits [B, A]; deltas and target deltas `targets` [B, A, 4]; positive and negative [B, A] bool, as from
     `sample_masks`.
     """
-    drawn = ops.cast(ops.logical_or(positive, negative), "float32")
+    sampled = ops.cast(ops.logical_or(positive, negative), "float32")
     cross_entropy = ops.softplus(ops.where(positive, -logits, logits))
-    return ops.sum(cross_entropy * drawn), box_loss_sum(deltas, targets, positive, beta=beta)
+    return ops.sum(cross_entropy * sampled), box_loss_sum(deltas, targets, positive, beta=beta)
 
 
 def region_loss_sums(

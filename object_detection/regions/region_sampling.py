@@ -54,12 +54,12 @@ def sample_masks(
     """
     draws, most = uniform_draws(seeds, ops.shape(positive)[1]), int(count * positive_share)
 
-    def drawn(candidates: Tensor, limits: Tensor) -> Tensor:
+    def sampled(candidates: Tensor, limits: Tensor) -> Tensor:
         highest = hardest(ops.where(candidates, draws, -1.0), ops.minimum(limits, _count_true(candidates)))
         return highest > 0.0
 
     positives = ops.minimum(_count_true(positive), most)
-    return drawn(positive, positives), drawn(negative, count - positives)
+    return sampled(positive, positives), sampled(negative, count - positives)
 
 
 def sample_regions(
@@ -70,8 +70,8 @@ def sample_regions(
     -> numbers [B, count] int32 of the N, positive [B, count] bool, valid [B, count] bool: False, with number 0, in the
     slots behind the last sample.
     """
-    drawn = sample_masks(positive, negative, seeds, count=count, positive_share=positive_share)
-    kinds = 2 * ops.cast(drawn[0], "int32") + ops.cast(drawn[1], "int32")
+    sampled = sample_masks(positive, negative, seeds, count=count, positive_share=positive_share)
+    kinds = 2 * ops.cast(sampled[0], "int32") + ops.cast(sampled[1], "int32")
     length = ops.shape(positive)[1]
     # Distinct keys, because not every top_k preserves the order of ties; empty slots come last
     keys = ops.pad(kinds * length - ops.arange(length, dtype="int32"), [[0, 0], [0, count]], constant_values=-1)

@@ -25,13 +25,13 @@ class RegionPooling:
 
     Attributes:
         samples: samples per bin and axis.
-        least_side: minimum side of a region in cells.
+        min_side: minimum side of a region in cells.
         level_slack: added before the level is rounded down.
         levels: number of pyramid levels to pool from, finest first.
     """
 
     samples: int = 2
-    least_side: float = 1.0
+    min_side: float = 1.0
     level_slack: float = 1e-6
     levels: int = 4
 
@@ -147,7 +147,7 @@ def _axis_taps(
 ) -> tuple[Tensor, Tensor]:
     """Return cells of bins and their weights on one axis. low, high [...] in cells, counts [...] -> [..., size, T]."""
     places = np.float32((np.arange(pooling.samples * size) + 0.5) / (pooling.samples * size))
-    samples = low[..., None] + ops.maximum(high - low, pooling.least_side)[..., None] * places  # of all bins
+    samples = low[..., None] + ops.maximum(high - low, pooling.min_side)[..., None] * places  # of all bins
     limit = ops.cast(counts, "float32")[..., None]
     inside = ops.logical_and(samples >= -1.0, samples <= limit)
     samples = ops.clip(samples, 0.0, limit - 1.0)  # constant beyond the center of the last cell

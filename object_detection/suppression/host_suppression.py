@@ -13,7 +13,7 @@ from object_detection.structures import Detections
 from object_detection.suppression.tensor_suppression import SuppressionConfig, check_class_count, checked_level_sizes
 
 _FIRST_CANDIDATES = 1500
-_ALIKE = 0.95
+_SIMILAR = 0.95  # ratio of scores
 _SMALLEST = np.float32(1e-30)  # for areas and scores
 
 
@@ -41,7 +41,7 @@ def detections_on_host(
     for count in (min(_FIRST_CANDIDATES, config.candidates), config.candidates):
         found, classes, numbers = _candidates(values, best_of_anchor, count, config, level_sizes)
         scores = _scores(found, config.scores)
-        if scores[-1] > _ALIKE * scores[0] and count < config.candidates:
+        if scores[-1] > _SIMILAR * scores[0] and count < config.candidates:
             continue  # boxes that overlap a selected one could soon score less than the candidates left out
         boxes = config.box_coder.decode_on_host(outputs.box_deltas[numbers], anchors[numbers])
         if config.clip:
@@ -152,7 +152,7 @@ def _top(values: np.ndarray, count: int) -> np.ndarray:
     return places[np.argsort(-values[places], kind="stable")]
 
 
-class _Running(NamedTuple):
+class _ActiveBoxes(NamedTuple):
     """N boxes that can still be selected, sorted by group (a class, or all), best first at the start."""
 
     numbers: np.ndarray  # [N] int
@@ -174,24 +174,24 @@ def _suppress(
         best = np.argsort(-scores, kind="stable")[: config.max_detections]
         best = best[scores[best] > config.score_threshold]
         return best, scores[best]
-    remaining, running = _running(boxes, scores, classes if config.per_class else np.zeros_like(classes), config)
+    remaining, active = _active_boxes(boxes, scores, classes if config.per_class else np.zeros_like(classes), config)
     chosen, found, reach = [np.zeros(0, np.int64)], np.zeros(0, np.float32), _SMALLEST
     while len(remaining):
-        starts = np.searchsorted(running.groups, np.arange(running.groups[-1] + 1))
+        starts = np.searchsorted(active.groups, np.arange(active.groups[-1] + 1))
         highest = np.maximum.reduceat(remaining, starts)  # [G]
         if (highest < reach).any():
             here = remaining >= reach
             group_numbers = np.cumsum(highest >= reach) - 1
-            remaining, running = remaining[here], _Running(*(values[..., here] for values in running))
-            running = running._replace(groups=group_numbers[running.groups])
+            remaining, active = remaining[here], _ActiveBoxes(*(values[..., here] for values in active))
+            active = active._replace(groups=group_numbers[active.groups])
             continue
-        places = np.flatnonzero(remaining == highest[running.groups])
+        places = np.flatnonzero(remaining == highest[active.groups])
         best = places[np.searchsorted(places, starts)]  # ties: the first
-        chosen.append(running.numbers[best])
+        chosen.append(active.numbers[best])
         found = np.concatenate([found, highest])
         if len(found) >= config.max_detections:
             reach = max(reach, np.partition(found, -config.max_detections)[-config.max_detections])
-        remaining *= _survival(_overlap(running, best), config)
+        remaining *= _survival(_overlap(active, best), config)
         remaining[remaining <= config.score_threshold] = 0
         remaining[best] = 0
     numbers = np.concatenate(chosen)
@@ -199,9 +199,9 @@ def _suppress(
     return numbers[order], found[order]
 
 
-def _running(
+def _active_boxes(
     boxes: np.ndarray, scores: np.ndarray, groups: np.ndarray, config: SuppressionConfig
-) -> tuple[np.ndarray, _Running]:
+) -> tuple[np.ndarray, _ActiveBoxes]:
     """Return the scores [N] and the other values of the boxes above the threshold."""
     numbers = np.argsort(groups, kind="stable")
     numbers = numbers[scores[numbers] > config.score_threshold]
@@ -209,14 +209,14 @@ def _running(
     corners[2:] -= np.float32(config.iou_pixel_offset)
     areas = _intersection(corners.copy())
     _, groups = np.unique(groups[numbers], return_inverse=True)
-    return scores[numbers], _Running(numbers, groups, np.ascontiguousarray(corners), areas)
+    return scores[numbers], _ActiveBoxes(numbers, groups, np.ascontiguousarray(corners), areas)
 
 
-def _overlap(running: _Running, best: np.ndarray) -> np.ndarray:
+def _overlap(active: _ActiveBoxes, best: np.ndarray) -> np.ndarray:
     """Return the IoU [N] of each box with the selected one of its group, `best` [G]."""
-    rivals = best if len(best) == 1 else best[running.groups]  # a single one broadcasts
-    shared = _intersection(np.maximum(running.corners, running.corners[:, rivals]))
-    union = running.areas + running.areas[rivals]
+    selected = best if len(best) == 1 else best[active.groups]  # a single one broadcasts
+    shared = _intersection(np.maximum(active.corners, active.corners[:, selected]))
+    union = active.areas + active.areas[selected]
     union -= shared
     # An empty box has no intersection; the union of an infinite one with another is NaN or infinite
     return np.divide(shared, np.fmax(union, _SMALLEST, out=union), out=shared)

@@ -16,17 +16,17 @@ from object_detection.regions.roi_align import TORCHVISION_POOLING, RegionPoolin
 
 _DLE_PROPOSALS = {
     "kept_per_level": 1000,
-    "least_side": -math.inf,
+    "min_side": -math.inf,
     "box_coder": replace(PROPOSAL_BOX_CODER, last_pixel=True),
 }
 _DLE_REGION_CODER = replace(REGION_BOX_CODER, last_pixel=True)
-_DLE_POOLING = RegionPooling(samples=1, least_side=0.0, level_slack=0.0, levels=5)
+_DLE_POOLING = RegionPooling(samples=1, min_side=0.0, level_slack=0.0, levels=5)
 _DLE_LEARNING = {
     "anchor_match": IouAssigner(positive_iou=0.7, negative_iou=0.3, claim="best"),
     "region_iou_strictly": True,
     "region_coder": _DLE_REGION_CODER,
-    "whole_masks": True,
-    "means": "nvidia",
+    "binary_masks": True,
+    "normalizer": "nvidia",
 }
 
 
