@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from model import tensorflow_cpu
+from object_detection.structures import Tensor
 
 _SMALL = 2**14  # numbers per image; below this a compiled program costs more to call than it saves
 
@@ -14,7 +15,7 @@ _SMALL = 2**14  # numbers per image; below this a compiled program costs more to
 class SiLU(keras.layers.Layer):
     """SiLU, x sigmoid(x), computed as a product: Keras's own computes the sigmoid again for its gradient. Any shape."""
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Return the activations, of the same shape as the inputs."""
         large = None not in inputs.shape[1:] and math.prod(inputs.shape[1:]) > _SMALL
         if training and large and tensorflow_cpu.applies() and not isinstance(inputs, keras.KerasTensor):

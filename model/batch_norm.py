@@ -21,7 +21,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     mean_over_ranks: Callable[[Tensor], Tensor] | None = None
 
-    def call(self, inputs, training=None, mask=None):
+    def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor | None = None) -> Tensor:
         """Normalize [B, H, W, C]; with training=True by the batch's moments, which also update the running ones."""
         learns = bool(training) and self.trainable
         alone = not learns or self.mean_over_ranks is None
@@ -33,7 +33,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return outputs
 
 
-def _fused(layer, inputs, learns):
+def _fused(layer: BatchNormalization, inputs: Tensor, learns: bool) -> tuple[Tensor, Tensor, Tensor]:
     import tensorflow as tf
 
     # The kernel takes 16-bit images with float32 parameters, so the policy's automatic casts are undone.
@@ -57,7 +57,7 @@ def _fused(layer, inputs, learns):
     return outputs, mean, variance
 
 
-def _by_moments(layer, inputs, learns):
+def _by_moments(layer: BatchNormalization, inputs: Tensor, learns: bool) -> tuple[Tensor, Tensor, Tensor]:
     mean, variance = _float32(layer.moving_mean), _float32(layer.moving_variance)
     values = ops.cast(inputs, "float32")
     if learns:
@@ -68,7 +68,7 @@ def _by_moments(layer, inputs, learns):
     return ops.cast(values * scale + shift, inputs.dtype), mean, variance
 
 
-def _joined(mean: Tensor, variance: Tensor, mean_over_ranks: Callable) -> tuple[Tensor, Tensor]:
+def _joined(mean: Tensor, variance: Tensor, mean_over_ranks: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """Return mean and variance over all processes from those of each, in one collective operation."""
     both = mean_over_ranks(ops.concatenate([mean, variance + ops.square(mean)]))
     mean, squares = ops.split(both, 2)
@@ -76,7 +76,7 @@ def _joined(mean: Tensor, variance: Tensor, mean_over_ranks: Callable) -> tuple[
 
 
 def join_statistics(network: keras.Model, mean_over_ranks: Callable[[Tensor], Tensor]) -> None:
-    """Make every layer of the network use the batch statistics of all processes in training (Peng et al. 2018, MegDet)."""
+    """Make every layer use the batch statistics of all processes in training (MegDet, Peng et al. 2018)."""
     for layer in network.layers:
         if isinstance(layer, BatchNormalization):
             layer.mean_over_ranks = mean_over_ranks
@@ -87,10 +87,10 @@ def scale_and_shift(layer: BatchNormalization) -> tuple[Tensor, Tensor]:
     return _affine(layer, _float32(layer.moving_mean), _float32(layer.moving_variance))
 
 
-def _affine(layer, mean, variance):
+def _affine(layer: BatchNormalization, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     scale = _float32(layer.gamma) * ops.rsqrt(variance + layer.epsilon)
     return scale, _float32(layer.beta) - mean * scale
 
 
-def _float32(variable):
+def _float32(variable: keras.Variable) -> Tensor:
     return ops.convert_to_tensor(variable.value, dtype="float32")

@@ -3,7 +3,8 @@
 Layer names are those of the published TensorFlow checkpoints, with dots instead of slashes.
 """
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import keras
 import numpy as np
@@ -15,6 +16,7 @@ from object_detection.structures import Tensor
 from program_support.checked_fields import Count, checked_part, one_of
 
 WEIGHT_METHODS = ("fastattn", "sum")
+Shape = tuple[int | None, ...]
 
 
 @checked_part
@@ -45,18 +47,18 @@ class BifpnConfig:
 class WeightedFusion(keras.layers.Layer):
     """Weighted mean of feature maps of one shape ("fast normalized fusion", Tan et al. 2020, eq. in section 3.3)."""
 
-    def __init__(self, *, fusion_relu: bool = True, **kwargs):
+    def __init__(self, *, fusion_relu: bool = True, **kwargs: Any):
         super().__init__(**kwargs)
         self.fusion_relu = fusion_relu
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[Shape]) -> None:
         """Create one scalar weight per input, initialized to 1 and named as in the published checkpoints."""
         self.fusion_weights = [
             self.add_weight(name=f"WSM_{i}" if i else "WSM", shape=(), initializer="ones", autocast=False)
             for i in range(len(input_shape))
         ]
 
-    def call(self, inputs):
+    def call(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return the weighted mean of n tensors [B, H, W, F], [B, H, W, F]."""
         weights = [ops.convert_to_tensor(weight.value) for weight in self.fusion_weights]
         if self.fusion_relu:
@@ -67,11 +69,11 @@ class WeightedFusion(keras.layers.Layer):
         ]
         return sum(terms[1:], terms[0])
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Sequence[Shape]) -> Shape:
         """Return the shape of each input."""
         return input_shape[0]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Return the arguments of `from_config`."""
         return {**super().get_config(), "fusion_relu": self.fusion_relu}
 
@@ -84,7 +86,7 @@ class NearestResize(keras.layers.Layer):
     floor((i + 0.5) h / H), as in NVIDIA's. They differ if H is not a multiple of h.
     """
 
-    def __init__(self, size: tuple[int, int], *, half_pixel_centers: bool = False, **kwargs):
+    def __init__(self, size: tuple[int, int], *, half_pixel_centers: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
         self.size = tuple(size)
         self.half_pixel_centers = half_pixel_centers
@@ -100,7 +102,7 @@ class NearestResize(keras.layers.Layer):
             np.minimum(np.floor(centers * (np.float32(source) / np.float32(target))), source - 1).astype(int).tolist()
         )
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         """Resize [B, h, w, F] to [B, H, W, F]."""
         outputs = inputs
         for axis, target in zip((1, 2), self.size, strict=True):
@@ -111,11 +113,11 @@ class NearestResize(keras.layers.Layer):
                 outputs = ops.take(outputs, self.source_rows(source, target), axis=axis)
         return outputs
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return [B, H, W, F] for inputs [B, h, w, F]."""
         return (input_shape[0], *self.size, input_shape[3])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Return the arguments of `from_config`."""
         return {**super().get_config(), "size": self.size, "half_pixel_centers": self.half_pixel_centers}
 
@@ -145,7 +147,7 @@ def cell_nodes(min_level: int, max_level: int) -> list[tuple[int, list[int]]]:
     maps = {level: [level - min_level] for level in range(min_level, max_level + 1)}
     nodes = []
 
-    def add(level, inputs):
+    def add(level: int, inputs: list[int]) -> None:
         nodes.append((level, inputs))
         maps[level].append(len(maps) + len(nodes) - 1)
 

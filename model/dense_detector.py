@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,6 +21,7 @@ from object_detection.assignment.assigner import Assigner
 from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, grid_of_levels
 from object_detection.geometry.box_geometry import generalized_iou
 from object_detection.losses import hardest
+from object_detection.onnx_nodes import Graph, Output
 from object_detection.structures import Detections, Objects, Targets, Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 
@@ -45,7 +48,7 @@ class DenseDetectorConfig:
     normalizations: int = 1
 
 
-class DenseDetector(Detector):
+class DenseDetector(Detector[tuple[Tensor, Tensor], Targets]):
     """Detector with network outputs [B, A, K] and [B, A, 4] at its A anchors."""
 
     output_names = ("class_logits", "box_deltas")
@@ -57,8 +60,10 @@ class DenseDetector(Detector):
         self.config = config
         self.image_size = config.image_size
         self.learns_from_outputs = config.assigner.reads_outputs
-        by_rule = isinstance(config.anchors, AnchorConfig)
-        self._grid = anchor_grid(config.anchors, config.image_size) if by_rule else grid_of_levels(config.anchors)
+        if isinstance(config.anchors, AnchorConfig):
+            self._grid = anchor_grid(config.anchors, config.image_size)
+        else:
+            self._grid = grid_of_levels(config.anchors)
         self.anchors, self.level_sizes = self._grid.boxes, self._grid.level_sizes
         if network.output_shape[1][1] != len(self.anchors):
             raise ValueError(
@@ -78,11 +83,8 @@ class DenseDetector(Detector):
         """Return class logits [B, A, K] and box deltas [B, A, 4], float32 for any precision."""
         if training:
             normalized = self.normalize(images, sizes)
-            class_logits, box_deltas = (
-                self._training(normalized)
-                if has_frozen_norms(self.network)
-                else self.network(normalized, training=True)
-            )
+            run = self._training if has_frozen_norms(self.network) else partial(self.network, training=True)
+            class_logits, box_deltas = run(normalized)
         else:
             normalize = self.normalize if None in images.shape else self._normalize  # XLA needs a known B
             class_logits, box_deltas = self._inference(normalize(images, sizes))
@@ -93,13 +95,15 @@ class DenseDetector(Detector):
         values = normalized(images, sizes, mean=self.config.mean, stddev=self.config.stddev)
         for _ in range(self.config.normalizations - 1):
             # over the padding too, as in NVIDIA's network
-            values = (values - np.float32(self.config.mean)) / np.float32(self.config.stddev)
+            values = (values - np.array(self.config.mean, np.float32)) / np.array(self.config.stddev, np.float32)
         return values
 
-    def targets(self, objects: Objects, outputs=None, seeds=None) -> Targets:
+    def targets(
+        self, objects: Objects[Tensor], outputs: tuple[Tensor, Tensor] | None = None, seeds: Tensor | None = None
+    ) -> Targets:
         """Return each anchor's class and box deltas, as assigned; nothing is sampled."""
         if outputs is not None:
-            outputs = tuple(map(ops.stop_gradient, outputs))
+            outputs = ops.stop_gradient(outputs[0]), ops.stop_gradient(outputs[1])
         return self.config.assigner.assign(
             objects, self._grid, box_coder=self.config.suppression.box_coder, outputs=outputs
         )
@@ -116,7 +120,7 @@ class DenseDetector(Detector):
         return {**positives, "images": ops.cast(ops.shape(targets.positive)[0], "float32")}
 
     def normalizers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of positives + 1, times 4 for box coordinates, so that no divisor is 0; or the number of images."""
+        """Return the number of positives + 1 (so that none is 0), times 4 for coordinates; or the number of images."""
         if self._normalizes_per_image:
             return dict.fromkeys(("cls_loss", "box_loss", "box_iou_loss"), counts["images"])
         normalizer = counts["positives"] + 1.0
@@ -127,10 +131,10 @@ class DenseDetector(Detector):
         return self._loss_sums(*outputs, targets)
 
     def regularization(self) -> dict[str, Tensor]:
-        """Return weight_decay times half the squared norm of all trainable kernels, or weights; see `LossConfig.decays`."""
+        """Return weight_decay times half the squared norm of the trainable weights, see `LossConfig.decays`."""
         return self._weight_decay.losses()
 
-    def detections(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections:
+    def detections(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections[Tensor]:
         """Return detections in pixels of the network input, clipped to the image if `SuppressionConfig.clip`."""
         return self.postprocessing.on_backend(outputs, sizes)
 
@@ -138,27 +142,29 @@ class DenseDetector(Detector):
         """Return class logits [B, A, K], box deltas [B, A, 4] and the highest logit of each anchor [B, A]."""
         return *outputs, ops.max(outputs[0], axis=-1)
 
-    def detections_on_host(self, outputs, size):
+    def detections_on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections[np.ndarray]:
         """Return one image's detections, see `Detector`."""
         return self.postprocessing.on_host(outputs, size)
 
-    def suppression_work(self, outputs):
+    def suppression_work(self, outputs: Sequence[np.ndarray]) -> dict[str, Any]:
         """Return the number of candidates, see `Detector`."""
         return self.postprocessing.suppression_work(outputs)
 
-    def onnx_outputs(self, graph, tensors):
+    def onnx_outputs(self, graph: Graph, tensors: Sequence[str]) -> dict[str, Output]:
         """Return the three outputs of `host_outputs`, see `Detector`."""
         return self.postprocessing.raw_in_onnx(graph, *tensors)
 
-    def onnx_detections(self, graph, tensors, sizes):
+    def onnx_detections(self, graph: Graph, tensors: Sequence[str], sizes: str) -> dict[str, Output]:
         """Add post-processing, see `Detector`."""
-        return self.postprocessing.in_onnx(graph, *tensors, sizes)
+        logits, deltas = tensors
+        return self.postprocessing.in_onnx(graph, logits, deltas, sizes)
 
-    def efficientnms_inputs(self, graph, tensors, sizes):
+    def efficientnms_inputs(self, graph: Graph, tensors: Sequence[str], sizes: str) -> tuple[str, str, dict[str, Any]]:
         """Return the inputs of TensorRT's plugin, see `Detector`."""
-        return self.postprocessing.for_efficientnms(graph, *tensors, sizes)
+        logits, deltas = tensors
+        return self.postprocessing.for_efficientnms(graph, logits, deltas, sizes)
 
-    def boxes_and_probabilities(self, outputs, sizes):
+    def boxes_and_probabilities(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> tuple[Tensor, Tensor]:
         """Return decoded boxes and probabilities, see `Detector`."""
         return self.postprocessing.boxes_and_probabilities(outputs, sizes)
 
@@ -166,13 +172,14 @@ class DenseDetector(Detector):
         losses, positive = self.config.losses, ops.cast(targets.positive, "float32")
         class_losses = CLASS_LOSSES[losses.class_loss](class_logits, targets, losses)
         errors = BOX_LOSSES[losses.box_loss](box_deltas - targets.box_deltas, losses.delta)
+        counted = class_losses * self._counted(class_losses, targets)
         sums = {
-            "cls_loss": losses.class_loss_weight
-            * self._sum(class_losses * self._counted(class_losses, targets), positive),
+            "cls_loss": losses.class_loss_weight * self._sum(counted, positive),
             "box_loss": losses.box_loss_weight * self._sum(errors * positive[..., None], positive),
         }
         if losses.iou_loss_type:
-            sums["box_iou_loss"] = losses.iou_loss_weight * self._sum(self._iou_losses(box_deltas, targets), positive)
+            iou_losses = self._iou_losses(box_deltas, targets, kind=losses.iou_loss_type)
+            sums["box_iou_loss"] = losses.iou_loss_weight * self._sum(iou_losses, positive)
         return sums
 
     def _counted(self, class_losses: Tensor, targets: Targets) -> Tensor:
@@ -192,11 +199,11 @@ class DenseDetector(Detector):
         of_images = ops.sum(losses, axis=tuple(range(1, len(losses.shape))))
         return ops.sum(of_images / ops.maximum(ops.sum(positive, axis=1), 1.0))
 
-    def _iou_losses(self, box_deltas: Tensor, targets: Targets) -> Tensor:
+    def _iou_losses(self, box_deltas: Tensor, targets: Targets, *, kind: str) -> Tensor:
         """Return 1 - IoU of the decoded boxes of positive anchors, 0 for the others, [B, A]."""
         anchors, decode = ops.convert_to_tensor(self.anchors), self.config.suppression.box_coder.decode
         # Elsewhere both boxes are the anchor itself, so that an infinite box cannot make the gradient of a masked term
         # NaN.
         predicted = decode(ops.where(targets.positive[..., None], box_deltas, 0.0), anchors)
-        overlap = generalized_iou(predicted, decode(targets.box_deltas, anchors), kind=self.config.losses.iou_loss_type)
+        overlap = generalized_iou(predicted, decode(targets.box_deltas, anchors), kind=kind)
         return ops.where(targets.positive, 1.0 - overlap, 0.0)

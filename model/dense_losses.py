@@ -28,7 +28,7 @@ def _background_first(logits: Tensor, targets: Targets, losses: "LossConfig") ->
 
 ClassLoss = Callable[[Tensor, Targets, "LossConfig"], Tensor]  # logits [B, A, K] -> [B, A], including ignored anchors
 CLASS_LOSSES: dict[str, ClassLoss] = {"focal": _focal, "softmax cross entropy": _background_first}
-BOX_LOSSES: dict[str, Callable] = {  # (errors, LossConfig.delta) -> loss of each entry
+BOX_LOSSES: dict[str, Callable[[Tensor, float], Tensor]] = {  # (errors, LossConfig.delta) -> loss of each entry
     "huber": lambda errors, delta: huber_loss(errors, delta=delta),
     "smooth l1": lambda errors, delta: smooth_l1_loss(errors, beta=delta),
     "l1": lambda errors, delta: l1_loss(errors),

@@ -22,7 +22,7 @@ class DensePostprocessing:
         """Create post-processing for K = num_logits logits per anchor, including the background."""
         self._config, self._anchors, self._level_sizes, self._num_logits = config, anchors, level_sizes, num_logits
 
-    def on_backend(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections:
+    def on_backend(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections[Tensor]:
         """Return detections by the backend, see `Detector.detections`."""
         return detections_from_outputs(
             *outputs,
@@ -32,8 +32,11 @@ class DensePostprocessing:
             clip_to=sizes,
         )
 
-    def on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections:
-        """Return one image's detections from class logits, box deltas [A, 4] and the highest logit of each anchor, in NumPy."""
+    def on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections[np.ndarray]:
+        """Return one image's detections by NumPy, see `Detector.detections_on_host`.
+
+        outputs: class logits, box deltas [A, 4] and the highest logit of each anchor.
+        """
         return detections_on_host(
             self._network_outputs(outputs),
             self._anchors,
@@ -85,7 +88,7 @@ class DensePostprocessing:
         }
 
     def for_efficientnms(self, graph: Graph, logits: str, deltas: str, sizes: str) -> tuple[str, str, dict[str, Any]]:
-        """Return the inputs of TensorRT's plugin, see `Detector`. Raises InputError if the plugin computes IoU differently."""
+        """Return the inputs of TensorRT's plugin, see `Detector`. Raises InputError if its IoU would differ."""
         config = self._config
         if config.iou_pixel_offset or config.box_coder.last_pixel:
             raise InputError(
@@ -97,7 +100,8 @@ class DensePostprocessing:
             boxes = clipped(graph, boxes, sizes, last_pixel=False)
         scores = logits  # the plugin applies the sigmoid
         if config.scores == "softmax":
-            scores = graph.add("Slice", [graph.add("Softmax", [logits], axis=-1), [1], [self._num_logits], [2]])
+            probabilities = graph.add("Softmax", [logits], axis=-1)
+            scores = graph.add("Slice", [probabilities, np.array([1]), np.array([self._num_logits]), np.array([2])])
         return (
             boxes,
             scores,
@@ -111,7 +115,7 @@ class DensePostprocessing:
         )
 
     def boxes_and_probabilities(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return every anchor's decoded box [B, A, 4] and its probabilities without the background's [B, A, classes]."""
+        """Return decoded boxes [B, A, 4] and probabilities [B, A, classes], without the background's."""
         logits, deltas = outputs
         boxes = self._config.box_coder.decode(deltas, ops.convert_to_tensor(self._anchors))
         if self._config.clip:

@@ -1,7 +1,7 @@
 """Interface between a detector family and the programs that train, evaluate and export it."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import keras
 import numpy as np
@@ -12,11 +12,11 @@ from object_detection.onnx_nodes import Graph, Output
 from object_detection.structures import Detections, Objects, Tensor
 from program_support.errors import InputError
 
-Outputs = Any  # tensors, or any nested structure of them, float32, with the image as first axis
-Targets = Any  # the same
+Outputs = TypeVar("Outputs")  # a tensor or a nested structure of tensors, float32, with the image as first axis
+Targets = TypeVar("Targets")  # the same
 
 
-class Detector:
+class Detector(Generic[Outputs, Targets]):
     """Base class of detectors. Methods are traceable: no Python branch on tensor values.
 
     A loss is a sum over the images of a batch, divided by a normalizer that is computed from counts. Sums and counts
@@ -34,11 +34,14 @@ class Detector:
     output_names: tuple[str, ...] | None = None  # names of an exported file's outputs; None: those of the network
 
     def normalize(self, images: Tensor, sizes: Tensor) -> Tensor:
-        """Return the network's input, float32 [B, H, W, 3], from uint8 images; 0 outside `sizes` [B, 2] (height, width)."""
+        """Return the network's input, float32 [B, H, W, 3], from uint8 images; 0 outside `sizes` [B, 2]."""
         raise NotImplementedError
 
     def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> Outputs:
-        """Return the network's outputs. images: uint8 [B, H, W, 3]; sizes: int32 [B, 2], height and width of the valid area."""
+        """Return the network's outputs.
+
+        images: uint8 [B, H, W, 3]; sizes: int32 [B, 2], height and width of the valid area.
+        """
         raise NotImplementedError
 
     def training_outputs(self, images: Tensor, sizes: Tensor, *, training: bool) -> Outputs:
@@ -49,7 +52,7 @@ class Detector:
         """Return the network that a training step runs for an image, to count its multiply-adds. Default: `network`."""
         return self.network
 
-    def targets(self, objects: Objects, outputs: Outputs | None = None, seeds: Tensor | None = None) -> Targets:
+    def targets(self, objects: Objects[Tensor], outputs: Outputs | None = None, seeds: Tensor | None = None) -> Targets:
         """Return the training targets, without gradient.
 
         outputs: set if `learns_from_outputs`. seeds: int32 [B, 2], (seed of the training, position of the image in it),
@@ -76,7 +79,7 @@ class Detector:
         """Return losses of the weights by name, independent of the batch. Default: none."""
         return {}
 
-    def detections(self, outputs: Outputs, sizes: Tensor) -> Detections:
+    def detections(self, outputs: Outputs, sizes: Tensor) -> Detections[Tensor]:
         """Return boxes in pixels of the network input, not clipped."""
         raise NotImplementedError
 
@@ -87,10 +90,10 @@ class Detector:
     litert_obstacle: str | None = None  # why the network cannot be exported to LiteRT
 
     def host_outputs(self, outputs: Outputs) -> tuple[Tensor, ...]:
-        """Return the inputs of `detections_on_host`, [B, ...] each; an exported file has the same outputs (`onnx_outputs`)."""
+        """Return the inputs of `detections_on_host`, [B, ...] each, which are also the outputs of an exported file."""
         raise NotImplementedError
 
-    def detections_on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections:
+    def detections_on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections[np.ndarray]:
         """Return one image's Detections, arrays without B, in pixels of the network input. size: height and width."""
         raise NotImplementedError
 
@@ -124,17 +127,21 @@ class Detector:
         )
 
     def boxes_and_probabilities(self, outputs: Outputs, sizes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return boxes [B, A, 4] and probabilities [B, A, K] by the backend, to compare `efficientnms_inputs` with."""
+        """Return boxes [B, A, 4] and probabilities [B, A, K], the reference for `efficientnms_inputs`."""
         raise NotImplementedError
 
 
-def losses(detector: Detector, outputs: Outputs, targets: Targets, counts: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the detection losses by name, each divided by its normalizer; training minimizes their sum + regularization."""
+def losses(
+    detector: Detector[Outputs, Targets], outputs: Outputs, targets: Targets, counts: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the losses by name, each divided by its normalizer; training minimizes their sum + regularization."""
     sums, normalizers = detector.loss_sums(outputs, targets), detector.normalizers(counts)
     return {name: value / normalizers[name] for name, value in sums.items()}
 
 
-def detections_in_original(detector: Detector, images: Tensor, sizes: Tensor, scales: Tensor) -> Detections:
+def detections_in_original(
+    detector: Detector[Any, Any], images: Tensor, sizes: Tensor, scales: Tensor
+) -> Detections[Tensor]:
     """Return detections in pixels of the original images, clipped to them.
 
     images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] as in `Batch`.

@@ -47,7 +47,7 @@ def build_backbone(
             set_value(variable, np.zeros(variable.shape, variable.dtype))
     names = _published_names(original, name)
 
-    def clone(layer):
+    def clone(layer: keras.Layer) -> keras.Layer:
         config = layer.get_config()
         config["name"] = names.get(layer.name, layer.name)
         config["dtype"] = keras.config.dtype_policy()
@@ -82,7 +82,7 @@ def build_backbone(
 
 
 def _published_names(original: keras.Model, name: str) -> dict[str, str]:
-    """Return the name in the published checkpoints, with dots instead of slashes, of each layer in keras.applications."""
+    """Return the name of each layer of keras.applications in the published checkpoints, with dots for slashes."""
     blocks = sorted(
         {match["stage"] + match["repeat"] for layer in original.layers if (match := _BLOCK_LAYER.fullmatch(layer.name))}
     )
@@ -91,7 +91,7 @@ def _published_names(original: keras.Model, name: str) -> dict[str, str]:
     for number, block in enumerate(blocks):
         expands = f"block{block}_expand_conv" in existing
         convs, norms = iter(("conv2d", "conv2d_1")), iter(("", "_1", "_2"))
-        roles = {}
+        roles: dict[str, str] = {}
         if expands:
             roles |= {"expand_conv": next(convs), "expand_bn": "tpu_batch_normalization" + next(norms)}
         roles |= {"dwconv": "depthwise_conv2d", "bn": "tpu_batch_normalization" + next(norms)}
@@ -122,12 +122,14 @@ def _copy_weights(original: keras.Model, backbone: keras.Model, names: dict[str,
         if isinstance(layer, keras.layers.Normalization):
             mean, variance = (keras.ops.convert_to_numpy(value).reshape(-1) for value in (layer.mean, layer.variance))
             # A file with the true variance was trained on the same inputs.
-            scaled = any(np.allclose(variance, np.float32(IMAGENET_STDDEV) ** power, atol=1e-3) for power in (1, 2))
+            scaled = any(
+                np.allclose(variance, np.array(IMAGENET_STDDEV, np.float32) ** power, atol=1e-3) for power in (1, 2)
+            )
             if not np.allclose(mean, IMAGENET_MEAN, atol=1e-3) or not scaled:
                 raise InputError(
-                    f"backbone weights were trained on inputs with mean {mean.tolist()} and variance {variance.tolist()}; "
-                    f"expected ImageNet's {list(IMAGENET_MEAN)} and {list(IMAGENET_STDDEV)} as in the files of "
-                    "keras.applications"
+                    f"backbone weights were trained on inputs with mean {mean.tolist()} and variance "
+                    f"{variance.tolist()}; expected ImageNet's {list(IMAGENET_MEAN)} and {list(IMAGENET_STDDEV)} as in "
+                    "the files of keras.applications"
                 )
         elif layer.name in names and layer.weights:
             backbone.get_layer(names[layer.name]).set_weights(layer.get_weights())

@@ -1,6 +1,7 @@
-"""Feature pyramid of Lin et al. 2017: coarse features are added to finer ones, all of one width. Layers have torch's names."""
+"""Feature pyramid of Lin et al. 2017: coarse features are added to finer ones. Layers have torch's names."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import layers
@@ -12,7 +13,7 @@ from object_detection.structures import Tensor
 WIDTH = 256  # channels of every level
 
 
-def _options() -> dict:
+def _options() -> dict[str, Any]:
     """Return torch's kaiming_uniform(a=1), with standard deviation 1 / sqrt(fan_in), and a bias."""
     return {"use_bias": True, "kernel_initializer": keras.initializers.VarianceScaling(1.0, "fan_in", "uniform")}
 

@@ -14,22 +14,20 @@ from object_detection.structures import Tensor
 _CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D, keras.layers.SeparableConv2D, DepthwiseConv2D)
 
 
-def folded(network: keras.Model, *, training: bool = False) -> Callable[[Tensor], Any]:
+def folded(network: keras.Model, *, training: bool = False) -> Callable[[Tensor | list[Tensor]], Any]:
     """Return a function equivalent to `network(inputs, training=training)`, up to rounding.
 
     It uses the network's current weights: kernels are scaled at each call, which costs one pass over the weights, while
     the layers cost one pass over activations each. In training only frozen batch norm is folded. Under a 16-bit policy
-    nothing is
-    folded: the scales are float32 there, and the compilers of the accelerators that use such policies fold by
-    themselves.
+    nothing is folded: the scales are float32 there, and the compilers of the accelerators that use such policies fold
+    by themselves.
     """
 
-    def run(inputs: Tensor) -> Any:
-        before_norms = _convolutions_before_norms(
-            network, training=training
-        )  # layers may have been frozen in the meantime
+    def run(inputs: Tensor | list[Tensor]) -> Any:
+        # At each call, because layers may have been frozen in the meantime
+        before_norms = _convolutions_before_norms(network, training=training)
 
-        def operation(layer):
+        def operation(layer: keras.Layer) -> Callable[..., Any]:
             if isinstance(layer, BatchNormalization):
                 return partial(_normalized, layer, training=training)
             if id(layer) in before_norms:
@@ -62,36 +60,33 @@ class _Convolution:
         if isinstance(layer, keras.layers.SeparableConv2D):
             outputs = ops.separable_conv(self.inputs, layer.depthwise_kernel, layer.pointwise_kernel * scale, **options)
         elif isinstance(layer, keras.layers.DepthwiseConv2D):
-            scale = ops.reshape(
-                scale, layer.kernel.shape[2:]
-            )  # kernel [k, k, C, m], m outputs of a channel side by side
+            scale = ops.reshape(scale, layer.kernel.shape[2:])  # kernel [k, k, C, m], with m outputs per channel
             outputs = ops.depthwise_conv(self.inputs, layer.kernel * scale, **options)
         else:
             outputs = layer.convolution_op(self.inputs, layer.kernel * scale)
         return ops.add(outputs, ops.reshape(shift, (1, 1, 1, -1)))  # in this form TensorFlow fuses it as a bias
 
 
-def _normalized(layer: BatchNormalization, inputs: Tensor | _Convolution, *, training: bool, **_mask) -> Tensor:
-    return (
-        inputs.scaled(*scale_and_shift(layer)) if isinstance(inputs, _Convolution) else layer(inputs, training=training)
-    )
+def _normalized(layer: BatchNormalization, inputs: Tensor | _Convolution, *, training: bool, **_mask: Any) -> Tensor:
+    if isinstance(inputs, _Convolution):
+        return inputs.scaled(*scale_and_shift(layer))
+    return layer(inputs, training=training)
 
 
 def _convolutions_before_norms(network: keras.Model, *, training: bool) -> set[int]:
     """Return ids of the layers whose outputs are used by batch norms only; in training by frozen ones only."""
     producers = {id(tensor): node.operation for node in _nodes(network) for tensor in node.outputs}
     elsewhere = {id(tensor) for tensor in network.outputs}
-    used_by_norms = set()
+    used_by_norms: set[int] = set()
     for node in _nodes(network):
         is_norm = isinstance(node.operation, BatchNormalization) and not (training and node.operation.trainable)
         (used_by_norms if is_norm else elsewhere).update(map(id, node.input_tensors))
     others = {id(producers[tensor]) for tensor in elsewhere if tensor in producers}
-    return {
-        id(producers[tensor]) for tensor in used_by_norms if tensor in producers and _foldable(producers[tensor])
-    } - others
+    layers = [producers[tensor] for tensor in used_by_norms if tensor in producers]
+    return {id(layer) for layer in layers if _foldable(layer)} - others
 
 
-def _foldable(layer) -> bool:
+def _foldable(layer: keras.Layer) -> bool:
     """Return whether a layer is exactly a float32 convolution; a subclass may compute something else."""
     return (
         any(isinstance(layer, kind) and type(layer).call is kind.call for kind in _CONVOLUTIONS)
@@ -100,5 +95,5 @@ def _foldable(layer) -> bool:
     )
 
 
-def _nodes(network: keras.Model) -> list:
+def _nodes(network: keras.Model) -> list[Any]:
     return [node for nodes in network._nodes_by_depth.values() for node in nodes if not node.is_input]

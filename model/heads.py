@@ -37,7 +37,9 @@ def build_box_head(pyramid: list[Tensor], config: HeadConfig, *, num_anchors: in
     return _build_head(pyramid, config, name="box", outputs=(num_anchors, 4), bias=keras.initializers.Zeros())
 
 
-def _build_head(pyramid, config: HeadConfig, *, name: str, outputs: tuple[int, int], bias) -> Tensor:
+def _build_head(
+    pyramid: list[Tensor], config: HeadConfig, *, name: str, outputs: tuple[int, int], bias: keras.Initializer
+) -> Tensor:
     num_anchors, values = outputs
     hidden = [
         _conv(config, config.filters, name=f"{name}_net.{name}-{i}", bias=keras.initializers.Zeros())
@@ -53,7 +55,7 @@ def _build_head(pyramid, config: HeadConfig, *, name: str, outputs: tuple[int, i
     return keras.layers.Concatenate(axis=1)(flat)
 
 
-def _conv(config: HeadConfig, filters: int, *, name: str, bias):
+def _conv(config: HeadConfig, filters: int, *, name: str, bias: keras.Initializer) -> keras.Layer:
     if not config.separable_conv:
         return keras.layers.Conv2D(
             filters,

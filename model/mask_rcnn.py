@@ -7,7 +7,7 @@ training the second stage is called for randomly sampled regions (`RegionHeads`)
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 from keras import layers
@@ -109,7 +109,7 @@ def _proposal_head(levels: Sequence[Tensor], *, shapes: int) -> tuple[Tensor, Te
         layers.Conv2D(shapes * values, 1, name=f"rpn.head.{name}", **options)
         for name, values in (("cls_logits", 1), ("bbox_pred", 4))
     ]
-    outputs = [[], []]
+    outputs: list[list[Tensor]] = [[], []]
     for level, features in enumerate(levels, start=FINEST):
         features = layers.ReLU(name=f"rpn.head.relu.p{level}")(hidden(features))
         for flat, predict, shape in zip(outputs, predictors, ((-1,), (-1, 4)), strict=True):
@@ -127,7 +127,7 @@ class RegionHeads:
     """
 
     def __init__(self, num_classes: int, *, image_size: tuple[int, int], pooling: RegionPooling):
-        def dense(size, name, **options):
+        def dense(size: int, name: str, **options: Any) -> keras.Layer:
             return layers.Dense(size, name=f"roi_heads.{name}", **options)
 
         torch_linear = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")  # torch's default initialization

@@ -4,10 +4,13 @@ Activations, normalization, resampling and post-processing are left out, as in p
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import keras
 
 from model.tensorflow_cpu import fixed_shapes
+from object_detection.structures import Tensor
 
 _COUNTED = (
     keras.layers.Conv2D,
@@ -20,12 +23,12 @@ _TRAINING_PASSES = 3  # passes: forward, gradient of the inputs, gradient of the
 
 
 def multiply_adds(network: keras.Model) -> int:
-    """Return the multiply-adds of one image in a forward pass. A layer counts once per use: heads are used at every level."""
+    """Return the multiply-adds of one image in a forward pass; layers of a head count once per level."""
     return sum(count for _, count in _counted_layers(network))
 
 
 def training_multiply_adds(network: keras.Model) -> int:
-    """Return the multiply-adds of one image in a training step: three times the forward pass, once for frozen layers."""
+    """Return the multiply-adds of a training step per image: 3 times the forward pass, once for frozen layers."""
     return sum(
         count * (_TRAINING_PASSES if layer.trainable_variables else 1) for layer, count in _counted_layers(network)
     )
@@ -38,8 +41,8 @@ def _counted_layers(network: keras.Model) -> list[tuple[keras.layers.Layer, int]
     """
     found = []
 
-    def watched(layer):
-        def call(*inputs, **settings):
+    def watched(layer: keras.Layer) -> Callable[..., Any]:
+        def call(*inputs: Tensor, **settings: Any) -> Any:
             if isinstance(layer, keras.Model):
                 return layer._run_through_graph(keras.tree.flatten(inputs), watched)
             outputs = layer(*inputs, **settings)
@@ -54,7 +57,7 @@ def _counted_layers(network: keras.Model) -> list[tuple[keras.layers.Layer, int]
     class Watched(keras.Operation):
         """The network as one operation; Keras infers its shapes without computing anything."""
 
-        def call(self, *images):
+        def call(self, *images: Tensor) -> Any:
             return network._run_through_graph(list(images), watched)
 
     with fixed_shapes():

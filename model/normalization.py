@@ -16,8 +16,8 @@ def normalized(
     mean: tuple[float, float, float] = IMAGENET_MEAN,
     stddev: tuple[float, float, float] = IMAGENET_STDDEV,
 ) -> Tensor:
-    """Return float32 images from uint8 [B, H, W, 3], normalized by mean and stddev (fractions of 255), 0 outside `sizes`."""
-    values = (ops.cast(images, "float32") / 255.0 - np.float32(mean)) / np.float32(stddev)
+    """Return float32 images from uint8 [B, H, W, 3]: (image / 255 - mean) / stddev, and 0 outside `sizes` [B, 2]."""
+    values = (ops.cast(images, "float32") / 255.0 - np.array(mean, np.float32)) / np.array(stddev, np.float32)
     rows = ops.arange(images.shape[1])[None, :, None] < ops.cast(sizes[:, 0], "int32")[:, None, None]
     columns = ops.arange(images.shape[2])[None, None, :] < ops.cast(sizes[:, 1], "int32")[:, None, None]
     return ops.where(ops.logical_and(rows, columns)[..., None], values, 0.0)

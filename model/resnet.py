@@ -5,8 +5,9 @@ even sides and stride 2. Layers have torch's names.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 from keras import layers
@@ -63,7 +64,7 @@ RESNETS = {
 def build_resnet(
     images: Tensor, name: str, *, prefix: str = "", stage_strides: Sequence[int] = (1, 2, 2, 2), epsilon: float = 1e-5
 ) -> list[Tensor]:
-    """Return the outputs of each stage, after its last ReLU: [B, H, W, 3] normalized -> [B, h, w, C], the first at stride 4.
+    """Return the output of each stage: normalized images [B, H, W, 3] -> [B, h, w, C], the first at stride 4.
 
     Args:
         images: the input tensor.
@@ -99,7 +100,9 @@ def build_resnet(
     return stages
 
 
-def _block(inputs: Tensor, config: ResNetConfig, stage: int, *, norm, stride: int, name: str) -> Tensor:
+def _block(
+    inputs: Tensor, config: ResNetConfig, stage: int, *, norm: Callable[..., keras.Layer], stride: int, name: str
+) -> Tensor:
     """Return the output of a residual block: two 3 x 3 convolutions, or a bottleneck of three."""
     inner, outer = config.inner_width(stage), config.outer_width(stage)
     if config.bottleneck:
@@ -119,7 +122,7 @@ def _block(inputs: Tensor, config: ResNetConfig, stage: int, *, norm, stride: in
     return layers.ReLU(name=f"{name}.relu")(layers.Add(name=f"{name}.add")([features, shortcut]))
 
 
-def convolution(inputs: Tensor, filters: int, taps: int, *, name: str, stride: int = 1, **options) -> Tensor:
+def convolution(inputs: Tensor, filters: int, taps: int, *, name: str, stride: int = 1, **options: Any) -> Tensor:
     """Return a taps x taps convolution padded by (taps - 1) / 2 on each side; without bias unless set in `options`."""
     options = {"use_bias": False, "kernel_initializer": RESIDUAL_INITIALIZER.clone(), **options}
     kind = GroupedConv2D if options.get("groups", 1) > 1 else layers.Conv2D

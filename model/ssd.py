@@ -1,9 +1,10 @@
-"""SSD300 (Liu et al. 2016) on a ResNet, as in MLPerf's reference: one map of the backbone, five further maps, and heads.
+"""SSD300 (Liu et al. 2016) on a ResNet, as in MLPerf's reference: a map of the backbone, five further maps, heads.
 
 Layer names are those of the reference, but torchvision's in the backbone.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 from keras import initializers, layers
@@ -15,13 +16,8 @@ from object_detection.structures import Tensor
 
 BACKBONE_PREFIX = "backbone."
 _STAGE_STRIDES = (1, 2, 1)  # the last stage that is used keeps the previous size: stride 8
-_EXTRA_MAPS = (
-    (256, 512, 2),
-    (256, 512, 2),
-    (128, 256, 2),
-    (128, 256, 1),
-    (128, 256, 1),
-)  # widths of 1 x 1 and 3 x 3, stride
+# Widths of 1 x 1 and 3 x 3, stride
+_EXTRA_MAPS = ((256, 512, 2), (256, 512, 2), (128, 256, 2), (128, 256, 1), (128, 256, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +80,8 @@ def _predictions(features: Tensor, values: int, *, boxes: int, name: str) -> Ten
     return layers.Reshape((-1, values), name=f"{name}.boxes")(layers.Permute((3, 1, 2), name=f"{name}.by_box")(by_cell))
 
 
-def _initial(channels: int, taps: int) -> dict:
-    """Return the initializers of a convolution with a bias as in the reference: Glorot and Bengio's kernels, torch's biases."""
+def _initial(channels: int, taps: int) -> dict[str, Any]:
+    """Return the initializers of a convolution as in the reference: Glorot and Bengio's kernels, torch's biases."""
     most = (channels * taps**2) ** -0.5
     return {
         "use_bias": True,

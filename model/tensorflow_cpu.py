@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
+from typing import ParamSpec, TypeVar
 
 import keras
 
@@ -16,6 +17,8 @@ from object_detection.regions.roi_align import gathered_sums
 from object_detection.structures import Tensor
 from object_detection.suppression import greedy_nms as by_keras
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 _SHAPES_ARE_FIXED = ContextVar("shapes are fixed", default=False)
 
 
@@ -50,22 +53,22 @@ def places(chosen: Tensor) -> Tensor:
     return tf.cast(tf.where(chosen)[:, 0], "int32")
 
 
-def in_one_pass(function: Callable) -> Callable:
+def in_one_pass(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Return the function compiled by XLA, for elementwise functions, possibly with a sum over the last axis."""
     import tensorflow as tf
 
     return tf.function(function, jit_compile=True, autograph=False)
 
 
-def run_eagerly(function: Callable) -> Callable:
+def run_eagerly(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Return the function with every `tf.function` in it run operation by operation, neither traced nor compiled."""
     import tensorflow as tf
 
-    def run(*arguments):
+    def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
         previous = tf.config.functions_run_eagerly()
         tf.config.run_functions_eagerly(True)
         try:
-            return function(*arguments)
+            return function(*arguments, **options)
         finally:
             tf.config.run_functions_eagerly(previous)
 
@@ -73,23 +76,25 @@ def run_eagerly(function: Callable) -> Callable:
 
 
 def silu(inputs: Tensor) -> Tensor:
-    """Return x sigmoid(x) for training: value and gradient take one pass each instead of two and four, and only x is kept."""
+    """Return x sigmoid(x) for training. Value and gradient take one pass each, not two and four; only x is kept."""
     return _silu()(inputs)
 
 
 @lru_cache(maxsize=1)
-def _silu() -> Callable:
+def _silu() -> Callable[[Tensor], Tensor]:
     import tensorflow as tf
 
     @in_one_pass
-    def gradient(inputs, outer):
+    def gradient(inputs: Tensor, outer: Tensor) -> Tensor:
         share = tf.sigmoid(inputs)
         return outer * share * (1.0 + inputs * (1.0 - share))
 
-    value = in_one_pass(lambda inputs: inputs * tf.sigmoid(inputs))
+    @in_one_pass
+    def value(inputs: Tensor) -> Tensor:
+        return inputs * tf.sigmoid(inputs)
 
     @tf.custom_gradient
-    def call(inputs):
+    def call(inputs: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         return value(inputs), lambda outer: gradient(inputs, outer)
 
     return call
@@ -107,8 +112,8 @@ def depthwise_conv(inputs: Tensor, kernel: Tensor, *, stride: int) -> Tensor:
     strides = [1, stride, stride, 1]
 
     @tf.custom_gradient
-    def call(inputs, kernel):
-        def gradients(outer):
+    def call(inputs: Tensor, kernel: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
+        def gradients(outer: Tensor) -> tuple[Tensor, Tensor]:
             padding = [
                 _same_padding(size, taps, stride=stride)
                 for size, taps in zip(inputs.shape[1:3], kernel.shape[:2], strict=True)
@@ -134,9 +139,9 @@ def depthwise_conv(inputs: Tensor, kernel: Tensor, *, stride: int) -> Tensor:
 def grouped_conv(
     inputs: Tensor, kernel: Tensor, *, strides: tuple[int, int], padding: str, dilations: tuple[int, int]
 ) -> Tensor:
-    """Return the grouped convolution of [B, H, W, C] by [k, k, C / groups, F], [B, h, w, F], by TensorFlow's own operation.
+    """Return the grouped convolution of [B, H, W, C] by [k, k, C / groups, F]: [B, h, w, F].
 
-    Keras compiles it by XLA, whose code takes a hundred times as long.
+    TensorFlow's own operation is used. Keras compiles it by XLA, whose code takes a hundred times as long.
     """
     import tensorflow as tf
 
@@ -144,7 +149,7 @@ def grouped_conv(
 
 
 def sparse_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
-    """Return `roi_align.gathered_sums` by a product with a sparse matrix; under XLA, which has none, by `gathered_sums`.
+    """Return `roi_align.gathered_sums`, by a product with a sparse matrix except under XLA, which has none.
 
     Each row of the sum is finished before the next begins, on all cores; gathered rows would take 16 times the memory
     of their sums. The gradient is the product with the transposed matrix; transposing it first takes a third of the
@@ -155,9 +160,8 @@ def sparse_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
     if _compiled_by_xla():
         return gathered_sums(rows, numbers, weights)
     shape = tf.cast(tf.shape(numbers), tf.int64)
-    count = shape[0] + tf.cast(
-        shape[0] == 0, tf.int64
-    )  # the product with a matrix without rows crashes the process (SIGFPE)
+    # The product with a matrix without rows crashes the process (SIGFPE)
+    count = shape[0] + tf.cast(shape[0] == 0, tf.int64)
     places = tf.stack([tf.repeat(tf.range(shape[0]), shape[1]), tf.reshape(tf.cast(numbers, tf.int64), [-1])], axis=-1)
     matrix = tf.raw_ops.SparseTensorToCSRSparseMatrix(
         indices=tf.stop_gradient(places),
@@ -166,8 +170,8 @@ def sparse_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
     )
 
     @tf.custom_gradient
-    def product(rows):
-        def gradient(outer):
+    def product(rows: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        def gradient(outer: Tensor) -> Tensor:
             turned = tf.raw_ops.SparseMatrixTranspose(input=matrix, type=tf.float32)
             return tf.raw_ops.SparseMatrixMatMul(a=turned, b=tf.pad(outer, [[0, count - shape[0]], [0, 0]]))
 
@@ -178,7 +182,7 @@ def sparse_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
 
 
 def greedy_nms(boxes: Tensor, alive: Tensor, *, iou_threshold: float) -> Tensor:
-    """Return `object_detection.suppression.greedy_nms` of boxes [B, G, N, 4] by TensorFlow's kernel, one group per thread.
+    """Return the result of `greedy_nms` for boxes [B, G, N, 4] by TensorFlow's kernel, one group per thread.
 
     XLA does not have that kernel. Scores are indices counted from the end, so that they identify the remaining boxes.
     """

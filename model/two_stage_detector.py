@@ -1,9 +1,8 @@
 """Two-stage detectors: region proposals, then classification, box regression and masks."""
 
 from collections.abc import Sequence
-from dataclasses import field
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -12,17 +11,15 @@ from keras import ops
 from model.detector import Detector
 from model.folding import folded, has_frozen_norms
 from model.mask_rcnn import FINEST, MASK_SIDE, MaskRcnn
-from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalized
-from model.region_layers import nms, worth_computing
-from model.weight_decay import DECAYED_WEIGHTS, WeightDecay
-from object_detection.assignment.anchor_assignment import IouAssigner, assign_anchors
+from model.normalization import normalized
+from model.region_layers import nms, regions_to_compute
+from model.two_stage_config import TwoStageConfig
+from model.weight_decay import WeightDecay
+from object_detection.assignment.anchor_assignment import assign_anchors
 from object_detection.gather import entries
-from object_detection.geometry.box_coding import BoxCoder
 from object_detection.regions.mask_targets import mask_targets
-from object_detection.regions.proposals import ProposalConfig, region_proposals
-from object_detection.regions.region_detections import REGION_BOX_CODER
+from object_detection.regions.proposals import region_proposals
 from object_detection.regions.region_losses import (
-    BETA,
     box_loss_sum,
     mask_loss_sum,
     proposal_loss_sums,
@@ -30,58 +27,8 @@ from object_detection.regions.region_losses import (
 )
 from object_detection.regions.region_sampling import assign_regions, sample_masks, sample_regions
 from object_detection.structures import Detections, Objects, Targets, Tensor
-from program_support.checked_fields import checked_part, one_of
 
-MEANS = ("drawn", "nvidia")
 _REGION_SEED = 0x5EED  # separates the random numbers of regions from those of anchors
-
-
-@checked_part
-class TwoStageConfig:
-    """Losses and sampling of the two stages; the defaults are torchvision's.
-
-    Attributes:
-        anchors_an_image, regions_an_image: numbers sampled for the losses; the *_share fields limit the positive
-        fraction.
-        proposals: in training; the network contains those for detection.
-        region_iou: IoU from which (strictly: above which) a proposal is positive; the others are background.
-        *_beta: of the smooth L1 losses.
-        whole_masks: see `mask_targets`.
-        decays: see `LossConfig`.
-        means: the normalizers of the losses,
-
-            - "drawn": the number of samples, for boxes too, although only positive samples have one;
-            - "nvidia": as in NVIDIA's TensorFlow 2 code. Objectness: the maximum number of sampled anchors. Boxes of
-              anchors:
-              the nonzero target coordinates of all positive anchors, per level, then summed. Boxes of regions: the
-              coordinates of the positive regions. NVIDIA's Huber losses are beta times the smooth L1 losses here.
-    """
-
-    image_size: tuple[int, int]
-    proposals: ProposalConfig = field(default_factory=lambda: ProposalConfig(candidates_per_level=2000, kept=2000))
-    anchor_match: IouAssigner = field(
-        default_factory=lambda: IouAssigner(positive_iou=0.7, negative_iou=0.3, claim="ties")
-    )
-    anchors_an_image: int = 256
-    positive_anchors: float = 0.5
-    regions_an_image: int = 512
-    positive_regions: float = 0.25
-    region_iou: float = 0.5
-    region_iou_strictly: bool = False
-    whole_masks: bool = False
-    means: Annotated[str, one_of(*MEANS)] = "drawn"
-    region_coder: BoxCoder = REGION_BOX_CODER
-    anchor_beta: float = BETA
-    region_beta: float = BETA
-    weight_decay: float = 1e-4
-    decays: Annotated[str, one_of(*DECAYED_WEIGHTS)] = "all"
-    mean: tuple[float, float, float] = IMAGENET_MEAN
-    stddev: tuple[float, float, float] = IMAGENET_STDDEV
-
-    @property
-    def masks_an_image(self) -> int:
-        """Number of regions per image with masks: the positive ones, which come first."""
-        return int(self.regions_an_image * self.positive_regions)
 
 
 class FirstStage(NamedTuple):
@@ -106,7 +53,7 @@ class TwoStageTargets(NamedTuple):
     masks: Tensor  # [B, Q, S, S] float32, for the first Q regions: fraction of a cell that is object
 
 
-class TwoStageDetector(Detector):
+class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outputs are others than in detection
     """Detector with the networks of `build_mask_rcnn`."""
 
     learns_from_outputs = True
@@ -134,13 +81,13 @@ class TwoStageDetector(Detector):
         if training:
             run = self._training if has_frozen_norms(self.first_stage) else partial(self.first_stage, training=True)
         *levels, logits, deltas = run(self.normalize(images, sizes))
-        return FirstStage(tuple(levels), *(ops.cast(values, "float32") for values in (logits, deltas)), sizes)
+        return FirstStage(tuple(levels), ops.cast(logits, "float32"), ops.cast(deltas, "float32"), sizes)
 
     def trained_network(self) -> keras.Model:
         """Return the first stage and the heads, for the number of regions that are sampled per image."""
-        images, regions = keras.Input((*self.image_size, 3)), keras.Input((self.config.regions_an_image, 4))
+        images, regions = keras.Input((*self.image_size, 3)), keras.Input((self.config.regions_per_image, 4))
         *levels, logits, deltas = self.first_stage(images)
-        with_masks = regions[:, : self.config.masks_an_image]
+        with_masks = regions[:, : self.config.masks_per_image]
         return keras.Model(
             [images, regions],
             [
@@ -156,16 +103,18 @@ class TwoStageDetector(Detector):
         return normalized(images, sizes, mean=self.config.mean, stddev=self.config.stddev)
 
     def targets(
-        self, objects: Objects, outputs: FirstStage | None = None, seeds: Tensor | None = None
+        self, objects: Objects[Tensor], outputs: FirstStage | None = None, seeds: Tensor | None = None
     ) -> TwoStageTargets:
         """Return the targets of anchors and of proposals from `outputs`, sampled with `seeds` [B, 2]."""
+        assert outputs is not None
+        assert seeds is not None
         config = self.config
         anchors = assign_anchors(objects, self._grid, rule=config.anchor_match)
-        drawn = sample_masks(
+        sampled = sample_masks(
             anchors.positive,
             ops.logical_not(ops.logical_or(anchors.positive, anchors.ignored)),
             seeds,
-            count=config.anchors_an_image,
+            count=config.anchors_per_image,
             positive_share=config.positive_anchors,
         )
         proposed, _, valid = region_proposals(
@@ -177,11 +126,11 @@ class TwoStageDetector(Detector):
             config.proposals,
             nms=nms(),
         )
-        learnable = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
+        assignable = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
         boxes = ops.concatenate([proposed, objects.boxes], axis=1)
         matched, positive, negative = assign_regions(
             boxes,
-            ops.concatenate([valid, learnable], axis=1),
+            ops.concatenate([valid, assignable], axis=1),
             objects,
             positive_iou=config.region_iou,
             strictly=config.region_iou_strictly,
@@ -190,15 +139,15 @@ class TwoStageDetector(Detector):
             positive,
             negative,
             seeds + _REGION_SEED,
-            count=config.regions_an_image,
+            count=config.regions_per_image,
             positive_share=config.positive_regions,
         )
         regions, matched = entries(boxes, numbers), entries(matched, numbers)
-        masks = config.masks_an_image
+        masks = config.masks_per_image
         return TwoStageTargets(
             anchors=anchors,
-            positive=drawn[0],
-            negative=drawn[1],
+            positive=sampled[0],
+            negative=sampled[1],
             regions=regions,
             valid=valid,
             classes=ops.where(positive, entries(objects.classes, matched) + 1, 0),
@@ -212,19 +161,19 @@ class TwoStageDetector(Detector):
                 matched[:, :masks],
                 outputs.sizes,
                 size=MASK_SIDE,
-                whole=config.whole_masks,
+                binary=config.binary_masks,
             ),
         )
 
     def counts(self, targets: TwoStageTargets) -> dict[str, Tensor]:
-        """Return the number of positive anchors, and the numbers of anchors, regions and masks that normalize the losses."""
+        """Return the number of positive anchors, and the numbers that normalize the losses."""
         counted = {
             "positives": targets.anchors.positive,
             "anchors": ops.logical_or(targets.positive, targets.negative),
             "regions": targets.valid,
             "masks": self._has_mask(targets),
         }
-        if self.config.means == "nvidia":
+        if self.config.normalizer == "nvidia":
             box_deltas = ops.where(targets.anchors.positive[..., None], targets.anchors.box_deltas, 0.0)
             counted |= {
                 "images": ops.ones_like(targets.valid[:, 0]),
@@ -234,9 +183,9 @@ class TwoStageDetector(Detector):
         return {name: ops.sum(ops.cast(values, "float32")) for name, values in counted.items()}
 
     def loss_sums(self, outputs: FirstStage, targets: TwoStageTargets) -> dict[str, Tensor]:
-        """Return `objectness_loss`, `anchor_box_loss` of the first stage, `cls_loss`, `box_loss`, `mask_loss` of the second.
+        """Return `objectness_loss` and `anchor_box_loss`, and of the second stage `cls_loss`, `box_loss`, `mask_loss`.
 
-        With NVIDIA's means there is an anchor_box_loss for each level, `anchor_box_loss_p2` and so on.
+        With NVIDIA's normalizers there is an anchor_box_loss for each level, `anchor_box_loss_p2` and so on.
         """
         objectness, anchor_box = proposal_loss_sums(
             outputs.logits,
@@ -257,7 +206,7 @@ class TwoStageDetector(Detector):
             beta=self.config.region_beta,
         )
         second = {"cls_loss": classes, "box_loss": box, "mask_loss": self._mask_loss(outputs.levels, targets)}
-        if self.config.means == "drawn":
+        if self.config.normalizer == "sampled":
             return {"objectness_loss": objectness, "anchor_box_loss": anchor_box, **second}
         found, expected, positive = (
             self._by_level("anchor_box_loss", values)
@@ -268,10 +217,10 @@ class TwoStageDetector(Detector):
         return {"objectness_loss": objectness, **boxes, **second, "box_loss": self.config.region_beta * box}
 
     def normalizers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the divisor of each loss, see `TwoStageConfig.means`."""
+        """Return the divisor of each loss, see `TwoStageConfig.normalizer`."""
         least = {name: ops.maximum(count, 1.0) for name, count in counts.items()}
         second = {"cls_loss": least["regions"], "mask_loss": least["masks"]}
-        if self.config.means == "drawn":
+        if self.config.normalizer == "sampled":
             return {
                 "objectness_loss": least["anchors"],
                 "anchor_box_loss": least["anchors"],
@@ -279,7 +228,7 @@ class TwoStageDetector(Detector):
                 **second,
             }
         return {
-            "objectness_loss": least["images"] * self.config.anchors_an_image,
+            "objectness_loss": least["images"] * self.config.anchors_per_image,
             **{
                 name.replace("coordinates", "box_loss"): count for name, count in least.items() if "coordinates" in name
             },
@@ -291,8 +240,8 @@ class TwoStageDetector(Detector):
         """Return weight_decay times half the squared norm of all trainable kernels, or weights."""
         return self._weight_decay.losses()
 
-    def detections(self, outputs: tuple[Tensor, ...], sizes: Tensor) -> Detections:
-        """Return detections in pixels of the network input, clipped to the image; the network has suppressed them already."""
+    def detections(self, outputs: tuple[Tensor, ...], sizes: Tensor) -> Detections[Tensor]:
+        """Return detections in pixels of the network input, clipped to the image, from the network's outputs."""
         boxes, scores, classes, masks = outputs
         return Detections(boxes, scores, ops.cast(classes, "int32"), scores > 0.0, masks)
 
@@ -306,12 +255,12 @@ class TwoStageDetector(Detector):
 
     def _has_mask(self, targets: TwoStageTargets) -> Tensor:
         """Return which of the first Q regions are positive, [B, Q] bool."""
-        return targets.classes[:, : self.config.masks_an_image] > 0
+        return targets.classes[:, : self.config.masks_per_image] > 0
 
     def _mask_loss(self, levels: Sequence[Tensor], targets: TwoStageTargets) -> Tensor:
         """Return the sum over positive regions of their mean binary cross entropy."""
         has_mask = self._has_mask(targets)
-        count, rows = has_mask.shape[1], worth_computing(has_mask)
+        count, rows = has_mask.shape[1], regions_to_compute(has_mask)
         logits = self.heads.masks(levels, targets.regions[:, :count], ops.cast(has_mask, "float32"))
         classes = ops.take(ops.reshape(targets.classes[:, :count], (-1,)), rows, axis=0)
         target_masks = ops.take(ops.reshape(targets.masks, (-1, *targets.masks.shape[2:])), rows, axis=0)

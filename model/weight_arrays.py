@@ -1,4 +1,4 @@
-"""Arrays of a checkpoint by name: selection of the model's weights, averaged or raw, and validation of names and shapes."""
+"""Arrays of a checkpoint by name: selection of the model's weights, averaged or raw, and checks of names and shapes."""
 
 import re
 from collections.abc import Iterable, Mapping

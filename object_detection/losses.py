@@ -37,7 +37,7 @@ def _focal_loss(
 ) -> Tensor:
     smoothing = 0.5 * label_smoothing
 
-    def terms(logits):
+    def terms(logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         is_target = targets()
         wrong_by = ops.where(is_target, -logits, logits)
         wrong = ops.sigmoid(wrong_by)  # 1 - p_t
@@ -45,10 +45,10 @@ def _focal_loss(
         return is_target, wrong, weight, ops.softplus(wrong_by) - smoothing * wrong_by
 
     @ops.custom_gradient
-    def of_logits(logits):
-        """Return the loss with a gradient that keeps only the logits and needs a third of the memory passes of autodiff."""
+    def of_logits(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
+        """Return the loss, and a gradient that keeps only the logits and needs a third of autodiff's memory passes."""
 
-        def gradient(*arguments, upstream=None):
+        def gradient(*arguments: Tensor, upstream: Tensor | None = None) -> Tensor:
             outer = arguments[-1] if upstream is None else upstream
             is_target, wrong, weight, cross_entropy = terms(logits)
             slope = weight * (gamma * (1.0 - wrong) * cross_entropy + wrong - smoothing)
@@ -81,15 +81,15 @@ def softmax_cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:
     logits = ops.cast(logits, "float32")
     numbers = ops.arange(logits.shape[-1], dtype=classes.dtype)
 
-    def terms(logits):
+    def terms(logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         # Relative to the largest logit, so that a small loss of large logits keeps its precision
         below = ops.maximum(logits - ops.max(logits, axis=-1, keepdims=True), _LOWEST)
         powers = ops.exp(below)
         return classes[..., None] == numbers, below, powers, ops.sum(powers, axis=-1)
 
     @ops.custom_gradient
-    def of_logits(logits):
-        def gradient(*arguments, upstream=None):
+    def of_logits(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
+        def gradient(*arguments: Tensor, upstream: Tensor | None = None) -> Tensor:
             outer = arguments[-1] if upstream is None else upstream
             is_class, _, powers, total = terms(logits)
             return outer[..., None] * (powers / total[..., None] - ops.cast(is_class, "float32"))
@@ -112,8 +112,8 @@ def hardest(losses: Tensor, counts: Tensor) -> Tensor:
     place = ops.clip(length - counts, 0, length - 1)
     least = ops.sum(ops.where(ops.arange(length, dtype="int32") == place, ascending, 0.0), axis=1, keepdims=True)
     above, equal = losses > least, losses == least
-    room = counts - ops.sum(ops.cast(above, "int32"), axis=1, keepdims=True)
-    first = ops.cumsum(ops.cast(equal, "int32"), axis=1) <= room
+    missing = counts - ops.sum(ops.cast(above, "int32"), axis=1, keepdims=True)
+    first = ops.cumsum(ops.cast(equal, "int32"), axis=1) <= missing
     found = ops.logical_and(counts > 0, ops.logical_or(above, ops.logical_and(equal, first)))
     return ops.cast(found, "float32")
 

@@ -5,9 +5,11 @@ import ONNX.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
+
+Input = str | np.ndarray | np.generic  # tensor, or values of a constant
 
 
 class Output(NamedTuple):
@@ -24,20 +26,20 @@ class Graph(Protocol):
     for_onnxruntime: bool  # whether to prefer the nodes that are fastest in ONNX Runtime on a CPU
     cells: dict[str, tuple[str, int]]  # predictions [B, A, K] -> the same values as [B, cells, channels], and channels
 
-    def add(self, kind: str, inputs: Sequence, **attributes) -> str:
+    def add(self, kind: str, inputs: Sequence[Input], **attributes: Any) -> str:
         """Add a node with one output and return its name. Arrays among the inputs become constants."""
 
-    def add_several(self, kind: str, inputs: Sequence, count: int, **attributes) -> list[str]:
+    def add_several(self, kind: str, inputs: Sequence[Input], count: int, **attributes: Any) -> list[str]:
         """Add a node with `count` outputs and return their names."""
 
     def cast(self, tensor: str, dtype: str) -> str:
         """Add a Cast to a NumPy type such as "float32"."""
 
-    def inner(self, name: str) -> "Graph":
+    def inner(self, name: str) -> Self:
         """Return an empty graph for the body of a loop, which may read tensors of this one."""
 
     def loop(
-        self, body: "Graph", start: str, *, times: int, state: str, next_state: str, scanned: dict[str, str]
+        self, body: Self, start: str, *, times: int, state: str, next_state: str, scanned: dict[str, str]
     ) -> list[str]:
         """Run `body` `times` times.
 
@@ -64,27 +66,33 @@ def clipped(graph: Graph, boxes: str, sizes: str, *, last_pixel: bool) -> str:
     return graph.add("Min", [graph.add("Max", [boxes, _NONE]), limits])
 
 
-def is_large(graph: Graph, boxes: str, least_side: float) -> str:
-    """Add a test whether both sides of boxes [B, N, 4] reach `least_side`: [B, N] float32, 1 or 0."""
+def is_large(graph: Graph, boxes: str, min_side: float) -> str:
+    """Add a test whether both sides of boxes [B, N, 4] reach `min_side`: [B, N] float32, 1 or 0."""
     low, high = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
     shorter = graph.add("ReduceMin", [graph.add("Sub", [high, low]), np.array([2])], keepdims=0)
-    return graph.cast(graph.add("GreaterOrEqual", [shorter, np.float32(least_side)]), "float32")
+    return graph.cast(graph.add("GreaterOrEqual", [shorter, np.float32(min_side)]), "float32")
 
 
 def spread_over_classes(graph: Graph, scores: str, numbers: str, *, classes: int) -> str:
-    """Add scores per class [B, K, N] from scores [B, N] of boxes of the classes `numbers` [B, N], 0 for other classes."""
+    """Add scores per class [B, K, N] of boxes with scores [B, N] and classes `numbers` [B, N]; 0 for other classes."""
     is_class = graph.add("Equal", [unsqueezed(graph, numbers, axis=1), np.arange(classes)[:, None]])
     return graph.add("Mul", [graph.cast(is_class, "float32"), unsqueezed(graph, scores, axis=1)])
 
 
 def not_suppressed(graph: Graph, boxes: str, scores: str, *, iou_threshold: float, most: int | None = None) -> str:
-    """Add NonMaxSuppression per class of boxes [B, N, 4] with scores [B, C, N] above 0: 1 in [B, N] for those that remain.
+    """Add NonMaxSuppression per class of boxes [B, N, 4] with scores [B, C, N] above 0.
 
-    most: maximum number of boxes per class; None: no limit.
+    The result [B, N] is 1 for boxes that remain. most: maximum number of boxes per class; None: no limit.
     """
     chosen = graph.add(
         "NonMaxSuppression",
-        [boxes, scores, np.array([most or 2**31 - 1]), np.float32([iou_threshold]), np.float32([0.0])],
+        [
+            boxes,
+            scores,
+            np.array([most or 2**31 - 1]),
+            np.array([iou_threshold], np.float32),
+            np.array([0.0], np.float32),
+        ],
     )
     places = graph.add("Gather", [chosen, np.array([0, 2])], axis=1)
     # The shape is taken from the chosen boxes, so that a runtime with static shape inference finds it consistent
@@ -97,7 +105,7 @@ def not_suppressed(graph: Graph, boxes: str, scores: str, *, iou_threshold: floa
 def best_of(
     graph: Graph, boxes: str, scores: str, others: Sequence[str], *, candidates: int, count: int
 ) -> tuple[str, str, list[str]]:
-    """Add the `count` boxes [B, N, 4] of the highest scores [B, N], best first, and the same entries of `others` [B, N].
+    """Add the `count` boxes [B, N, 4] with the highest scores [B, N], best first, and their entries of `others` [B, N].
 
     Padded with zeros if N, which is `candidates`, is less than `count`.
     """

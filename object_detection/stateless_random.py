@@ -8,13 +8,13 @@ _SEED_FACTOR, _POSITION_FACTOR, _NUMBER_FACTOR = 0x3C6EF372, 0x1B56C4E9, 0x2545F
 
 
 def seeds_of(positions: Tensor, *, seed: int) -> Tensor:
-    """Return the seeds of `uniform_draws` for images at these positions, [B] integers: (seed, position), [B, 2] int32."""
+    """Return the seeds of `uniform_draws`, (seed, position) [B, 2] int32, for images at positions [B], integers."""
     positions = ops.cast(ops.bitwise_and(positions, 2**31 - 1), "int32")
     return ops.stack([ops.full_like(positions, seed % 2**31), positions], axis=-1)
 
 
 def uniform_draws(seeds: Tensor, count: int | Tensor) -> Tensor:
-    """Return `count` numbers for each image, uniform in [0, 1). seeds [B, 2] int32 (seed, position) -> [B, count] float32.
+    """Return `count` numbers per image, uniform in [0, 1). seeds [B, 2] int32 (seed, position) -> [B, count] float32.
 
     A 32-bit hash of seed, position and number, mixed as by Wellons' lowbias32 (2018); the upper 24 bits are used.
     """

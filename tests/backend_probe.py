@@ -22,7 +22,8 @@ from model.detector import losses, named_variables
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig
 from model.mask_rcnn import MaskRcnnConfig, build_mask_rcnn
-from model.two_stage_detector import TwoStageConfig, TwoStageDetector
+from model.two_stage_config import TwoStageConfig
+from model.two_stage_detector import TwoStageDetector
 from object_detection.assignment.anchor_assignment import assign_anchors
 from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid
 from object_detection.regions.proposals import ProposalConfig
@@ -170,8 +171,8 @@ def _two_stage_detector():
         TwoStageConfig(
             image_size=(64, 64),
             proposals=ProposalConfig(candidates_per_level=30, kept=30),
-            anchors_an_image=32,
-            regions_an_image=16,
+            anchors_per_image=32,
+            regions_per_image=16,
         ),
     )
 

@@ -115,7 +115,7 @@ def test_one_sample_a_bin_by_hand():
             tf.constant(boxes),
             size=3,
             image_size=(32, 48),
-            pooling=RegionPooling(samples=1, least_side=0.0, level_slack=0.0),
+            pooling=RegionPooling(samples=1, min_side=0.0, level_slack=0.0),
         )
     )
     for number, i, j in np.ndindex(3, 3, 3):
@@ -138,7 +138,7 @@ def test_masks_are_whole_by_hand():
         tf.constant([[0]]),
         tf.constant([[8, 8]]),
         size=2,
-        whole=True,
+        binary=True,
     )
     # Middles of bins at 1.25 and 3.75 of pixels, which the interpolation sees half a pixel on: cells 0.375 and 1.625
     np.testing.assert_array_equal(np.asarray(found)[0, 0], [[1, 0]] * 2)

@@ -30,7 +30,7 @@ def test_the_published_targets(golden_folder):
         masks = np.unpackbits(golden[f"gt_masks_bits{image}"], axis=-1)[..., :width]
         frames = np.tile(np.float32([0, 0, height, width]), (len(masks), 1))
         found = targets_of(
-            masks[None], frames[None], regions[None], matched[None], np.int32([[height, width]]), most_samples=10
+            masks[None], frames[None], regions[None], matched[None], np.int32([[height, width]]), max_samples=10
         )[0]
         np.testing.assert_allclose(found, golden["mask_targets"][first : first + len(found)], atol=1e-4)
         first += len(found)
@@ -61,8 +61,8 @@ def test_masks_within_boxes_are_their_bitmaps():
         ]
     )
     sizes, whole = np.int32([size, size]), np.broadcast_to(np.float32([0, 0, *size]), (2, 2, 4))
-    found = targets_of(masks, boxes, regions, matched, sizes, size=5, most_samples=10)
-    wanted = targets_of(bitmaps, whole, regions, matched, sizes, size=5, most_samples=10)
+    found = targets_of(masks, boxes, regions, matched, sizes, size=5, max_samples=10)
+    wanted = targets_of(bitmaps, whole, regions, matched, sizes, size=5, max_samples=10)
     np.testing.assert_allclose(found[0], wanted[0], atol=1e-5)
     np.testing.assert_allclose(found[1, :2], wanted[1, :2], atol=1e-5)
     assert np.abs(found[1, 2] - wanted[1, 2]).mean() < 0.05
@@ -75,8 +75,8 @@ def test_samples_of_a_bin_by_hand(compiled):
     masks, frames = np.uint8([[[[1, 0, 0, 1]] * 4]]), np.float32([[[0, 0, 4, 4]]])
     arguments = masks, frames, frames, np.int32([[0]]), np.int32([[4, 4]])
     # The samples of a bin [0, 4) are at 0.5, 1.5, 2.5, 3.5 of pixels that stand at 0, 1, 2, 3
-    for most_samples, wanted in ((4, (0.5 + 0 + 0.5 + 1) / 4), (1, 0)):
-        found = targets_of(*arguments, size=1, most_samples=most_samples, compiled=compiled)
+    for max_samples, wanted in ((4, (0.5 + 0 + 0.5 + 1) / 4), (1, 0)):
+        found = targets_of(*arguments, size=1, max_samples=max_samples, compiled=compiled)
         np.testing.assert_allclose(found, [[[[wanted]]]], atol=1e-6)
 
 

@@ -14,7 +14,7 @@ def image_size(encoded: Tensor) -> Tensor:
     )
 
 
-def decode_image(encoded: Tensor) -> Tensor:
+def decode_image(encoded: Tensor) -> tf.Tensor:
     """Decode a JPEG, PNG, BMP or the first frame of a GIF: [h, w, 3] uint8."""
     image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
     return tf.ensure_shape(image, [None, None, 3])

@@ -153,7 +153,7 @@ def _in_slots(objects: Objects, slots: int) -> Objects:
 
     def in_slots(values: Tensor) -> Tensor:
         padded = tf.pad(
-            tf.gather(values, largest), [[0, slots - tf.size(largest)]] + [[0, 0]] * (values.shape.rank - 1)
+            tf.gather(values, largest), [[0, slots - tf.size(largest)]] + [[0, 0]] * (len(values.shape) - 1)
         )
         return tf.ensure_shape(padded, [slots, *values.shape[1:]])
 

@@ -167,7 +167,7 @@ def _fill_up(batch: Batch, *, batch_size: int) -> tuple[Batch, Tensor]:
     count = tf.shape(batch.images)[0]
 
     def filled(values: Tensor) -> Tensor:
-        padded = tf.pad(values, [[0, batch_size - count]] + [[0, 0]] * (values.shape.rank - 1))
+        padded = tf.pad(values, [[0, batch_size - count]] + [[0, 0]] * (len(values.shape) - 1))
         return tf.ensure_shape(padded, [batch_size, *values.shape[1:]])
 
     return tf.nest.map_structure(filled, batch), tf.range(batch_size) < count

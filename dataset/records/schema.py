@@ -100,7 +100,7 @@ _FEATURES = {
 _MASKS = {"image/object/mask": tf.io.VarLenFeature(tf.string)}
 
 
-def parse_record(serialized: Tensor, *, with_masks: bool = False) -> dict[str, Tensor]:
+def parse_record(serialized: tf.Tensor | bytes, *, with_masks: bool = False) -> dict[str, tf.Tensor]:
     """Parse one serialized record to tensors.
 
     Returns `encoded` (bytes), `image_id` (int64; the number in source_id, or a hash of other text),

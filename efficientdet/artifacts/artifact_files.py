@@ -13,12 +13,11 @@ from efficientdet.artifacts.artifact_metadata import NAMES, ArtifactMetadata, me
 from efficientdet.artifacts.onnx_props import onnx_props
 from program_support.errors import InputError
 
-ModelContent = (
-    bytes | tuple[bytes, bytes]
-)  # a file; or .xml and .bin of OpenVINO; or network and post-processing of LiteRT
+# A file; or .xml and .bin of OpenVINO; or network and post-processing of LiteRT
+ModelContent = bytes | tuple[bytes, bytes]
 POSTPROCESSING = "efficientdet.postprocessing"  # key in a LiteRT file with the name of its post-processing file
 _LITERT_MARK = b"TFL3"  # at offset 4
-_MOST_BYTES = 1 << 28  # of an entry of the archive in a LiteRT file
+_MAX_BYTES = 1 << 28  # of an entry of the archive in a LiteRT file
 
 
 class Kind(NamedTuple):
@@ -83,7 +82,7 @@ def _litert(path: Path) -> tuple[ModelContent, Mapping[str, str]]:
             entries = {
                 entry.filename: archive.read(entry)
                 for entry in archive.infolist()
-                if entry.filename in (*NAMES, POSTPROCESSING) and entry.file_size <= _MOST_BYTES
+                if entry.filename in (*NAMES, POSTPROCESSING) and entry.file_size <= _MAX_BYTES
             }
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(str(error)) from error

@@ -13,13 +13,8 @@ from dataset.input.host_resize import HostResize
 from efficientdet.checkpoints.description import Description, description_of
 from program_support.errors import InputError
 
-DESCRIPTION, INPUT, OUTPUTS, VERSION = (
-    "efficientdet",
-    "efficientdet.input",
-    "efficientdet.outputs",
-    "efficientdet.version",
-)
-NAMES = (DESCRIPTION, INPUT, OUTPUTS, VERSION)
+NAMES = ("efficientdet", "efficientdet.input", "efficientdet.outputs", "efficientdet.version")
+DESCRIPTION, INPUT, OUTPUTS, VERSION = NAMES
 DETECTIONS = ("boxes", "scores", "classes")  # outputs of an exported detector, which may also have masks
 _VERSION = 1  # version of the metadata
 

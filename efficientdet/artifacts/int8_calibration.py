@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
     from dataset.records.record_index import RecordIndex
 
-_MOST_IMAGES = 100  # ranges of activations change little after some dozens
+_MAX_IMAGES = 100  # ranges of activations change little after some dozens
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class CalibrationImages:
             yield {"images": image, "sizes": size}
 
 
-def calibration_of_files(paths: Sequence[str], *, most: int = _MOST_IMAGES) -> CalibrationImages:
+def calibration_of_files(paths: Sequence[str], *, most: int = _MAX_IMAGES) -> CalibrationImages:
     """Return up to `most` image files, evenly spaced. Reading raises InputError for a file that is no image."""
-    chosen = tuple(paths[number] for number in _spread(len(paths), most))
+    chosen = tuple(paths[number] for number in _evenly_spaced(len(paths), most))
     return CalibrationImages(chosen, lambda: map(read_image, chosen))
 
 
@@ -40,12 +40,12 @@ def calibration_of_records(index: "RecordIndex", *, most: int) -> CalibrationIma
     """Return up to `most` images of records, evenly spaced."""
     from dataset.input.pipeline import original_images
 
-    numbers = _spread(len(index), most)
+    numbers = _evenly_spaced(len(index), most)
     return CalibrationImages(
         tuple(f"record {number}" for number in numbers),
         lambda: (image.pixels for image in original_images(index, numbers)),
     )
 
 
-def _spread(count: int, most: int) -> range:
+def _evenly_spaced(count: int, most: int) -> range:
     return range(0, count, max(-(-count // most), 1))

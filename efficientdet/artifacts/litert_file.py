@@ -61,14 +61,15 @@ def write_litert(
             lambda images, sizes: found(detector.outputs(images, sizes), sizes), ("images", "sizes"), image, DETECTIONS
         )
     else:
-        model = _converted(detector.outputs, ("images", "sizes"), image, detector.output_names, calibration=calibration)
+        names = detector.output_names or tuple(detector.network.output_names)
+        model = _converted(detector.outputs, ("images", "sizes"), image, names, calibration=calibration)
         shapes = [tf.TensorSpec([1, *output.shape[1:]], tf.float32) for output in detector.network.outputs]
         second = postprocessing_file(path)
         write_bytes(
             second,
             _converted(
                 lambda *tensors: found(tensors[:-1], tensors[-1]),
-                (*detector.output_names, "sizes"),
+                (*names, "sizes"),
                 (*shapes, image[1]),
                 DETECTIONS,
             ),

@@ -20,14 +20,15 @@ def pads(layer, size: Sequence[int | None], taps: Sequence[int], strides: Sequen
     """
     if layer.padding == "valid":
         return [0, 0, 0, 0]
-    if None in size:
+    sides = [side for side in size if side is not None]
+    if len(sides) < len(size):
         raise InputError(
             f"layer {layer.name} of type {type(layer).__name__} pads an image of unknown size, which has no "
             "translation to ONNX"
         )
     totals = [
         max((-(-side // stride) - 1) * stride + tap - side, 0)
-        for side, tap, stride in zip(size, taps, strides, strict=True)
+        for side, tap, stride in zip(sides, taps, strides, strict=True)
     ]
     return [total // 2 for total in totals] + [total - total // 2 for total in totals]
 
@@ -35,7 +36,7 @@ def pads(layer, size: Sequence[int | None], taps: Sequence[int], strides: Sequen
 def convolution(
     graph: OnnxGraph, source: str, layer, kernel, bias, *, size, strides=(1, 1), dilation=(1, 1), groups: int = 1
 ) -> str:
-    """Add a convolution of kernel [k, k, in / groups, out] over the image `source` of `size` (h, w); return an image."""
+    """Add a convolution of kernel [k, k, in / groups, out] over an image of `size` (h, w); return an image."""
     kernel = array(kernel).transpose(3, 2, 0, 1)
     bias = np.zeros(len(kernel), np.float32) if bias is None else array(bias)
     reach = [(tap - 1) * rate + 1 for tap, rate in zip(kernel.shape[2:], dilation, strict=True)]

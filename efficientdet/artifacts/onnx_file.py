@@ -43,7 +43,7 @@ def write_onnx(model: onnx.ModelProto, path: str | Path, *, description: Descrip
 
 @kept_signal_stack()
 def write_openvino(model: onnx.ModelProto, path: str | Path, *, description: Description, resize: ResizeRule) -> None:
-    """Write the .xml file `path` and its .bin in float32, each atomically, with metadata in `rt_info`. Raise OSError."""
+    """Write the .xml file `path` and its .bin in float32, each atomically, metadata in `rt_info`; raise OSError."""
     import openvino
 
     path = Path(path)

@@ -7,11 +7,13 @@ the tensor has the other. Nodes on which no output depends are left out of the f
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from object_detection.onnx_nodes import Input
 
 _TO_IMAGE, _TO_KERAS = [0, 3, 1, 2], [0, 2, 3, 1]
 
@@ -29,7 +31,7 @@ class _Node(NamedTuple):
     kind: str
     inputs: list[str]
     outputs: list[str]
-    attributes: dict
+    attributes: dict[str, Any]
 
 
 class OnnxGraph:
@@ -57,21 +59,20 @@ class OnnxGraph:
         self.convolved: dict[str, Convolved] = {}  # by output; without tensors that several layers read
         self.reshaped_images: dict[str, str] = {}  # tensor -> the image with the same values in the order of Keras
         self.layer = ""  # current layer, a part of the names of nodes
-        self.cells: dict[
-            str, tuple[str, int]
-        ] = {}  # predictions [B, A, K] -> the same as [B, cells, channels], and channels
+        # Predictions [B, A, K] -> the same values as [B, cells, channels], and channels
+        self.cells: dict[str, tuple[str, int]] = {}
 
     def inner(self, name: str) -> "OnnxGraph":
         """Return an empty graph for the body of a node such as Loop; it may read tensors of this graph."""
         return OnnxGraph(for_onnxruntime=self.for_onnxruntime, prefix=f"{self._prefix}{name}.")
 
-    def add(self, kind: str, inputs: Sequence, *, name: str | None = None, **attributes) -> str:
+    def add(self, kind: str, inputs: Sequence[Input], *, name: str | None = None, **attributes: Any) -> str:
         """Add a node with one output and return its name. Array inputs become constants; "" is an omitted input."""
         [output] = self.add_several(kind, inputs, 1, name=name, **attributes)
         return output
 
     def add_several(
-        self, kind: str, inputs: Sequence, count: int, *, name: str | None = None, **attributes
+        self, kind: str, inputs: Sequence[Input], count: int, *, name: str | None = None, **attributes: Any
     ) -> list[str]:
         """Add a node with `count` outputs, such as TopK, and return their names."""
         first = name or f"{self._prefix}{self.layer and f'{self.layer}/'}{kind}_{len(self._nodes)}"
@@ -93,9 +94,9 @@ class OnnxGraph:
         """Add a Loop; see `object_detection.onnx_nodes.Graph`."""
         value, prefix = helper.make_tensor_value_info, body._prefix
         number, condition = f"{prefix}number", f"{prefix}condition"
-        go_on = body.add("Identity", [condition])
+        next_condition = body.add("Identity", [condition])
         outputs = [
-            value(go_on, TensorProto.BOOL, []),
+            value(next_condition, TensorProto.BOOL, []),
             value(next_state, TensorProto.FLOAT, None),
             *(
                 value(tensor, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), None)
@@ -116,7 +117,7 @@ class OnnxGraph:
         )
         return self.add_several("Loop", [np.array(times), np.array(True), start], 1 + len(scanned), body=content)[1:]
 
-    def add_image(self, kind: str, inputs: Sequence, **attributes) -> str:
+    def add_image(self, kind: str, inputs: Sequence[Input], **attributes: Any) -> str:
         """Add a node whose output is an image with channels second."""
         return self.as_image(self.add(kind, inputs, **attributes))
 
@@ -161,7 +162,7 @@ class OnnxGraph:
         """Replace the values of a constant by others of the same shape."""
         self._constants[name] = values
 
-    def _constant(self, values, name: str) -> str:
+    def _constant(self, values: np.ndarray | np.generic, name: str) -> str:
         self._constants[name] = np.asarray(values)
         return name
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 
 import keras
-import numpy as np
 
 from efficientdet.artifacts import onnx_regions
 from efficientdet.artifacts import onnx_translations as translations
@@ -92,9 +91,7 @@ def _transposed(graph, layer, inputs, node) -> str:
         raise InputError(
             f"layer {layer.name} of type Conv2DTranspose has no translation to ONNX with padding {layer.padding}"
         )
-    kernel = np.transpose(
-        translations.array(layer.kernel), (3, 2, 0, 1)
-    )  # rows, columns, out, in -> in, out, rows, columns
+    kernel = translations.array(layer.kernel).transpose(3, 2, 0, 1)  # [rows, columns, out, in] -> [in, out, ...]
     bias = [] if layer.bias is None else [translations.array(layer.bias)]
     made = graph.add_image(
         "ConvTranspose", [graph.image(inputs[0]), kernel, *bias], strides=layer.strides, dilations=layer.dilation_rate
@@ -122,7 +119,7 @@ def _batch_norm(graph, layer, inputs, node) -> str:
     return normalization(graph, inputs[0], layer, rank=rank)
 
 
-_TRANSLATIONS: list[tuple[type, Callable]] = [
+_TRANSLATIONS: list[tuple[type[keras.Layer], Callable[..., str | list[str]]]] = [
     (BatchNormalization, _batch_norm),
     (keras.layers.BatchNormalization, _batch_norm),
     (SiLU, lambda graph, layer, inputs, node: translations.activated(graph, inputs[0], "silu")),

@@ -2,31 +2,33 @@
 
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 from onnx import TensorProto
 
 from efficientdet.artifacts.onnx_graph import OnnxGraph
+from model.detector import Detector
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
 from program_support.errors import InputError
 
 _LARGEST_DIFFERENCE = 1e-4  # of the largest value
 
 
-def add_normalization(graph: OnnxGraph, detector, *, images: str, sizes: str) -> str:
+def add_normalization(graph: OnnxGraph, detector: Detector, *, images: str, sizes: str) -> str:
     """Add `detector.normalize` of `images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32; return a float32 image.
 
     It must be a scale and shift of each channel within `sizes` and a constant color outside, else InputError is raised.
     """
     height, width = detector.image_size
     probe = np.random.default_rng(0).integers(0, 256, (1, height, width, 3), np.uint8)
-    size = np.int32([[height // 2, width // 2]])
+    size = np.array([[height // 2, width // 2]], np.int32)
     probe *= _is_inside(probe, size)  # images are black outside
-    wanted = _asked(detector, probe, size)
+    expected = _evaluated(detector, probe, size)
     for times in (1, 2):  # twice: a convention of NVIDIA
-        if _agree(_imagenet(probe, size, times=times), wanted):
+        if _agree(_imagenet(probe, size, times=times), expected):
             return _add_imagenet(graph, images, _inside(graph, sizes, height, width), times=times)
-    black, white = (_asked(detector, np.full_like(probe, value), size)[0, 0, 0] for value in (0, 255))
-    scale, shift, outside = (white - black) / 255, black, wanted[0, -1, -1]
-    if not _agree(np.where(_is_inside(probe, size), probe * scale + shift, outside), wanted):
+    black, white = (_evaluated(detector, np.full_like(probe, value), size)[0, 0, 0] for value in (0, 255))
+    scale, shift, outside = (white - black) / 255, black, expected[0, -1, -1]
+    if not _agree(np.where(_is_inside(probe, size), probe * scale + shift, outside), expected):
         raise InputError(
             f"{type(detector).__name__}.normalize has no translation to ONNX: expected a scale and shift of each "
             "channel with a constant color outside of the image"
@@ -37,12 +39,12 @@ def add_normalization(graph: OnnxGraph, detector, *, images: str, sizes: str) ->
     return graph.add_image("Where", [graph.add("And", [rows, columns]), pixels, _by_channel(outside)])
 
 
-def _asked(detector, images: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def _evaluated(detector: Detector, images: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.asarray(detector.normalize(*map(ops.convert_to_tensor, (images, sizes))), np.float32)
 
 
-def _agree(values: np.ndarray, wanted: np.ndarray) -> bool:
-    return bool(np.abs(values - wanted).max() <= _LARGEST_DIFFERENCE * np.abs(wanted).max())
+def _agree(values: np.ndarray, expected: np.ndarray) -> bool:
+    return bool(np.abs(values - expected).max() <= _LARGEST_DIFFERENCE * np.abs(expected).max())
 
 
 def _is_inside(images: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -52,7 +54,7 @@ def _is_inside(images: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 def _imagenet(images: np.ndarray, sizes: np.ndarray, *, times: int) -> np.ndarray:
     """Normalize with ImageNet's mean and deviation, with 0 outside; repetitions include the outside."""
-    mean, stddev = np.float32(IMAGENET_MEAN), np.float32(IMAGENET_STDDEV)
+    mean, stddev = np.array(IMAGENET_MEAN, np.float32), np.array(IMAGENET_STDDEV, np.float32)
     pixels = np.where(_is_inside(images, sizes), (images / np.float32(255) - mean) / stddev, 0)
     for _ in range(times - 1):
         pixels = (pixels - mean) / stddev
@@ -72,8 +74,8 @@ def _add_imagenet(graph: OnnxGraph, images: str, inside: tuple[str, str], *, tim
     return graph.as_image(pixels)
 
 
-def _by_channel(values) -> np.ndarray:
-    return np.float32(values).reshape(1, 3, 1, 1)
+def _by_channel(values: ArrayLike) -> np.ndarray:
+    return np.array(values, np.float32).reshape(1, 3, 1, 1)
 
 
 def _inside(graph: OnnxGraph, sizes: str, height: int, width: int) -> tuple[str, str]:

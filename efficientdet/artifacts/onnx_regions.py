@@ -23,7 +23,7 @@ from object_detection.onnx_nodes import (
     spread_over_classes,
     unsqueezed,
 )
-from object_detection.regions.region_detections import LEAST_SIDE
+from object_detection.regions.region_detections import MIN_SIDE
 from object_detection.regions.roi_align import CANONICAL_LEVEL, CANONICAL_SIDE, level_strides
 
 _X_FIRST = np.array([1, 0, 3, 2])
@@ -51,9 +51,9 @@ def proposals(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]
     scores = graph.add("Concat", [values for values, _, _ in found], axis=1)
     boxes = graph.add("Concat", [values for _, values, _ in found], axis=1)
     boxes = clipped(graph, boxes, sizes, last_pixel=config.box_coder.last_pixel)
-    by_level = [graph.add("Concat", [values[level] for _, _, values in found], axis=1) for level in range(len(found))]
-    by_level = graph.add("Concat", [unsqueezed(graph, values, axis=1) for values in by_level], axis=1)  # [B, L, N]
-    large = unsqueezed(graph, is_large(graph, boxes, config.least_side), axis=1)
+    of_levels = [graph.add("Concat", [values[level] for _, _, values in found], axis=1) for level in range(len(found))]
+    by_level = graph.add("Concat", [unsqueezed(graph, values, axis=1) for values in of_levels], axis=1)  # [B, L, N]
+    large = unsqueezed(graph, is_large(graph, boxes, config.min_side), axis=1)
     kept = not_suppressed(
         graph,
         boxes,
@@ -90,17 +90,17 @@ def aligned(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
         graph, boxes, finest=round(math.log2(strides[0][0])), count=len(levels), slack=layer.pooling.level_slack
     )
     # One mode of RoiAlign has a minimum side of one cell; the other has none, and shifts by half a cell.
-    has_least_side = layer.pooling.least_side > 0
-    features, order = [], []
+    has_min_side = layer.pooling.min_side > 0
+    features, places = [], []
     for number, (level, stride) in enumerate(zip(levels, strides, strict=True)):
         own = _places(graph, graph.add("Equal", [chosen, np.float32(number)]))
         boxes = graph.add("Gather", [regions, own])
-        if not has_least_side:
+        if not has_min_side:
             boxes = graph.add("Add", [boxes, np.float32(stride[0] / 2)])
         pooled = graph.add(
             "RoiAlign",
             [graph.image(level), boxes, graph.add("Gather", [images, own])],
-            coordinate_transformation_mode="output_half_pixel" if has_least_side else "half_pixel",
+            coordinate_transformation_mode="output_half_pixel" if has_min_side else "half_pixel",
             mode="avg",
             sampling_ratio=layer.pooling.samples,
             spatial_scale=1.0 / stride[0],
@@ -108,8 +108,8 @@ def aligned(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
             output_width=layer.side,
         )
         features.append(pooled)
-        order.append(own)
-    order = graph.add("Concat", order, axis=0)
+        places.append(own)
+    order = graph.add("Concat", places, axis=0)
     back = graph.add("ScatterElements", [order, order, _numbers(graph, order)], axis=0)
     return [graph.as_image(graph.add("Gather", [graph.add("Concat", features, axis=0), back]))]
 
@@ -136,7 +136,7 @@ def detected(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
     regions = entries(graph, boxes, numbers)
     found = suppression.box_coder.decode_in_onnx(graph, own_deltas, regions)
     found = clipped(graph, found, sizes, last_pixel=suppression.box_coder.last_pixel)
-    scores = graph.add("Mul", [above(graph, best, suppression.score_threshold), is_large(graph, found, LEAST_SIDE)])
+    scores = graph.add("Mul", [above(graph, best, suppression.score_threshold), is_large(graph, found, MIN_SIDE)])
     by_class = (
         spread_over_classes(graph, scores, own, classes=classes)
         if suppression.per_class
@@ -166,16 +166,11 @@ def _levels_of(graph: OnnxGraph, boxes: str, *, finest: int, count: int, slack: 
     """Add `roi_align.region_levels` of boxes [R, 4]; return float32."""
     low, high = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
     area = graph.add("ReduceProd", [graph.add("Sub", [high, low]), np.array([1])], keepdims=0)
-    octaves = graph.add(
-        "Div",
-        [
-            graph.add("Log", [graph.add("Div", [graph.add("Sqrt", [area]), np.float32(CANONICAL_SIDE)])]),
-            np.float32(math.log(2)),
-        ],
-    )
-    wanted = graph.add("Floor", [graph.add("Add", [octaves, np.float32(CANONICAL_LEVEL + slack)])])
-    wanted = graph.add("Clip", [wanted, np.float32(finest), np.float32(finest + count - 1)])
-    return graph.add("Sub", [wanted, np.float32(finest)])
+    ratio = graph.add("Div", [graph.add("Sqrt", [area]), np.float32(CANONICAL_SIDE)])
+    octaves = graph.add("Div", [graph.add("Log", [ratio]), np.float32(math.log(2))])
+    level = graph.add("Floor", [graph.add("Add", [octaves, np.float32(CANONICAL_LEVEL + slack)])])
+    level = graph.add("Clip", [level, np.float32(finest), np.float32(finest + count - 1)])
+    return graph.add("Sub", [level, np.float32(finest)])
 
 
 def _places(graph: OnnxGraph, chosen: str) -> str:

@@ -217,7 +217,7 @@ def _repeated(graph: OnnxGraph, image: str, times) -> str:
         return image
     return graph.add_image(
         "Resize",
-        [image, "", np.float32([1, 1, *times])],
+        [image, "", np.array([1, 1, *times], np.float32)],
         mode="nearest",
         nearest_mode="floor",
         coordinate_transformation_mode="asymmetric",

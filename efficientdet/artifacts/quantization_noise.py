@@ -1,11 +1,15 @@
 """Quantization error of an int8 network by layer."""
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 
 from efficientdet.artifacts.quantization import last_convolutions
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 
 def signal_to_noise(
@@ -18,17 +22,13 @@ def signal_to_noise(
     """
     names = [node.name for node in exact.graph.node if node.op_type == "Conv"]
     last = np.isin(names, last_convolutions(exact))
-    sessions = [_putting_out(model, names) for model in (exact, in_8_bits)]
-    powers = []  # [images, layers, 2]: signal and noise
+    sessions = [_session_with_outputs(model, names) for model in (exact, in_8_bits)]
+    by_image = []
     for one in inputs:
-        wanted, found = (session.run(names, one) for session in sessions)
-        powers.append(
-            [
-                (np.mean(np.square(ours)), np.mean(np.square(ours - theirs)))
-                for ours, theirs in zip(wanted, found, strict=True)
-            ]
-        )
-    powers = np.float64(powers)
+        expected, found = (session.run(names, one) for session in sessions)
+        pairs = zip(expected, found, strict=True)
+        by_image.append([(np.mean(np.square(ours)), np.mean(np.square(ours - theirs))) for ours, theirs in pairs])
+    powers = np.array(by_image, np.float64)  # [images, layers, 2]: signal and noise
     by_layer = dict(zip(names, _decibels(powers.sum(axis=0)), strict=True))
     return (
         dict(sorted(by_layer.items(), key=lambda entry: entry[1])),
@@ -36,7 +36,7 @@ def signal_to_noise(
     )
 
 
-def _putting_out(model: onnx.ModelProto, names: list[str]):
+def _session_with_outputs(model: onnx.ModelProto, names: list[str]) -> "onnxruntime.InferenceSession":
     """Return a session of the model with additional outputs: tensors named as their nodes."""
     import onnxruntime
 

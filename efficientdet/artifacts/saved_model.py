@@ -3,8 +3,9 @@
 import contextlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -19,15 +20,8 @@ from program_support.errors import InputError
 
 SIGNATURE = "serving_default"
 _OUTPUTS = {"boxes", "scores", "classes", "count"}
-_DAMAGE = (
-    OSError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    tf.errors.OpError,
-)  # raised on loading
+# Errors of loading a damaged folder
+_DAMAGE = (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError, tf.errors.OpError)
 # Custom gradients capture tensors of the forward pass, which cannot be saved.
 FOR_INFERENCE = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
 
@@ -89,7 +83,7 @@ def without_gradient_warnings() -> Iterator[None]:
         logger.removeFilter(is_other)
 
 
-def load_saved_model(folder: str):
+def load_saved_model(folder: str) -> tuple[Callable[[Any], dict[str, Any]], Description]:
     """Return signature and Description of a folder of `export_saved_model`. Raise InputError for any other folder."""
     try:
         description = description_of(json.loads(Path(folder, DESCRIPTION_FILE).read_text(encoding="utf-8")))
@@ -106,8 +100,8 @@ def load_saved_model(folder: str):
         reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
         raise InputError(f"{folder}: is not a complete SavedModel of this project ({reason})") from error
 
-    def signature(images):
-        return run(images=tf.convert_to_tensor(images, tf.uint8))
+    def signature(images: Any) -> dict[str, Any]:
+        # By way of `loaded`, because its variables are deleted with it
+        return loaded.signatures[SIGNATURE](images=tf.convert_to_tensor(images, tf.uint8))
 
-    signature.keep_alive = loaded  # its variables are deleted with the loaded object
     return signature, description

@@ -8,4 +8,4 @@ TRUSTED_ONLY = "use trusted sources only: its graph may read and write files"
 
 def is_saved_model(folder: str | None) -> bool:
     """Return whether a folder has a SavedModel."""
-    return bool(folder) and Path(folder, "saved_model.pb").is_file()
+    return Path(folder, "saved_model.pb").is_file() if folder else False

@@ -44,8 +44,7 @@ class IouAssigner(Assigner):
               anchor, the first object gets it, whichever fits best. EfficientDet's and NVIDIA's rule.
             - "best, last": the same, but the last object gets it. MLPerf's SSD reference.
             - "ties": for each object all anchors with the largest IoU. They are assigned to the object with which they
-              have
-              the largest IoU, which may be another one. torchvision's `allow_low_quality_matches`.
+              have the largest IoU, which may be another one. torchvision's `allow_low_quality_matches`.
 
     RetinaNet: (0.5, 0.4, "ties"); Mask R-CNN's proposals (0.7, 0.3, "ties"); SSD300 (0.5, strictly, "best, last").
     """
@@ -55,7 +54,14 @@ class IouAssigner(Assigner):
     claim: Annotated[str, one_of(*CLAIMS)] = "best"
     strictly: bool = False
 
-    def assign(self, objects, grid, *, box_coder, outputs=None):
+    def assign(
+        self,
+        objects: Objects[Tensor],
+        grid: AnchorGrid,
+        *,
+        box_coder: BoxCoder,
+        outputs: tuple[Tensor, Tensor] | None = None,
+    ) -> Targets:
         """Return the target of every anchor, see `Assigner`; `outputs` is not used."""
         return assign_anchors(objects, grid, rule=self, box_coder=box_coder)
 
@@ -71,7 +77,7 @@ class IouAssigner(Assigner):
 
 
 def assign_anchors(
-    objects: Objects,
+    objects: Objects[Tensor],
     grid: AnchorGrid,
     *,
     positive_iou: float = 0.5,
@@ -129,11 +135,13 @@ class _Overlaps(NamedTuple):
     their_anchors: Tensor  # [N] int32, as `descending`; 0: none
 
 
-def _largest_overlaps(boxes: Tensor, candidates: CandidateList, *, num_anchors, lowest_iou: float) -> _Overlaps:
-    """Return the largest overlaps of anchors and of objects; boxes [N, 4]. IoUs of anchors below `lowest_iou` become 0."""
+def _largest_overlaps(
+    boxes: Tensor, candidates: CandidateList, *, num_anchors: int | Tensor, lowest_iou: float
+) -> _Overlaps:
+    """Return the largest overlaps of anchors, 0 below `lowest_iou`, and of objects with boxes [N, 4]."""
     num_objects, grid_size = ops.shape(boxes)[0], len(candidates.grid)
 
-    def improve(found: Candidates, state: tuple) -> tuple:
+    def improve(found: Candidates, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         overlap = candidate_overlap(boxes, found)
         reaching = ops.where(overlap >= lowest_iou, overlap, 0.0)
         return (
@@ -148,9 +156,9 @@ def _largest_overlaps(boxes: Tensor, candidates: CandidateList, *, num_anchors, 
 def _assigned_objects(
     boxes: Tensor, assignable: Tensor, candidates: CandidateList, overlaps: _Overlaps, *, rule: IouAssigner
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the object assigned to each of the B A anchors, as `descending` (0: none), and which pairs may not be candidates.
+    """Return the object assigned to each of the B A anchors, as `descending` (0: none).
 
-    The second result is [B A] bool, or None if all pairs are candidates.
+    The second result marks anchors, [B A] bool, whose pair may not be a candidate; None if all pairs are candidates.
     """
     num_anchors = ops.shape(overlaps.of_anchors)[0]
     by_overlap = overlaps.their_objects
@@ -158,8 +166,7 @@ def _assigned_objects(
         by_overlap = ops.where(overlaps.of_anchors >= rule.least_positive, by_overlap, 0)
     if rule.claim == "ties":
         tied = tied_anchors(boxes, candidates, overlaps.of_objects, num_anchors=num_anchors)
-        # An anchor below the thresholds may overlap another object more, whose candidates did not reach down to that
-        # IoU.
+        # An anchor below the thresholds may overlap another object more, whose candidates did not include that IoU
         unlisted = ops.logical_and(tied, overlaps.their_objects == 0)
         others = objects_of_anchors(boxes, assignable, unlisted, candidates)
         return ops.where(unlisted, others, ops.where(tied, overlaps.their_objects, by_overlap)), unlisted
@@ -189,32 +196,36 @@ def _targets_of_pairs(
 ) -> tuple[Tensor, Tensor]:
     """Return the class and the box deltas of each of the B A anchors, 0 where unassigned.
 
-    boxes [N, 4], classes [N], assigned [B A].
-    Only assigned anchors are encoded: one in some hundreds.
+    boxes [N, 4], classes [N], assigned [B A]. Only assigned anchors are encoded: one in some hundreds.
     """
     num_objects, num_anchors, grid = ops.shape(boxes)[0], ops.shape(assigned)[0], candidates.grid
     listed = assigned if unlisted is None else ops.where(unlisted, 0, assigned)
 
-    def with_pairs(state, objects, places, anchor_boxes, exist):
+    def with_pairs(
+        state: tuple[Tensor, ...], objects: Tensor, places: Tensor, anchor_boxes: Tensor, exist: Tensor
+    ) -> tuple[Tensor, ...]:
         deltas = box_coder.encode(ops.take(boxes, objects, axis=0), anchor_boxes)  # [C, 4]
         deltas = ops.where(exist[:, None], deltas, 0.0)
         numbers = ops.where(exist, ops.take(classes, objects, axis=0), 0)
-        # Each anchor occurs once with its object, so a sum has a single term.
+        # Each anchor occurs once with its object, so a sum has a single term
         return tuple(
             whole + ops.segment_sum(part, places, num_anchors)
             for whole, part in zip(state, (numbers, deltas), strict=True)
         )
 
-    def fill(found: Candidates, state: tuple) -> tuple:
+    def fill(found: Candidates, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         is_assigned = ops.take(listed, found.places, axis=0) == descending(found.objects, num_objects)
         return with_pairs(
             state, found.objects, found.places, found.anchor_boxes, ops.logical_and(found.exist, is_assigned)
         )
 
-    def fill_others(places, exist, state: tuple) -> tuple:
+    def fill_others(places: Tensor, exist: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         objects = ops.where(exist, descending(ops.take(assigned, places, axis=0), num_objects), 0)
         anchor_boxes = ops.take(ops.convert_to_tensor(grid.boxes), places % len(grid), axis=0)
         return with_pairs(state, objects, places, anchor_boxes, exist)
 
     targets = candidates.fold(fill, (ops.zeros((num_anchors,), classes.dtype), ops.zeros((num_anchors, 4), "float32")))
-    return targets if unlisted is None else fold_marked(unlisted, fill_others, targets)
+    if unlisted is not None:
+        targets = fold_marked(unlisted, fill_others, targets)
+    numbers, deltas = targets
+    return numbers, deltas

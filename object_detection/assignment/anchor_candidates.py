@@ -20,6 +20,8 @@ from object_detection.structures import Tensor
 _SLACK, _RELATIVE_SLACK, _CELL_SLACK = 2.0**-19, 1e-5, 1e-3
 _CHUNK_SIZE = 32  # candidates per slot and iteration; most objects have ten to fifty, padding has none
 
+State = tuple[Tensor, ...]  # of a loop
+
 
 class Windows(NamedTuple):
     """Ranges of rows and columns of each lattice, for each of N objects."""
@@ -39,7 +41,7 @@ class Candidates(NamedTuple):
 
 
 def candidate_windows(boxes: Tensor, assignable: Tensor, grid: AnchorGrid, *, positive_iou: float | Tensor) -> Windows:
-    """Return windows with every anchor whose IoU with an object reaches `positive_iou` or, if none does, is the largest.
+    """Return windows with every anchor whose IoU with an object reaches `positive_iou`, or else is the largest.
 
     Anchors close enough to the threshold for rounding to decide are included. Invalid and empty objects have no window.
 
@@ -64,9 +66,8 @@ def candidate_windows(boxes: Tensor, assignable: Tensor, grid: AnchorGrid, *, po
     box_areas = _product(sides)  # [N, 1]
     sure = _product(ops.maximum(overlap - slack, 0.0))  # [N, G]
     sure_iou = sure / (_product(grid.sides + slack) + box_areas - sure)
-    required_iou = ops.minimum(ops.max(sure_iou, axis=1, keepdims=True), positive_iou) * (
-        1.0 - _RELATIVE_SLACK
-    )  # [N, 1]
+    largest_iou = ops.max(sure_iou, axis=1, keepdims=True)  # [N, 1]
+    required_iou = ops.minimum(largest_iou, positive_iou) * (1.0 - _RELATIVE_SLACK)
     required_share = required_iou / (1.0 + required_iou)  # intersection / (sum of both areas) at this IoU
     required = required_share * (_product(ops.maximum(grid.sides - slack, 0.0)) + box_areas)  # [N, G]
 
@@ -95,7 +96,7 @@ class CandidateList:
     slots cost nothing.
     """
 
-    def __init__(self, windows: Windows, grid: AnchorGrid, *, slots):
+    def __init__(self, windows: Windows, grid: AnchorGrid, *, slots: int | Tensor):
         self.grid, self.slots = grid, slots
         counts = ops.reshape(windows.counts[:, 0] * windows.counts[:, 1], (-1,))  # [P], P = N G
         self._filled = ops.cast(counts > 0, "int32")
@@ -114,10 +115,10 @@ class CandidateList:
         )  # [P, 5]
         self._chunk = ops.shape(windows.counts)[0] * _CHUNK_SIZE
 
-    def fold(self, function: Callable[[Candidates, tuple], tuple], state: tuple) -> tuple:
-        """Return the final state of `function(candidates, state) -> state`, called for each part of the list in turn."""
+    def fold(self, function: Callable[[Candidates, State], State], state: State) -> State:
+        """Return the final state of `function(candidates, state) -> state`, called for each part of the list."""
 
-        def step(begin, *state):
+        def step(begin: Tensor, *state: Tensor) -> State:
             return begin + self._chunk, *function(self._from(begin), state)
 
         return ops.while_loop(lambda begin, *_: begin < self._total, step, (ops.zeros((), "int32"), *state))[1:]

@@ -11,7 +11,12 @@ class Assigner:
     reads_outputs = False  # True: `assign` gets the network's outputs, and counts are known only after the forward pass
 
     def assign(
-        self, objects: Objects, grid: AnchorGrid, *, box_coder: BoxCoder, outputs: tuple[Tensor, Tensor] | None = None
+        self,
+        objects: Objects[Tensor],
+        grid: AnchorGrid,
+        *,
+        box_coder: BoxCoder,
+        outputs: tuple[Tensor, Tensor] | None = None,
     ) -> Targets:
         """Return the target of every anchor.
 

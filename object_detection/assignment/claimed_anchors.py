@@ -7,26 +7,26 @@ from collections.abc import Callable
 
 from keras import ops
 
-from object_detection.assignment.anchor_candidates import CandidateList, Candidates
+from object_detection.assignment.anchor_candidates import CandidateList, Candidates, State
 from object_detection.geometry.box_geometry import iou
 from object_detection.structures import Tensor
 
 _CHUNK_SIZE = 512  # anchors, each compared with all M objects of its image
 
 
-def descending(numbers: Tensor, count) -> Tensor:
+def descending(numbers: Tensor, count: int | Tensor) -> Tensor:
     """Map 0 .. count-1 to count .. 1 (and back), so that the maximum selects the first of several."""
     return count - numbers
 
 
-def improved(so_far: tuple[Tensor, Tensor], overlap: Tensor, *, places: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest overlap at each of K places and the largest rank with it (0: none), updated by C further overlaps."""
-    best, best_turn = so_far
+def improved(so_far: State, overlap: Tensor, *, places: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
+    """Update the largest overlap at each of K places, and the largest rank with it (0: none), by C overlaps."""
+    best, best_rank = so_far
     count = ops.shape(best)[0]
     largest = ops.maximum(best, ops.segment_max(overlap, places, count))
     is_best = ops.logical_and(overlap > 0.0, overlap == ops.take(largest, places, axis=0))
     found = ops.segment_max(ops.where(is_best, ranks, 0), places, count)
-    return largest, ops.where(largest > best, found, ops.maximum(best_turn, found))
+    return largest, ops.where(largest > best, found, ops.maximum(best_rank, found))
 
 
 def candidate_overlap(boxes: Tensor, found: Candidates) -> Tensor:
@@ -34,15 +34,15 @@ def candidate_overlap(boxes: Tensor, found: Candidates) -> Tensor:
     return ops.where(found.exist, iou(ops.take(boxes, found.objects, axis=0), found.anchor_boxes), 0.0)
 
 
-def fold_marked(marked: Tensor, function: Callable[[Tensor, Tensor, tuple], tuple], state: tuple) -> tuple:
-    """Return the final state of `function(places, exist, state) -> state`, over parts [C] of the True places of marked [K]."""
+def fold_marked(marked: Tensor, function: Callable[[Tensor, Tensor, State], State], state: State) -> State:
+    """Return the final state of `function(places, exist, state) -> state` over parts [C] of the True places."""
     count = ops.shape(marked)[0]
     order = ops.cumsum(ops.cast(marked, "int32")) - 1
     # As many padding entries follow the last place as one iteration takes.
     listed = ops.segment_max(ops.arange(count, dtype="int32"), ops.where(marked, order, count), count + 1 + _CHUNK_SIZE)
     total = order[-1] + 1
 
-    def step(begin, *state):
+    def step(begin: Tensor, *state: Tensor) -> State:
         numbers = begin + ops.arange(_CHUNK_SIZE, dtype="int32")
         exist = numbers < total
         places = ops.where(exist, ops.take(listed, numbers, axis=0), 0)
@@ -51,10 +51,12 @@ def fold_marked(marked: Tensor, function: Callable[[Tensor, Tensor, tuple], tupl
     return ops.while_loop(lambda begin, *_: begin < total, step, (ops.zeros((), "int32"), *state))[1:]
 
 
-def tied_anchors(boxes: Tensor, candidates: CandidateList, best_overlaps: Tensor, *, num_anchors) -> Tensor:
+def tied_anchors(
+    boxes: Tensor, candidates: CandidateList, best_overlaps: Tensor, *, num_anchors: int | Tensor
+) -> Tensor:
     """Return which anchors have the largest IoU of some object, [B A] bool. boxes [N, 4], best_overlaps [N]."""
 
-    def mark(found: Candidates, state: tuple) -> tuple:
+    def mark(found: Candidates, state: State) -> State:
         overlap = candidate_overlap(boxes, found)
         tied = ops.logical_and(overlap > 0.0, overlap == ops.take(best_overlaps, found.objects, axis=0))
         return (ops.maximum(state[0], ops.segment_max(ops.cast(tied, "int32"), found.places, num_anchors)),)
@@ -63,7 +65,7 @@ def tied_anchors(boxes: Tensor, candidates: CandidateList, best_overlaps: Tensor
 
 
 def objects_of_anchors(boxes: Tensor, assignable: Tensor, marked: Tensor, candidates: CandidateList) -> Tensor:
-    """Return the object of its image with which each marked anchor has the largest IoU; [B A] as `descending` (0: none).
+    """Return the object with which each marked anchor has the largest IoU; [B A] as `descending` (0: none).
 
     boxes [N, 4], assignable [N] bool, marked [B A] bool.
     """
@@ -71,7 +73,7 @@ def objects_of_anchors(boxes: Tensor, assignable: Tensor, marked: Tensor, candid
     by_image = ops.reshape(boxes, (-1, slots, 4))
     may_be_assigned = ops.reshape(assignable, (-1, slots))
 
-    def find(places, exist, state: tuple) -> tuple:
+    def find(places: Tensor, exist: Tensor, state: State) -> State:
         images, anchors = places // len(grid), places % len(grid)
         anchor_boxes = ops.take(ops.convert_to_tensor(grid.boxes), anchors, axis=0)
         overlap = iou(ops.take(by_image, images, axis=0), anchor_boxes[:, None])  # [C, M]

@@ -35,7 +35,6 @@ class Comparison:
     image_ids: np.ndarray  # [I] ascending
     names: tuple[str, ...]  # of the K classes
     detected: np.ndarray  # [D] rows among all detections
-    wanted: np.ndarray  # [G] rows among all annotations
     scores: np.ndarray  # [D]
     detections: Instances
     objects: Instances

@@ -7,7 +7,7 @@ from object_detection.coco.matching import Instances, ObjectFlags, match
 
 
 def confusion_matrix(comparison: Comparison, kept: np.ndarray) -> np.ndarray:
-    """Return counts [K+1, K+1]: row the class of the object, column the class of the detection, the last of both background.
+    """Return counts [K+1, K+1]: rows are classes of objects, columns of detections; the last is the background.
 
     A detection belongs to the object of its class that it finds at IoU 0.5. The others, by falling score, belong to the
     unmatched object of any class that they overlap most. Ignored objects and detections that find them are not counted.
@@ -32,7 +32,7 @@ def confusion_matrix(comparison: Comparison, kept: np.ndarray) -> np.ndarray:
     on_object = counted[found[counted] >= 0]
     matrix = np.zeros((background + 1, background + 1), np.int64)
     np.add.at(matrix, (class_of_object[found[on_object]], class_of_detection[on_object]), 1)
-    np.add.at(matrix, (background, class_of_detection[counted[found[counted] < 0]]), 1)
+    np.add.at(matrix[background], class_of_detection[counted[found[counted] < 0]], 1)
     missed = comparison.class_counts - matrix[:background].sum(axis=1)
     matrix[:background, background] = missed
     return matrix

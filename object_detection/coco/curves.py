@@ -7,7 +7,7 @@ import numpy as np
 from object_detection.coco.matching import (
     AREA_RANGES,
     IOU_THRESHOLDS,
-    MOST_DETECTIONS,
+    MAX_DETECTIONS,
     Instances,
     Matching,
     outside_ranges,
@@ -46,14 +46,14 @@ def curves(
     num_objects = np.stack(
         [np.bincount(objects.classes[inside], minlength=num_classes) for inside in counted.T], axis=-1
     )  # [K, A]
-    sizes = (len(IOU_THRESHOLDS), len(RECALL_THRESHOLDS), num_classes, len(AREA_RANGES), len(MOST_DETECTIONS))
+    sizes = (len(IOU_THRESHOLDS), len(RECALL_THRESHOLDS), num_classes, len(AREA_RANGES), len(MAX_DETECTIONS))
     precision, recall = -np.ones(sizes[:4]), -np.ones((sizes[0], *sizes[2:]))
     for t, a in np.ndindex(sizes[0], sizes[3]):
         matched = np.flatnonzero(matches.matched[order, a, t])
         right = ~matches.to_ignore[order[matched], a, t]
         classes, ranks, hits, misses = _hits(places, matched, right, a, num_classes)
         present = np.flatnonzero(num_objects[:, a])
-        for m, most in enumerate(MOST_DETECTIONS):
+        for m, most in enumerate(MAX_DETECTIONS):
             recall[t, present, a, m] = (
                 np.bincount(classes[ranks < most], minlength=num_classes)[present] / num_objects[present, a]
             )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,8 @@ class Reliability(NamedTuple):
     expected_error: float  # expected calibration error: mean absolute difference of the two, weighted by counts
 
 
-class ErrorCost(NamedTuple):
+@dataclass(frozen=True)
+class ErrorCost:
     """Cost of one type of error."""
 
     count: int
@@ -128,7 +129,7 @@ class ErrorAnalysis:
             for image in worst[mistakes[worst] > 0]
         ]
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         """Return a dictionary for `json.dump`; null where there is nothing to measure."""
         names, bins = self.comparison.names, self.reliability
         return {
@@ -192,7 +193,7 @@ def _threshold_json(best: BestThreshold) -> dict[str, float | None]:
 
 
 def reliability(scores: np.ndarray, right: np.ndarray) -> Reliability:
-    """Return the calibration of n scores in 0 .. 1, `right` [n] bool; a score at the border of two bins is in the upper one."""
+    """Return the calibration of n scores in 0 .. 1, `right` [n] bool; a score between two bins is in the upper."""
     number = np.minimum((np.asarray(scores, np.float64) * BINS).astype(int), BINS - 1)
     counts = np.bincount(number, minlength=BINS)
     with np.errstate(invalid="ignore"):

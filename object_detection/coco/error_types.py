@@ -29,14 +29,12 @@ class Errors(NamedTuple):
     """The error type of each of D detections, and the G objects that no detection is near."""
 
     types: np.ndarray  # [D] of ERROR_TYPES; "" if correct or not counted
-    fixes: (
-        np.ndarray
-    )  # [D] row of the object that the detection would find without its error; -1: none, or found by another
+    fixes: np.ndarray  # [D] row of the object to find without the error; -1: none, or found by another detection
     missed: np.ndarray  # [G] bool
 
 
 def find_errors(comparison: Comparison) -> Errors:
-    """Return the errors: one type for each wrong detection. A missed object has no detection with a fixable error near it."""
+    """Return one error type for each wrong detection, and the objects without a detection near them."""
     outcomes, classes = comparison.outcomes, comparison.objects.classes
     types = np.where(outcomes.wrong, _BACKGROUND, np.array("", f"<U{max(map(len, ERROR_TYPES))}"))
     target = np.full(len(types), -1)
@@ -70,10 +68,10 @@ def _best_of_each(target: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
 
 def error_costs(comparison: Comparison, errors: Errors) -> dict[str, np.ndarray]:
-    """Return for each type [K] AP of the classes at IoU 0.5 without such errors (-1: no object); under "" the actual AP.
+    """Return the AP [K] of the classes at IoU 0.5 without the errors of each type; under "" the actual AP.
 
-    Detections with a wrong box or class are corrected; those that would then be duplicates, and all others, are
-    removed. Missed objects are no longer counted as objects.
+    -1: the class has no object. Detections with a wrong box or class are corrected; detections that would then be
+    duplicates, and all others, are removed. Missed objects are no longer counted as objects.
     """
     outcomes, objects = comparison.outcomes, comparison.objects
     by_image = np.argsort(comparison.detections.images, kind="stable")  # the order that breaks ties of scores

@@ -17,7 +17,7 @@ from object_detection.coco.explanation import explain_poor_result
 from object_detection.coco.ground_truth import GroundTruth
 from object_detection.coco.matching import IOU_THRESHOLDS, Instances, ObjectFlags, Overlap, box_overlap
 from object_detection.coco.results import DetectionRows, boxes_xywh
-from object_detection.coco.run_length_masks import RunLengths, encoded, mask_areas, mask_overlap
+from object_detection.coco.run_length_masks import Masks, RunLengths, encoded, mask_areas, mask_overlap
 from object_detection.coco.score_thresholds import thresholds_to_store
 from program_support.errors import InputError
 
@@ -57,7 +57,7 @@ class CocoMeasures:
     mask_explanation: str = ""  # why predicted masks are not evaluated
     score_thresholds: dict[str, Any] = field(default_factory=dict)  # see `thresholds_to_store`
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         """Return a dictionary for `json.dump`: the 12 numbers of boxes at the top level, the rest under its name."""
         rest = {name: value for name, value in vars(self).items() if name != "numbers"}
         return {
@@ -118,8 +118,8 @@ class CocoEvaluator:
     def __init__(self, ground_truth: GroundTruth, *, segmentations: Callable[[], Sequence[Any]] | None = None):
         """Create an evaluator.
 
-        segmentations: returns those of the annotations, in their order, None where there is none. It is called when
-        masks are first evaluated, for ground truth without segmentations or with unchecked ones.
+        segmentations: returns the segmentations of the annotations, in their order, None where there is none. It is
+        called when masks are first evaluated, for ground truth without segmentations or with unchecked ones.
         """
         self._ground_truth, self._fetch_segmentations = ground_truth, segmentations
         annotations = ground_truth.annotations
@@ -151,7 +151,7 @@ class CocoEvaluator:
                 rows.scores,
                 mask_areas(rows.masks),
                 evaluated_ids=rows.evaluated_ids,
-                overlap_of=self._overlap_of_masks(rows.masks),
+                overlap_of=self._overlap_of_masks(rows.masks, self._masks),
             ),
             found=len(rows.scores),
         )
@@ -170,7 +170,7 @@ class CocoEvaluator:
         )
 
     def evaluate_results(
-        self, results: Sequence[dict], *, image_ids: Sequence[int], iou_type: str = "bbox"
+        self, results: Sequence[dict[str, Any]], *, image_ids: Sequence[int], iou_type: str = "bbox"
     ) -> CocoMeasures:
         """Return the COCO metrics of a list of results as in `detections.json`, without an explanation.
 
@@ -187,11 +187,10 @@ class CocoEvaluator:
         elif self._masks is None:
             raise InputError(f"{self._ground_truth.source}: {_LACKS_MASKS}; expected masks for all annotations")
         else:
-            masks = [
-                encoded(result["segmentation"], self._ground_truth.image_sizes[result["image_id"]])
-                for result in results
-            ]
-            areas, overlap_of = mask_areas(masks), self._overlap_of_masks(masks)
+            sizes = self._ground_truth.image_sizes
+            segmentations = [(result["segmentation"], sizes[result["image_id"]]) for result in results]
+            masks = [encoded(mask, size or mask["size"]) for mask, size in segmentations]
+            areas, overlap_of = mask_areas(masks), self._overlap_of_masks(masks, self._masks)
         return self._measures(
             self._compare(
                 values("image_id", np.int64),
@@ -213,19 +212,20 @@ class CocoEvaluator:
         else:
             segmentations = [annotation.get("segmentation") for annotation in annotations]
         placed = [
-            (segmentation, sizes.get(annotation["image_id"]))
+            (segmentation, size)
             for segmentation, annotation in zip(segmentations, annotations, strict=True)
+            if segmentation and (size := sizes.get(annotation["image_id"]))
         ]
-        return [encoded(*entry) for entry in placed] if all(all(entry) for entry in placed) else None
+        return [encoded(*entry) for entry in placed] if len(placed) == len(annotations) else None
 
     def _overlap_of_boxes(self, boxes: np.ndarray) -> OverlapOf:
         """Return the `overlap_of` of `_compare` for detected boxes, [D, 4] xywh."""
-        return lambda detected, wanted: box_overlap(boxes[detected], self._boxes[wanted], self._flags.crowd[wanted])
+        return lambda detected, objects: box_overlap(boxes[detected], self._boxes[objects], self._flags.crowd[objects])
 
-    def _overlap_of_masks(self, masks: Sequence[RunLengths]) -> OverlapOf:
-        """Return the `overlap_of` of `_compare` for the masks of D detections."""
-        return lambda detected, wanted: mask_overlap(
-            [masks[i] for i in detected], [self._masks[i] for i in wanted], self._flags.crowd[wanted]
+    def _overlap_of_masks(self, masks: Masks, annotated: Masks) -> OverlapOf:
+        """Return the `overlap_of` of `_compare` for the masks of D detections and of all annotations."""
+        return lambda detected, objects: mask_overlap(
+            [masks[i] for i in detected], [annotated[i] for i in objects], self._flags.crowd[objects]
         )
 
     def _compare(
@@ -241,7 +241,7 @@ class CocoEvaluator:
         """Return the comparison of detections with the data set's ids, [D] each."""
         images, known_ids = np.unique(evaluated_ids), np.array(list(self._ground_truth.categories), np.int64)
         detected = np.flatnonzero(np.isin(image_ids, images) & np.isin(category_ids, known_ids))
-        wanted = np.flatnonzero(np.isin(self._image_ids, images))
+        objects = np.flatnonzero(np.isin(self._image_ids, images))
 
         def numbered(image: np.ndarray, category: np.ndarray, area: np.ndarray) -> Instances:
             return Instances(np.searchsorted(images, image), np.searchsorted(known_ids, category), area)
@@ -250,17 +250,16 @@ class CocoEvaluator:
             image_ids=images,
             names=_class_names(self._ground_truth),
             detected=detected,
-            wanted=wanted,
             scores=scores[detected],
             detections=numbered(image_ids[detected], category_ids[detected], areas[detected]),
-            objects=numbered(self._image_ids[wanted], self._category_ids[wanted], self._areas[wanted]),
-            object_boxes=self._boxes[wanted],
-            flags=ObjectFlags(*(flag[wanted] for flag in self._flags)),
-            overlap=overlap_of(detected, wanted),
+            objects=numbered(self._image_ids[objects], self._category_ids[objects], self._areas[objects]),
+            object_boxes=self._boxes[objects],
+            flags=ObjectFlags(*(flag[objects] for flag in self._flags)),
+            overlap=overlap_of(detected, objects),
         )
 
     def _measures(self, comparison: Comparison, *, found: int) -> CocoMeasures:
-        """Return the metrics without an explanation. found: number of detections, including those of unknown classes."""
+        """Return the metrics, without an explanation, of `found` detections, including those of unknown classes."""
         precision = comparison.curves.precision
         return CocoMeasures(
             numbers=_numbers(comparison.curves),

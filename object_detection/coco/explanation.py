@@ -1,10 +1,10 @@
 """The likely cause of a COCO metric of 0 or -1, in one line."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from object_detection.coco.ground_truth import GroundTruth
+from object_detection.coco.ground_truth import Annotation, GroundTruth
 from object_detection.coco.matching import box_overlap
 from object_detection.coco.results import DetectionRows, boxes_xywh
 
@@ -39,14 +39,14 @@ def explain_poor_result(ground_truth: GroundTruth, rows: DetectionRows) -> str:
     return _misplaced_boxes(ground_truth, rows) or _poor_overlap(rows, objects)
 
 
-def _ids(ids) -> str:
+def _ids(ids: Iterable[int]) -> str:
     ordered = sorted(ids)
     more = f", ... ({len(ordered)} in all)" if len(ordered) > _MAX_SHOWN_IDS else ""
     return "[" + ", ".join(map(str, ordered[:_MAX_SHOWN_IDS])) + more + "]"
 
 
 def _misplaced_boxes(ground_truth: GroundTruth, rows: DetectionRows) -> str:
-    """Return a description of boxes outside their images, in fractions, or without area; empty if most boxes are valid."""
+    """Describe boxes outside their images, in fractions, or without area; empty if most boxes are valid."""
     unknown = (np.inf, np.inf)
     sizes = np.array([ground_truth.image_sizes.get(image_id) or unknown for image_id in rows.image_ids.tolist()])
     low, high = rows.boxes[:, :2], rows.boxes[:, 2:]  # [N, 2] y and x
@@ -68,8 +68,8 @@ def _misplaced_boxes(ground_truth: GroundTruth, rows: DetectionRows) -> str:
     return ""
 
 
-def _poor_overlap(rows: DetectionRows, objects: Sequence[dict]) -> str:
-    """Return the largest IoU of the boxes with any object, of the same class and of any class, and the likely cause."""
+def _poor_overlap(rows: DetectionRows, objects: Sequence[Annotation]) -> str:
+    """Describe the largest IoU with an object of the same class and of any class, and the likely cause."""
     boxes, same, any_class = boxes_xywh(rows.boxes), 0.0, 0.0
     for image_id in set(rows.image_ids.tolist()):
         here = np.flatnonzero(rows.image_ids == image_id)

@@ -5,8 +5,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from program_support.errors import InputError
+
+Annotation = dict[str, Any]  # of an object, with COCO's keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +19,7 @@ class GroundTruth:
     source: str  # where it came from, for messages
     image_sizes: dict[int, tuple[int, int] | None]  # image id -> (height, width) where known
     categories: dict[int, str]  # category id -> name, ascending
-    annotations: tuple[dict, ...]  # COCO's, with the ids 1, 2, ... (see `_checked_annotation`)
+    annotations: tuple[Annotation, ...]  # COCO's, with the ids 1, 2, ... (see `_checked_annotation`)
 
 
 def read_ground_truth(path: str | Path) -> GroundTruth:
@@ -33,7 +36,7 @@ def read_ground_truth(path: str | Path) -> GroundTruth:
     return ground_truth_from_dataset(dataset, source=str(path))
 
 
-def ground_truth_from_dataset(dataset: Mapping, *, source: str) -> GroundTruth:
+def ground_truth_from_dataset(dataset: Mapping[str, Any], *, source: str) -> GroundTruth:
     """Check and index a COCO dictionary of `images`, `annotations` and `categories`; it is not changed.
 
     Raises InputError, with `source` and the id, if it is invalid.
@@ -61,7 +64,7 @@ def ground_truth_from_dataset(dataset: Mapping, *, source: str) -> GroundTruth:
     )
 
 
-def _list_of(dataset: Mapping, key: str, *, source: str) -> list:
+def _list_of(dataset: Mapping[str, Any], key: str, *, source: str) -> list[Mapping[str, Any]]:
     """Return dataset[key]; raise InputError if it is not a list of dictionaries."""
     found = dataset.get(key) if isinstance(dataset, Mapping) else None
     if not isinstance(found, list) or not all(isinstance(item, Mapping) for item in found):
@@ -72,7 +75,7 @@ def _list_of(dataset: Mapping, key: str, *, source: str) -> list:
     return found
 
 
-def _integer(item: Mapping, key: str, *, where: str) -> int:
+def _integer(item: Mapping[str, Any], key: str, *, where: str) -> int:
     """Return item[key]; raise InputError, beginning with `where`, if it is not an integer."""
     value = item.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -80,11 +83,13 @@ def _integer(item: Mapping, key: str, *, where: str) -> int:
     return value
 
 
-def _is_number(value) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _checked_annotation(annotation: Mapping, *, number: int, categories: Mapping[int, str], source: str) -> dict:
+def _checked_annotation(
+    annotation: Mapping[str, Any], *, number: int, categories: Mapping[int, str], source: str
+) -> Annotation:
     """Return a copy with the keys that files tend to leave out, under a new id.
 
     pycocotools treats a match with annotation 0 as no match, and two annotations with the same id as one. It also

@@ -41,7 +41,7 @@ def pasted_masks(
 
 
 def _bordered(masks: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return masks [N, S, S] with a border of zeros, and their boxes, enlarged by the border and rounded to integer pixels."""
+    """Return masks [N, S, S] with a border of zeros, and their boxes, enlarged by it, in integer pixels."""
     boxes, cells = boxes.astype(np.float32), masks.shape[-1]  # float32 as in the references, for the same truncation
     low, high = boxes[:, :2], boxes[:, 2:]
     centers, halves = (high + low) * 0.5, (high - low) * 0.5 * ((cells + 2) / cells)
@@ -50,9 +50,9 @@ def _bordered(masks: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _weights(low: float, high: float, *, length: int, cells: int) -> tuple[slice, np.ndarray]:
-    """Return which of `length` pixels have their center between `low` and `high`, and the weight of each cell in each pixel.
+    """Return the pixels with their center between `low` and `high`, and the weight of each cell in each pixel.
 
-    -> slice of n pixels, [n, cells] float32 with rows that sum to 1.
+    -> slice of n of `length` pixels, [n, cells] float32 with rows that sum to 1.
     """
     first, end = (int(np.clip(np.ceil(edge - 0.5), 0, length)) for edge in (low, high))
     middles = np.arange(first, max(end, first)) + 0.5

@@ -12,7 +12,7 @@ import numpy as np
 
 IOU_THRESHOLDS = np.linspace(0.5, 0.95, 10)  # T = 10
 AREA_RANGES = np.array([(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)])  # A = 4: all, small, medium, large; px^2
-MOST_DETECTIONS = (1, 10, 100)  # M = 3, per image and class
+MAX_DETECTIONS = (1, 10, 100)  # M = 3, per image and class
 
 _CHUNK_SIZE = 6400  # groups times objects in one chunk: its arrays, with T and A, fit in the cache
 
@@ -63,7 +63,7 @@ class _Groups(NamedTuple):
 
 
 def box_overlap(detected: np.ndarray, annotated: np.ndarray, crowd: np.ndarray) -> Overlap:
-    """Return the IoU of boxes [N, 4] x, y, width, height, float64; with a crowd: the fraction of the detection inside it."""
+    """Return the IoU of boxes [N, 4] x, y, width, height, float64; with a crowd: the detection's share inside."""
 
     def overlap(detections: np.ndarray, objects: np.ndarray) -> np.ndarray:
         one, other = detected[detections][:, :, None], annotated[objects][:, None]  # [n, D, 1, 4], [n, 1, G, 4]
@@ -93,9 +93,8 @@ def match(
 
 def _joined(parts: Iterable[Matches]) -> Matches:
     """Return the concatenated matches of all parts; empty if there is no part."""
-    none = Matches(
-        np.zeros(0, np.int64), *np.zeros((2, 0, len(AREA_RANGES), len(IOU_THRESHOLDS)), bool), np.zeros(0, np.int64)
-    )
+    no_rows, no_flags = np.zeros(0, np.int64), np.zeros((0, len(AREA_RANGES), len(IOU_THRESHOLDS)), bool)
+    none = Matches(no_rows, no_flags, no_flags, no_rows)
     return Matches(*map(np.concatenate, zip(none, *parts, strict=True)))
 
 
@@ -126,7 +125,7 @@ def _ranking(detections: Instances, scores: np.ndarray, num_classes: int) -> tup
     _, _, starts, counts = _groups(by_group, keys)
     ranks = np.empty(len(keys), np.int64)
     ranks[by_group] = np.arange(len(keys)) - np.repeat(starts, counts)
-    kept = ranks < MOST_DETECTIONS[-1]
+    kept = ranks < MAX_DETECTIONS[-1]
     in_group = kept[by_group]
     return _groups(by_group[in_group], keys[in_group]), by_class[kept[by_class]], ranks
 

@@ -3,9 +3,10 @@
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from object_detection.coco.run_length_masks import RunLengths, pasted_run_lengths
 from program_support.atomic_files import write_text
@@ -26,9 +27,15 @@ class DetectionRows(NamedTuple):
 
     @classmethod
     def of_image(
-        cls, boxes, scores, category_ids, *, masks: Sequence[RunLengths] | None = None, image_id: int = 0
+        cls,
+        boxes: np.ndarray,
+        scores: np.ndarray,
+        category_ids: np.ndarray,
+        *,
+        masks: Sequence[RunLengths] | None = None,
+        image_id: int = 0,
     ) -> "DetectionRows":
-        """Return the N detections of one image: boxes [N, 4] yxyx, scores [N], category_ids [N], masks [N] of the image."""
+        """Return the N detections of one image: boxes [N, 4] yxyx, scores, category_ids and masks [N] each."""
         return cls(
             np.full(len(scores), image_id, np.int64),
             boxes,
@@ -50,14 +57,19 @@ class DetectionRows(NamedTuple):
 
     def chosen(self, which: np.ndarray) -> "DetectionRows":
         """Return the detections that a mask or row numbers select; the evaluated images stay the same."""
-        masks = None if self.masks is None else self.masks[which]
-        return DetectionRows(*(values[which] for values in self[:4]), self.evaluated_ids, masks)
+        return self._replace(
+            image_ids=self.image_ids[which],
+            boxes=self.boxes[which],
+            scores=self.scores[which],
+            category_ids=self.category_ids[which],
+            masks=None if self.masks is None else self.masks[which],
+        )
 
 
 class CocoResults:
     """Detections of an evaluation, collected batch by batch, each image once."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._parts: list[DetectionRows] = []
         self._seen: set[int] = set()
 
@@ -67,14 +79,14 @@ class CocoResults:
 
     def add(
         self,
-        image_ids,
-        boxes,
+        image_ids: ArrayLike,
+        boxes: ArrayLike,
         *,
-        scores,
-        category_ids,
-        valid,
-        masks=None,
-        original_sizes=None,
+        scores: ArrayLike,
+        category_ids: ArrayLike,
+        valid: ArrayLike,
+        masks: Iterable[np.ndarray] | None = None,
+        original_sizes: ArrayLike | None = None,
         masks_in_whole_pixels: bool = False,
     ) -> None:
         """Add a batch of detections, except those not `valid`.
@@ -97,16 +109,13 @@ class CocoResults:
         if not np.issubdtype(image_ids.dtype, np.integer):
             raise ValueError(f"image ids are {image_ids.dtype}; expected integers (a float32 id is rounded)")
         if masks is not None:
-            images = zip(masks, boxes, valid, np.asarray(original_sizes).tolist(), strict=True)
+            images = zip(masks, np.asarray(boxes), valid, np.asarray(original_sizes).tolist(), strict=True)
             masks = _objects(
                 [
                     encoded
                     for mask, box, here, size in images
                     for encoded in pasted_run_lengths(
-                        np.asarray(mask)[here],
-                        np.asarray(box)[here],
-                        size=(*size,),
-                        in_whole_pixels=masks_in_whole_pixels,
+                        np.asarray(mask)[here], box[here], size=(*size,), in_whole_pixels=masks_in_whole_pixels
                     )
                 ]
             )
@@ -144,15 +153,13 @@ class CocoResults:
             np.zeros(0, np.int64),
         )
         parts = [none, *self._parts]
-        masks = [part.masks for part in self._parts]
-        has_masks = bool(masks) and all(part is not None for part in masks)
-        return DetectionRows(
-            *(np.concatenate(columns) for columns in zip(*(part[:5] for part in parts), strict=True)),
-            masks=np.concatenate(masks) if has_masks else None,
-        )
+        columns = (np.concatenate(column) for column in zip(*(part[:5] for part in parts), strict=True))
+        masks = [part.masks for part in self._parts if part.masks is not None]
+        has_masks = 0 < len(masks) == len(self._parts)
+        return DetectionRows._make([*columns, np.concatenate(masks) if has_masks else None])
 
 
-def _objects(values: Sequence) -> np.ndarray:
+def _objects(values: Sequence[Any]) -> np.ndarray:
     """Return an array [N] of Python objects, which NumPy must not convert."""
     array = np.empty(len(values), object)
     array[:] = values
@@ -165,7 +172,7 @@ def boxes_xywh(boxes: np.ndarray) -> np.ndarray:
     return np.stack([x_min, y_min, x_max - x_min, y_max - y_min], axis=-1)
 
 
-def results_json(rows: DetectionRows) -> list[dict]:
+def results_json(rows: DetectionRows) -> list[dict[str, Any]]:
     """Return COCO's list of results: image_id, category_id, bbox (x, y, width, height; 2 decimals), score (5 decimals).
 
     Each has a `segmentation` (run lengths) if the rows have masks.
@@ -186,7 +193,7 @@ def results_json(rows: DetectionRows) -> list[dict]:
     return results
 
 
-def write_results(path: str | Path, results: Iterable[dict]) -> None:
+def write_results(path: str | Path, results: Iterable[dict[str, Any]]) -> None:
     """Write COCO's list of results, one per line. The file appears complete or not at all. Folders are created."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "[\n" + ",\n".join(map(json.dumps, results)) + "\n]\n")

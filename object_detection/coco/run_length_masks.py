@@ -11,6 +11,7 @@ from object_detection.coco.mask_pasting import pasted_masks
 from object_detection.coco.matching import Overlap
 
 RunLengths = dict[str, Any]  # {"size": [height, width], "counts": text}, as in JSON
+Masks = Sequence[RunLengths] | np.ndarray  # an array [N] of objects, in `DetectionRows`
 
 
 def run_lengths(mask: np.ndarray) -> RunLengths:
@@ -34,7 +35,7 @@ def decoded(segmentation: RunLengths) -> np.ndarray:
 
 
 def moved(mask: RunLengths, offset: np.ndarray, *, size: tuple[int, int]) -> RunLengths:
-    """Return a mask in a larger image of `size` (height, width), its first pixel at `offset` (y, x), without decoding."""
+    """Return a mask, moved by `offset` (y, x) into a larger image of `size` (height, width)."""
     rows = np.pad(decoded(mask).astype(np.int8), ((1, 1), (0, 0)))
     columns, edges = np.nonzero(np.diff(rows, axis=0).T)  # start and end of each run, column by column
     places = (columns + int(offset[1])) * size[0] + edges + int(offset[0])
@@ -64,25 +65,25 @@ def encoded(segmentation: Any, size: tuple[int, int]) -> RunLengths:
     return coco_mask.frPyObjects(segmentation, *size) if isinstance(segmentation["counts"], list) else segmentation
 
 
-class DecodedMasks(Sequence):
-    """The masks of N run lengths, each [h, w] bool and decoded on access, because a hundred masks of a photo take gigabytes."""
+class DecodedMasks(Sequence[np.ndarray]):
+    """The masks of N run lengths, [h, w] bool each, decoded on access: a hundred masks of a photo take gigabytes."""
 
-    def __init__(self, masks: Sequence[RunLengths], turned: Callable[[np.ndarray], np.ndarray] = lambda mask: mask):
+    def __init__(self, masks: Masks, turned: Callable[[np.ndarray], np.ndarray] = lambda mask: mask):
         self._masks, self._turned = masks, turned
 
     def __len__(self) -> int:
         return len(self._masks)
 
-    def __getitem__(self, number: int) -> np.ndarray:
+    def __getitem__(self, number: Any) -> Any:  # an integer; slices have no user
         return self._turned(decoded(self._masks[number]))
 
 
-def mask_areas(masks: Sequence[RunLengths]) -> np.ndarray:
+def mask_areas(masks: Masks) -> np.ndarray:
     """Return the number of pixels of each of N masks, [N] float64."""
     return np.array([coco_mask.area(mask) for mask in masks], np.float64)
 
 
-def mask_overlap(detected: Sequence[RunLengths], annotated: Sequence[RunLengths], crowd: np.ndarray) -> Overlap:
+def mask_overlap(detected: Masks, annotated: Masks, crowd: np.ndarray) -> Overlap:
     """Return the IoU of the masks of detections and of objects; with a crowd as `box_overlap`."""
 
     def overlap(detections: np.ndarray, objects: np.ndarray) -> np.ndarray:

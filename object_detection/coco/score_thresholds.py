@@ -6,7 +6,7 @@ import numpy as np
 
 from object_detection.coco.comparison import Comparison
 
-LEAST_OBJECTS = 10  # objects of a class for a stored threshold of its own; with fewer, a single detection decides it
+MIN_OBJECTS = 10  # objects of a class for a stored threshold of its own; with fewer, a single detection decides it
 
 
 class BestThreshold(NamedTuple):
@@ -19,7 +19,7 @@ class BestThreshold(NamedTuple):
 
 
 def best_threshold(scores: np.ndarray, right: np.ndarray, num_objects: int) -> BestThreshold:
-    """Return the best threshold of n detections, `right` [n] bool, for `num_objects` objects; in a tie the highest one."""
+    """Return the best threshold of n detections, `right` [n] bool, for `num_objects` objects; highest of equals."""
     order = np.argsort(-scores, kind="stable")
     scores, hits = scores[order], np.cumsum(right[order])
     last = np.append(scores[1:] < scores[:-1], True)[: len(scores)]  # a threshold keeps all detections of equal scores
@@ -54,7 +54,7 @@ def overall_threshold(comparison: Comparison) -> BestThreshold:
 def thresholds_to_store(comparison: Comparison) -> dict[str, Any]:
     """Return {"overall": score, "classes": {name: score}} as stored with a model; {} if no detection is right.
 
-    A class with fewer than LEAST_OBJECTS objects or without a correct detection has no entry: the overall threshold
+    A class with fewer than MIN_OBJECTS objects or without a correct detection has no entry: the overall threshold
     applies.
     """
     overall = overall_threshold(comparison).score
@@ -64,7 +64,7 @@ def thresholds_to_store(comparison: Comparison) -> dict[str, Any]:
     return {
         "overall": _rounded_down(overall),
         "classes": {
-            name: _rounded_down(found.score) for name, found, count in best if count >= LEAST_OBJECTS and found.f1
+            name: _rounded_down(found.score) for name, found, count in best if count >= MIN_OBJECTS and found.f1
         },
     }
 

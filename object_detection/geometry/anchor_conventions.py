@@ -11,12 +11,7 @@ from program_support.errors import InputError
 RETINANET_SCALES = 3  # anchor sizes per level
 HEIGHT_TO_WIDTH = (0.5, 1.0, 2.0)
 NVIDIA_ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))  # width and height of the anchors of NVIDIA's Mask R-CNN
-SSD300_STRIDES = (
-    8,
-    16,
-    32,
-    64,
-)  # pixels; strides of further maps are the side of the image divided by their number of cells
+SSD300_STRIDES = (8, 16, 32, 64)  # pixels; a further map has the image's side divided by its number of cells
 SSD300_SIZES = (21, 45, 99, 153, 207, 261, 315)  # pixels at 300 x 300; one size per map and one further
 SSD300_RATIOS = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
 SSD300_BOXES_PER_CELL = tuple(2 + 2 * len(ratios) for ratios in SSD300_RATIOS)  # per map
@@ -64,12 +59,11 @@ def rounded_levels(
         ValueError: the numbers of sizes and levels differ.
         InputError: an anchor is less than a pixel wide or high.
     """
-    ratios = np.sqrt(np.float32(height_to_width))  # float32 as in torchvision, so that ties are rounded alike
+    ratios = np.sqrt(np.array(height_to_width, np.float32))  # float32 as in torchvision, so that ties are rounded alike
     levels = []
     for counts, level_sizes in zip(feature_sizes, sizes, strict=True):
-        sides = np.stack(
-            [np.outer(ratios, np.float32(level_sizes)), np.outer(1 / ratios, np.float32(level_sizes))], axis=-1
-        )
+        squares = np.array(level_sizes, np.float32)
+        sides = np.stack([np.outer(ratios, squares), np.outer(1 / ratios, squares)], axis=-1)
         shapes = 2.0 * np.round(sides.reshape(-1, 2) / 2)
         if not shapes.all():
             raise InputError(
@@ -79,10 +73,10 @@ def rounded_levels(
             )
         levels.append(
             AnchorLevel(
-                counts=tuple(counts),
-                strides=tuple(side // count for side, count in zip(image_size, counts, strict=True)),
+                counts=counts,
+                strides=(image_size[0] // counts[0], image_size[1] // counts[1]),
                 offset=(0.0, 0.0),
-                shapes=tuple(map(tuple, shapes.tolist())),
+                shapes=tuple((height, width) for height, width in shapes.tolist()),
             )
         )
     return levels
@@ -101,7 +95,7 @@ def centered_levels(
 
 
 def ssd300_counts(image_size: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return rows and columns of each of SSD300's maps: halved up to stride 64, then reduced by two for two further maps.
+    """Return rows and columns of SSD300's maps: halved up to stride 64, then twice reduced by two.
 
     38, 19, 10, 5, 3, 1 at 300 pixels. Raises InputError if the last map would have no cell.
     """
@@ -124,29 +118,23 @@ def ssd300_levels(image_size: tuple[int, int] = (_SSD300_SIDE, _SSD300_SIDE)) ->
     tall one. Order as in MLPerf's reference: map, shape, row, column. As there, centers and sides are clipped to the
     image, corners are not. Raises InputError as `ssd300_counts`.
     """
-    levels, scales = [], [side / _SSD300_SIDE for side in image_size]
+    levels, (height, width) = [], image_size
+    row_scale, column_scale = height / _SSD300_SIDE, width / _SSD300_SIDE
     for number, (counts, ratios) in enumerate(zip(ssd300_counts(image_size), SSD300_RATIOS, strict=True)):
         size, larger = SSD300_SIZES[number], math.sqrt(SSD300_SIZES[number] * SSD300_SIZES[number + 1])
-        shapes = [(size, size), (larger, larger)]
+        shapes: list[tuple[float, float]] = [(size, size), (larger, larger)]
         for ratio in map(math.sqrt, ratios):
             shapes += [(size / ratio, size * ratio), (size * ratio, size / ratio)]
-        strides = (
-            (SSD300_STRIDES[number],) * 2
-            if number < len(SSD300_STRIDES)
-            else tuple(side / count for side, count in zip(image_size, counts, strict=True))
-        )
+        strides = (height / counts[0], width / counts[1])
+        if number < len(SSD300_STRIDES):
+            strides = (SSD300_STRIDES[number], SSD300_STRIDES[number])
         levels.append(
             AnchorLevel(
                 counts=counts,
                 strides=strides,
                 offset=(strides[0] / 2, strides[1] / 2),
                 shape_major=True,
-                shapes=tuple(
-                    tuple(
-                        min(side * scale, limit) for side, scale, limit in zip(shape, scales, image_size, strict=True)
-                    )
-                    for shape in shapes
-                ),
+                shapes=tuple((min(y * row_scale, height), min(x * column_scale, width)) for y, x in shapes),
                 center_limit=image_size,
             )
         )

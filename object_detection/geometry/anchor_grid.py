@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,9 +37,11 @@ class AnchorConfig:
 
 def feature_sizes(image_size: tuple[int, int], max_level: int) -> list[tuple[int, int]]:
     """Return (height, width) of the feature map of each level 0 .. max_level; level 0 is the image."""
-    sizes = [tuple(image_size)]
+    height, width = image_size
+    sizes = [(height, width)]
     for _ in range(max_level):
-        sizes.append(tuple((side - 1) // 2 + 1 for side in sizes[-1]))
+        height, width = (height - 1) // 2 + 1, (width - 1) // 2 + 1
+        sizes.append((height, width))
     return sizes
 
 
@@ -71,7 +74,7 @@ class AnchorLevel:
         return [np.minimum(values, limit) for values, limit in zip(centers, limits, strict=True)]
 
     def runs(self) -> list[list[tuple[int, int]]]:
-        """Return the ranges (first, count) of rows and of columns that are a stride apart: all, except those at the limit."""
+        """Return the ranges (first, count) of rows and of columns a stride apart: all but those at the limit."""
         limits = self.center_limit or (np.inf, np.inf)
         free = [
             max(int(np.sum(offset + stride * np.arange(count) <= limit)), 1)
@@ -151,7 +154,7 @@ def _level_boxes(level: AnchorLevel) -> np.ndarray:
     return (boxes.transpose(2, 0, 1, 3) if level.shape_major else boxes).reshape(-1, 4)
 
 
-def _lattices(level: AnchorLevel, *, first: int) -> list[dict]:
+def _lattices(level: AnchorLevel, *, first: int) -> list[dict[str, Any]]:
     """Return the lattices of a level whose anchors begin at number `first`, each as fields of an AnchorGrid."""
     (rows, columns), shapes, (row_centers, column_centers) = level.counts, len(level.shapes), level.centers()
     step, next_shape = (1, rows * columns) if level.shape_major else (shapes, 1)

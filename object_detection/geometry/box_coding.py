@@ -16,7 +16,7 @@ from object_detection.onnx_nodes import Graph
 from object_detection.structures import Tensor
 
 _SMALLEST_SIDE = 1e-8  # pixels; keeps the logarithm of an empty box finite
-_LAST_PIXEL = np.float32([0.0, 0.0, 1.0, 1.0])
+_LAST_PIXEL = np.array([0.0, 0.0, 1.0, 1.0], np.float32)
 LARGEST_LOG_SIZE = math.log(1000 / 16)  # torchvision's limit: a side is at most 62.5 times its anchor's
 
 
@@ -60,7 +60,7 @@ class FasterRcnnBoxCoder(BoxCoder):
     last_pixel: bool = False
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
-        """Return the offsets of boxes from anchors. [..., 4], [..., 4] -> [..., 4] (t_y, t_x, t_h, t_w), finite if empty."""
+        """Return offsets (t_y, t_x, t_h, t_w) from anchors. [..., 4], [..., 4] -> [..., 4], finite for empty boxes."""
         y, x, height, width = self._center_form(boxes)
         anchor_y, anchor_x, anchor_height, anchor_width = self._center_form(anchors)
         anchor_height = ops.maximum(anchor_height, _SMALLEST_SIDE)
@@ -95,7 +95,7 @@ class FasterRcnnBoxCoder(BoxCoder):
         """Return the result of `decode` for NumPy arrays, without a kernel launch of the backend for each operation."""
         far = anchors[..., 2:] + np.float32(self.last_pixel)
         if set(self.weights) != {1.0}:
-            box_deltas = box_deltas / np.float32(self.weights)
+            box_deltas = box_deltas / np.array(self.weights, np.float32)
         log_sizes = box_deltas[..., 2:]
         if self.log_size_limit is not None:
             log_sizes = np.minimum(log_sizes, np.float32(self.log_size_limit))
@@ -113,7 +113,7 @@ class FasterRcnnBoxCoder(BoxCoder):
             high = graph.add("Add", [high, np.float32(1)])
         sides, middles = graph.add("Sub", [high, low]), graph.add("Div", [graph.add("Add", [low, high]), np.float32(2)])
         centers, sizes = (
-            values if set(weights) == {1.0} else graph.add("Div", [values, np.float32(weights)])
+            values if set(weights) == {1.0} else graph.add("Div", [values, np.array(weights, np.float32)])
             for values, weights in ((centers, self.weights[:2]), (sizes, self.weights[2:]))
         )
         if self.log_size_limit is not None:

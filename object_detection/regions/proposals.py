@@ -10,7 +10,7 @@ from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, BoxCoder, Fas
 from object_detection.geometry.box_geometry import clip_boxes
 from object_detection.structures import Tensor
 from object_detection.suppression.greedy_nms import greedy_nms
-from object_detection.suppression.tensor_suppression import check_level_sizes
+from object_detection.suppression.tensor_suppression import checked_level_sizes
 from program_support.checked_fields import Count, PositiveShare, checked_part
 
 PROPOSAL_BOX_CODER = FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE)
@@ -20,7 +20,7 @@ PROPOSAL_BOX_CODER = FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE)
 class ProposalConfig:
     """Selection of proposals from anchors.
 
-    1. The best `candidates_per_level` of each level, without those that have a side below `least_side` pixels in the
+    1. The best `candidates_per_level` of each level, without those that have a side below `min_side` pixels in the
     image.
     2. Non-maximum suppression within each level with `iou_threshold`; the best `kept_per_level` (None: all) remain.
     3. The best `kept` of an image remain.
@@ -33,7 +33,7 @@ class ProposalConfig:
     kept_per_level: Count | None = None
     kept: Count = 1000
     iou_threshold: PositiveShare = 0.7
-    least_side: float = 1e-3
+    min_side: float = 1e-3
     box_coder: BoxCoder = PROPOSAL_BOX_CODER
 
 
@@ -47,7 +47,7 @@ def region_proposals(
     *,
     nms: Callable[..., Tensor] = greedy_nms,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return boxes within their images, scores and which of them are valid, best first. -> [B, P, 4], [B, P], [B, P] bool.
+    """Return boxes within their images, scores and validity, best first. -> [B, P, 4], [B, P], [B, P] bool.
 
     P is config.kept, or the number of candidates if that is less. Boxes and scores are 0 where invalid. No gradient.
 
@@ -63,12 +63,11 @@ def region_proposals(
     Raises:
         ValueError: the sum of level_sizes is not A.
     """
-    check_level_sizes(level_sizes, logits.shape[1])
-    count = _candidates(level_sizes, config)
+    count = _candidates(checked_level_sizes(level_sizes, logits.shape[1]), config)
     values, numbers = _best_of_levels(ops.stop_gradient(logits), count, level_sizes)  # [B, L count]
     boxes = config.box_coder.decode(entries(ops.stop_gradient(deltas), numbers), ops.take(anchors, numbers, axis=0))
     boxes = clip_boxes(boxes, sizes, last_pixel=config.box_coder.last_pixel)
-    alive = ops.logical_and(values > -np.inf, ops.all(boxes[..., 2:] - boxes[..., :2] >= config.least_side, axis=-1))
+    alive = ops.logical_and(values > -np.inf, ops.all(boxes[..., 2:] - boxes[..., :2] >= config.min_side, axis=-1))
     by_level = (-1, len(level_sizes), count)
     kept = nms(ops.reshape(boxes, (*by_level, 4)), ops.reshape(alive, by_level), iou_threshold=config.iou_threshold)
     if config.kept_per_level is not None:

@@ -19,7 +19,7 @@ REGION_SUPPRESSION = SuppressionConfig(
     box_coder=REGION_BOX_CODER,
     clip=True,
 )  # torchvision's
-LEAST_SIDE = 1e-2  # pixels
+MIN_SIDE = 1e-2  # pixels
 _IMPOSSIBLE_LOGIT = -1e9  # logit of a class that a region cannot have
 
 
@@ -31,11 +31,11 @@ def region_detections(
     sizes: Tensor,
     *,
     config: SuppressionConfig = REGION_SUPPRESSION,
-) -> tuple[Detections, Tensor]:
+) -> tuple[Detections[Tensor], Tensor]:
     """Return Detections with D = max_detections, and the region of each, [B, D] int32 (0 where not valid).
 
     The candidates are the best config.candidates pairs of a region and a class, except boxes narrower or lower than
-    LEAST_SIDE.
+    MIN_SIDE.
 
     Args:
         class_logits: [B, P, K], the background first; classes are numbered without it.
@@ -59,6 +59,6 @@ def region_detections(
     of_pairs = ops.reshape(deltas, (-1, deltas.shape[1] * count, 4))
     boxes = config.box_coder.decode(entries(of_pairs, numbers * count + classes + 1), entries(regions, numbers))
     boxes = clip_boxes(boxes, sizes, last_pixel=config.box_coder.last_pixel)
-    large = ops.all(boxes[..., 2:] - boxes[..., :2] >= LEAST_SIDE, axis=-1)
+    large = ops.all(boxes[..., 2:] - boxes[..., :2] >= MIN_SIDE, axis=-1)
     found, places = suppress_and_number(boxes, ops.where(large, scores, 0.0), classes, config=config)
     return found, ops.where(found.valid, entries(numbers, places), 0)

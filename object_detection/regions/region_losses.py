@@ -11,14 +11,14 @@ BETA = 1 / 9  # torchvision's and Detectron's
 def proposal_loss_sums(
     logits: Tensor, deltas: Tensor, targets: Tensor, positive: Tensor, negative: Tensor, *, beta: float = BETA
 ) -> tuple[Tensor, Tensor]:
-    """Return the losses of region proposals: binary cross entropy of all samples and smooth L1 of positive boxes; scalars.
+    """Return the losses of proposals: binary cross entropy of samples and smooth L1 of positive boxes; scalars.
 
     logits [B, A]; deltas and target deltas `targets` [B, A, 4]; positive and negative [B, A] bool, as from
     `sample_masks`.
     """
-    drawn = ops.cast(ops.logical_or(positive, negative), "float32")
+    sampled = ops.cast(ops.logical_or(positive, negative), "float32")
     cross_entropy = ops.softplus(ops.where(positive, -logits, logits))
-    return ops.sum(cross_entropy * drawn), box_loss_sum(deltas, targets, positive, beta=beta)
+    return ops.sum(cross_entropy * sampled), box_loss_sum(deltas, targets, positive, beta=beta)
 
 
 def region_loss_sums(
@@ -52,7 +52,7 @@ def of_classes(logits: Tensor, classes: Tensor) -> Tensor:
 
 
 def _places(classes: Tensor, count: int) -> Tensor:
-    """Return the index of each entry's class in the flat list of all entries' `count` classes. [...] int32 -> [...] int32."""
+    """Return the index of each entry's class in the flat list of all entries' `count` classes, [...] int32."""
     numbers = ops.cumsum(ops.ones_like(ops.reshape(classes, (-1,)))) - 1
     return count * ops.reshape(numbers, ops.shape(classes)) + classes
 

@@ -13,9 +13,9 @@ from object_detection.structures import Objects, Tensor
 
 
 def assign_regions(
-    boxes: Tensor, valid: Tensor, objects: Objects, *, positive_iou: float = 0.5, strictly: bool = False
+    boxes: Tensor, valid: Tensor, objects: Objects[Tensor], *, positive_iou: float = 0.5, strictly: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the object with the largest IoU of each region (ties: the first), and which regions are positive and negative.
+    """Return the object with the largest IoU of each region (ties: the first), and positive and negative regions.
 
     A region is positive if its largest IoU reaches the threshold, or exceeds it with `strictly`. Crowds are not
     assigned.
@@ -35,8 +35,8 @@ def assign_regions(
         InputError: the threshold is not above 0, at most 1.
     """
     least = IouAssigner(positive_iou=positive_iou, strictly=strictly).least_positive
-    learnable = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
-    overlap = ops.where(learnable[:, None], pairwise_iou(ops.stop_gradient(boxes), objects.boxes), 0.0)  # [B, N, M]
+    assignable = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
+    overlap = ops.where(assignable[:, None], pairwise_iou(ops.stop_gradient(boxes), objects.boxes), 0.0)  # [B, N, M]
     positive = ops.logical_and(valid, ops.max(overlap, axis=-1) >= least)
     matched = ops.where(positive, ops.cast(ops.argmax(overlap, axis=-1), "int32"), 0)
     return matched, positive, ops.logical_and(valid, ops.logical_not(positive))
@@ -54,12 +54,12 @@ def sample_masks(
     """
     draws, most = uniform_draws(seeds, ops.shape(positive)[1]), int(count * positive_share)
 
-    def drawn(candidates, limits):
+    def sampled(candidates: Tensor, limits: Tensor) -> Tensor:
         highest = hardest(ops.where(candidates, draws, -1.0), ops.minimum(limits, _count_true(candidates)))
         return highest > 0.0
 
     positives = ops.minimum(_count_true(positive), most)
-    return drawn(positive, positives), drawn(negative, count - positives)
+    return sampled(positive, positives), sampled(negative, count - positives)
 
 
 def sample_regions(
@@ -68,11 +68,10 @@ def sample_regions(
     """Return the samples of `sample_masks` as a list: positive entries first, each kind in its order.
 
     -> numbers [B, count] int32 of the N, positive [B, count] bool, valid [B, count] bool: False, with number 0, in the
-        slots
-    behind the last sample.
+    slots behind the last sample.
     """
-    drawn = sample_masks(positive, negative, seeds, count=count, positive_share=positive_share)
-    kinds = 2 * ops.cast(drawn[0], "int32") + ops.cast(drawn[1], "int32")
+    sampled = sample_masks(positive, negative, seeds, count=count, positive_share=positive_share)
+    kinds = 2 * ops.cast(sampled[0], "int32") + ops.cast(sampled[1], "int32")
     length = ops.shape(positive)[1]
     # Distinct keys, because not every top_k preserves the order of ties; empty slots come last
     keys = ops.pad(kinds * length - ops.arange(length, dtype="int32"), [[0, 0], [0, count]], constant_values=-1)

@@ -8,9 +8,11 @@ regions are weighted sums of 16 cells; of 4 cells with one sample per bin.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
 from object_detection.structures import Tensor
 
@@ -23,13 +25,13 @@ class RegionPooling:
 
     Attributes:
         samples: samples per bin and axis.
-        least_side: minimum side of a region in cells.
+        min_side: minimum side of a region in cells.
         level_slack: added before the level is rounded down.
         levels: number of pyramid levels to pool from, finest first.
     """
 
     samples: int = 2
-    least_side: float = 1.0
+    min_side: float = 1.0
     level_slack: float = 1e-6
     levels: int = 4
 
@@ -37,7 +39,7 @@ class RegionPooling:
 TORCHVISION_POOLING = RegionPooling()
 
 
-def roi_align(levels: Sequence[Tensor], boxes: Tensor, **settings) -> Tensor:
+def roi_align(levels: Sequence[Tensor], boxes: Tensor, **settings: Any) -> Tensor:
     """Return `features_of_regions` of the boxes [B, N, 4] of each image: [B, N, size, size, C]."""
     count = boxes.shape[1]
     images = ops.arange(ops.shape(boxes)[0] * count, dtype="int32") // count
@@ -88,9 +90,9 @@ def features_of_regions(
 
 
 def gathered_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
-    """Return weighted sums of rows [K, C]: T numbers and weights [R, T] (int32, float32) -> [R, C] in the rows' precision.
+    """Return weighted sums [R, C] of rows [K, C], given T numbers (int32) and weights (float32) each, [R, T].
 
-    Sums and gradient are computed in float32; differentiable in the rows.
+    The result has the precision of the rows. Sums and gradient are computed in float32; differentiable in the rows.
     """
     exact, weights = ops.cast(rows, "float32"), ops.stop_gradient(weights)
     # In parts, because without XLA each product is materialized
@@ -100,7 +102,7 @@ def gathered_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
 
 
 def region_levels(boxes: Tensor, *, finest: int, count: int, slack: float = TORCHVISION_POOLING.level_slack) -> Tensor:
-    """Return the level of each box, of `count` with the first at stride 2^finest. [..., 4] -> [...] int32, 0 .. count - 1."""
+    """Return the level of each box, 0 .. count - 1, the first at stride 2^finest. [..., 4] -> [...] int32."""
     sides = ops.sqrt((boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1]))
     level = ops.floor(CANONICAL_LEVEL + ops.log2(sides / CANONICAL_SIDE) + slack)
     return ops.cast(ops.clip(level, finest, finest + count - 1), "int32") - finest
@@ -125,7 +127,7 @@ def _taps(
     chosen = region_levels(boxes, finest=round(math.log2(strides[0, 0])), count=len(shapes), slack=pooling.level_slack)
     first = np.cumsum([0] + [height * width for height, width in shapes[:-1]])
 
-    def of_level(values, kind):
+    def of_level(values: ArrayLike, kind: str) -> Tensor:
         return ops.take(ops.convert_to_tensor(np.asarray(values, kind)), chosen, axis=0)
 
     counts = of_level(shapes, "int32")  # [R, 2]
@@ -143,9 +145,9 @@ def _taps(
 def _axis_taps(
     low: Tensor, high: Tensor, counts: Tensor, *, size: int, pooling: RegionPooling
 ) -> tuple[Tensor, Tensor]:
-    """Return the cells of each bin and their weights on one axis. low, high [...] in cells, counts [...] -> [..., size, T]."""
+    """Return cells of bins and their weights on one axis. low, high [...] in cells, counts [...] -> [..., size, T]."""
     places = np.float32((np.arange(pooling.samples * size) + 0.5) / (pooling.samples * size))
-    samples = low[..., None] + ops.maximum(high - low, pooling.least_side)[..., None] * places  # of all bins
+    samples = low[..., None] + ops.maximum(high - low, pooling.min_side)[..., None] * places  # of all bins
     limit = ops.cast(counts, "float32")[..., None]
     inside = ops.logical_and(samples >= -1.0, samples <= limit)
     samples = ops.clip(samples, 0.0, limit - 1.0)  # constant beyond the center of the last cell

@@ -18,7 +18,7 @@ def greedy_nms(boxes: Tensor, alive: Tensor, *, iou_threshold: float) -> Tensor:
     numbers = ops.arange(boxes.shape[-2], dtype="int32")
     overlapping = ops.logical_and(pairwise_iou(boxes, boxes) > iou_threshold, numbers[:, None] < numbers)
 
-    def iterate(_, kept):
+    def iterate(_: Tensor | None, kept: Tensor) -> tuple[Tensor, Tensor]:
         beside_better = ops.any(ops.logical_and(overlapping, kept[..., None]), axis=-2)
         return kept, ops.logical_and(alive, ops.logical_not(beside_better))
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from object_detection.structures import Detections
-from object_detection.suppression.tensor_suppression import SuppressionConfig, check_class_count, check_level_sizes
+from object_detection.suppression.tensor_suppression import SuppressionConfig, check_class_count, checked_level_sizes
 
 _FIRST_CANDIDATES = 1500
-_ALIKE = 0.95
+_SIMILAR = 0.95  # ratio of scores
 _SMALLEST = np.float32(1e-30)  # for areas and scores
 
 
@@ -31,8 +31,8 @@ def detections_on_host(
     *,
     config: SuppressionConfig,
     level_sizes: Sequence[int] | None = None,
-    clip_to: tuple[int, int] | None = None,
-) -> Detections:
+    clip_to: Sequence[int] | np.ndarray | None = None,
+) -> Detections[np.ndarray]:
     """Return the Detections of one image, arrays with D = max_detections and without B; anchors [A, 4] float32.
 
     level_sizes and clip_to (height, width) as in `detections_from_outputs`.
@@ -41,24 +41,26 @@ def detections_on_host(
     for count in (min(_FIRST_CANDIDATES, config.candidates), config.candidates):
         found, classes, numbers = _candidates(values, best_of_anchor, count, config, level_sizes)
         scores = _scores(found, config.scores)
-        if scores[-1] > _ALIKE * scores[0] and count < config.candidates:
+        if scores[-1] > _SIMILAR * scores[0] and count < config.candidates:
             continue  # boxes that overlap a selected one could soon score less than the candidates left out
         boxes = config.box_coder.decode_on_host(outputs.box_deltas[numbers], anchors[numbers])
         if config.clip:
-            boxes = np.clip(boxes, 0, np.float32([*clip_to, *clip_to]) - np.float32(config.box_coder.last_pixel))
+            assert clip_to is not None
+            limits = np.array([*clip_to, *clip_to], np.float32) - np.float32(config.box_coder.last_pixel)
+            boxes = np.clip(boxes, 0, limits)
         chosen, chosen_scores = _suppress(boxes, scores, classes, config)
         enough = len(chosen) == config.max_detections and chosen_scores[-1] >= scores[-1]
         if enough or scores[-1] <= config.score_threshold or len(scores) < count:
             break
-    slots, found = config.max_detections, len(chosen)
+    slots, count = config.max_detections, len(chosen)
 
-    def in_slots(values):
+    def in_slots(values: np.ndarray) -> np.ndarray:
         padded = np.zeros((slots, *values.shape[1:]), values.dtype)
-        padded[:found] = values
+        padded[:count] = values
         return padded
 
     return Detections(
-        in_slots(boxes[chosen]), in_slots(chosen_scores), in_slots(classes[chosen]), np.arange(slots) < found
+        in_slots(boxes[chosen]), in_slots(chosen_scores), in_slots(classes[chosen]), np.arange(slots) < count
     )
 
 
@@ -91,12 +93,17 @@ def _scores(values: np.ndarray, scores: str) -> np.ndarray:
         return np.float32(1) / (np.float32(1) + np.exp(-values))
 
 
-def _candidates(values, best_of_anchor, count: int, config: SuppressionConfig, level_sizes):
+def _candidates(
+    values: np.ndarray,
+    best_of_anchor: np.ndarray,
+    count: int,
+    config: SuppressionConfig,
+    level_sizes: Sequence[int] | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return values, classes and anchors of the highest `count` of [A, K] that the configuration admits, best first."""
     if config.candidates_per_level is not None:
-        check_level_sizes(level_sizes, len(values))
         parts, first = [], 0
-        for size in level_sizes:
+        for size in checked_level_sizes(level_sizes, len(values)):
             level = slice(first, first + size)
             found, classes, anchors = _top_candidates(
                 values[level], best_of_anchor[level], min(count, config.candidates_per_level)
@@ -113,7 +120,9 @@ def _candidates(values, best_of_anchor, count: int, config: SuppressionConfig, l
     return found[order], classes[order], anchors[order]
 
 
-def _top_candidates(values, best_of_anchor, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _top_candidates(
+    values: np.ndarray, best_of_anchor: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return values, classes and anchors of the highest of [A, K], best first."""
     kept = _anchors_of_top(values, best_of_anchor, count)
     flat = values[kept].ravel()
@@ -122,7 +131,7 @@ def _top_candidates(values, best_of_anchor, count: int) -> tuple[np.ndarray, np.
     return flat[order], classes.astype(np.int32), kept[anchors]
 
 
-def _anchors_of_top(logits, best_of_anchor, count: int) -> np.ndarray:
+def _anchors_of_top(logits: np.ndarray, best_of_anchor: np.ndarray, count: int) -> np.ndarray:
     """Return the anchors, ascending, of the highest `count` scores: fewer than `count` if one has several."""
     few = np.sort(_top(best_of_anchor, max(count // 8, 1)))
     scores = logits[few].ravel()
@@ -143,7 +152,7 @@ def _top(values: np.ndarray, count: int) -> np.ndarray:
     return places[np.argsort(-values[places], kind="stable")]
 
 
-class _Running(NamedTuple):
+class _ActiveBoxes(NamedTuple):
     """N boxes that can still be selected, sorted by group (a class, or all), best first at the start."""
 
     numbers: np.ndarray  # [N] int
@@ -153,7 +162,9 @@ class _Running(NamedTuple):
 
 
 @np.errstate(over="ignore", invalid="ignore")  # boxes of an untrained or diverged detector
-def _suppress(boxes, scores, classes, config: SuppressionConfig) -> tuple[np.ndarray, np.ndarray]:
+def _suppress(
+    boxes: np.ndarray, scores: np.ndarray, classes: np.ndarray, config: SuppressionConfig
+) -> tuple[np.ndarray, np.ndarray]:
     """Return numbers of the selected boxes in the order of selection, and their scores at that time.
 
     Every class selects its best box in each iteration. As scores only decrease, the best of all these boxes are the
@@ -163,60 +174,62 @@ def _suppress(boxes, scores, classes, config: SuppressionConfig) -> tuple[np.nda
         best = np.argsort(-scores, kind="stable")[: config.max_detections]
         best = best[scores[best] > config.score_threshold]
         return best, scores[best]
-    remaining, running = _running(boxes, scores, classes if config.per_class else np.zeros_like(classes), config)
-    numbers, found, reach = [np.zeros(0, np.int64)], np.zeros(0, np.float32), _SMALLEST
+    remaining, active = _active_boxes(boxes, scores, classes if config.per_class else np.zeros_like(classes), config)
+    chosen, found, reach = [np.zeros(0, np.int64)], np.zeros(0, np.float32), _SMALLEST
     while len(remaining):
-        starts = np.searchsorted(running.groups, np.arange(running.groups[-1] + 1))
+        starts = np.searchsorted(active.groups, np.arange(active.groups[-1] + 1))
         highest = np.maximum.reduceat(remaining, starts)  # [G]
         if (highest < reach).any():
             here = remaining >= reach
             group_numbers = np.cumsum(highest >= reach) - 1
-            remaining, running = remaining[here], _Running(*(values[..., here] for values in running))
-            running = running._replace(groups=group_numbers[running.groups])
+            remaining, active = remaining[here], _ActiveBoxes(*(values[..., here] for values in active))
+            active = active._replace(groups=group_numbers[active.groups])
             continue
-        places = np.flatnonzero(remaining == highest[running.groups])
+        places = np.flatnonzero(remaining == highest[active.groups])
         best = places[np.searchsorted(places, starts)]  # ties: the first
-        numbers.append(running.numbers[best])
+        chosen.append(active.numbers[best])
         found = np.concatenate([found, highest])
         if len(found) >= config.max_detections:
             reach = max(reach, np.partition(found, -config.max_detections)[-config.max_detections])
-        remaining *= _survival(_overlap(running, best), config)
+        remaining *= _survival(_overlap(active, best), config)
         remaining[remaining <= config.score_threshold] = 0
         remaining[best] = 0
-    numbers = np.concatenate(numbers)
+    numbers = np.concatenate(chosen)
     order = np.lexsort((numbers, -found))[: config.max_detections]
     return numbers[order], found[order]
 
 
-def _running(boxes, scores, groups, config: SuppressionConfig) -> tuple[np.ndarray, _Running]:
+def _active_boxes(
+    boxes: np.ndarray, scores: np.ndarray, groups: np.ndarray, config: SuppressionConfig
+) -> tuple[np.ndarray, _ActiveBoxes]:
     """Return the scores [N] and the other values of the boxes above the threshold."""
     numbers = np.argsort(groups, kind="stable")
     numbers = numbers[scores[numbers] > config.score_threshold]
-    corners = (boxes[numbers] * np.float32([1, 1, -1, -1])).T
+    corners = (boxes[numbers] * np.array([1, 1, -1, -1], np.float32)).T
     corners[2:] -= np.float32(config.iou_pixel_offset)
     areas = _intersection(corners.copy())
     _, groups = np.unique(groups[numbers], return_inverse=True)
-    return scores[numbers], _Running(numbers, groups, np.ascontiguousarray(corners), areas)
+    return scores[numbers], _ActiveBoxes(numbers, groups, np.ascontiguousarray(corners), areas)
 
 
-def _overlap(running: _Running, best: np.ndarray) -> np.ndarray:
+def _overlap(active: _ActiveBoxes, best: np.ndarray) -> np.ndarray:
     """Return the IoU [N] of each box with the selected one of its group, `best` [G]."""
-    rivals = best if len(best) == 1 else best[running.groups]  # a single one broadcasts
-    shared = _intersection(np.maximum(running.corners, running.corners[:, rivals]))
-    union = running.areas + running.areas[rivals]
+    selected = best if len(best) == 1 else best[active.groups]  # a single one broadcasts
+    shared = _intersection(np.maximum(active.corners, active.corners[:, selected]))
+    union = active.areas + active.areas[selected]
     union -= shared
     # An empty box has no intersection; the union of an infinite one with another is NaN or infinite
     return np.divide(shared, np.fmax(union, _SMALLEST, out=union), out=shared)
 
 
-def _intersection(corners) -> np.ndarray:
+def _intersection(corners: np.ndarray) -> np.ndarray:
     """Return the areas [N] of boxes given as top, left, -bottom, -right, which are overwritten; 0 for empty boxes."""
     sides = np.add(corners[:2], corners[2:], out=corners[:2])  # -height, -width
     areas = np.multiply(*np.minimum(sides, 0, out=sides))
     return np.fmax(areas, 0, out=areas)  # NaN or infinite for infinite height and width 0
 
 
-def _survival(overlap, config: SuppressionConfig) -> np.ndarray:
+def _survival(overlap: np.ndarray, config: SuppressionConfig) -> np.ndarray:
     """Return the factor of `tensor_suppression`'s `_survival`; overwrites its argument."""
     if config.method == "gaussian":
         np.square(overlap, out=overlap)

@@ -1,4 +1,4 @@
-"""Post-processing of dense outputs as nodes of an ONNX graph: candidates, decoding and suppression of `tensor_suppression.py`.
+"""Post-processing of dense outputs (`tensor_suppression.py`) as nodes of an ONNX graph.
 
 Hard suppression is ONNX's NonMaxSuppression. Gaussian suppression, which changes scores after each selection, is a Loop
 that selects one box per iteration.
@@ -19,7 +19,7 @@ from object_detection.onnx_nodes import (
     spread_over_classes,
     unsqueezed,
 )
-from object_detection.suppression.tensor_suppression import SuppressionConfig
+from object_detection.suppression.tensor_suppression import SuppressionConfig, checked_level_sizes
 
 _NONE = np.float32(0)
 
@@ -68,7 +68,9 @@ def detections_in_onnx(
     scores = above(graph, scores, config.score_threshold)
     measured = boxes
     if config.iou_pixel_offset:
-        measured = graph.add("Add", [boxes, np.float32([0, 0, config.iou_pixel_offset, config.iou_pixel_offset])])
+        measured = graph.add(
+            "Add", [boxes, np.array([0, 0, config.iou_pixel_offset, config.iou_pixel_offset], np.float32)]
+        )
     if config.method == "gaussian":
         scores, places = _softly_suppressed(graph, measured, scores, own, config=config, count=count)
         boxes = entries(graph, boxes, places)
@@ -88,7 +90,13 @@ def detections_in_onnx(
 
 
 def _candidates(
-    graph: Graph, values: str, config: SuppressionConfig, *, anchors: int, classes: int, level_sizes: Sequence[int]
+    graph: Graph,
+    values: str,
+    config: SuppressionConfig,
+    *,
+    anchors: int,
+    classes: int,
+    level_sizes: Sequence[int] | None,
 ) -> tuple[str, str, str, int]:
     """Add `top_candidates` of values [B, A, K], up to the order of ties: values, anchors and classes [B, N], and N."""
     if config.candidates_per_class is not None:
@@ -102,7 +110,7 @@ def _candidates(
     if config.candidates_per_level is None:
         return _top(graph, values, config.candidates, anchors=anchors, classes=classes)
     levels, first = [], 0
-    for size in level_sizes:
+    for size in checked_level_sizes(level_sizes, anchors):
         own = graph.add("Slice", [values, np.array([first]), np.array([first + size]), np.array([1])])
         best, numbers, of_class, count = _top(graph, own, config.candidates_per_level, anchors=size, classes=classes)
         levels.append((best, graph.add("Add", [numbers, np.array(first)]), of_class, count))
@@ -136,15 +144,9 @@ def _softly_suppressed(
     best_score = step.add("ReduceMax", [remaining, np.array([1])], keepdims=1)
     best = step.add("ArgMax", [remaining], axis=1, keepdims=1)  # [B, 1]
     box = entries(step, boxes, best)  # [B, 1, 4]
-    survival = step.add(
-        "Exp",
-        [
-            step.add(
-                "Mul",
-                [step.add("Mul", [overlap := _overlap(step, box, boxes), overlap]), np.float32(-1 / config.sigma)],
-            )
-        ],
-    )
+    overlap = _overlap(step, box, boxes)
+    squared = step.add("Mul", [overlap, overlap])
+    survival = step.add("Exp", [step.add("Mul", [squared, np.float32(-1 / config.sigma)])])
     if config.per_class:
         own = entries(step, numbers, best)
         survival = step.add("Where", [step.add("Equal", [numbers, own]), survival, np.float32(1)])
@@ -159,9 +161,10 @@ def _softly_suppressed(
         next_state=left,
         scanned={best_score: "float32", best: "int64"},
     )
-    return tuple(
+    found, places = (
         graph.add("Transpose", [graph.add("Squeeze", [part, np.array([2])])], perm=[1, 0]) for part in (found, places)
     )
+    return found, places
 
 
 def _overlap(graph: Graph, box: str, boxes: str) -> str:
@@ -169,7 +172,7 @@ def _overlap(graph: Graph, box: str, boxes: str) -> str:
     low, high = graph.add_several("Split", [box], 2, axis=-1, num_outputs=2)
     lows, highs = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
 
-    def area(low, high):
+    def area(low: str, high: str) -> str:
         return graph.add(
             "ReduceProd", [graph.add("Max", [graph.add("Sub", [high, low]), _NONE]), np.array([2])], keepdims=0
         )

@@ -22,7 +22,7 @@ SCORES = ("sigmoid", "softmax")
 
 @checked_part
 class SuppressionConfig:
-    """Post-processing: how scores and boxes are computed from outputs, which are candidates, and how overlaps are suppressed.
+    """Post-processing: computation of scores and boxes from outputs, choice of candidates, suppression of overlaps.
 
     Attributes:
         method: "hard" removes boxes that overlap a better box by more than iou_threshold (the float32 below 0.5 also
@@ -64,7 +64,7 @@ def detections_from_outputs(
     config: SuppressionConfig,
     level_sizes: Sequence[int] | None = None,
     clip_to: Tensor | None = None,
-) -> Detections:
+) -> Detections[Tensor]:
     """Return Detections with D = max_detections. [B, A, K], [B, A, 4], [A, 4] -> candidates, decoding and suppression.
 
     level_sizes: see `top_candidates`. clip_to: [B, 2], height and width of the images, required if config.clip.
@@ -73,6 +73,7 @@ def detections_from_outputs(
     deltas = entries(box_deltas, anchor_numbers)
     boxes = config.box_coder.decode(deltas, ops.take(anchors, anchor_numbers, axis=0))
     if config.clip:
+        assert clip_to is not None
         boxes = clip_boxes(boxes, clip_to, last_pixel=config.box_coder.last_pixel)
     return suppress(boxes, scores, classes, config=config)
 
@@ -91,8 +92,8 @@ def top_candidates(
     """
     values = _ranked(class_logits, config.scores)
     if config.candidates_per_level is not None:
-        check_level_sizes(level_sizes, values.shape[1])
-        found = _top_of_levels(values, config.candidates_per_level, level_sizes)
+        sizes = checked_level_sizes(level_sizes, values.shape[1])
+        found = _top_of_levels(values, config.candidates_per_level, sizes)
     elif config.candidates_per_class is not None:
         found = _top_of_classes(values, config.candidates_per_class)
     else:
@@ -104,13 +105,14 @@ def top_candidates(
     return ops.sigmoid(best) if config.scores == "sigmoid" else ops.exp(best), classes, anchors
 
 
-def check_level_sizes(level_sizes: Sequence[int] | None, num_anchors: int) -> None:
-    """Raise ValueError if the sum of level_sizes is not num_anchors."""
+def checked_level_sizes(level_sizes: Sequence[int] | None, num_anchors: int) -> Sequence[int]:
+    """Return level_sizes; raise ValueError if their sum is not num_anchors."""
     if level_sizes is None or sum(level_sizes) != num_anchors:
         raise ValueError(
             f"{num_anchors} anchors with level_sizes {level_sizes}; expected sizes with this sum, because "
             "candidates are limited per level"
         )
+    return level_sizes
 
 
 def check_class_count(count: int, scores: str) -> None:
@@ -157,21 +159,21 @@ def _top_of_levels(values: Tensor, count: int, level_sizes: Sequence[int]) -> tu
 
 
 def _top_of_classes(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return values, classes and anchors of the `count` highest of each class of [B, A, K], by class, each [B, K count]."""
+    """Return values, classes and anchors of the `count` highest of each class of [B, A, K], by class, [B, K count]."""
     count, num_classes = min(count, values.shape[1]), values.shape[2]
     best, anchors = ops.top_k(ops.transpose(values, (0, 2, 1)), count)  # [B, K, count]
     classes = ops.zeros_like(anchors) + ops.arange(num_classes, dtype=anchors.dtype)[:, None]
     return tuple(ops.reshape(found, (-1, num_classes * count)) for found in (best, classes, anchors))
 
 
-def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig) -> Detections:
+def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig) -> Detections[Tensor]:
     """Return the result of greedy suppression. boxes [B, N, 4], scores [B, N], classes [B, N] int -> Detections."""
     return suppress_and_number(boxes, scores, classes, config=config)[0]
 
 
 def suppress_and_number(
     boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig
-) -> tuple[Detections, Tensor]:
+) -> tuple[Detections[Tensor], Tensor]:
     """Return the result of `suppress`, and which of the N boxes each detection is, [B, D] int32, 0 where not valid."""
     alive = ops.where(scores > config.score_threshold, scores, 0.0)
     far_corner = ops.convert_to_tensor([0.0, 0.0, config.iou_pixel_offset, config.iou_pixel_offset], dtype=boxes.dtype)
@@ -181,12 +183,10 @@ def suppress_and_number(
     numbers = ops.arange(boxes.shape[1], dtype="int32")
     slots = ops.arange(config.max_detections, dtype="int32")
 
-    def select_one(step, state):
+    def select_one(step: Tensor, state: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         remaining, chosen, chosen_scores = state
         best_score = ops.max(remaining, axis=1)[:, None]  # [B, 1]
-        is_best = ops.cast(
-            remaining >= best_score, "int32"
-        )  # integers, because Keras's argmax of floats compares their bits
+        is_best = ops.cast(remaining >= best_score, "int32")  # Keras's argmax of floats compares their bits
         best = ops.cast(ops.argmax(is_best, axis=1), "int32")[:, None]  # [B, 1]
         overlap = iou(entries(measured, best), measured)  # [B, N]
         weight = _survival(overlap, config=config)
@@ -210,7 +210,9 @@ def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return ops.pad(ops.cast(numbers, "int32"), behind), ops.pad(best, behind)
 
 
-def _in_slots(boxes: Tensor, classes: Tensor, chosen: Tensor, chosen_scores: Tensor) -> tuple[Detections, Tensor]:
+def _in_slots(
+    boxes: Tensor, classes: Tensor, chosen: Tensor, chosen_scores: Tensor
+) -> tuple[Detections[Tensor], Tensor]:
     """Return the chosen ones [B, D] of N as Detections, and their numbers, 0 where the score is 0."""
     valid = chosen_scores > 0.0
     detections = Detections(

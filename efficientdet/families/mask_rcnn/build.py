@@ -8,23 +8,24 @@ from dataset.input.resize import FitWithin, Letterbox, ResizeRule
 from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparameters, anchor_levels
 from efficientdet.families.suppression import suppression_config
 from model.mask_rcnn import MaskRcnnConfig, build_mask_rcnn
-from model.two_stage_detector import TwoStageConfig, TwoStageDetector
+from model.two_stage_config import TwoStageConfig
+from model.two_stage_detector import TwoStageDetector
 from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.regions.proposals import PROPOSAL_BOX_CODER, ProposalConfig
 from object_detection.regions.region_detections import REGION_BOX_CODER, REGION_SUPPRESSION
 from object_detection.regions.roi_align import TORCHVISION_POOLING, RegionPooling
 
 _DLE_PROPOSALS = ProposalConfig(
-    kept_per_level=1000, least_side=-math.inf, box_coder=replace(PROPOSAL_BOX_CODER, last_pixel=True)
+    kept_per_level=1000, min_side=-math.inf, box_coder=replace(PROPOSAL_BOX_CODER, last_pixel=True)
 )
 _DLE_REGION_CODER = replace(REGION_BOX_CODER, last_pixel=True)
-_DLE_POOLING = RegionPooling(samples=1, least_side=0.0, level_slack=0.0, levels=5)
+_DLE_POOLING = RegionPooling(samples=1, min_side=0.0, level_slack=0.0, levels=5)
 _DLE_LEARNING: dict[str, Any] = {
     "anchor_match": IouAssigner(positive_iou=0.7, negative_iou=0.3, claim="best"),
     "region_iou_strictly": True,
     "region_coder": _DLE_REGION_CODER,
-    "whole_masks": True,
-    "means": "nvidia",
+    "binary_masks": True,
+    "normalizer": "nvidia",
 }
 
 
@@ -61,8 +62,8 @@ def build_detector(
             proposals=replace(
                 proposals, candidates_per_level=hparams.training_candidates_per_level, kept=hparams.training_proposals
             ),
-            anchors_an_image=hparams.anchors_an_image,
-            regions_an_image=hparams.regions_an_image,
+            anchors_per_image=hparams.anchors_an_image,
+            regions_per_image=hparams.regions_an_image,
             positive_regions=hparams.positive_regions,
             region_beta=hparams.region_box_beta,
             weight_decay=hparams.decays_in_loss,
