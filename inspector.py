@@ -14,7 +14,7 @@ from absl import flags
 
 from efficientdet.artifacts.saved_model_files import TRUSTED_ONLY, is_saved_model
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS, wanted_formats
+from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS, checked_formats
 from efficientdet.configuration.flag_definitions import (
     checked_overrides,
     define_machine_flags,
@@ -172,7 +172,7 @@ def _export(model: ModelConfig) -> None:
 
 
 def _export_formats(model: ModelConfig, images: tuple[str, ...]) -> None:
-    formats = wanted_formats(FLAGS.formats)
+    formats = checked_formats(FLAGS.formats)
     if in_8_bits := [name for name in formats if name in IN_8_BITS]:
         raise InputError(
             f"--formats={in_8_bits[0]}: int8 formats need calibration images; use export.py --int8_images=FILES"

@@ -12,7 +12,7 @@ from absl import flags
 
 from dataset.files.image_files import image_folder
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.artifact_formats import FORMATS, wanted_formats
+from efficientdet.configuration.artifact_formats import FORMATS, checked_formats
 from efficientdet.configuration.flag_definitions import checked_overrides
 from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of, model_names
@@ -58,7 +58,7 @@ def main() -> None:
             f"--model_name={FLAGS.model_name}: expected one of {chosen_for}; for others see docs/reference/detectors.md"
         )
     checked_overrides()
-    formats = wanted_formats(FLAGS.formats)  # before the training, not after it
+    formats = checked_formats(FLAGS.formats)  # before the training, not after it
     weights = FLAGS.weights if FLAGS.weights == NO_WEIGHTS else existing_checkpoint(FLAGS.weights, "weights")
     quickstart(
         QuickstartConfig(

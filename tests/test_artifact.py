@@ -28,7 +28,7 @@ from efficientdet.artifacts.litert_file import write_litert
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_bundle
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.configuration.artifact_formats import wanted_formats
+from efficientdet.configuration.artifact_formats import checked_formats
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 from efficientdet.exports import export_artifacts as artifacts
@@ -473,4 +473,4 @@ def test_formats_that_cannot_be_written_are_told(monkeypatch, names, message):
         importlib.util, "find_spec", lambda name: None if name in ("ai_edge_litert", "openvino") else found(name)
     )
     with pytest.raises(InputError, match=message):
-        wanted_formats(names)
+        checked_formats(names)

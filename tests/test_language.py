@@ -2,8 +2,7 @@
 
 Every rule of words is a pattern over the names, strings, docstrings and comments of Python files, and over the lines of
 pages, scripts and settings. Code in Markdown is skipped. Ruff checks the form of docstrings. Rules and exceptions are
-in language_rules.py. Its ALLOWED has the findings that are left and may only shrink. `python tests/test_language.py`
-prints all findings, and ALLOWED as it should be.
+in language_rules.py. `python tests/test_language.py` prints all findings.
 """
 
 import ast
@@ -12,15 +11,13 @@ import json
 import re
 import subprocess
 import sys
-import textwrap
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from language_rules import ALLOWED, EXCEPTIONS, RULES
+from language_rules import EXCEPTIONS, RULES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -68,11 +65,6 @@ class Finding(NamedTuple):
     path: str
     line: int
     text: str
-
-    @property
-    def folder(self) -> str:
-        """Return its top-level folder."""
-        return self.path.partition("/")[0] if "/" in self.path else "."
 
 
 def _files(root: Path, suffixes: set[str]) -> Iterator[Path]:
@@ -172,24 +164,13 @@ def _is_table_or_link(line: str) -> bool:
     return re.fullmatch(rf"\s*(?:\|.*|(?:[-*] |\d+\. )?(?:{link}))\s*", line) is not None
 
 
-def counts(found: Iterator[Finding]) -> dict[str, dict[str, int]]:
-    """Return the number of findings by rule and folder."""
-    numbers: dict[str, dict[str, int]] = {}
-    for (rule, folder), number in sorted(Counter((finding.rule, finding.folder) for finding in found).items()):
-        numbers.setdefault(rule, {})[folder] = number
-    return numbers
-
-
-def test_no_rule_is_broken_more_often_than_allowed():
-    found = list(findings(ROOT))
-    more = {(rule, folder) for rule, of_rule in counts(iter(found)).items() for folder, number in of_rule.items()
-            if number > ALLOWED.get(rule, {}).get(folder, 0)}  # fmt: skip
-    shown = [f"{finding.path}:{finding.line}: {finding.rule}: {finding.text}"
-             + (f" (write: {RULES[finding.rule][1]})" if finding.rule in RULES else "")
-             for finding in found if (finding.rule, finding.folder) in more]  # fmt: skip
-    assert not shown, "\n".join(
-        ["more findings of a rule in a folder than ALLOWED of tests/language_rules.py has:", *shown]
-    )
+def test_no_rule_is_broken():
+    shown = [
+        f"{finding.path}:{finding.line}: {finding.rule}: {finding.text}"
+        + (f" (write: {RULES[finding.rule][1]})" if finding.rule in RULES else "")
+        for finding in findings(ROOT)
+    ]
+    assert not shown, "\n".join(shown)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -205,7 +186,7 @@ def test_a_planted_violation_is_found(tmp_path, rule, place):
     _write(tmp_path / name, text)
     found = list(findings(tmp_path))
     assert rule in {finding.rule for finding in found}
-    assert {(finding.path, finding.line, finding.folder) for finding in found} == {(name, 1, name.partition("/")[0])}
+    assert {(finding.path, finding.line) for finding in found} == {(name, 1)}
 
 
 @pytest.mark.parametrize(
@@ -257,8 +238,3 @@ def _write(path: Path, text: str) -> None:
 if __name__ == "__main__":
     for one in findings(ROOT):
         print(f"{one.path}:{one.line}: {one.rule}: {one.text}")
-    print("ALLOWED: dict[str, dict[str, int]] = {")
-    for one_rule, numbers in counts(findings(ROOT)).items():
-        line = f"{json.dumps(one_rule)}: {json.dumps(numbers)},"
-        print(textwrap.fill(line, 128, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False))
-    print("}")

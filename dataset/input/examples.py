@@ -36,9 +36,8 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
         if within is not None:
             crop = part_of(crop, within, seed=tf.random.experimental.stateless_fold_in(seed, _PART))
         boxes, kept = augmentation.boxes(record["boxes"], crop, source_size=source_size)
-        image = augmentation.image(
-            record["encoded"], crop, window=decode_window if cache is None else partial(cache.window, number)
-        )
+        window = decode_window if cache is None or number is None else partial(cache.window, number)
+        image = augmentation.image(record["encoded"], crop, window=window)
         return View(
             image=augmentation.recolored(image, seed),
             size=crop.size,

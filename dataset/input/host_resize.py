@@ -40,7 +40,7 @@ class HostResize:
             )
 
     @classmethod
-    def of(cls, stated: Mapping[str, Any]) -> "HostResize":
+    def from_dict(cls, stated: Mapping[str, Any]) -> "HostResize":
         """Create from the output of `to_dict`. Raises InputError for missing or invalid fields."""
         try:
             stated = {_FORMER_KEYS.get(key, key): value for key, value in stated.items()}

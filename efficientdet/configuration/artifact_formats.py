@@ -20,7 +20,7 @@ IN_8_BITS = ("onnx-int8", "litert-int8")  # These need calibration.
 RUNTIMES_OF = {"openvino": "openvino", "litert": "litert", "litert-int8": "litert"}  # others: ONNX Runtime
 
 
-def wanted_formats(names: Sequence[str]) -> tuple[str, ...]:
+def checked_formats(names: Sequence[str]) -> tuple[str, ...]:
     """Return the formats without duplicates. Raise InputError for an unknown format or a missing package."""
     formats = tuple(dict.fromkeys(names))
     if unknown := [name for name in formats if name not in FORMATS]:

@@ -60,13 +60,14 @@ def class_names_for(records: tuple[str, ...], *, json_file: str | None) -> Class
     """
     beside = class_names_of_records(list(records))
     in_json = read_class_names(json_file) if json_file else None
-    if beside is None and in_json is None:
+    names = beside or in_json
+    if names is None:
         raise InputError(f"{records[0]}: no .classes.json beside the records; pass a COCO json with --val_json_file")
     if beside is not None and in_json is not None and not beside.has_names_of(in_json):
         raise InputError(
             f"{json_file}: its categories ({_shown(in_json)}) are not the classes of the records ({_shown(beside)})"
         )
-    return beside or in_json
+    return names
 
 
 def _shown(class_names: ClassNames) -> str:

@@ -108,7 +108,7 @@ class TrainingConfig:
 
     @property
     def evaluates(self) -> bool:
-        """Whether the training measures AP; it does not without validation records."""
+        """True if the training measures AP, which needs validation records."""
         return self.training_mode != "train300" and not self.benchmark and bool(self.val_records)
 
     def evaluates_after(self, epoch: int) -> bool:

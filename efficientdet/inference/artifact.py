@@ -6,7 +6,7 @@ from efficientdet.artifacts.artifact_files import kind_of, read_artifact
 from efficientdet.configuration.inference_runtimes import require_package
 from efficientdet.inference.exported_network import ExportedNetwork, Outputs, copied
 from efficientdet.inference.image_rows import BatchDetector, LoadedModel, ResizingDetector
-from object_detection.structures import Detections, stacked
+from object_detection.structures import Detections, Tensor, stacked
 from program_support.errors import InputError
 
 
@@ -44,9 +44,9 @@ class ArtifactDetector(BatchDetector):
         """Wrap a network; path: the name of the file in messages."""
         self._network, self._path, self._class_count = network, path, class_count
 
-    def detect(self, images: np.ndarray, sizes: np.ndarray) -> Detections:
+    def detect(self, images: Tensor, sizes: Tensor) -> Detections:
         """See `BatchDetector`. Raises InputError for a file with other outputs."""
-        return stacked(self._network(images, sizes, self._detections))
+        return stacked(self._network(np.asarray(images), np.asarray(sizes), self._detections))
 
     def _detections(self, outputs: Outputs, size: np.ndarray) -> Detections:
         """Return the detections of one image, copied because the next outputs overwrite them."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dataset.files.image_files import find_images
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.artifact_formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS, wanted_formats
+from efficientdet.configuration.artifact_formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS, checked_formats
 from efficientdet.configuration.flag_definitions import (
     FLAGS,
     FlagValues,
@@ -65,7 +65,7 @@ def define_flags(values: FlagValues = FLAGS) -> None:
 def main(values: FlagValues = FLAGS) -> ExportResult:
     """Export as the flags state."""
     overrides = checked_overrides(values=values)
-    formats = wanted_formats(values.formats)
+    formats = checked_formats(values.formats)
     images = find_images(values.images, flag="images") if values.images else ()
     measured = _validation(values)
     calibrated = _calibration(measured["records"], formats, values=values)

@@ -152,9 +152,9 @@ class EpochSteps:
 
     def _finish_step(self, started: Started) -> tuple[StepFacts, dict[str, float]]:
         """Wait for the report of a step, and check it."""
-        facts, report = started
+        facts, tensors = started
         with self._run.stopwatch.measuring(self._measured_as(facts.step)):
-            report = {name: float(value) for name, value in report.items()}
+            report = {name: float(value) for name, value in tensors.items()}
         self._guard.check(report, facts)
         return facts, report
 

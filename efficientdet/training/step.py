@@ -12,6 +12,9 @@ same computation on the same bits on all ranks. Two ranks therefore equal one wi
 statistics.
 """
 
+from functools import reduce
+from operator import add
+
 from keras import ops
 
 from efficientdet.devices.distributed import World
@@ -58,7 +61,7 @@ class TrainStep:
             name: value / (self.world.size * self.parts) for name, value in self.detector.regularization().items()
         }
         terms = {**losses(self.detector, outputs, targets, counts), **regularization}
-        return sum(terms.values()), terms
+        return reduce(add, terms.values()), terms
 
     def part_of(self, tensors, number):
         """Return part `number` of tensors [B, ..] (any nest of tuples)."""
