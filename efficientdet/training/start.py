@@ -13,6 +13,7 @@ from efficientdet.training.state import TrainingState
 from efficientdet.training.weight_average import WeightAverage
 from model.batch_norm import BatchNormalization, join_statistics
 from model.detector import Detector, named_variables
+from model.weight_decay import decaying_weights
 from program_support.errors import InputError
 
 Say = Callable[[str], None]
@@ -52,7 +53,11 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, say: 
     decay = config.hparams.moving_average_decay
     average = WeightAverage(list(named_variables(detector.network).values()), decay=decay) if decay else None
     optimizer = build_optimizer(config.hparams, precision=precision)
-    optimizer.build(detector.network.trainable_variables, weights_rate_factors(config.hparams, detector.network))
+    optimizer.build(
+        detector.network.trainable_variables,
+        weights_rate_factors(config.hparams, detector.network),
+        decaying_weights(detector.network, config.hparams.decayed_weights),
+    )
     return TrainingState(detector, optimizer, average, world=world)
 
 
