@@ -44,7 +44,14 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, say: 
             say(line)
     if config.pretrained_ckpt:
         source = read_source(config.pretrained_ckpt)
-        for line in load_what_fits(detector.network, source, family=family, class_names=config.class_names):
+        lines = load_what_fits(
+            detector.network,
+            source,
+            family=family,
+            class_names=config.class_names,
+            aliases=config.class_aliases,
+        )
+        for line in lines:
             say(line)
     if expression := config.hparams.var_freeze_expr:
         _freeze(detector, expression, say=say)
