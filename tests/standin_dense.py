@@ -11,7 +11,7 @@ from typing import ClassVar
 from efficientdet.program_support.checked_fields import Count
 from efficientdet.program_support.errors import InputError
 
-from efficientdet.families.family import Family
+from efficientdet.families.family import ClassLayout, Family
 from efficientdet.families.hyperparameters import Hyperparameters
 
 SHAPES = (
@@ -119,17 +119,10 @@ class StandinDense(Family):
         bias = arrays.get("head/classes0/bias")  # the background's among them
         return None if bias is None else len(bias) // len(SHAPES[0]) - 1
 
-    def with_class_rows(self, arrays, rows, shapes):
-        """Of each anchor the background and these classes."""
-        kept = [0, *(row + 1 for row in rows)]
-        return {
-            name: array.reshape(*array.shape[:-1], len(SHAPES[int(found[1])]), -1)[..., kept].reshape(
-                *array.shape[:-1], -1
-            )
-            if (found := PREDICTOR.fullmatch(name))
-            else array
-            for name, array in arrays.items()
-        }
+    def class_layout(self, name, shapes):
+        """Of each anchor the background and the classes."""
+        found = PREDICTOR.fullmatch(name)
+        return ClassLayout(before=len(SHAPES[int(found[1])]), background=1) if found else None
 
 
 FAMILY = StandinDense()

@@ -1,3 +1,4 @@
+import itertools
 import json
 import re
 from functools import partial
@@ -243,7 +244,8 @@ def description_of(class_names):
 @pytest.mark.parametrize("described", [True, False])
 def test_a_head_of_other_classes_starts_anew_and_says_so(network, described):
     arrays = arrays_like(network, num_classes=4)
-    source = Source("some/ckpt", arrays, description_of(FOUR) if described else None)
+    others = ClassNames.numbered(["red", "green", "blue", "gray"])
+    source = Source("some/ckpt", arrays, description_of(others) if described else None)
     before = values_of(network)
     with pytest.raises(InputError, match="its classes differ from the requested ones"):
         load_weights(network, source, class_names=THREE)
@@ -252,7 +254,43 @@ def test_a_head_of_other_classes_starts_anew_and_says_so(network, described):
     assert_holds(network, {name: before[name] if name in kept else arrays[name] for name in before})
     assert lines[0] == f"{len(before) - 3} weights from some/ckpt"
     assert lines[1].startswith("class_net/class-predict starts from scratch: the checkpoint ")
-    assert ("has 4 classes (one, two, three, four), the data 3 (one, two, three)" in lines[1]) == described
+    assert ("has 4 classes (red, green, blue, gray), the data 3 (one, two, three)" in lines[1]) == described
+
+
+@pytest.mark.parametrize(
+    ("theirs", "aliases", "rows"),
+    [
+        (["four", " Two", "zero"], (), [None, 1, None]),
+        (["four", "TWO", "one", "zero"], ["four:three"], [2, 1, 0]),
+        (["a:b"], ["a:b:Three"], [None, None, 0]),
+    ],
+)
+def test_rows_of_classes_with_the_same_name_are_kept(network, theirs, aliases, rows):
+    """All anchors of a class are; the other classes have their initial values, all other weights the checkpoint's."""
+    arrays, before = arrays_like(network, num_classes=len(theirs)), values_of(network)
+    random = np.random.default_rng(1)
+    arrays = {name: random.normal(size=array.shape).astype(np.float32) for name, array in arrays.items()}
+    source = Source("some/ckpt", arrays, description_of(ClassNames.numbered(theirs)))
+    lines = load_matching_weights(network, source, class_names=THREE, aliases=aliases)
+    kept = [name for name, row in zip(THREE.names, rows, strict=True) if row is not None]
+    assert lines[1].startswith(f"class predictor: kept {len(kept)} of 3 class rows ({', '.join(kept)})")
+    after = values_of(network)
+    for name, values in after.items():
+        if name in ("class_net/class-predict/bias", "class_net/class-predict/pointwise_kernel"):
+            for anchor, (place, row) in itertools.product(range(9), enumerate(rows)):
+                source_of_row = before[name][..., 3 * anchor + place]
+                if row is not None:
+                    source_of_row = arrays[name][..., len(theirs) * anchor + row]
+                np.testing.assert_array_equal(values[..., 3 * anchor + place], source_of_row)
+        else:
+            np.testing.assert_array_equal(values, arrays[name])
+
+
+@pytest.mark.parametrize("alias", ["five:three", "four:five", "four", "four=three"])
+def test_an_alias_of_no_class_is_an_error(network, alias):
+    source = Source("some/ckpt", arrays_like(network, num_classes=4), description_of(FOUR))
+    with pytest.raises(InputError, match=rf"--class_aliases={alias}: expected NAME:NAME, .* a class of some/ckpt"):
+        load_matching_weights(network, source, class_names=THREE, aliases=[alias])
 
 
 def test_as_many_classes_of_other_names_are_other_classes(network):

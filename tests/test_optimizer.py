@@ -7,17 +7,17 @@ from efficientdet.training.optimizer import SGD, build_optimizer, global_norm, w
 from program_support.errors import InputError
 
 
-def built(values, *, precision="float32", **overrides):
+def built(values, *, precision="float32", decays=None, **overrides):
     optimizer = build_optimizer(hyperparameters_of("efficientdet-d0", overrides), precision=precision)
     variables = [keras.Variable(np.float32(value)) for value in values]
-    optimizer.build(variables)
+    optimizer.build(variables, decays=decays)
     return optimizer, variables
 
 
 def take(optimizer, variables, gradients, *, rate=1.0):
     """One step, results assigned; returns whether it was applied."""
     state = {name: variable.value for name, variable in optimizer.variables.items()}
-    weights = optimizer.packing.pack([variable.value for variable in variables])
+    weights = optimizer.packed_weights([variable.value for variable in variables])
     move, state, applied = optimizer.updated(
         state, [keras.ops.convert_to_tensor(np.float32(g)) for g in gradients], np.float32(rate), weights=weights
     )
@@ -124,15 +124,18 @@ def test_momentum_by_hand():
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_adam_moves_as_keras_does(name):
-    """Ten steps of three weights. Keras adds epsilon before it corrects the deviation's bias, so it is tiny here."""
+    """Ten steps of three weights, one without decay. Keras adds epsilon before the correction of bias: it is tiny."""
     random = np.random.default_rng(1)
     start = [random.normal(size=shape).astype(np.float32) for shape in ((3,), (2, 4), (1,))]
-    optimizer, weights = built(start, optimizer=name, clip_gradients_norm=0, weight_decay=0.1, epsilon=1e-12)
+    settings = {"clip_gradients_norm": 0, "weight_decay": 0.1, "epsilon": 1e-12, "decays": [True, False, True]}
+    optimizer, weights = built(start, optimizer=name, **settings)
     theirs = [keras.Variable(value) for value in start]
     keras_optimizer = {
         "adam": keras.optimizers.Adam(0.0, epsilon=1e-12),
         "adamw": keras.optimizers.AdamW(0.0, weight_decay=0.1, epsilon=1e-12),
     }[name]
+    if name == "adamw":
+        keras_optimizer.exclude_from_weight_decay([theirs[1]])
     for rate in np.linspace(0.1, 0.01, 10):
         gradients = [random.normal(size=value.shape).astype(np.float32) for value in start]
         take(optimizer, weights, gradients, rate=rate)

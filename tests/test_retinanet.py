@@ -266,7 +266,7 @@ def test_other_aspect_ratios():
     np.testing.assert_allclose(heights, [32 / 3, 40 / 3, 50 / 3, 32, 40, 50], atol=1)
     arrays = {name: variable.numpy() for name, variable in named_variables(detector.network).items()}
     assert family.count_classes(arrays, {}) == 2
-    second = family.with_class_rows(arrays, [1], {})
+    second = family.with_class_rows(arrays, [1], {name: array.shape for name, array in arrays.items()})
     kernel = "head/classification_head/cls_logits/kernel"
     np.testing.assert_array_equal(second[kernel], arrays[kernel][..., 1::2])
     assert "aspect_ratios" in family.conventions

@@ -768,3 +768,30 @@ def test_a_rate_far_above_the_published_one_warns(drawn, tmp_path, capsys):
 def test_two_rates_are_refused(drawn, tmp_path):
     with pytest.raises(InputError, match="--lr and --lr_per_64 are both given"):
         config(drawn, tmp_path, lr_per_64=0.08)
+
+
+def test_the_last_epochs_are_without_mosaic(drawn, tmp_path, monkeypatch):
+    """Two of four epochs have it, also if the training is resumed within the third."""
+    streams, dataset, last_batches = [], run_module.training_dataset, 1000
+
+    def recorded(index, inputs, *, first_position=0, **place):
+        streams.append((first_position, inputs.composition is not None))
+        yield from islice(dataset(index, inputs, first_position=first_position, **place), last_batches)
+        raise InputError("unreadable")
+
+    monkeypatch.setattr(run_module, "training_dataset", recorded)
+    changes = {"mosaic_probability": 1.0, "mosaic_share": 0.5, "num_epochs": 4}
+    settings = {"hparams": changes, "val_records": (), "calibration_images": 0}
+    train(config(drawn, tmp_path / "unbroken", **settings))
+    assert streams == [(0, True), (32, False)]
+    last_batches = 5
+    for _ in range(2):  # stopped after steps 5 and 13, within the second and the fourth epoch
+        with pytest.raises(InputError, match="unreadable"):
+            train(config(drawn, tmp_path / "resumed", **settings))
+    last_batches = 1000
+    train(config(drawn, tmp_path / "resumed", **settings))
+    assert streams[2:] == [(0, True), (20, True), (32, False), (52, False)]
+    one, other = (read_arrays(str(tmp_path / name / "ckpt-final")) for name in ("unbroken", "resumed"))
+    assert one.keys() == other.keys()
+    for name, values in one.items():
+        assert values.tobytes() == other[name].tobytes(), name

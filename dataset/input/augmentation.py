@@ -34,9 +34,6 @@ class Augmentation(Protocol):
     def image(self, encoded: Tensor, crop: Crop, *, window: Window = decode_window) -> Tensor:
         """Return the encoded image as network input, [H, W, 3] uint8; `window` decodes the part that the crop needs."""
 
-    def recolored(self, image: Tensor, seed: Tensor) -> Tensor:
-        """Return the output of `image`, [H, W, 3] uint8, with color augmentation; `seed` is that of `draw`."""
-
 
 class Cropping:
     """Base class of augmentations that crop."""
@@ -44,10 +41,6 @@ class Cropping:
     def boxes(self, boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:
         """Boxes in input pixels, and which are left; see `crop_boxes`."""
         return crop_boxes(boxes, crop, source_size=source_size)
-
-    def recolored(self, image: Tensor, seed: Tensor) -> Tensor:
-        """Return the image unchanged."""
-        return image
 
 
 @dataclass(frozen=True)

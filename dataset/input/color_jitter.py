@@ -27,11 +27,23 @@ class ColorJitter:
     saturation: float = 0.5
     hue: float = 0.05
 
-    def __call__(self, image: Tensor, seed: Tensor) -> Tensor:
-        """Jitter the colors of [H, W, 3] uint8, deterministically for a seed, [2] integers."""
+    def __call__(self, image: Tensor, size: Tensor, seed: Tensor) -> Tensor:
+        """Jitter the colors of [H, W, 3] uint8, deterministically for a seed, [2] integers.
+
+        `size`: [2] int32, height and width of the valid area; the rest is padding and remains unchanged.
+        """
         draws = tf.random.stateless_uniform([8], seed=seed)
-        changed = tf.numpy_function(self.changed, [image, draws[:4], draws[4:]], tf.uint8, stateful=False)
+        changed = tf.numpy_function(self._of_valid_area, [image, size, draws], tf.uint8, stateful=False)
         return tf.ensure_shape(changed, image.shape)
+
+    def _of_valid_area(self, image: np.ndarray, size: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        valid = np.ascontiguousarray(image[: size[0], : size[1]])
+        changed = self.changed(valid, draws[:4], draws[4:])
+        if changed.shape == image.shape:
+            return changed
+        padded = np.zeros_like(image)
+        padded[: size[0], : size[1]] = changed
+        return padded
 
     def changed(self, image: np.ndarray, draws: np.ndarray, order: np.ndarray) -> np.ndarray:
         """Apply draws [4], uniform in 0 .. 1 (brightness, contrast, saturation, hue), in the order of `order` [4]."""

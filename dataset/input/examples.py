@@ -15,7 +15,11 @@ from dataset.input.record_batches import without_autograph
 from dataset.records.schema import parse_record
 from object_detection.structures import Batch, Objects, Tensor
 
-_PART = 1 << 20  # random stream for parts of images; augmentations use small stream numbers
+fold_in = tf.random.experimental.stateless_fold_in
+
+# Random streams; augmentations use small numbers
+_COLORS, _PART, _ORIENTATION = 1, 1 << 20, (1 << 20) + 1
+_fold_in = tf.random.experimental.stateless_fold_in
 
 
 def training_example(config: InputConfig, cache: DecodedCache | None = None) -> Callable[..., Batch]:
@@ -34,12 +38,14 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
             source_size, seed=seed, boxes=tf.boolean_mask(record["boxes"], tf.logical_not(record["crowd"]))
         )
         if within is not None:
-            crop = part_of(crop, within, seed=tf.random.experimental.stateless_fold_in(seed, _PART))
+            crop = part_of(crop, within, seed=_fold_in(seed, _PART))
         boxes, kept = augmentation.boxes(record["boxes"], crop, source_size=source_size)
         window = decode_window if cache is None or number is None else partial(cache.window, number)
         image = augmentation.image(record["encoded"], crop, window=window)
+        if config.color_jitter is not None:
+            image = config.color_jitter(image, crop.size, _fold_in(seed, _COLORS))
         return View(
-            image=augmentation.recolored(image, seed),
+            image=image,
             size=crop.size,
             objects=_objects(record, boxes, kept, crop, source_size=source_size, config=config),
             scale=tf.cast(crop.window, tf.float32) / tf.cast(crop.size, tf.float32),
@@ -60,7 +66,7 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
                 return load(
                     parse(serialized[image]),
                     number[image],
-                    tf.random.experimental.stateless_fold_in(seed, image),
+                    _fold_in(seed, image),
                     within,
                 )
 
@@ -69,6 +75,8 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
                 lambda: load(record, number[0], seed),
                 lambda: composition.compose(load_one_of, seed),
             )
+        if config.orientation is not None:
+            view = config.orientation(view, _fold_in(seed, _ORIENTATION))
         return Batch(
             images=view.image,
             sizes=view.size,

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dataset.input.augmentation import Augmentation, ScaleJitterCrop
+from dataset.input.color_jitter import ColorJitter
 from dataset.input.mosaic import Composition
+from dataset.input.orientation import RandomOrientation
 from dataset.input.resize import Letterbox, ResizeRule
 
 
@@ -14,7 +16,9 @@ class InputConfig:
 
     resize: ResizeRule  # of evaluation
     augmentation: Augmentation | None = None  # of training; None: as in evaluation
+    color_jitter: ColorJitter | None = None  # of each augmented image, in training
     composition: Composition | None = None  # of several augmented images into one, in training
+    orientation: RandomOrientation | None = None  # after all other augmentation, in training
     batch_size: int  # per process
     category_ids: tuple[int, ...]  # ascending; class k is the data set's category_ids[k]
     max_instances_per_image: int = 100  # M

@@ -7,14 +7,13 @@ import tensorflow as tf
 from PIL import Image
 
 from dataset.input.augmentation import Cropping
-from dataset.input.color_jitter import ColorJitter
 from dataset.input.crop import Crop, Window, crop_boxes, decode_window
 from object_detection.structures import Tensor
 
 _NO_RULE = -1.0  # below every overlap: no constraint
 _LEAST_OVERLAPS = (0.1, 0.3, 0.5, 0.7, 0.9, _NO_RULE)  # options besides no crop, one of which is drawn
 _LEAST_SIDE, _FLATTEST = 0.3, 2.0  # minimum side of a crop, as a fraction of the image's, and maximum aspect ratio
-_FLIP, _COLORS, _FIRST_OPTIONS = 0, 1, 2  # independent random streams
+_FLIP, _FIRST_OPTIONS = 0, 2  # independent random streams; 1 is that of the color jitter
 # Options per round, and rounds. One option in seven is no crop: the probability that none is chosen is about 1e-64.
 _AT_ONCE, _MOST_TIMES = 16, 60
 
@@ -26,13 +25,12 @@ class OverlapCrop(Cropping):
     A part is drawn `tries` times; if none fits, another option is drawn. Objects whose center is strictly inside are
     kept; there is at least one. The drawn part is rounded to whole pixels first, so that boxes and pixels are cropped
     alike (the reference rounds only pixels, a difference of less than one). Images without objects are not cropped. The
-    part is then resampled to `size` with antialiasing, as in Pillow, randomly mirrored, and `colors` is applied.
+    part is then resampled to `size` with antialiasing, as in Pillow, and randomly mirrored.
     """
 
     size: tuple[int, int]  # H, W of the network input
     tries: int = 1
     flip_probability: float = 0.5
-    colors: ColorJitter | None = None
 
     def draw(self, source_size: Tensor, seed: Tensor, boxes: Tensor | None = None) -> Crop:
         """Draw options until a part fits the objects; objects without area are ignored."""
@@ -79,10 +77,6 @@ class OverlapCrop(Cropping):
         """Return the encoded image as network input, [H, W, 3] uint8."""
         image = tf.numpy_function(_resampled, [window(encoded, crop), crop.size, crop.flip], tf.uint8, stateful=False)
         return tf.ensure_shape(image, [*self.size, 3])
-
-    def recolored(self, image: Tensor, seed: Tensor) -> Tensor:
-        """Apply the color jitter, if there is one."""
-        return image if self.colors is None else self.colors(image, _seed_of(seed, _COLORS))
 
 
 def _seed_of(seed: Tensor, part: int | Tensor) -> Tensor:

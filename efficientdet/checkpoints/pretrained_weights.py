@@ -1,5 +1,6 @@
 """Load weights into a detector: all of a checkpoint, or those that match."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_bundle
-from efficientdet.families.family import Family
+from efficientdet.families.family import Arrays, Family, Shapes
 from efficientdet.weights.array_files import is_array_file, read_array_file
 from efficientdet.weights.downloads import local_path
 from model.detector import named_variables, set_value
@@ -66,17 +67,39 @@ def load_weights(
 
 
 def load_matching_weights(
-    network: keras.Model, source: Source, *, family: Family, class_names: ClassNames
+    network: keras.Model,
+    source: Source,
+    *,
+    family: Family,
+    class_names: ClassNames,
+    aliases: Sequence[str] = (),
 ) -> list[str]:
-    """Load pretrained weights, all except the class predictor if the classes differ; return lines for the log.
+    """Load pretrained weights; return lines for the log.
 
-    Raise InputError if any other weight is missing, unexpected or of another shape.
+    If the classes differ, the class predictor keeps its initial values for classes that the checkpoint does not name,
+    and all of its weights if it names none of them. Names are compared without case and surrounding spaces.
+    aliases: "NAME IN THE CHECKPOINT:NAME IN THE DATA" of classes.
+
+    Raise InputError if any other weight is missing, unexpected or of another shape, or if an alias names no class.
     """
     variables = named_variables(network)
     arrays = _named_arrays(source, variables, family=family)
     if _class_rows(source, arrays, class_names, family=family, shapes=_shapes(variables)) is not None:
         load_weights(network, source, family=family, class_names=class_names)
         return [f"all {len(variables)} weights from {source.prefix}"]
+    named = _rows_by_name(source, arrays, family=family, shapes=_shapes(variables))
+    for alias in aliases:
+        _add_alias(named, alias, class_names, source=source)
+    rows = [named.get(_folded(name)) for name in class_names.names]
+    kept = [name for name, row in zip(class_names.names, rows, strict=True) if row is not None]
+    if kept:
+        initial = {name: np.asarray(variable.value) for name, variable in variables.items()}
+        _assign(variables, family.with_class_rows(arrays, rows, _shapes(variables), defaults=initial), source=source)
+        return [
+            f"{len(variables)} weights from {source.prefix}",
+            f"class predictor: kept {len(kept)} of {len(rows)} class rows ({_some(tuple(kept))}), "
+            "the others are reinitialized",
+        ]
     reinitialized = [name for name in variables if family.is_class_predictor(name)]
     matching = {name: variable for name, variable in variables.items() if name not in reinitialized}
     _assign(
@@ -142,6 +165,35 @@ def _class_rows(source: Source, arrays, class_names: ClassNames, *, family: Fami
     if count in family.coco_class_rows and class_names == COCO_2017:
         return [family.coco_class_rows[count] + category_id - 1 for category_id in class_names.category_ids]
     return None
+
+
+def _rows_by_name(source: Source, arrays: Arrays, *, family: Family, shapes: Shapes) -> dict[str, int]:
+    """Return the row in the checkpoint's class predictor of each class that it names, or COCO's if it has their number."""
+    count = family.count_classes(arrays, shapes)
+    if (theirs := source.class_names) is not None:
+        return {_folded(name): row for row, name in enumerate(theirs.names)} if count in (None, len(theirs)) else {}
+    if count is None or count not in family.coco_class_rows:
+        return {}
+    first = family.coco_class_rows[count]
+    return {
+        _folded(name): first + number - 1 for number, name in zip(COCO_2017.category_ids, COCO_2017.names, strict=True)
+    }
+
+
+def _add_alias(named: dict[str, int], alias: str, class_names: ClassNames, *, source: Source) -> None:
+    """Add the name in the data of a class of the checkpoint to its rows by name."""
+    theirs, _, ours = map(_folded, alias.rpartition(":"))
+    if theirs not in named or ours not in map(_folded, class_names.names):
+        raise InputError(
+            f"--class_aliases={alias}: expected NAME:NAME, first a class of {source.prefix} "
+            f"({_some(source.class_names.names) if source.class_names else 'which names none'}), then one of the data "
+            f"({_some(class_names.names)})"
+        )
+    named[ours] = named[theirs]
+
+
+def _folded(name: str) -> str:
+    return name.strip().casefold()
 
 
 def _class_difference(source: Source, class_names: ClassNames) -> str:

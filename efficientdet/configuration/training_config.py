@@ -59,6 +59,7 @@ class TrainingConfig:
     verify_records: Annotated[str, one_of("auto", "always", "never")] = "auto"
     max_bad_fraction: Share = 0.01
     pretrained_ckpt: str | None = None
+    class_aliases: tuple[str, ...] = ()  # "name in pretrained_ckpt:name in the records"
     backbone_init: str | None = None
     precision: str | None = None
     amp: bool | None = None

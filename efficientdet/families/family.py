@@ -1,7 +1,7 @@
 """Interface of a detector family. Imports neither Keras nor TensorFlow before a detector is built."""
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,36 @@ if TYPE_CHECKING:
     from object_detection.geometry.anchor_grid import AnchorGrid
 
 Arrays = Mapping[str, np.ndarray]
+Shapes = Mapping[str, tuple[int, ...]]
 AnyHyperparameters = TypeVar("AnyHyperparameters", bound=Hyperparameters)
+
+
+class ClassLayout(NamedTuple):
+    """Layout of the last axis of a weight with values of each class: (before, background + classes, after)."""
+
+    before: int = 1
+    background: int = 0
+    after: int = 1
+
+    def rows(self, array: np.ndarray, rows: Sequence[int | None], *, default: np.ndarray | None = None) -> np.ndarray:
+        """Return the values of the background and of these classes, in this order.
+
+        `default` has the result's shape and is used for classes whose row is None.
+        """
+        values, defaults = self._by_class(array), self._by_class(array if default is None else default)
+        chosen = [values[..., : self.background, :]]
+        for number, row in enumerate(rows):
+            source, at = (defaults, number) if row is None else (values, row)
+            chosen.append(source[..., self.background + at, None, :])
+        return np.concatenate(chosen, axis=-2).reshape(*array.shape[:-1], -1)
+
+    def count(self, array: np.ndarray) -> int:
+        """Return the number of classes; a negative one if the array has another layout."""
+        classes, rest = divmod(array.shape[-1], self.before * self.after)
+        return -1 if rest else classes - self.background
+
+    def _by_class(self, array: np.ndarray) -> np.ndarray:
+        return array.reshape(*array.shape[:-1], self.before, -1, self.after)
 
 
 class Family(Generic[AnyHyperparameters]):
@@ -108,12 +137,25 @@ class Family(Generic[AnyHyperparameters]):
         """Return whether a weight belongs to the backbone."""
         return False
 
-    def count_classes(self, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
+    def count_classes(self, arrays: Arrays, shapes: Shapes) -> int | None:
         """Return the number of classes of a checkpoint; None if unknown. `shapes`: shapes of the network's weights."""
         return None
 
+    def class_layout(self, name: str, shapes: Shapes) -> ClassLayout | None:
+        """Return the layout of a weight with values of each class; None for all other weights."""
+        return None
+
     def with_class_rows(
-        self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]
+        self, arrays: Arrays, rows: Sequence[int | None], shapes: Shapes, *, defaults: Arrays | None = None
     ) -> dict[str, np.ndarray]:
-        """Select the parts of these classes, in this order, in the weights that depend on the classes."""
-        return dict(arrays)
+        """Select the values of these classes, in this order, in the weights that depend on the classes.
+
+        A class whose row is None has the values in `defaults`. A weight without one of the rows remains as it is.
+        """
+        chosen = dict(arrays)
+        last = max((row for row in rows if row is not None), default=-1)
+        for name, array in arrays.items():
+            layout = self.class_layout(name, shapes)
+            if layout is not None and last < layout.count(array):
+                chosen[name] = layout.rows(array, rows, default=defaults[name] if defaults else None)
+        return chosen

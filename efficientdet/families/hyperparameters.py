@@ -24,6 +24,7 @@ from program_support.checked_fields import (
     NonNegative,
     Positive,
     Share,
+    between,
     one_of,
     plain_types,
     refused_values,
@@ -45,9 +46,16 @@ class InputHyperparameters:
     masks_in_whole_pixels: bool = False  # torchvision's rule for pasting masks; see `pasted_masks`
     train_on_crowds: bool = False  # use crowd boxes as positives
     input_rand_hflip: bool = True  # random horizontal flip with probability 0.5
+    input_rand_vflip: bool = False  # random vertical flip with probability 0.5
+    input_rand_rot90: bool = False  # random rotations by 90 degrees, where the rotated image fits into the input
     jitter_min: Positive = 0.1  # scale jitter: smallest factor relative to image_size
     jitter_max: Positive = 2.0  # scale jitter: largest factor
+    brightness: NonNegative = 0.0  # maximum change by color jitter
+    contrast: NonNegative = 0.0  # maximum change by color jitter
+    saturation: NonNegative = 0.0  # maximum change by color jitter
+    hue: Annotated[float, between(0, 0.5)] = 0.0  # maximum change by color jitter, as a fraction of the color circle
     mosaic_probability: Share = 0.0  # probability that a training image is made of parts of four images
+    mosaic_share: Share = 0.8  # fraction of the schedule with mosaic; the rest of the training is without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +71,7 @@ class OptimizerHyperparameters:
     beta_2: BelowOne = 0.999  # of adam and adamw
     epsilon: Positive = 1e-8  # of adam and adamw
     weight_decay: NonNegative = 4e-5  # factor of half the squared norm in the loss; adamw: decoupled weight decay
+    decayed_weights: Annotated[str, one_of("kernels", "all")] = "kernels"  # "all": with batch norm and biases
     clip_gradients_norm: NonNegative = 10.0  # maximum global norm of the gradients; 0: no clipping
     moving_average_decay: BelowOne = 0.9998  # decay of the moving average of the weights per step; 0: no average
     loss_scale: Positive = 2.0**15  # initial loss scale with mixed_float16
@@ -85,6 +94,7 @@ class ScheduleHyperparameters:
     second_lr_drop_epoch: Positive = 250.0  # epoch of the second drop of stepwise
     lr_drop_factor: Positive = 0.1  # learning rate multiplier of each drop of stepwise
     flat_share: BelowOne = 0.75  # fraction of the epochs before the cosine of flat_cosine
+    lr_end_factor: Share = 0.0  # fraction of the peak learning rate at which cosines end
     num_epochs: Count = 300  # epochs of the schedule
 
     def published_rate(self, images: int) -> float:

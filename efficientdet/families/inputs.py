@@ -3,8 +3,10 @@
 from typing import Any
 
 from dataset.class_names import ClassNames
+from dataset.input.color_jitter import ColorJitter
 from dataset.input.input_config import InputConfig
 from dataset.input.mosaic import Mosaic
+from dataset.input.orientation import RandomOrientation
 from efficientdet.families.hyperparameters import Hyperparameters
 
 
@@ -12,11 +14,15 @@ def input_config(hparams: Hyperparameters, *, class_names: ClassNames, batch_siz
     """Return the input configuration of a family. `settings` are further fields of `InputConfig`."""
     family = hparams.family
     resize = family.resize_rule(hparams)
+    colors = {key: getattr(hparams, key) for key in ("brightness", "contrast", "saturation", "hue")}
     composition = Mosaic(resize.size, hparams.mosaic_probability) if hparams.mosaic_probability else None
+    flip, rotate = hparams.input_rand_vflip, hparams.input_rand_rot90
     return InputConfig(
         resize=resize,
         augmentation=family.augmentation(hparams),
+        color_jitter=ColorJitter(**colors) if any(colors.values()) else None,
         composition=composition,
+        orientation=RandomOrientation(flip=flip, rotate=rotate) if flip or rotate else None,
         batch_size=batch_size,
         category_ids=class_names.category_ids,
         max_instances_per_image=hparams.max_instances_per_image,

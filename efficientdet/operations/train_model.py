@@ -149,6 +149,8 @@ def _define_optimization_flags(values: FlagValues) -> None:
             "bn_group": "Number of processes that share batch norm statistics (synchronized batch norm).",
             "pretrained_ckpt": "Pretrained detector to start from: a checkpoint of this project, google/automl or "
             "NVIDIA, a torchvision .pth or .safetensors file, or a name that get_weights.sh lists.",
+            "class_aliases": "Names of classes in --pretrained_ckpt and their names in the records, as OLD:NEW, "
+            "comma-separated, whose rows of the class predictor are kept. Equal names need none.",
             "backbone_init": "Pretrained backbone to start from: 'imagenet', a .h5 file of keras.applications, a "
             "checkpoint, a .pth or .safetensors file, or a name that get_weights.sh lists.",
             "lr_per_64": "Peak learning rate per 64 images of the global batch size, instead of --lr.",

@@ -38,6 +38,7 @@ class EpochSteps:
         self._run, self._step, self._saver, self._stop_request = run, step, saver, stop_request
         self._report_lag = report_lag()
         self._batches: Iterator[Batch] | None = None
+        self._composed = run.composes_images  # in `_batches`
         self._guard = StepGuard(global_batch_size=run.global_batch_size)
         self._stall_was_logged = False
         self.stopping = False  # agreed by all ranks
@@ -58,8 +59,8 @@ class EpochSteps:
         run.journal.event("epoch_started", epoch=run.epoch + 1)
         if run.state.step == run.first_step:
             run.journal.print("compiling the training step; the first step may take minutes")
-        if self._batches is None:
-            self._batches = run.batches()
+        if self._batches is None or self._composed != run.composes_images:
+            self._batches, self._composed = run.batches(), run.composes_images
         try:
             loss = self._train(bar)
         finally:

@@ -49,7 +49,7 @@ class JaxStep(TrainStep):
     def _step(self, state, batch, learning_rate, stop_requested):
         scale = self.loss_scale(state["optimizer"])
         gradients, others, terms, counts = self._gradients(state["trained"], state["others"], batch, scale)
-        packed = self.optimizer.packing.pack(state["trained"]) if self.optimizer.reads_weights else None
+        packed = self.optimizer.packed_weights(state["trained"])
         change, slots, applied = self.optimizer.updated(state["optimizer"], gradients, learning_rate, weights=packed)
         trained = [
             weight + part.astype(weight.dtype)

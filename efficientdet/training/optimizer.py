@@ -40,14 +40,21 @@ class PackedOptimizer:
         self.dynamic_scale = _variable(np.float32(loss_scale), "current_loss_scale") if self.scales_loss else None
         self.good_steps = _variable(np.int32(0), "good_steps") if self.scales_loss else None
 
-    def build(self, variables: list[keras.Variable], rate_factors: Sequence[float] | None = None) -> None:
+    def build(
+        self,
+        variables: list[keras.Variable],
+        rate_factors: Sequence[float] | None = None,
+        decays: Sequence[bool] | None = None,
+    ) -> None:
         """Create the state for these weights, whose gradients come in the same order; later calls do nothing.
 
-        rate_factors: factor of the learning rate for each weight.
+        rate_factors: factor of the learning rate for each weight. decays: whether a decoupled weight decay applies to
+        each weight; None: to all.
         """
         if not hasattr(self, "packing"):
             self.packing = Packing([variable.shape for variable in variables])
             self._rate_factors = list(rate_factors or [1.0] * len(variables))
+            self._decays = list(decays or [True] * len(variables))
             self.slot_variables = {
                 name: _variable(np.zeros(self.packing.size, np.float32), name) for name in self.slots
             }
@@ -58,12 +65,20 @@ class PackedOptimizer:
         scaling = {"dynamic_scale": self.dynamic_scale, "good_steps": self.good_steps} if self.scales_loss else {}
         return {**self.slot_variables, "iterations": self.iterations, **scaling}
 
+    def packed_weights(self, weights: Sequence[Tensor]) -> Tensor | None:
+        """Return the weights [size] for `updated`, zero where they do not decay; None for a rule that reads none."""
+        if not self.reads_weights:
+            return None
+        return self.packing.pack(
+            [weight if decays else ops.zeros_like(weight) for weight, decays in zip(weights, self._decays, strict=True)]
+        )
+
     def updated(
         self, state: State, gradients: Sequence[Tensor], learning_rate: Tensor, *, weights: Tensor | None = None
     ) -> tuple[Tensor, State, Tensor]:
         """Return the change of the packed weights [size], the new state, and whether the step was applied (bool).
 
-        `weights`: the packed weights, for a rule that reads them.
+        `weights`: `packed_weights`.
         """
         if not self.scales_loss:
             change, slots = self.weight_change(state, self._clipped(gradients), learning_rate, weights=weights)

@@ -4,7 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import keras
 import numpy as np
@@ -138,11 +138,20 @@ class Run:
     @property
     def schedule_position(self) -> float:
         """Schedule step whose learning rate the next step uses: its own number, or the one that a plan maps it to."""
-        plan, step = self.state.progress, self.state.step
+        return self._position_of(self.state.step)
+
+    def _position_of(self, step: int) -> float:
+        plan = self.state.progress
         if not plan.planned_end:
             return step
         share = (step - plan.planned_at) / max(plan.planned_end - plan.planned_at, 1)
         return plan.planned_position + share * (self.schedule_steps - plan.planned_position)
+
+    @property
+    def composes_images(self) -> bool:
+        """True if images of the current epoch are composed of several; decided at its first step, to resume exactly."""
+        position = self._position_of(self.epoch * self.steps_per_epoch)
+        return position < self.config.hparams.mosaic_share * self.schedule_steps
 
     @property
     def learning_rate(self) -> float:
@@ -171,7 +180,7 @@ class Run:
         cores = min(available_cores(), (os.cpu_count() or 4) // self.world.local_size)
         spare = 2 if accelerator_count() > 0 and config.set_num_threads else 0
         threads = max(2, cores - spare) if spare or self.world.local_size > 1 else 0
-        return input_config(
+        inputs = input_config(
             config.hparams,
             class_names=config.class_names,
             batch_size=batch_size,
@@ -180,6 +189,7 @@ class Run:
             use_fake_data=config.use_fake_data,
             num_threads=threads if config.enable_map_parallelization else 1,
         )
+        return inputs if self.composes_images else replace(inputs, composition=None)
 
     def batches(self) -> Iterator[Batch]:
         """Return the batches of this rank from the next image on."""

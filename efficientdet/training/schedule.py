@@ -13,10 +13,10 @@ class Schedule:
 
     Before W = warmup_steps: warmup_init + s / W * (peak_learning_rate - warmup_init). Then peak_learning_rate times the
     factor of `method` (Loshchilov and Hutter 2017, eq. 5, for cosines), up to T = total_steps:
-    - "cosine": (1 + cos(pi (s - W) / (T - W))) / 2; from T on 0, where T exceeds W;
+    - "cosine": e + (1 - e) (1 + cos(pi (s - W) / (T - W))) / 2 with e = end_factor; from T on e, where T exceeds W;
     - "stepwise": 1, and drop_factor times less from each of drop_steps on;
     - "constant": 1;
-    - "flat_cosine": 1 up to F = flat_share T, then (1 + cos(pi (s - F) / (T - F))) / 2.
+    - "flat_cosine": 1 up to F = flat_share T, then as "cosine" from F to T.
     """
 
     peak_learning_rate: float
@@ -27,6 +27,7 @@ class Schedule:
     drop_steps: tuple[int, ...] = ()
     drop_factor: float = 0.1
     flat_share: float = 0.75
+    end_factor: float = 0.0
 
     def __post_init__(self):
         for name in ("peak_learning_rate", "warmup_init"):
@@ -55,6 +56,7 @@ class Schedule:
             method=hparams.lr_decay_method,
             drop_factor=hparams.lr_drop_factor,
             flat_share=hparams.flat_share,
+            end_factor=hparams.lr_end_factor,
             drop_steps=(steps(hparams.first_lr_drop_epoch), steps(hparams.second_lr_drop_epoch)),
         )
 
@@ -73,4 +75,5 @@ class Schedule:
         if self.total_steps <= begin or step < begin:
             return self.peak_learning_rate  # warm-up takes all steps: none are left for the decay
         progress = min((step - begin) / (self.total_steps - begin), 1.0)
-        return 0.5 * self.peak_learning_rate * (1.0 + math.cos(math.pi * progress))
+        rest = (1.0 - self.end_factor) * self.peak_learning_rate
+        return self.end_factor * self.peak_learning_rate + 0.5 * rest * (1.0 + math.cos(math.pi * progress))

@@ -14,6 +14,7 @@ from efficientdet.training.state import TrainingState
 from efficientdet.training.weight_average import WeightAverage
 from model.batch_norm import BatchNormalization, join_statistics
 from model.detector import Detector, named_variables
+from model.weight_decay import decaying_weights
 from program_support.errors import InputError
 
 Log = Callable[[str], None]
@@ -44,7 +45,14 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, log: 
             log(line)
     if config.pretrained_ckpt:
         source = read_source(config.pretrained_ckpt)
-        for line in load_matching_weights(detector.network, source, family=family, class_names=config.class_names):
+        lines = load_matching_weights(
+            detector.network,
+            source,
+            family=family,
+            class_names=config.class_names,
+            aliases=config.class_aliases,
+        )
+        for line in lines:
             log(line)
     if expression := config.hparams.var_freeze_expr:
         _freeze(detector, expression, log=log)
@@ -53,7 +61,11 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, log: 
     decay = config.hparams.moving_average_decay
     average = WeightAverage(list(named_variables(detector.network).values()), decay=decay) if decay else None
     optimizer = build_optimizer(config.hparams, precision=precision)
-    optimizer.build(detector.network.trainable_variables, weights_rate_factors(config.hparams, detector.network))
+    optimizer.build(
+        detector.network.trainable_variables,
+        weights_rate_factors(config.hparams, detector.network),
+        decaying_weights(detector.network, config.hparams.decayed_weights),
+    )
     return TrainingState(detector, optimizer, average, world=world)
 
 

@@ -108,9 +108,7 @@ class TensorflowStep(TrainStep):
 
     def _update(self, gradients: Sequence, terms, counts, scale, learning_rate, stop_requests):
         weights = self.network.trainable_variables
-        packed = (
-            self.optimizer.packing.pack([weight.value for weight in weights]) if self.optimizer.reads_weights else None
-        )
+        packed = self.optimizer.packed_weights([weight.value for weight in weights])
         change, state, applied = self.optimizer.updated(self._state(), gradients, learning_rate, weights=packed)
         for weight, part in zip(weights, self.optimizer.packing.unpack(change), strict=True):
             weight.assign_add(ops.cast(part, weight.dtype))

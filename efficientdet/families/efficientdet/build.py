@@ -75,6 +75,7 @@ def detector_config(hparams: EfficientDetHyperparameters) -> DenseDetectorConfig
             iou_loss_type=hparams.iou_loss_type,
             iou_loss_weight=hparams.iou_loss_weight,
             weight_decay=hparams.decays_in_loss,
+            decays=hparams.decayed_weights,
         ),
         suppression=suppression_config(hparams.nms_configs),
         normalizations=hparams.normalizations,

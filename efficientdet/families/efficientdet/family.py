@@ -9,7 +9,7 @@ import numpy as np
 from efficientdet.families.efficientdet import published_weights
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters, anchor_config
 from efficientdet.families.efficientdet.presets import ACTIVATIONS_PER_PIXEL, NVIDIA_CONVENTIONS, PRESETS
-from efficientdet.families.family import Arrays, Family
+from efficientdet.families.family import Arrays, ClassLayout, Family, Shapes
 from model.weight_arrays import is_object_based
 from object_detection.geometry.anchor_grid import AnchorGrid, anchor_grid
 
@@ -81,10 +81,13 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
     def count_classes(self, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
         return published_weights.count_classes(arrays, shapes)
 
-    def with_class_rows(
-        self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]
-    ) -> dict[str, np.ndarray]:
-        return published_weights.with_class_rows(arrays, rows, shapes)
+    def class_layout(self, name: str, shapes: Shapes) -> ClassLayout | None:
+        """Return the layout of the class predictor, whose last axis is (anchor, class)."""
+        return (
+            ClassLayout(before=published_weights.anchors_per_cell(shapes))
+            if published_weights.has_classes(name)
+            else None
+        )
 
 
 FAMILY = EfficientDetFamily()

@@ -13,7 +13,7 @@ from model.weight_arrays import is_of_model
 
 OBJECT_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 CLASS_PREDICTOR = "class_net/class-predict/"
-_CUT_BY_CLASS = re.compile(r"class_net/class-predict/(pointwise_kernel|kernel|bias)")
+_WITH_CLASSES = re.compile(r"class_net/class-predict/(pointwise_kernel|kernel|bias)")
 _CLASS_BIAS, _BOX_BIAS = "class_net/class-predict/bias", "box_net/box-predict/bias"
 
 
@@ -69,23 +69,16 @@ def _nvidia_head_name(name: str, *, min_level: int) -> str:
 def count_classes(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> int | None:
     """Return the number of classes of the class predictor; None if it does not fit the network's anchors."""
     bias = arrays.get(_CLASS_BIAS)
-    if bias is None or len(bias) % _anchors_per_cell(shapes):
+    if bias is None or len(bias) % anchors_per_cell(shapes):
         return None
-    return len(bias) // _anchors_per_cell(shapes)
+    return len(bias) // anchors_per_cell(shapes)
 
 
-def with_class_rows(
-    arrays: Mapping[str, np.ndarray], rows: list[int], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, np.ndarray]:
-    """Select these classes in the class predictor, whose last axis is (anchor, class)."""
-    cut, num_anchors = dict(arrays), _anchors_per_cell(shapes)
-    for name, array in arrays.items():
-        if _CUT_BY_CLASS.fullmatch(name) and array.shape[-1] % num_anchors == 0:
-            by_class = array.reshape(*array.shape[:-1], num_anchors, -1)
-            if max(rows) < by_class.shape[-1]:
-                cut[name] = by_class[..., rows].reshape(*array.shape[:-1], -1)
-    return cut
+def has_classes(name: str) -> bool:
+    """Return whether the last axis of a weight is (anchor, class)."""
+    return _WITH_CLASSES.fullmatch(name) is not None
 
 
-def _anchors_per_cell(shapes: Mapping[str, tuple[int, ...]]) -> int:
+def anchors_per_cell(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Return the number of anchors per cell of the network."""
     return shapes[_BOX_BIAS][0] // 4

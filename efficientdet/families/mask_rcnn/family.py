@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from efficientdet.families.family import Arrays
+from efficientdet.families.family import Arrays, ClassLayout, Shapes
 from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparameters, anchor_levels
 from efficientdet.families.mask_rcnn.presets import (
     ACTIVATIONS_PER_MASK,
@@ -104,19 +104,10 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
         bias = arrays.get("roi_heads/box_predictor/cls_score/bias")
         return None if bias is None else len(bias) - 1
 
-    def with_class_rows(
-        self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]
-    ) -> dict[str, np.ndarray]:
-        """Select classes on the last axis, whose order is background, classes; for boxes (class, coordinate)."""
-        kept = [0, *(row + 1 for row in rows)]
-
-        def of_kept(name: str, array: np.ndarray) -> np.ndarray:
-            values = 4 if name.startswith(_BOX_PREDICTORS) else 1
-            return array.reshape(*array.shape[:-1], -1, values)[..., kept, :].reshape(*array.shape[:-1], -1)
-
-        return {
-            name: of_kept(name, array) if self.is_class_predictor(name) else array for name, array in arrays.items()
-        }
+    def class_layout(self, name: str, shapes: Shapes) -> ClassLayout | None:
+        """Return the layout of the predictors: background, classes; of boxes (class, coordinate)."""
+        after = 4 if name.startswith(_BOX_PREDICTORS) else 1
+        return ClassLayout(background=1, after=after) if self.is_class_predictor(name) else None
 
 
 FAMILY = MaskRcnnFamily()

@@ -46,7 +46,7 @@ class MaskRcnnHyperparameters(TorchHyperparameters):
     regions_an_image: Annotated[Count, at_least(4)] = 512  # sampled regions per image
     positive_regions: Share = 0.25  # maximum fraction of positive regions
     region_box_beta: Positive = 1 / 9  # beta of the smooth L1 loss of regions
-    decayed_weights: Annotated[str, one_of("all", "kernels")] = "all"  # "kernels": without batch norm and biases
+    decayed_weights: str = "all"
     # suppression
     nms_configs: NmsConfigs = NMS_CONFIGS
     # training

@@ -40,6 +40,7 @@ def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, preci
                 box_loss_weight=1.0,
                 normalizer="positives of each image",
                 weight_decay=hparams.decays_in_loss,
+                decays=hparams.decayed_weights,
             ),
             suppression=suppression_config(
                 hparams.nms_configs,

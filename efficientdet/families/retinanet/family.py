@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from efficientdet.families.family import Arrays
+from efficientdet.families.family import Arrays, ClassLayout, Shapes
 from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters, anchor_levels
 from efficientdet.families.retinanet.presets import ACTIVATIONS_PER_PIXEL, PRESETS
 from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
@@ -112,17 +112,9 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
         bias, anchors = arrays.get(f"{_CLASS_PREDICTOR}bias"), _anchors_per_cell(arrays)
         return None if bias is None or not anchors or len(bias) % anchors else len(bias) // anchors
 
-    def with_class_rows(
-        self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]
-    ) -> dict[str, np.ndarray]:
-        """Select classes in the class predictor, whose last axis is (anchor, class)."""
-        anchors = _anchors_per_cell(arrays)
-        return {
-            name: array.reshape(*array.shape[:-1], anchors, -1)[..., rows].reshape(*array.shape[:-1], -1)
-            if self.is_class_predictor(name)
-            else array
-            for name, array in arrays.items()
-        }
+    def class_layout(self, name: str, shapes: Shapes) -> ClassLayout | None:
+        """Return the layout of the class predictor, whose last axis is (anchor, class)."""
+        return ClassLayout(before=shapes[f"{_BOX_PREDICTOR}bias"][0] // 4) if self.is_class_predictor(name) else None
 
 
 def _anchors_per_cell(arrays: Arrays) -> int:

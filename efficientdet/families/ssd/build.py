@@ -1,6 +1,5 @@
 """Build an SSD detector from hyperparameters."""
 
-from dataset.input.color_jitter import ColorJitter
 from dataset.input.overlap_crop import OverlapCrop
 from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
 from efficientdet.families.suppression import suppression_config
@@ -53,12 +52,9 @@ def build_detector(hparams: SsdHyperparameters, *, num_classes: int, precision: 
 
 
 def augmentation(hparams: SsdHyperparameters) -> OverlapCrop:
-    """Return the augmentation: random crop, flip and color jitter."""
+    """Return the augmentation: random crop and horizontal flip."""
     return OverlapCrop(
         hparams.input_size,
         tries=hparams.num_cropping_iterations,
         flip_probability=0.5 if hparams.input_rand_hflip else 0.0,
-        colors=ColorJitter(
-            brightness=hparams.brightness, contrast=hparams.contrast, saturation=hparams.saturation, hue=hparams.hue
-        ),
     )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from efficientdet.families.family import Arrays
+from efficientdet.families.family import Arrays, ClassLayout, Shapes
 from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
 from efficientdet.families.ssd.presets import ACTIVATIONS_PER_PIXEL, PRESETS, PUBLISHED_FILES
 from efficientdet.families.torch_family import TorchFamily
@@ -107,19 +107,9 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
         bias = arrays.get("conf/0/bias")
         return None if bias is None else len(bias) // SSD300_BOXES_PER_CELL[0] - 1
 
-    def with_class_rows(
-        self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]
-    ) -> dict[str, np.ndarray]:
-        """Select classes in the class predictors, whose last axis is (class, box) with the background first."""
-        kept = [0, *(row + 1 for row in rows)]
-        return {
-            name: array.reshape(*array.shape[:-1], -1, _boxes_per_cell(name))[..., kept, :].reshape(
-                *array.shape[:-1], -1
-            )
-            if self.is_class_predictor(name)
-            else array
-            for name, array in arrays.items()
-        }
+    def class_layout(self, name: str, shapes: Shapes) -> ClassLayout | None:
+        """Return the layout of the class predictors, whose last axis is (class, box) with the background first."""
+        return ClassLayout(background=1, after=_boxes_per_cell(name)) if self.is_class_predictor(name) else None
 
 
 def _boxes_per_cell(name: str) -> int:

@@ -7,7 +7,7 @@ from efficientdet.families.nms_configs import NmsConfigs
 from efficientdet.families.ssd.presets import ACTIVATIONS_PER_PIXEL
 from efficientdet.families.torch_family import TorchHyperparameters
 from object_detection.geometry.anchor_conventions import ssd300_counts
-from program_support.checked_fields import Count, NonNegative, Positive, between, one_of
+from program_support.checked_fields import Count, Positive, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,15 +21,15 @@ class SsdHyperparameters(TorchHyperparameters):
     max_instances_per_image: int = 200
     train_on_crowds: bool = True
     num_cropping_iterations: Count = 1  # tries per minimum overlap of the random crop; MLPerf: 1 or 50
-    brightness: NonNegative = 0.125  # maximum change by color jitter
-    contrast: NonNegative = 0.5  # maximum change by color jitter
-    saturation: NonNegative = 0.5  # maximum change by color jitter
-    hue: Annotated[float, between(0, 0.5)] = 0.05  # maximum change by color jitter, as a fraction of the color circle
+    brightness: float = 0.125
+    contrast: float = 0.5
+    saturation: float = 0.5
+    hue: float = 0.05
     # network
     backbone_name: Annotated[str, one_of(*ACTIVATIONS_PER_PIXEL)] = "resnet34"
     # losses
     hard_negative_ratio: Positive = 3.0  # negatives per positive
-    decayed_weights: Annotated[str, one_of("all", "kernels")] = "all"  # "kernels": without batch norm and biases
+    decayed_weights: str = "all"
     # suppression
     candidates_per_class: Count = 200  # per image, before suppression
     nms_configs: NmsConfigs = field(
