@@ -4,8 +4,8 @@
 
 Other keys are those of TrainingConfig; "hparams" overrides, "accident": [rank, step, "raise" | "kill" | "hang"], and
 "without_folder": a rank whose model_dir is another one, as on a machine that does not share it; "slow_writing": seconds
-that the first checkpoint takes longer. Nothing is exported, and nothing calibrated unless "calibration_images" asks for
-it. At its end each rank writes `digest-RANK.txt` into model_dir: of every number that it holds.
+that the first checkpoint takes longer. Nothing is exported, and nothing calibrated without "calibration_images".
+At its end each rank writes `digest-RANK.txt` into model_dir: of every number that it holds.
 """
 
 import hashlib
