@@ -91,7 +91,10 @@ def comparison(
 
 
 def _with_error(values: np.ndarray | None) -> str:
-    return NONE if values is None else f"{values.mean():.4f} ± {_shown(standard_error(values))} ({len(values)})"
+    if values is None:
+        return NONE
+    error = f" ± {standard_error(values):.4f}" if len(values) > 1 else ""
+    return f"{values.mean():.4f}{error} ({len(values)})"
 
 
 def _shown(value: float, form: str = ".4f") -> str:

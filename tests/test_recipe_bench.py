@@ -172,7 +172,7 @@ def test_table_and_page(tmp_path):
     assert columns[:6] == ["AP", "a", "b", "c", "mean", "difference"]
     assert [row[0] for row in rows] == ["baseline", "better", "elsewhere", "screened"]
     assert rows[0][1:6] == ["0.5100 ± 0.0058 (3)", "0.3100 ± 0.0208 (3)", "-", "0.4100", "-"]
-    assert rows[2][1:8] == ["-", "-", "0.9000 ± - (1)", "0.9000", "-", "-", "-"]
+    assert rows[2][1:8] == ["-", "-", "0.9000 (1)", "0.9000", "-", "-", "-"]
     assert rows[0][-2:] == ["11.0", "1000"]
     write_tables(tmp_path, CELLS, baseline="baseline")
     assert "| 0.5100 ± 0.0058 (3) |" in (tmp_path / "val.md").read_text()
