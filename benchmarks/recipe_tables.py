@@ -149,28 +149,26 @@ def _page(cells: Sequence[Mapping[str, Any]], tables: Mapping[str, Any], baselin
     charts = []
     for data_set in sorted({cell["data_set"] for cell in cells}):
         for number, group in enumerate(groups, start=1):
+            # A recipe without a curve keeps its color: the same one on all data sets.
             curves = {recipe: _mean_curve(cells, data_set, recipe) for recipe in (baseline, *group)}
             title = data_set + (f" ({number} of {len(groups)})" if len(groups) > 1 else "")
-            charts.append(
-                chart_figure(
-                    title,
-                    {recipe: curve for recipe, curve in curves.items() if curve},
-                    x_label="Training step",
-                    y_label="Validation AP",
-                )
-            )
+            charts.append(chart_figure(title, curves, x_label="Training step", y_label="Validation AP"))
     splits = {"val": "Validation images", "test": "Test images"}
     return document(
         "Training recipes",
         [
             heading("Training recipes", lead=f"{len(cells)} trainings. Commits: {_commits(cells)}."),
             *(
-                section(splits[split], paragraph(EXPLANATION) + "".join(table(*found) for found in tables[split]))
+                section(splits[split], paragraph(EXPLANATION) + "".join(_table(*found) for found in tables[split]))
                 for split in tables
             ),
             section("Validation AP during the training, mean of the seeds", row(charts)),
         ],
     )
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return table(columns, [[cell.replace(" ", "\N{NO-BREAK SPACE}") for cell in line] for line in rows])
 
 
 def _mean_curve(cells: Sequence[Mapping[str, Any]], data_set: str, recipe: str) -> Curve:

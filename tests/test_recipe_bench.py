@@ -181,8 +181,9 @@ def test_table_and_page(tmp_path):
     assert result["val"]["AP50"]["better"]["difference"]["mean"] == pytest.approx(0.0317, abs=1e-4)
     assert result["val"]["AP"]["elsewhere"]["difference"] is None
     page = (tmp_path / "curves.html").read_text()
-    assert page.count("<polyline") == len([name for sets in AP.values() for name in sets])
-    assert "0.5100 ± 0.0058 (3)" in page
+    assert page.count("<figure>") == 3
+    assert page.count('points=""') == 12 - len([name for sets in AP.values() for name in sets])
+    assert "0.5100 ± 0.0058 (3)" in page.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_every_recipe_of_the_table_has_valid_hyperparameters():
