@@ -1,0 +1,181 @@
+"""Tables and page of recipes.py: mean and standard error by recipe and data set, differences to the baseline, curves."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from efficientdet.reports.html_page import Curve, chart_figure, document, heading, paragraph, row, section, table
+from efficientdet.reports.page_style import SERIES
+from program_support.atomic_files import write_text
+
+MEASURES = ("AP", "AP50")
+NONE = "-"
+EXPLANATION = (
+    "AP and AP50: mean over the seeds ± standard error (number of seeds). Mean: over the data sets. Difference: to the "
+    "baseline, on the data sets of both. SE by seeds: standard error of the difference on these data sets; the variance "
+    "between seeds is pooled over the recipes, for each data set. SE by sets: standard error over the data sets, which "
+    "also holds for others. Minutes and CPU seconds: mean of a training, its evaluations included."
+)
+
+Values = Mapping[str, Mapping[str, np.ndarray]]  # by recipe and data set: one value per seed
+
+
+class Difference(NamedTuple):
+    """Mean difference to the baseline over data sets, with its standard errors (NaN: too few cells)."""
+
+    mean: float
+    error_by_seeds: float
+    error_by_sets: float
+
+
+def values_by_recipe(cells: Sequence[Mapping[str, Any]], split: str, measure: str) -> Values:
+    """Return a measure of finished cells."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for cell in cells:
+        if split in cell:
+            found.setdefault(cell["recipe"], {}).setdefault(cell["data_set"], []).append(cell[split][measure])
+    return {recipe: {name: np.array(by_seed) for name, by_seed in sets.items()} for recipe, sets in found.items()}
+
+
+def standard_error(values: np.ndarray) -> float:
+    """Return the standard error of the mean of [n] values; NaN for fewer than two."""
+    return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+
+
+def difference(values: Values, recipe: str, baseline: str) -> Difference | None:
+    """Compare a recipe with the baseline; None without a common data set."""
+    sets = [name for name in values[recipe] if name in values.get(baseline, {})]
+    if not sets:
+        return None
+    means, variances = [], []
+    for name in sets:
+        ours, theirs = values[recipe][name], values[baseline][name]
+        means.append(ours.mean() - theirs.mean())
+        variances.append(_variance_of_seeds(values, name) * (1 / len(ours) + 1 / len(theirs)))
+    by_seeds = math.sqrt(sum(variances)) / len(sets)
+    return Difference(float(np.mean(means)), by_seeds, standard_error(np.array(means)))
+
+
+def _variance_of_seeds(values: Values, data_set: str) -> float:
+    """Return the variance between seeds on a data set, pooled over the recipes; NaN if none has two seeds."""
+    several = [sets[data_set] for sets in values.values() if data_set in sets and len(sets[data_set]) > 1]
+    freedom = sum(len(found) - 1 for found in several)
+    return sum(float(((found - found.mean()) ** 2).sum()) for found in several) / freedom if freedom else math.nan
+
+
+def comparison(
+    cells: Sequence[Mapping[str, Any]], split: str, measure: str, *, baseline: str
+) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the table of one measure; a row per recipe, the baseline first."""
+    values = values_by_recipe(cells, split, measure)
+    sets = sorted({name for found in values.values() for name in found})
+    rows = []
+    for recipe in sorted(values, key=lambda name: (name != baseline, name)):
+        of_recipe = [cell for cell in cells if cell["recipe"] == recipe]
+        change = None if recipe == baseline else difference(values, recipe, baseline)
+        rows.append(
+            [
+                recipe,
+                *(_with_error(values[recipe].get(name)) for name in sets),
+                _shown(float(np.mean([found.mean() for found in values[recipe].values()]))),
+                *([NONE] * 3 if change is None else [_shown(change.mean, "+.4f"), *map(_shown, change[1:])]),
+                f"{np.mean([cell['minutes'] for cell in of_recipe]):.1f}",
+                f"{np.mean([cell['cpu_seconds'] for cell in of_recipe]):.0f}",
+            ]
+        )
+    return [measure, *sets, "mean", "difference", "SE by seeds", "SE by sets", "minutes", "CPU s"], rows
+
+
+def _with_error(values: np.ndarray | None) -> str:
+    if values is None:
+        return NONE
+    error = f" ± {standard_error(values):.4f}" if len(values) > 1 else ""
+    return f"{values.mean():.4f}{error} ({len(values)})"
+
+
+def _shown(value: float, form: str = ".4f") -> str:
+    return NONE if math.isnan(value) else f"{value:{form}}"
+
+
+def write_tables(folder: Path, cells: Sequence[Mapping[str, Any]], *, baseline: str) -> None:
+    """Write val.md, test.md, results.json and curves.html into a folder."""
+    tables, results = {}, {}
+    for split in ("val", "test"):
+        if any(split in cell for cell in cells):
+            tables[split] = [comparison(cells, split, measure, baseline=baseline) for measure in MEASURES]
+            results[split] = {measure: _results(cells, split, measure, baseline) for measure in MEASURES}
+            text = "\n\n".join(_markdown(columns, rows) for columns, rows in tables[split])
+            write_text(folder / f"{split}.md", f"{text}\n\n{EXPLANATION}\n\nCommits: {_commits(cells)}.\n")
+    write_text(folder / "results.json", json.dumps({**results, "cells": list(cells)}, indent=1) + "\n")
+    write_text(folder / "curves.html", _page(cells, tables, baseline))
+
+
+def _results(cells: Sequence[Mapping[str, Any]], split: str, measure: str, baseline: str) -> dict[str, Any]:
+    values = values_by_recipe(cells, split, measure)
+    found: dict[str, Any] = {}
+    for recipe, sets in values.items():
+        change = difference(values, recipe, baseline)
+        found[recipe] = {
+            "data_sets": {
+                name: {"seeds": len(got), "mean": float(got.mean()), "standard_error": _or_none(standard_error(got))}
+                for name, got in sets.items()
+            },
+            "difference": change and {name: _or_none(value) for name, value in change._asdict().items()},
+        }
+    return found
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = (columns, ["---"] * len(columns), *rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _commits(cells: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(sorted({cell["commit"] for cell in cells}))
+
+
+def _page(cells: Sequence[Mapping[str, Any]], tables: Mapping[str, Any], baseline: str) -> str:
+    """Return the page: the tables, and for each data set charts with the baseline and up to seven other recipes."""
+    recipes = sorted({cell["recipe"] for cell in cells} - {baseline})
+    groups = [recipes[start : start + len(SERIES) - 1] for start in range(0, len(recipes), len(SERIES) - 1)] or [[]]
+    charts = []
+    for data_set in sorted({cell["data_set"] for cell in cells}):
+        for number, group in enumerate(groups, start=1):
+            # A recipe without a curve keeps its color: the same one on all data sets.
+            curves = {recipe: _mean_curve(cells, data_set, recipe) for recipe in (baseline, *group)}
+            title = data_set + (f" ({number} of {len(groups)})" if len(groups) > 1 else "")
+            charts.append(chart_figure(title, curves, x_label="Training step", y_label="Validation AP"))
+    splits = {"val": "Validation images", "test": "Test images"}
+    return document(
+        "Training recipes",
+        [
+            heading("Training recipes", lead=f"{len(cells)} trainings. Commits: {_commits(cells)}."),
+            *(
+                section(splits[split], paragraph(EXPLANATION) + "".join(_table(*found) for found in tables[split]))
+                for split in tables
+            ),
+            section("Validation AP during the training, mean of the seeds", row(charts)),
+        ],
+    )
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return table(columns, [[cell.replace(" ", "\N{NO-BREAK SPACE}") for cell in line] for line in rows])
+
+
+def _mean_curve(cells: Sequence[Mapping[str, Any]], data_set: str, recipe: str) -> Curve:
+    """Return the mean AP over the seeds by step."""
+    by_step: dict[int, list[float]] = {}
+    for cell in cells:
+        if (cell["data_set"], cell["recipe"]) == (data_set, recipe):
+            for step, ap in cell["curve"]:
+                by_step.setdefault(step, []).append(ap)
+    return [(step, float(np.mean(found))) for step, found in sorted(by_step.items())]
