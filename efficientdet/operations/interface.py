@@ -66,7 +66,7 @@ def train(
 
     Raises:
         InputError: a file, value or combination of values is refused.
-        TypeError: a keyword is no flag of train.py.
+        TypeError: a keyword is not a flag of train.py.
     """
     if val_file_pattern is None and os.path.isdir(training_file_pattern):
         found = records_in(training_file_pattern, "val")
@@ -110,7 +110,7 @@ def evaluate(
         val_json_file: COCO json to evaluate against. Default: the boxes in the records.
         batch_size: batch size per process. Default: 8.
         report: folder for report.html with curves, confusion and the worst images.
-        hparams: hyperparameters over those of the checkpoint.
+        hparams: hyperparameters that override those of the checkpoint.
         flags: further flags of eval.py.
 
     Returns:
@@ -118,7 +118,7 @@ def evaluate(
 
     Raises:
         InputError: a file, value or combination of values is refused.
-        TypeError: a keyword is no flag of eval.py.
+        TypeError: a keyword is not a flag of eval.py.
     """
     return call(
         evaluate_model.main,
@@ -157,7 +157,7 @@ def export(
         val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: AP is not
             measured.
         int8_images: training images or records for the calibration of int8 formats.
-        hparams: hyperparameters over those of the checkpoint.
+        hparams: hyperparameters that override those of the checkpoint.
         flags: further flags of export.py.
 
     Returns:
@@ -165,7 +165,7 @@ def export(
 
     Raises:
         InputError: a file, value or combination of values is refused, or a package is missing.
-        TypeError: a keyword is no flag of export.py.
+        TypeError: a keyword is not a flag of export.py.
     """
     return call(
         export_model.main,
@@ -200,7 +200,7 @@ def convert(
 
     Args:
         images: folder of the images.
-        output_dir: folder for the records train-*, val-* and test-*.
+        output_dir: folder for the records `train-*`, `val-*` and `test-*`.
         annotations: file or folder of the labels. Default: the folder of the images.
         format: format of the labels. Default: detected from the content.
         val_fraction: fraction of the images that becomes `val` if the data has no validation split. Default: 0.1.
@@ -211,7 +211,7 @@ def convert(
 
     Raises:
         InputError: a file, value or combination of values is refused.
-        TypeError: a keyword is no flag of create_tfrecord.py.
+        TypeError: a keyword is not a flag of create_tfrecord.py.
     """
 
     def operation(values: Any) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def examine(
     output_dir: AnyPath | None = None,
     **flags: Any,
 ) -> ExaminationResult:
-    """Examine a data set before training, as doctor.py does.
+    """Check a data set before training, as doctor.py does.
 
     Args:
         data: folder of labeled images, folder that `convert` wrote, or a glob of records.
@@ -280,7 +280,7 @@ def examine(
 
     Raises:
         InputError: a file, value or combination of values is refused.
-        TypeError: a keyword is no flag of doctor.py.
+        TypeError: a keyword is not a flag of doctor.py.
     """
     training = records_in(data, "train")
     source = {"images": data}
