@@ -90,7 +90,7 @@ def test_a_file_is_brought_once(server, tmp_path):
         assert path.read_bytes() == CONTENT
     assert server.asked == [0]
     assert left_in(path.parent) == [NAME]
-    assert said == [f"downloads {os.environ['EFFICIENTDET_WEIGHTS_URL']}{NAME} (1 MB)", f"keeps {path}"]
+    assert said == [f"downloading {os.environ['EFFICIENTDET_WEIGHTS_URL']}{NAME} (1 MB)", f"wrote {path}"]
 
 
 def test_a_transfer_that_ends_early_goes_on(server, tmp_path):

@@ -42,7 +42,7 @@ thead th{border-bottom:1px solid var(--line)}tbody tr:hover{background:var(--hov
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .facts td:first-child{color:var(--soft);white-space:normal}.facts td{overflow-wrap:anywhere;min-width:7em}
 .bars{width:100%;max-width:640px}td.bar{min-width:clamp(90px,18vw,240px)}.bars td.bar{width:60%}
-.bars td:first-child{overflow-wrap:anywhere;min-width:6.5em}
+.bars td:first-child{overflow-wrap:anywhere;min-width:7.5em}
 .bar span{display:inline-block;height:.8em;background:var(--accent)}
 td.heat{padding:3px 6px;border:1px solid var(--panel);min-width:1.6em}
 .upright{font-size:.85em}.upright td{white-space:nowrap}.upright th{padding:3px 6px;vertical-align:bottom}
@@ -57,6 +57,6 @@ ul.notices{list-style:none;padding:0}ul.notices li{margin:.5em 0;padding:.5em .8
 ul.notices li{border-left:4px solid var(--line)}
 ul.notices li.warning{border-color:var(--series-1);background:var(--warning)}
 pre{background:var(--code);color:var(--on-code);padding:.6em .9em;overflow-x:auto;border-radius:4px}
-@media (max-width:600px){main{padding:16px 12px 32px}td,th{padding-right:10px}}
+@media (max-width:600px){main{padding:16px 12px 32px}td,th{padding-right:10px}.bars td.bar{width:45%}}
 """
 )

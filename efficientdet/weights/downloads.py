@@ -67,7 +67,7 @@ def ready(file: PublishedFile, folder: Path, *, say: Say = say_at_once) -> Path:
     unpacked = folder / file.stem
     if not unpacked.is_dir():
         unpack_checkpoint(kept(file, folder, say=say), unpacked)
-        say(f"keeps {unpacked}")
+        say(f"wrote {unpacked}")
     return unpacked
 
 
@@ -88,7 +88,7 @@ def kept(file: PublishedFile, folder: Path, *, say: Say = say_at_once) -> Path:
                     ).run()
                     if not file.sha256_prefix:
                         write_text(remembered, f"{_sha256(target)}  {target.name}\n")
-                    say(f"keeps {target}")
+                    say(f"wrote {target}")
         wanted = file.sha256_prefix or (remembered.read_text()[:64] if remembered.exists() else "")
         if not (found := _sha256(target)).startswith(wanted):
             raise InputError(
@@ -138,7 +138,7 @@ class _Transfer:
         """Download the file. Raise InputError; OSError of the disk."""
         before = self._have()
         size = f" ({self.file.size / 1e6:.0f} MB)" if self.file.size else ""
-        self.say(f"downloads {self.url}{size}{f', resuming at {before / 1e6:.0f} MB' if before else ''}")
+        self.say(f"downloading {self.url}{size}{f', resuming at {before / 1e6:.0f} MB' if before else ''}")
         self._bring()
         if not (found := _sha256(self.part)).startswith(self.file.sha256_prefix) and before:
             self.say(f"{self.part}: not the beginning of this file; starting from scratch")
