@@ -199,7 +199,7 @@ class Run:
         return training_dataset(self.index, inputs, cache=self.cache, factors=self.factors, **place)
 
     def ends_period(self, epoch: int) -> bool:
-        """Whether averaged weights are kept after this epoch."""
+        """Return whether averaged weights are kept after this epoch."""
         return epoch % self.config.checkpoint_period == 0
 
 
