@@ -1,4 +1,4 @@
-"""Tables and page of recipes.py: mean and standard error by recipe and data set, differences to the baseline, curves."""
+"""Tables and page of recipes.py: mean and standard error of each recipe, differences to the baseline, and curves."""
 
 import json
 import math
@@ -16,9 +16,9 @@ MEASURES = ("AP", "AP50")
 NONE = "-"
 EXPLANATION = (
     "AP and AP50: mean over the seeds ± standard error (number of seeds). Mean: over the data sets. Difference: to the "
-    "baseline, on the data sets of both. SE by seeds: standard error of the difference on these data sets; the variance "
-    "between seeds is pooled over the recipes, for each data set. SE by sets: standard error over the data sets, which "
-    "also holds for others. Minutes and CPU seconds: mean of a training, its evaluations included."
+    "baseline, on the data sets of both. SE by seeds: standard error of the difference on these data sets; the "
+    "variance between seeds is pooled over the recipes, for each data set. SE by sets: standard error over the data "
+    "sets, which also holds for others. Minutes and CPU seconds: mean of a training, its evaluations included."
 )
 
 Values = Mapping[str, Mapping[str, np.ndarray]]  # by recipe and data set: one value per seed

@@ -42,7 +42,7 @@ done
 stage "train" "$model/metrics-final.json" \
     "$PYTHON" train.py --training_file_pattern="$records/train-*" --model_dir="$model" \
     --val_file_pattern="$records/val-*" --val_json_file="$data/annotations/instances_val.json" --eval_batch_size=20 \
-    --batch_size=8 --num_epochs=8 --lr=0.16 --warmup_epochs=0.5 --checkpoint_period=8 --hparams="$hparams"
+    --batch_size=8 --num_epochs=8 --lr=0.16 --warmup_epochs=0.5 --checkpoint_period=8 --warn_of_lr=False --hparams="$hparams"
 stage "evaluate" "$folder/metrics.json" \
     "$PYTHON" eval.py --ckpt="$model" --val_file_pattern="$records/val-*" \
     --val_json_file="$data/annotations/instances_val.json" --batch_size=20 --output_json="$folder/metrics.json"

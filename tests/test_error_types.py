@@ -29,7 +29,7 @@ FOUND = [
     (0, DOG, (60, 20, 100, 50), 0.70),
     (1, DOG, (60, 20, 100, 50), 0.50),
 ]
-TYPES = ["background", "classification", "", "duplicate", "", "both", "localisation"]
+TYPES = ["background", "classification", "", "duplicate", "", "both", "localization"]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_what_each_type_costs(by_hand):
     cat = (67 * 2 / 5) / 101  # right are the 3rd and the 5th: 1/3 and 2/5, of which the higher one counts for both
     wanted = {
         "classification": ((67 * 2 / 4) / 101, 51 / 101),  # the 2nd cat becomes the first dog
-        "localisation": (cat, 51 / 2 / 101),
+        "localization": (cat, 51 / 2 / 101),
         "both": (cat, 0.0),
         "duplicate": ((67 * 2 / 4) / 101, 0.0),
         "background": ((34 * 1 / 2 + 33 * 2 / 4) / 101, 0.0),
@@ -66,10 +66,10 @@ def test_mended_is_the_best_of_those_that_aim_at_an_object():
     beside = (60, 20, 100, 50)
     found = [(0, CAT, beside, 0.5), (0, CAT, (65, 20, 100, 50), 0.6), (1, CAT, BOX, 0.9), (1, CAT, beside, 0.3)]
     analysis = analysis_of(ground_truth([(0, CAT, BOX), (1, CAT, BOX)]), detections(found))
-    assert analysis.errors.types.tolist() == ["localisation", "localisation", "", "localisation"]
+    assert analysis.errors.types.tolist() == ["localization", "localization", "", "localization"]
     assert analysis.errors.fixes.tolist() == [-1, 0, -1, -1]
     assert not analysis.errors.missed.any()
-    assert analysis.costs["localisation"].ap == pytest.approx(1 - 51 / 101)
+    assert analysis.costs["localization"].ap == pytest.approx(1 - 51 / 101)
 
 
 def test_crowds_and_difficult_objects_are_no_errors():
@@ -106,7 +106,7 @@ def plain_types(objects, found):
         other = {g: iou(box, b) for g, (i, c, b) in enumerate(objects) if i == image and c != category}
         nearest = max(own.values(), default=0), max(other.values(), default=0)
         if 0.1 <= nearest[0] <= 0.5:
-            types[d], aims[d] = "localisation", max(own, key=own.get)
+            types[d], aims[d] = "localization", max(own, key=own.get)
         elif nearest[1] >= 0.5:
             types[d], aims[d] = "classification", max(other, key=other.get)
         elif nearest[0] >= 0.5:

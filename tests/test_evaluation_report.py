@@ -65,7 +65,7 @@ def test_plots_of_the_worst_images(drawn, rows, found):
     first, second = rows.evaluated_ids[:2]
     missed = int((analysis.comparison.objects.images == 0).sum())
     assert [caption.split(" · ")[0] for caption, _ in plots] == [f"{first:06d}.jpg", f"{second:06d}.jpg"]
-    assert f"0 right · {missed} missed · 0 wrong" in plots[0][0]
+    assert f"0 correct · {missed} missed · 0 wrong" in plots[0][0]
     assert "0 missed · 1 wrong (1 background)" in plots[1][0]
     for (_, picture), colors in zip(plots, (({"missed"}, set()), ({"right"}, {"right", "wrong"})), strict=True):
         width = (picture.shape[1] - 8) // 2
@@ -86,7 +86,7 @@ def test_everything_is_on_the_page(found, tmp_path):
         "image <7>",
         "<val>",
         "The error type that costs the most AP: missed.",
-        "localisation",
+        "localization",
         "pencil",
         "background",
         "expected calibration error",

@@ -168,7 +168,7 @@ def _class_rows(source: Source, arrays, class_names: ClassNames, *, family: Fami
 
 
 def _rows_by_name(source: Source, arrays: Arrays, *, family: Family, shapes: Shapes) -> dict[str, int]:
-    """Return the row in the checkpoint's class predictor of each class that it names, or COCO's if it has their number."""
+    """Return the row in the checkpoint's class predictor of each class it names, or of those of COCO."""
     count = family.count_classes(arrays, shapes)
     if (theirs := source.class_names) is not None:
         return {_folded(name): row for row, name in enumerate(theirs.names)} if count in (None, len(theirs)) else {}

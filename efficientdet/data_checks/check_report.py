@@ -128,7 +128,7 @@ def _histogram(examination: Examination, values: np.ndarray, bounds: tuple[float
         if unmatched
         else ""
     )
-    return subheading("Number of objects") + bars(counts, form="d") + rest
+    return subheading("Number of objects") + bars(counts, form=",d") + rest
 
 
 def _between(low: float, high: float, unit: str) -> str:
@@ -170,4 +170,4 @@ def _suspicious(examination: Examination) -> str:
             drawing = draw_detections(image, boxes, classes=images.classes[mine], names=images.class_names.names)
             where = f"{images.names[number]} ({split.name})" if len(examination.splits) > 1 else images.names[number]
             drawn.append(image_figure(f"{where}: {', '.join(reasons)}", encode_image(drawing, "JPEG", quality=70)))
-    return row(drawn)
+    return row(drawn, thumbnails=True)

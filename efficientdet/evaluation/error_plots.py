@@ -36,7 +36,7 @@ def _caption(name: str, errors: ImageErrors, analysis: ErrorAnalysis) -> str:
     wrong = ", ".join(f"{count} {name}" for name, count in types.most_common())
     parts = [
         name,
-        f"{len(errors.right)} right",
+        f"{len(errors.right)} correct",
         f"{len(errors.missed)} missed",
         f"{len(errors.wrong)} wrong" + (f" ({wrong})" if wrong else ""),
     ]

@@ -31,15 +31,25 @@ AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ImageDetections:
-    """Detections in one image: N objects, highest score first. Notebooks display the image with its boxes."""
+    """Detections in one image: N objects, highest score first. Notebooks display the image with its boxes.
 
-    boxes: np.ndarray  # [N, 4] float32 x_min, y_min, x_max, y_max in pixels of the input image
-    scores: np.ndarray  # [N] float32, 0 .. 1
-    category_ids: np.ndarray  # [N] int64, ids of the data set, such as COCO's
-    names: tuple[str, ...]  # N names of those categories
-    masks: np.ndarray | None = None  # [N, h, w] bool in pixels of the image, for detectors with masks
-    image: AnyImage | None = None  # the input of `predict`; a file is read again if its pixels are needed
-    class_names: ClassNames | None = None  # all classes of the detector, for the colors; None: the classes found
+    Attributes:
+        boxes: [N, 4] float32, x_min, y_min, x_max, y_max in pixels of the input image.
+        scores: [N] float32, from 0 to 1.
+        category_ids: [N] int64, ids of the data set, such as COCO's.
+        names: N names of these categories.
+        masks: [N, height, width] bool in pixels of the image; None for detectors without masks.
+        image: the input of `predict`; a file is read again if its pixels are needed.
+        class_names: all classes of the detector, for the colors. None: the detected classes.
+    """
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    category_ids: np.ndarray
+    names: tuple[str, ...]
+    masks: np.ndarray | None = None
+    image: AnyImage | None = None
+    class_names: ClassNames | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -75,11 +85,11 @@ class ImageDetections:
         )
 
     def save(self, path: str | os.PathLike[str], image: AnyImage | None = None) -> Path:
-        """Write what `draw` returns as a JPEG or PNG file, creating its folder; return the path.
+        """Write the image that `draw` returns as a JPEG or PNG file, creating its folder; return the path.
 
         Raises:
-            InputError: the path ends with neither .jpg, .jpeg nor .png, the file cannot be written, or
-                `draw` raises it.
+            InputError: the path ends with neither .jpg, .jpeg nor .png, the file cannot be written, or there is no
+                image.
         """
         path = Path(path)
         if path.suffix.lower() not in _FILE_KINDS:
@@ -136,35 +146,34 @@ class ImageDetections:
 
 
 class LoadedDetector:
-    """A detector with its weights; made by `efficientdet.load_detector`."""
+    """A detector with its weights; made by `efficientdet.load_detector`.
+
+    Attributes:
+        class_names: ids and names of the categories.
+        thresholds: scores from which `predict` returns detections; `print(detector.thresholds)` shows them.
+        detect: function from at most `batch_size` images to their result rows, without a threshold.
+    """
 
     def __init__(
         self, detect: Detect, class_names: ClassNames, thresholds: ScoreThresholds | None = None, *, batch_size: int
     ):
-        """Wrap a detection function.
-
-        Args:
-            detect: detects in up to `batch_size` images, with the categories of `class_names`; also an attribute, for
-                users of result rows.
-            class_names: the categories.
-            thresholds: the lowest scores of the detections that `predict` returns.
-            batch_size: number of images per call of `detect`.
-        """
         self.detect, self.class_names, self._batch_size = detect, class_names, batch_size
         self.thresholds = thresholds or ScoreThresholds()
 
     def predict(
         self, images: AnyImage | Sequence[AnyImage], *, min_score: float | None = None
     ) -> list[ImageDetections]:
-        """Detect in one or several images; return a list with one result per image, in their order.
+        """Detect objects in one or several images.
 
         Args:
-            images: file names, PIL images or arrays [h, w, 3] uint8 (RGB), mixed and of any sizes. The EXIF
+            images: file names, PIL images or uint8 arrays [height, width, 3] (RGB), mixed and of any sizes. The EXIF
                 orientation of files is applied, and boxes refer to the upright image; PIL images and arrays are used
                 unchanged.
-            min_score: lowest score of the returned detections for all classes; 0 returns all. None: for each class the
-                threshold with the best F1 on the validation data if the model stores it, else 0.4;
-                `print(detector.thresholds)` shows it.
+            min_score: lowest score of the returned detections; 0 returns all. Default: the score with the best F1 of
+                each class on the validation data if the model stores it, else 0.4.
+
+        Returns:
+            One result per image, in their order.
 
         Raises:
             InputError: an input is not an image.

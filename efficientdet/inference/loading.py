@@ -31,20 +31,22 @@ def load_detector(
 ) -> "LoadedDetector":
     """Load the detector of a checkpoint, of a folder with a SavedModel, or of a file of export.py.
 
-    For .onnx, .xml and .tflite files neither TensorFlow nor Keras is imported.
-
     Args:
         path: a checkpoint prefix, one of its files or a folder, of this project, google/automl or NVIDIA; or the name
-            of pretrained weights. A SavedModel's graph is executed unchecked: load it only from a trusted source.
+            of pretrained weights. A SavedModel's graph is executed unchecked: load it only from a trusted source. For
+            .onnx, .xml and .tflite files neither TensorFlow nor Keras is imported.
         runtime: runtime of a checkpoint's network; "onnxruntime" and "openvino" are faster on CPUs (extra `export`).
-        model_name: for a checkpoint without a description.
-        class_names: for a checkpoint without a description, whose category ids are then 1, 2, ..; default: COCO's.
+        model_name: one of the models, for a checkpoint without a description. Default: efficientdet-d0.
+        class_names: names of the categories 1, 2, ... for a checkpoint without a description. Default: COCO's.
         hparams: hyperparameters that override those of the checkpoint, such as {"image_size": 640}.
         averaged: use the moving average of the weights if both are stored.
         batch_size: number of images per call of the network.
-        precision: float32, mixed_float16 or mixed_bfloat16; None: mixed_float16 with an accelerator, else float32.
-        use_xla: compile with XLA; None: only with an accelerator.
+        precision: float32, mixed_float16 or mixed_bfloat16. Default: mixed_float16 with an accelerator, else float32.
+        use_xla: compile with XLA. Default: only with an accelerator.
         int8_images: with "openvino", image files for the calibration of an int8 network.
+
+    Returns:
+        A detector; its `predict` detects objects in images.
 
     Raises:
         InputError: there is no such checkpoint, or a setting does not apply to it.

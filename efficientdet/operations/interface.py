@@ -110,7 +110,7 @@ def evaluate(
         val_json_file: COCO json to evaluate against. Default: the boxes in the records.
         batch_size: batch size per process. Default: 8.
         report: folder for report.html with curves, confusion and the worst images.
-        hparams: hyperparameters that override the checkpoint's.
+        hparams: hyperparameters that override those of the checkpoint.
         flags: further flags of eval.py.
 
     Returns:
@@ -156,7 +156,7 @@ def export(
         images: image files or folders to compare on. Default: noise.
         val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: no AP.
         int8_images: training images or records for the calibration of int8 formats.
-        hparams: hyperparameters that override the checkpoint's.
+        hparams: hyperparameters that override those of the checkpoint.
         flags: further flags of export.py.
 
     Returns:
@@ -199,7 +199,7 @@ def convert(
 
     Args:
         images: folder of the images.
-        output_dir: folder for the records train-*, val-* and test-*.
+        output_dir: folder for the records `train-*`, `val-*` and `test-*`.
         annotations: file or folder of the labels. Default: the folder of the images.
         format: format of the labels. Default: detected from the content.
         val_fraction: fraction of the images that becomes `val` if the data has no validation split. Default: 0.1.
@@ -257,7 +257,7 @@ def examine(
     output_dir: AnyPath | None = None,
     **flags: Any,
 ) -> ExaminationResult:
-    """Examine a data set before training, as doctor.py does.
+    """Check a data set before training, as doctor.py does.
 
     Args:
         data: folder of labeled images, folder that `convert` wrote, or a glob of records.

@@ -1,4 +1,4 @@
-"""Results of the Python interface: paths and numbers, shown as lines of text and, in a notebook, as a table."""
+"""Result types of the Python interface: frozen dataclasses, shown as lines of text and, in a notebook, as a table."""
 
 import html
 from collections.abc import Iterator, Mapping
@@ -50,7 +50,8 @@ class ConversionResult(_Result):
 
     Attributes:
         output_dir: folder of the records; `train`, `evaluate` and `examine` accept it.
-        images, boxes: number of images and of boxes in each split.
+        images: number of images in each split.
+        boxes: number of boxes in each split.
         class_names: names of the classes.
         reports: `<split>.report.json` of each split: counts, fixed and skipped images and boxes.
     """
@@ -69,8 +70,8 @@ class ExaminationResult(_Result):
     Attributes:
         findings: each with `level` ("warning" or "note"), `line` (the sentence), `settings` and `images`.
         settings: suggested hyperparameters; `train(..., hparams=result.settings)` uses them.
-        page: doctor.html.
-        numbers: doctor.json.
+        page: doctor.html, the report.
+        numbers: doctor.json, the same findings for programs.
     """
 
     findings: tuple[Finding, ...]
@@ -106,13 +107,14 @@ class TrainingResult(_Result):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class EvaluationResult(_Result):
-    """COCO measures of a detector, each in 0 .. 1, or -1 where there is nothing to measure.
+    """COCO measures of a detector, each from 0 to 1, or -1 where there is nothing to measure.
 
     Attributes:
         numbers: AP, AP50, AP75, ... of boxes.
         mask_numbers: AP, AP50, AP75, ... of masks; empty without masks.
         class_ap: AP of each class by name.
-        images, detections: number of evaluated images and detections.
+        images: number of evaluated images.
+        detections: number of detections.
         score_thresholds: "overall" and "classes": score thresholds with the best F1.
         report: report.html, or None if no report was requested.
     """
@@ -131,11 +133,11 @@ class ExportResult(_Result):
     """Exported files, each compared with the checkpoint.
 
     Attributes:
-        files: format -> file; `load_detector` accepts all except "onnx-raw" and "onnx-efficientnms".
-        agreement: format -> fraction of the checkpoint's detections that the file also finds.
-        median_ms: format -> median milliseconds per image.
-        ap: format -> AP on the records of val_file_pattern; empty without records.
-        table: artifacts.md with all of this.
+        files: file of each format; `load_detector` accepts all except "onnx-raw" and "onnx-efficientnms".
+        agreement: fraction of the checkpoint's detections that the file of each format also finds.
+        median_ms: median time per image of each format, in milliseconds.
+        ap: AP of each format on the records of val_file_pattern; empty without records.
+        table: artifacts.md, which lists all of these.
     """
 
     files: dict[str, Path]

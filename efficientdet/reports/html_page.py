@@ -64,10 +64,10 @@ def section(title: str, content: str) -> str:
     return f"<h2>{_escaped(title)}</h2>{content}" if content else ""
 
 
-def row(figures: Sequence[str]) -> str:
-    """Return charts or images side by side."""
+def row(figures: Sequence[str], *, thumbnails: bool = False) -> str:
+    """Return figures side by side, as many as fit in the width; `thumbnails` are images 320 pixels wide."""
     shown = "".join(figures)
-    return f'<div class="row">{shown}</div>' if shown else ""
+    return f'<div class="row{" thumbnails" if thumbnails else ""}">{shown}</div>' if shown else ""
 
 
 def grid(figures: Sequence[str]) -> str:
@@ -96,14 +96,17 @@ def table(
 
     Args:
         columns: Column titles; empty for a table of names and values without a header.
-        rows: Cells, which may be a `Heat` or a `Bar`. Numbers are aligned to the right.
+        rows: Cells, which may be a `Heat` or a `Bar`. Numbers, also with a unit, are aligned to the right.
         label: Accessible name of the scrolling box.
         upright: Rotate the column titles by 90 degrees.
     """
     if not rows:
         return ""
-    is_number = [isinstance(value, int | float | Heat) for value in rows[0]]
-    names = [
+    is_number = [
+        isinstance(values[0], int | float | Heat) or bool(columns and number and _are_quantities(values))
+        for number, values in enumerate(zip(*rows, strict=True))
+    ]
+    titles = [
         f'<th scope="col"{_NUMERIC if right else ""}><span>{_escaped(name)}</span></th>'
         for name, right in zip(columns, is_number, strict=False)
     ]
@@ -111,12 +114,17 @@ def table(
         "<tr>" + "".join(_cell(value, right) for value, right in zip(values, is_number, strict=True)) + "</tr>"
         for values in rows
     )
-    head = f"<thead><tr>{''.join(names)}</tr></thead>" if names else ""
-    kind = ' class="upright"' if upright else "" if names else ' class="facts"'
+    head = f"<thead><tr>{''.join(titles)}</tr></thead>" if titles else ""
+    kind = ' class="upright"' if upright else "" if titles else ' class="facts"'
     return (
         f'<div class="wide" role="region" tabindex="0" aria-label="{_escaped(label)}">'
         f"<table{kind}>{head}<tbody>{body}</tbody></table></div>"
     )
+
+
+def _are_quantities(values: Sequence[object]) -> bool:
+    """Return whether the texts of a column are numbers with units, such as 25 %; some may be empty."""
+    return any(values) and all(isinstance(value, str) and (not value or value[0].isdigit()) for value in values)
 
 
 def _cell(value: object, right: bool) -> str:
@@ -124,10 +132,9 @@ def _cell(value: object, right: bool) -> str:
         return f'<td class="bar">{_bar(value.share)}</td>'
     if isinstance(value, Heat):
         opacity = 0.0 if math.isnan(value.share) else min(max(value.share, 0.0), 1.0)
+        color = "bad" if value.is_bad else "good"
         return (
-            f'<td class="n heat{" light" if opacity > 0.7 else ""}" '
-            f'style="background:rgba(var(--{"bad" if value.is_bad else "good"}-cell),{opacity:.2f})">'
-            f"{_escaped(value.text)}</td>"
+            f'<td class="n heat" style="background:rgba(var(--{color}-cell),{opacity:.2f})">{_escaped(value.text)}</td>'
         )
     return f"<td{_NUMERIC if right else ''}>{_escaped(_shown(value))}</td>"
 
@@ -266,4 +273,6 @@ def _escaped(text: str) -> str:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
     return f"{value:.4f}" if isinstance(value, float) else str(value)

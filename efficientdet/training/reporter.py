@@ -25,6 +25,7 @@ from object_detection.coco.run_length_masks import decoded
 
 _DRAWN_IMAGES = 4
 _DRAWN_FROM = 0.3  # score
+_DRAWN_SIDE = 400  # pixels; images are enlarged to at least this
 _PERCENT = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 
 
@@ -141,22 +142,30 @@ class Reporter:
         for image in original_images(evaluator.index, range(min(_DRAWN_IMAGES, len(evaluator.index)))):
             drawn = np.flatnonzero((rows.image_ids == image.image_id) & (rows.scores >= _DRAWN_FROM))
             classes = [ids.index(category_id) for category_id in rows.category_ids[drawn]]
+            factor = math.ceil(_DRAWN_SIDE / max(image.pixels.shape[:2]))  # labels would cover a small image
             self._drawn.append(
                 (
                     f"{image.name}, score {_DRAWN_FROM} and above",
                     draw_detections(
-                        image.pixels,
-                        rows.boxes[drawn],
+                        _enlarged(image.pixels, factor),
+                        factor * rows.boxes[drawn],
                         classes=classes,
                         names=names,
                         scores=rows.scores[drawn],
-                        masks=None if rows.masks is None else [decoded(mask) for mask in rows.masks[drawn]],
+                        masks=None
+                        if rows.masks is None
+                        else [_enlarged(decoded(mask), factor) for mask in rows.masks[drawn]],
                     ),
                 )
             )
         self._run.journal.images(
             self._run.state.step, {f"detections/{number}": image for number, (_, image) in enumerate(self._drawn)}
         )
+
+
+def _enlarged(pixels: np.ndarray, factor: int) -> np.ndarray:
+    """Repeat each row and column `factor` times."""
+    return pixels.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 def _facts(run: Run) -> dict:

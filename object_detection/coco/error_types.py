@@ -15,13 +15,13 @@ from object_detection.coco.matching import IOU_THRESHOLDS
 
 ERROR_TYPES = {  # name -> description
     "classification": "a detection on an object of another class",
-    "localisation": "a poorly localized box of the correct class (IoU 0.1 to 0.5)",
+    "localization": "a poorly localized box of the correct class (IoU 0.1 to 0.5)",
     "both": "a poorly localized box of another class",
     "duplicate": "a further detection of an object that a better one matches",
     "background": "a detection on background (IoU with all objects below 0.1)",
     "missed": "an object without a detection near it",
 }
-_CLASSIFICATION, _LOCALISATION, _BOTH, _DUPLICATE, _BACKGROUND, _MISSED = ERROR_TYPES
+_CLASSIFICATION, _LOCALIZATION, _BOTH, _DUPLICATE, _BACKGROUND, _MISSED = ERROR_TYPES
 _FOREGROUND, _NEAR = IOU_THRESHOLDS[0], 0.1
 
 
@@ -47,7 +47,7 @@ def find_errors(comparison: Comparison) -> Errors:
         badly_placed = (own >= _NEAR) & (own <= _FOREGROUND)
         types[here] = np.select(
             [badly_placed, other >= _FOREGROUND, own >= _FOREGROUND, np.maximum(own, other) <= _NEAR],
-            [_LOCALISATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND],
+            [_LOCALIZATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND],
             _BOTH,
         )
         target[here] = np.select([badly_placed, other >= _FOREGROUND], [there[to_own], there[to_other]], -1)
