@@ -112,6 +112,12 @@ def test_a_machine_that_becomes_free_is_used(drawn, tmp_path, monkeypatch):
     assert rate < 0.1 * PEAK
 
 
+def test_no_epoch_follows_the_end_of_the_schedule(drawn, tmp_path, monkeypatch):
+    """The last planned epoch takes hardly any time, which leaves time for epochs with a learning rate of zero."""
+    run(drawn, tmp_path, monkeypatch, lambda step: 1.0 if step < 58 else 0.001)
+    assert [step for step, _ in rates(tmp_path)] == list(range(2, 61, 2))
+
+
 def test_compilation_counts_and_is_not_taken_for_a_step(drawn, tmp_path, monkeypatch):
     seconds = run(drawn, tmp_path, monkeypatch, lambda step: 1.0 if step else 30.0)
     assert 50 <= seconds <= 60

@@ -24,8 +24,8 @@ class TimeBudget:
     def plan(self) -> None:
         """Decide and log how many epochs follow, after the steps of an epoch and before its evaluation."""
         run, progress = self._run, self._run.state.progress
-        if not self._seconds:
-            return
+        if not self._seconds or run.state.step >= run.last_step:
+            return  # the learning rate is at the end of its schedule: further epochs would train nothing
         used, seconds_per_step, evaluation = run.world.gather(self._measured())[0]
         left = self._fitting_epochs(self._seconds - used, seconds_per_step=seconds_per_step, evaluation=evaluation)
         planned = (run.last_step - run.state.step) // run.steps_per_epoch
