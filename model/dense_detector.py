@@ -96,7 +96,7 @@ class DenseDetector(Detector):
             values = (values - np.float32(self.config.mean)) / np.float32(self.config.stddev)
         return values
 
-    def targets(self, objects: Objects, outputs=None, seeds=None) -> Targets:
+    def targets(self, objects: Objects, outputs=None, seeds=None) -> Targets | ScoredTargets:
         """Return each anchor's class and box deltas, as assigned; nothing is sampled."""
         if outputs is not None:
             outputs = tuple(map(ops.stop_gradient, outputs))
@@ -108,13 +108,13 @@ class DenseDetector(Detector):
     def _normalizes_per_image(self) -> bool:
         return self.config.losses.normalizer == POSITIVES_OF_EACH_IMAGE
 
-    def counts(self, targets: Targets) -> dict[str, Tensor]:
+    def counts(self, targets: Targets | ScoredTargets) -> dict[str, Tensor]:
         """Return the number of positive anchors of the batch, and what else the normalizers need."""
         counts = {"positives": ops.sum(ops.cast(targets.positive, "float32"))}
         if self._normalizes_per_image:
             counts["images"] = ops.cast(ops.shape(targets.positive)[0], "float32")
-        elif self._uses_scores(targets):
-            counts["target_scores"] = ops.sum(targets.scores)
+        elif (scores := self._assigned_scores(targets)) is not None:
+            counts["target_scores"] = ops.sum(scores)
         return counts
 
     def normalizers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -124,11 +124,11 @@ class DenseDetector(Detector):
         """
         if self._normalizes_per_image:
             return dict.fromkeys(("cls_loss", "box_loss", "box_iou_loss"), counts["images"])
-        normalizer = counts.get("target_scores", counts["positives"]) + 1.0
+        normalizer = counts["target_scores" if "target_scores" in counts else "positives"] + 1.0
         coordinates = 4.0 if self.config.losses.box_loss in BOX_LOSSES else 1.0
         return {"cls_loss": normalizer, "box_loss": coordinates * normalizer, "box_iou_loss": 4.0 * normalizer}
 
-    def loss_sums(self, outputs: tuple[Tensor, Tensor], targets: Targets) -> dict[str, Tensor]:
+    def loss_sums(self, outputs: tuple[Tensor, Tensor], targets: Targets | ScoredTargets) -> dict[str, Tensor]:
         """Return `cls_loss`, `box_loss` and, if configured, `box_iou_loss`."""
         return self._loss_sums(*outputs, targets)
 
@@ -168,36 +168,39 @@ class DenseDetector(Detector):
         """Return decoded boxes and probabilities, see `Detector`."""
         return self.postprocessing.boxes_and_probabilities(outputs, sizes)
 
-    def _uses_scores(self, targets: Targets | ScoredTargets) -> bool:
-        """Return whether positives are weighted by scores of the assignment."""
-        return isinstance(targets, ScoredTargets) and self.config.losses.class_loss in QUALITY_LOSSES
+    def _assigned_scores(self, targets: Targets | ScoredTargets) -> Tensor | None:
+        """Return the scores of the assignment, [B, A], if the class loss uses scores and the assigner provides them."""
+        uses_scores = self.config.losses.class_loss in QUALITY_LOSSES
+        return targets.scores if uses_scores and isinstance(targets, ScoredTargets) else None
 
     def _compute_loss_sums(
         self, class_logits: Tensor, box_deltas: Tensor, targets: Targets | ScoredTargets
     ) -> dict[str, Tensor]:
-        losses, weights = self.config.losses, ops.cast(targets.positive, "float32")
-        boxes = {"anchors": ops.convert_to_tensor(self.anchors), "box_coder": self.config.suppression.box_coder}
-        if self._uses_scores(targets):
-            weights = targets.scores
-        elif losses.class_loss in QUALITY_LOSSES:
-            targets = ScoredTargets(*targets, scores=iou_scores(box_deltas, targets, **boxes))
-        class_losses = CLASS_LOSSES[losses.class_loss](class_logits, targets, losses)
+        losses, scores = self.config.losses, self._assigned_scores(targets)
+        weights = ops.cast(targets.positive, "float32") if scores is None else scores
+        boxes = box_deltas, targets, ops.convert_to_tensor(self.anchors), self.config.suppression.box_coder
+        if losses.class_loss in QUALITY_LOSSES:
+            classes = ops.where(targets.positive, targets.classes, -1)
+            scores = iou_scores(*boxes) if scores is None else scores
+            class_losses = ops.sum(QUALITY_LOSSES[losses.class_loss](class_logits, classes, scores), axis=-1)
+        else:
+            class_losses = CLASS_LOSSES[losses.class_loss](class_logits, targets, losses)
         if losses.box_loss in BOX_LOSSES:
             errors = BOX_LOSSES[losses.box_loss](box_deltas - targets.box_deltas, losses.delta)
             box_losses = errors * weights[..., None]
         else:
-            box_losses = iou_loss(box_deltas, targets, kind=losses.box_loss, **boxes) * weights
+            box_losses = iou_loss(*boxes, kind=losses.box_loss) * weights
         sums = {
             "cls_loss": losses.class_loss_weight
             * self._sum(class_losses * self._counted(class_losses, targets), weights),
             "box_loss": losses.box_loss_weight * self._sum(box_losses, weights),
         }
         if losses.iou_loss_type:
-            iou_losses = iou_loss(box_deltas, targets, kind=losses.iou_loss_type, **boxes) * weights
+            iou_losses = iou_loss(*boxes, kind=losses.iou_loss_type) * weights
             sums["box_iou_loss"] = losses.iou_loss_weight * self._sum(iou_losses, weights)
         return sums
 
-    def _counted(self, class_losses: Tensor, targets: Targets) -> Tensor:
+    def _counted(self, class_losses: Tensor, targets: Targets | ScoredTargets) -> Tensor:
         """Return the weight of each anchor's class loss, [B, A] float32."""
         counted, ratio = ops.cast(ops.logical_not(targets.ignored), "float32"), self.config.losses.hard_negative_ratio
         if ratio is None:

@@ -13,7 +13,7 @@ from object_detection.structures import ScoredTargets, Targets, Tensor
 from program_support.checked_fields import Positive, checked_part, one_of
 
 
-def _focal(logits: Tensor, targets: Targets, losses: "LossConfig") -> Tensor:
+def _focal(logits: Tensor, targets: Targets | ScoredTargets, losses: "LossConfig") -> Tensor:
     """Return the focal loss of each anchor, [B, A]."""
     classes = ops.where(targets.positive, targets.classes, -1)
     focal = focal_loss_of_classes(
@@ -22,26 +22,16 @@ def _focal(logits: Tensor, targets: Targets, losses: "LossConfig") -> Tensor:
     return ops.sum(focal, axis=-1)  # sum over K first: one parallel pass
 
 
-def _background_first(logits: Tensor, targets: Targets, losses: "LossConfig") -> Tensor:
+def _background_first(logits: Tensor, targets: Targets | ScoredTargets, losses: "LossConfig") -> Tensor:
     """Return the cross entropy of each anchor, [B, A]; class 0 of the softmax is the background."""
     return softmax_cross_entropy(logits, ops.where(targets.positive, targets.classes + 1, 0))
 
 
-def _quality_focal(logits: Tensor, targets: ScoredTargets, losses: "LossConfig") -> Tensor:
-    """Return the quality focal loss of each anchor, [B, A]."""
-    classes = ops.where(targets.positive, targets.classes, -1)
-    return ops.sum(quality_focal_loss(logits, classes, targets.scores), axis=-1)
-
-
-def _varifocal(logits: Tensor, targets: ScoredTargets, losses: "LossConfig") -> Tensor:
-    """Return the varifocal loss of each anchor, [B, A]."""
-    classes = ops.where(targets.positive, targets.classes, -1)
-    return ops.sum(varifocal_loss(logits, classes, targets.scores), axis=-1)
-
-
-ClassLoss = Callable[[Tensor, Targets, "LossConfig"], Tensor]  # logits [B, A, K] -> [B, A], including ignored anchors
-QUALITY_LOSSES = {"quality focal": _quality_focal, "varifocal": _varifocal}  # they need ScoredTargets
-CLASS_LOSSES: dict[str, ClassLoss] = {"focal": _focal, "softmax cross entropy": _background_first, **QUALITY_LOSSES}
+ClassLoss = Callable[
+    [Tensor, Targets | ScoredTargets, "LossConfig"], Tensor
+]  # logits [B, A, K] -> [B, A], including ignored anchors
+CLASS_LOSSES: dict[str, ClassLoss] = {"focal": _focal, "softmax cross entropy": _background_first}
+QUALITY_LOSSES = {"quality focal": quality_focal_loss, "varifocal": varifocal_loss}  # the target is a score
 BOX_LOSSES: dict[str, Callable] = {  # (errors, LossConfig.delta) -> loss of each entry
     "huber": lambda errors, delta: huber_loss(errors, delta=delta),
     "smooth l1": lambda errors, delta: smooth_l1_loss(errors, beta=delta),
@@ -74,7 +64,7 @@ class LossConfig:
             image (SSD, Liu et al. 2016, section 2.2: 3); None: all negatives.
     """
 
-    class_loss: Annotated[str, one_of(*CLASS_LOSSES)] = "focal"
+    class_loss: Annotated[str, one_of(*CLASS_LOSSES, *QUALITY_LOSSES)] = "focal"
     alpha: float = 0.25
     gamma: float = 1.5
     label_smoothing: float = 0.0

@@ -6,12 +6,14 @@ from keras import ops
 
 from object_detection.geometry.box_coding import BoxCoder, FasterRcnnBoxCoder
 from object_detection.geometry.box_geometry import generalized_iou, iou
-from object_detection.structures import Targets, Tensor
+from object_detection.structures import ScoredTargets, Targets, Tensor
 
 _LARGEST_LOG_SIZE = 32.0  # e^32 times the side of an anchor: its square is still far below the largest float32
 
 
-def iou_loss(box_deltas: Tensor, targets: Targets, anchors: Tensor, *, box_coder: BoxCoder, kind: str) -> Tensor:
+def iou_loss(
+    box_deltas: Tensor, targets: Targets | ScoredTargets, anchors: Tensor, box_coder: BoxCoder, *, kind: str
+) -> Tensor:
     """Return 1 - IoU of the decoded boxes of positive anchors, 0 for the others.
 
     Args:
@@ -28,14 +30,14 @@ def iou_loss(box_deltas: Tensor, targets: Targets, anchors: Tensor, *, box_coder
     return ops.where(targets.positive, 1.0 - generalized_iou(predicted, wanted, kind=kind), 0.0)
 
 
-def iou_scores(box_deltas: Tensor, targets: Targets, anchors: Tensor, *, box_coder: BoxCoder) -> Tensor:
+def iou_scores(box_deltas: Tensor, targets: Targets | ScoredTargets, anchors: Tensor, box_coder: BoxCoder) -> Tensor:
     """Return the IoU of the decoded boxes of positive anchors, 0 for the others, without gradient: [B, A] float32."""
     predicted, wanted = _boxes_of_positives(ops.stop_gradient(box_deltas), targets, anchors, box_coder)
     return ops.where(targets.positive, iou(predicted, wanted), 0.0)
 
 
 def _boxes_of_positives(
-    box_deltas: Tensor, targets: Targets, anchors: Tensor, box_coder: BoxCoder
+    box_deltas: Tensor, targets: Targets | ScoredTargets, anchors: Tensor, box_coder: BoxCoder
 ) -> tuple[Tensor, Tensor]:
     """Return the predicted and the assigned box of each anchor, [B, A, 4] each.
 

@@ -16,7 +16,7 @@ from object_detection.structures import Objects
 GRIDS = {
     "D0": anchor_grid(AnchorConfig(), (64, 96)),
     "RetinaNet's": grid_of_levels(rounded_levels((64, 96), feature_sizes((64, 96), 7)[3:], sizes=RETINANET_SIZES)),
-    "fewer than 13 anchors": anchor_grid(AnchorConfig(min_level=6, max_level=7, num_scales=1), (64, 96)),
+    "fewer than 13 anchors": anchor_grid(AnchorConfig(min_level=5, max_level=6, num_scales=1), (64, 64)),
 }
 
 

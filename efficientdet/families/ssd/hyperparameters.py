@@ -28,6 +28,10 @@ class SsdHyperparameters(Hyperparameters):
     # network
     backbone_name: Annotated[str, one_of(*NUMBERS_PER_PIXEL)] = "resnet34"
     # losses
+    # which anchors are positive: by IoU thresholds or by ATSS
+    label_assignment: Annotated[str, one_of("iou", "atss")] = "iou"
+    box_loss_type: Annotated[str, one_of("smooth_l1", "giou", "diou", "ciou")] = "smooth_l1"
+    box_loss_weight: NonNegative | None = None  # per positive; None: 1 for smooth_l1, 2 for an IoU loss
     hard_negative_ratio: Positive = 3.0  # negatives per positive
     decayed_weights: Annotated[str, one_of("all", "kernels")] = "all"  # "kernels": without batch norm and biases
     # suppression
