@@ -10,6 +10,9 @@ from miniature import miniature_detector
 from oracles import to_numpy
 from test_dense_detector import batch_of, random_outputs, with_config
 
+from efficientdet.families.registry import hyperparameters_of
+from efficientdet.training.build_step import build_train_step
+from efficientdet.training.optimizer import build_optimizer
 from model.dense_losses import LossConfig
 from model.detector import losses
 from object_detection.assignment.anchor_assignment import IouAssigner
@@ -172,3 +175,18 @@ def test_the_normalizer_of_each_image_is_the_sum_of_its_scores(detector):
     assert {name: float(value) for name, value in found.items()} == pytest.approx(
         {name: np.mean([of_image[name] for of_image in of_images]) for name in found}, rel=1e-3
     )
+
+
+@pytest.mark.parametrize(
+    ("assigner", "class_loss", "box_loss", "precision"),
+    [("atss", "quality focal", "giou", "float32"), ("task aligned", "varifocal", "ciou", "mixed_float16")],
+)
+def test_training_lowers_the_losses(assigner, class_loss, box_loss, precision):
+    detector = built(miniature_detector(precision=precision), assigner, class_loss, box_loss)
+    hparams = hyperparameters_of("efficientdet-d0", {"loss_scale": 2.0**10})
+    step = build_train_step(detector, build_optimizer(hparams, precision=precision), None, compiled=False)
+    batch = batch_of(np.random.default_rng(0))
+    reports = [{name: float(value) for name, value in step(batch, 0.02).items()} for _ in range(30)]
+    assert all(report["applied"] and report["finite"] for report in reports)
+    for name in ("cls_loss", "box_loss"):
+        assert reports[-1][name] < 0.8 * reports[0][name]
