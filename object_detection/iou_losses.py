@@ -26,14 +26,14 @@ def iou_loss(
     Returns:
         [B, A] float32.
     """
-    predicted, wanted = _boxes_of_positives(box_deltas, targets, anchors, box_coder)
-    return ops.where(targets.positive, 1.0 - generalized_iou(predicted, wanted, kind=kind), 0.0)
+    predicted, assigned = _boxes_of_positives(box_deltas, targets, anchors, box_coder)
+    return ops.where(targets.positive, 1.0 - generalized_iou(predicted, assigned, kind=kind), 0.0)
 
 
 def iou_scores(box_deltas: Tensor, targets: Targets | ScoredTargets, anchors: Tensor, box_coder: BoxCoder) -> Tensor:
     """Return the IoU of the decoded boxes of positive anchors, 0 for the others, without gradient: [B, A] float32."""
-    predicted, wanted = _boxes_of_positives(ops.stop_gradient(box_deltas), targets, anchors, box_coder)
-    return ops.where(targets.positive, iou(predicted, wanted), 0.0)
+    predicted, assigned = _boxes_of_positives(ops.stop_gradient(box_deltas), targets, anchors, box_coder)
+    return ops.where(targets.positive, iou(predicted, assigned), 0.0)
 
 
 def _boxes_of_positives(

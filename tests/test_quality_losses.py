@@ -182,11 +182,12 @@ def test_the_normalizer_of_each_image_is_the_sum_of_its_scores(detector):
     [("atss", "quality focal", "giou", "float32"), ("task aligned", "varifocal", "ciou", "mixed_float16")],
 )
 def test_training_lowers_the_losses(assigner, class_loss, box_loss, precision):
+    """The class loss rises first, because its targets, the IoUs, rise with better boxes."""
     detector = built(miniature_detector(precision=precision), assigner, class_loss, box_loss)
-    hparams = hyperparameters_of("efficientdet-d0", {"loss_scale": 2.0**10})
+    hparams = hyperparameters_of("efficientdet-d0", {"optimizer": "adam", "loss_scale": 2.0**10})
     step = build_train_step(detector, build_optimizer(hparams, precision=precision), None, compiled=False)
     batch = batch_of(np.random.default_rng(0))
-    reports = [{name: float(value) for name, value in step(batch, 0.02).items()} for _ in range(30)]
+    reports = [{name: float(value) for name, value in step(batch, 3e-3).items()} for _ in range(45)]
     assert all(report["applied"] and report["finite"] for report in reports)
-    for name in ("cls_loss", "box_loss"):
-        assert reports[-1][name] < 0.8 * reports[0][name]
+    assert reports[-1]["box_loss"] < 0.5 * reports[0]["box_loss"]
+    assert reports[-1]["cls_loss"] < 0.5 * max(report["cls_loss"] for report in reports)

@@ -1,5 +1,4 @@
-"""Adaptive training sample selection (Zhang et al. 2020, "Bridging the gap between anchor-based and anchor-free
-detection", algorithm 1).
+"""ATSS, adaptive training sample selection (Zhang et al. 2020, algorithm 1).
 
 Candidates of an object are the anchors of the cells nearest to its center, equally many on each level whatever the size
 of the object. The threshold on their IoU is the mean plus the standard deviation of these IoUs, so each object has its
