@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from model import tensorflow_cpu
-from model.dense_losses import BOX_LOSSES, CLASS_LOSSES, POSITIVES_OF_EACH_IMAGE, LossConfig
+from model.dense_losses import BOX_LOSSES, CLASS_LOSSES, POSITIVES_OF_EACH_IMAGE, QUALITY_LOSSES, LossConfig
 from model.dense_postprocessing import DensePostprocessing
 from model.detector import Detector
 from model.folding import folded, has_frozen_norms
@@ -19,10 +19,10 @@ from model.weight_decay import WeightDecay
 from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.assignment.assigner import Assigner
 from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, grid_of_levels
-from object_detection.geometry.box_geometry import generalized_iou
+from object_detection.iou_losses import iou_loss, iou_scores
 from object_detection.losses import hardest
 from object_detection.onnx_nodes import Graph, Output
-from object_detection.structures import Detections, Objects, Targets, Tensor
+from object_detection.structures import Detections, Objects, ScoredTargets, Targets, Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 
 
@@ -48,7 +48,7 @@ class DenseDetectorConfig:
     normalizations: int = 1
 
 
-class DenseDetector(Detector[tuple[Tensor, Tensor], Targets]):
+class DenseDetector(Detector[tuple[Tensor, Tensor], Targets | ScoredTargets]):
     """Detector with network outputs [B, A, K] and [B, A, 4] at its A anchors."""
 
     output_names = ("class_logits", "box_deltas")
@@ -100,7 +100,7 @@ class DenseDetector(Detector[tuple[Tensor, Tensor], Targets]):
 
     def targets(
         self, objects: Objects[Tensor], outputs: tuple[Tensor, Tensor] | None = None, seeds: Tensor | None = None
-    ) -> Targets:
+    ) -> Targets | ScoredTargets:
         """Return each anchor's class and box deltas, as assigned; nothing is sampled."""
         if outputs is not None:
             outputs = ops.stop_gradient(outputs[0]), ops.stop_gradient(outputs[1])
@@ -112,21 +112,27 @@ class DenseDetector(Detector[tuple[Tensor, Tensor], Targets]):
     def _normalizes_per_image(self) -> bool:
         return self.config.losses.normalizer == POSITIVES_OF_EACH_IMAGE
 
-    def counts(self, targets: Targets) -> dict[str, Tensor]:
-        """Return the number of positive anchors of the batch, and `images` if each image has its own normalizer."""
-        positives = {"positives": ops.sum(ops.cast(targets.positive, "float32"))}
-        if not self._normalizes_per_image:
-            return positives
-        return {**positives, "images": ops.cast(ops.shape(targets.positive)[0], "float32")}
+    def counts(self, targets: Targets | ScoredTargets) -> dict[str, Tensor]:
+        """Return the number of positive anchors of the batch, and what else the normalizers need."""
+        counts = {"positives": ops.sum(ops.cast(targets.positive, "float32"))}
+        if self._normalizes_per_image:
+            counts["images"] = ops.cast(ops.shape(targets.positive)[0], "float32")
+        elif (scores := self._assigned_scores(targets)) is not None:
+            counts["target_scores"] = ops.sum(scores)
+        return counts
 
     def normalizers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of positives + 1 (so that none is 0), times 4 for coordinates; or the number of images."""
+        """Return the number of positives + 1 (so that none is 0), times 4 for coordinates; or the number of images.
+
+        The sum of the target scores replaces the number of positives if the class loss uses scores of the assignment.
+        """
         if self._normalizes_per_image:
             return dict.fromkeys(("cls_loss", "box_loss", "box_iou_loss"), counts["images"])
-        normalizer = counts["positives"] + 1.0
-        return {"cls_loss": normalizer, "box_loss": 4.0 * normalizer, "box_iou_loss": 4.0 * normalizer}
+        normalizer = counts["target_scores" if "target_scores" in counts else "positives"] + 1.0
+        coordinates = 4.0 if self.config.losses.box_loss in BOX_LOSSES else 1.0
+        return {"cls_loss": normalizer, "box_loss": coordinates * normalizer, "box_iou_loss": 4.0 * normalizer}
 
-    def loss_sums(self, outputs: tuple[Tensor, Tensor], targets: Targets) -> dict[str, Tensor]:
+    def loss_sums(self, outputs: tuple[Tensor, Tensor], targets: Targets | ScoredTargets) -> dict[str, Tensor]:
         """Return `cls_loss`, `box_loss` and, if configured, `box_iou_loss`."""
         return self._loss_sums(*outputs, targets)
 
@@ -168,21 +174,39 @@ class DenseDetector(Detector[tuple[Tensor, Tensor], Targets]):
         """Return decoded boxes and probabilities, see `Detector`."""
         return self.postprocessing.boxes_and_probabilities(outputs, sizes)
 
-    def _compute_loss_sums(self, class_logits: Tensor, box_deltas: Tensor, targets: Targets) -> dict[str, Tensor]:
-        losses, positive = self.config.losses, ops.cast(targets.positive, "float32")
-        class_losses = CLASS_LOSSES[losses.class_loss](class_logits, targets, losses)
-        errors = BOX_LOSSES[losses.box_loss](box_deltas - targets.box_deltas, losses.delta)
-        counted = class_losses * self._counted(class_losses, targets)
+    def _assigned_scores(self, targets: Targets | ScoredTargets) -> Tensor | None:
+        """Return the scores of the assignment, [B, A], if the class loss uses scores and the assigner provides them."""
+        uses_scores = self.config.losses.class_loss in QUALITY_LOSSES
+        return targets.scores if uses_scores and isinstance(targets, ScoredTargets) else None
+
+    def _compute_loss_sums(
+        self, class_logits: Tensor, box_deltas: Tensor, targets: Targets | ScoredTargets
+    ) -> dict[str, Tensor]:
+        losses, scores = self.config.losses, self._assigned_scores(targets)
+        weights = ops.cast(targets.positive, "float32") if scores is None else scores
+        boxes = box_deltas, targets, ops.convert_to_tensor(self.anchors), self.config.suppression.box_coder
+        if losses.class_loss in QUALITY_LOSSES:
+            classes = ops.where(targets.positive, targets.classes, -1)
+            scores = iou_scores(*boxes) if scores is None else scores
+            class_losses = ops.sum(QUALITY_LOSSES[losses.class_loss](class_logits, classes, scores), axis=-1)
+        else:
+            class_losses = CLASS_LOSSES[losses.class_loss](class_logits, targets, losses)
+        if losses.box_loss in BOX_LOSSES:
+            errors = BOX_LOSSES[losses.box_loss](box_deltas - targets.box_deltas, losses.delta)
+            box_losses = errors * weights[..., None]
+        else:
+            box_losses = iou_loss(*boxes, kind=losses.box_loss) * weights
         sums = {
-            "cls_loss": losses.class_loss_weight * self._sum(counted, positive),
-            "box_loss": losses.box_loss_weight * self._sum(errors * positive[..., None], positive),
+            "cls_loss": losses.class_loss_weight
+            * self._sum(class_losses * self._counted(class_losses, targets), weights),
+            "box_loss": losses.box_loss_weight * self._sum(box_losses, weights),
         }
         if losses.iou_loss_type:
-            iou_losses = self._iou_losses(box_deltas, targets, kind=losses.iou_loss_type)
-            sums["box_iou_loss"] = losses.iou_loss_weight * self._sum(iou_losses, positive)
+            iou_losses = iou_loss(*boxes, kind=losses.iou_loss_type) * weights
+            sums["box_iou_loss"] = losses.iou_loss_weight * self._sum(iou_losses, weights)
         return sums
 
-    def _counted(self, class_losses: Tensor, targets: Targets) -> Tensor:
+    def _counted(self, class_losses: Tensor, targets: Targets | ScoredTargets) -> Tensor:
         """Return the weight of each anchor's class loss, [B, A] float32."""
         counted, ratio = ops.cast(ops.logical_not(targets.ignored), "float32"), self.config.losses.hard_negative_ratio
         if ratio is None:
@@ -192,18 +216,9 @@ class DenseDetector(Detector[tuple[Tensor, Tensor], Targets]):
         ranked = ops.stop_gradient(class_losses) * counted * (1.0 - positive)
         return counted * (positive + hardest(ranked, ops.floor(ratio * ops.sum(positive, axis=1))))
 
-    def _sum(self, losses: Tensor, positive: Tensor) -> Tensor:
-        """Return the sum of [B, A] or [B, A, 4]; divided per image by its positives if these are the normalizer."""
+    def _sum(self, losses: Tensor, weights: Tensor) -> Tensor:
+        """Return the sum of [B, A] or [B, A, 4]; divided per image by the weights of its positives if so normalized."""
         if not self._normalizes_per_image:
             return ops.sum(losses)
         of_images = ops.sum(losses, axis=tuple(range(1, len(losses.shape))))
-        return ops.sum(of_images / ops.maximum(ops.sum(positive, axis=1), 1.0))
-
-    def _iou_losses(self, box_deltas: Tensor, targets: Targets, *, kind: str) -> Tensor:
-        """Return 1 - IoU of the decoded boxes of positive anchors, 0 for the others, [B, A]."""
-        anchors, decode = ops.convert_to_tensor(self.anchors), self.config.suppression.box_coder.decode
-        # Elsewhere both boxes are the anchor itself, so that an infinite box cannot make the gradient of a masked term
-        # NaN.
-        predicted = decode(ops.where(targets.positive[..., None], box_deltas, 0.0), anchors)
-        overlap = generalized_iou(predicted, decode(targets.box_deltas, anchors), kind=kind)
-        return ops.where(targets.positive, 1.0 - overlap, 0.0)
+        return ops.sum(of_images / ops.maximum(ops.sum(weights, axis=1), 1.0))

@@ -83,6 +83,16 @@ class Targets(NamedTuple):
     ignored: Tensor  # [B, A] bool, excluded from all losses
 
 
+class ScoredTargets(NamedTuple):
+    """`Targets`, and a score for each positive anchor: the target of a class loss and the weight of the box loss."""
+
+    classes: Tensor
+    box_deltas: Tensor
+    positive: Tensor
+    ignored: Tensor
+    scores: Tensor  # [B, A] float32, 0 .. 1; 0 where not positive
+
+
 class Detections(NamedTuple, Generic[Array]):
     """Detections, best first, padded to D per image; S is the side of masks."""
 

@@ -5,6 +5,7 @@
 `tensorflow` is made unimportable first. Arrays in, arrays out.
 """
 
+import dataclasses
 import sys
 
 if __name__ == "__main__":
@@ -17,6 +18,7 @@ from keras import ops
 from miniature import miniature_detector
 
 from model.bifpn import BifpnConfig
+from model.dense_detector import DenseDetector
 from model.dense_losses import LossConfig
 from model.detector import losses, named_variables
 from model.efficientdet import EfficientDetConfig, build_efficientdet
@@ -25,6 +27,8 @@ from model.mask_rcnn import MaskRcnnConfig, build_mask_rcnn
 from model.two_stage_config import TwoStageConfig
 from model.two_stage_detector import TwoStageDetector
 from object_detection.assignment.anchor_assignment import assign_anchors
+from object_detection.assignment.atss import AtssAssigner
+from object_detection.assignment.task_aligned import TaskAlignedAssigner
 from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid
 from object_detection.regions.proposals import ProposalConfig
 from object_detection.structures import Batch, Objects
@@ -87,6 +91,8 @@ def found_arrays(given) -> dict[str, np.ndarray]:
         found |= _named(
             f"{method}.{per_class}", _suppressed(logits, deltas, detector, method=method, per_class=per_class)
         )
+    for assigner in (AtssAssigner(), TaskAlignedAssigner()):
+        found |= _adaptively_assigned(detector, assigner, objects, outputs=(logits, deltas))
     terms, gradients = _trained(detector, Batch(images, sizes, objects, None, None, None), targets)
     found |= {f"losses.{name}": value for name, value in terms.items()}
     found |= {f"gradients.{i}": gradient for i, gradient in enumerate(gradients)}
@@ -115,6 +121,20 @@ def _assigned(boxes):
     numbers = ops.tile(ops.arange(slots, dtype="int32")[None], (batch, 1))
     objects = Objects.of_boxes(boxes, numbers, numbers >= 0, numbers % 7 == 6)
     return assign_anchors(objects, anchor_grid(AnchorConfig(), (256, 256)))
+
+
+def _adaptively_assigned(detector, assigner, objects, *, outputs):
+    """Targets by an assigner, and the losses that have the IoU or its scores as target."""
+    quality = LossConfig(class_loss="quality focal", box_loss="ciou", box_loss_weight=2.0)
+    config = dataclasses.replace(detector.config, assigner=assigner, losses=quality)
+    detector, name = DenseDetector(detector.network, config), type(assigner).__name__
+
+    def learnt(objects, outputs):
+        targets = detector.targets(objects, outputs if detector.learns_from_outputs else None)
+        return targets, losses(detector, outputs, targets, detector.counts(targets))
+
+    targets, terms = _compiled(learnt)(objects, outputs)
+    return _named(f"adaptive.{name}", targets) | {f"adaptive.{name}.{term}": value for term, value in terms.items()}
 
 
 def _suppressed(logits, deltas, detector, *, method: str, per_class: bool):

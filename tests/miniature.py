@@ -4,8 +4,11 @@ Layers are named as in the published checkpoints, so that everything which goes 
 backbone weights, the class predictor) can be tried on it.
 """
 
+import dataclasses
+
 import keras
 
+from efficientdet.families.efficientdet.build import detector_config
 from efficientdet.families.hyperparameters import height_and_width
 from model.batch_norm import BatchNormalization
 from model.dense_detector import DenseDetector, DenseDetectorConfig
@@ -65,7 +68,11 @@ def build_miniature(hparams, *, num_classes, precision="float32", backbone_weigh
     for layer in detector.network.layers:
         if isinstance(layer, BatchNormalization):
             layer.trainable = bool(hparams.is_training_bn)
-    return detector
+    config = detector_config(hparams)
+    if config.assigner == detector.config.assigner:
+        return detector
+    adaptive = dataclasses.replace(detector.config, assigner=config.assigner, losses=config.losses)
+    return DenseDetector(detector.network, adaptive)
 
 
 def _network(num_classes: int, image_size: tuple[int, int], anchors: AnchorConfig) -> keras.Model:

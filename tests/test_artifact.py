@@ -389,7 +389,9 @@ def test_a_file_that_finds_something_else_is_an_error_unless_nothing_was_learnt(
 ):
     folder, _, _ = exported
     model = ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL)
-    config = ExportConfig(output_dir=str(tmp_path), formats=("onnx",), runs=1)
+    image = tmp_path / "noise.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)).save(image)
+    config = ExportConfig(output_dir=str(tmp_path), formats=("onnx",), runs=1, images=(str(image),))
     monkeypatch.setattr(artifacts, "_LEAST_AGREEMENT", 1.1)  # which no file reaches
     monkeypatch.setattr(artifacts, "_TRAINED", 0.0)
     with pytest.raises(

@@ -50,7 +50,7 @@ def test_keys_of_the_reference_are_taken_or_have_a_reason():
 
 def test_defaults_of_the_reference():
     d0 = hyperparameters_of("efficientdet-d0", {})
-    assert (d0.alpha, d0.gamma, d0.delta, d0.box_loss_weight, d0.weight_decay) == (0.25, 1.5, 0.1, 50.0, 4e-5)
+    assert (d0.alpha, d0.gamma, d0.delta, d0.box_loss_type, d0.weight_decay) == (0.25, 1.5, 0.1, "huber", 4e-5)
     assert (d0.momentum, d0.clip_gradients_norm, d0.moving_average_decay, d0.num_epochs) == (0.9, 10.0, 0.9998, 300)
     assert (d0.jitter_min, d0.jitter_max, d0.max_instances_per_image, d0.anchor_scale) == (0.1, 2.0, 100, 4.0)
 
@@ -327,6 +327,7 @@ def test_the_references_whole_default_configuration_is_taken(tmp_path, reference
         "act_type",
         "backbone_name",
         "nms_configs",
+        "box_loss_weight",  # None selects the reference's 50
     }
     ours, theirs = found.to_dict(), base.to_dict()
     assert {key: ours[key] for key in ours if key not in told} == {key: theirs[key] for key in ours if key not in told}
@@ -443,6 +444,9 @@ IMPOSSIBLE = {  # key -> values that no training, or no network, can be made wit
     "alpha": [0.0, 1.0, -1.0, NAN],
     "gamma": [-1.0, NAN, INFINITE],
     "delta": [0.0, -1.0, NAN],
+    "label_assignment": ["simota"],
+    "class_loss_type": ["softmax"],
+    "box_loss_type": ["iou"],
     "box_loss_weight": [-1.0, NAN],
     "iou_loss_type": ["l1"],
     "iou_loss_weight": [-1.0, NAN],

@@ -2,7 +2,7 @@
 
 from object_detection.geometry.anchor_grid import AnchorGrid
 from object_detection.geometry.box_coding import BoxCoder
-from object_detection.structures import Objects, Targets, Tensor
+from object_detection.structures import Objects, ScoredTargets, Targets, Tensor
 
 
 class Assigner:
@@ -17,7 +17,7 @@ class Assigner:
         *,
         box_coder: BoxCoder,
         outputs: tuple[Tensor, Tensor] | None = None,
-    ) -> Targets:
+    ) -> Targets | ScoredTargets:
         """Return the target of every anchor.
 
         Args:
@@ -27,6 +27,6 @@ class Assigner:
             outputs: class logits [B, A, K] and box deltas [B, A, 4] if `reads_outputs`; no gradient flows through them.
 
         Returns:
-            Targets with [B, A] entries.
+            Targets with [B, A] entries; with scores if a loss shall weight the positives.
         """
         raise NotImplementedError

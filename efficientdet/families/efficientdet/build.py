@@ -1,5 +1,6 @@
 """Build an EfficientDet detector from hyperparameters."""
 
+from efficientdet.families.dense_training import assigner_of, box_loss_of
 from efficientdet.families.efficientdet.hyperparameters import ACTIVATIONS, EfficientDetHyperparameters, anchor_config
 from efficientdet.families.suppression import suppression_config
 from model.batch_norm import BatchNormalization
@@ -8,6 +9,7 @@ from model.dense_detector import DenseDetector, DenseDetectorConfig
 from model.dense_losses import LossConfig
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig
+from object_detection.assignment.anchor_assignment import IouAssigner
 
 
 def build_detector(
@@ -66,12 +68,14 @@ def detector_config(hparams: EfficientDetHyperparameters) -> DenseDetectorConfig
     return DenseDetectorConfig(
         image_size=hparams.input_size,
         anchors=anchor_config(hparams),
+        assigner=assigner_of(hparams.label_assignment, by_iou=IouAssigner()),
         losses=LossConfig(
+            class_loss=hparams.class_loss_type.replace("_", " "),
             alpha=hparams.alpha,
             gamma=hparams.gamma,
             label_smoothing=hparams.label_smoothing,
             delta=hparams.delta,
-            box_loss_weight=hparams.box_loss_weight,
+            **box_loss_of(hparams.box_loss_type, hparams.box_loss_weight, published_weight=50.0),
             iou_loss_type=hparams.iou_loss_type,
             iou_loss_weight=hparams.iou_loss_weight,
             weight_decay=hparams.decays_in_loss,

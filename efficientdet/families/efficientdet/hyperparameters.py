@@ -73,13 +73,19 @@ class EfficientDetHyperparameters(Hyperparameters):
     survival_prob: PositiveShare | None = None  # of stochastic depth; None: no stochastic depth
     normalizations: Annotated[int, one_of(1, 2)] = 1  # how often the input is normalized; 2: NVIDIA's convention
     # losses
-    label_smoothing: BelowOne = 0.0
+    # which anchors are positive: by IoU thresholds; by ATSS; or by the network's outputs (task alignment)
+    label_assignment: Annotated[str, one_of("iou", "atss", "task_aligned")] = "iou"
+    # quality_focal, varifocal: the target is the IoU of the predicted box, or the score of task_aligned
+    class_loss_type: Annotated[str, one_of("focal", "quality_focal", "varifocal")] = "focal"
+    label_smoothing: BelowOne = 0.0  # of the focal loss
     alpha: InsideZeroToOne = 0.25  # of the focal loss
     gamma: NonNegative = 1.5  # of the focal loss
     delta: Positive = 0.1  # of the Huber loss of the boxes
-    box_loss_weight: NonNegative = 50.0
-    iou_loss_type: Annotated[str, one_of("iou", "giou", "diou", "ciou")] | None = None
-    iou_loss_weight: NonNegative = 1.0
+    box_loss_type: Annotated[str, one_of("huber", "giou", "diou", "ciou")] = "huber"
+    # divided by the number of positives, with huber by that of their coordinates; None: 50 for huber, 2 for an IoU loss
+    box_loss_weight: NonNegative | None = None
+    iou_loss_type: Annotated[str, one_of("iou", "giou", "diou", "ciou")] | None = None  # beside box_loss_type
+    iou_loss_weight: NonNegative = 1.0  # of iou_loss_type, divided by four times the number of positives
     # suppression
     nms_configs: NmsConfigs = field(default_factory=NmsConfigs)
 

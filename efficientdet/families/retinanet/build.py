@@ -1,6 +1,7 @@
 """Build a RetinaNet detector from hyperparameters."""
 
 from dataset.input.resize import FitWithin, ResizeRule, Stretch
+from efficientdet.families.dense_training import assigner_of, box_loss_of
 from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters, anchor_levels
 from efficientdet.families.suppression import suppression_config
 from model.dense_detector import DenseDetector, DenseDetectorConfig
@@ -32,12 +33,14 @@ def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, preci
         DenseDetectorConfig(
             image_size=image_size,
             anchors=anchor_levels(hparams, image_size, cells),
-            assigner=IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties"),
+            assigner=assigner_of(
+                hparams.label_assignment, by_iou=IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties")
+            ),
             losses=LossConfig(
+                class_loss=hparams.class_loss_type.replace("_", " "),
                 alpha=hparams.alpha,
                 gamma=hparams.gamma,
-                box_loss="l1",
-                box_loss_weight=1.0,
+                **box_loss_of(hparams.box_loss_type, hparams.box_loss_weight, published_weight=1.0),
                 normalizer="positives of each image",
                 weight_decay=hparams.decays_in_loss,
                 decays=hparams.decayed_weights,

@@ -53,8 +53,14 @@ class RetinaNetHyperparameters(TorchHyperparameters):
     is_training_bn: bool = False
     head_kernel_stddev: Positive = 0.01  # initialization of hidden kernels; use 0.03 without pretrained weights
     # losses
+    # which anchors are positive: by IoU thresholds; by ATSS; or by the network's outputs (task alignment)
+    label_assignment: Annotated[str, one_of("iou", "atss", "task_aligned")] = "iou"
+    # quality_focal, varifocal: the target is the IoU of the predicted box, or the score of task_aligned
+    class_loss_type: Annotated[str, one_of("focal", "quality_focal", "varifocal")] = "focal"
     alpha: InsideZeroToOne = 0.25  # of the focal loss
     gamma: NonNegative = 2.0  # of the focal loss
+    box_loss_type: Annotated[str, one_of("l1", "giou", "diou", "ciou")] = "l1"
+    box_loss_weight: NonNegative | None = None  # per positive; None: 1 for l1, 2 for an IoU loss
     # suppression
     candidates_per_level: Count = 1000  # per image, before suppression
     nms_configs: NmsConfigs = field(

@@ -1,6 +1,7 @@
 """Build an SSD detector from hyperparameters."""
 
 from dataset.input.overlap_crop import OverlapCrop
+from efficientdet.families.dense_training import assigner_of, box_loss_of
 from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
 from efficientdet.families.suppression import suppression_config
 from model.dense_detector import DenseDetector, DenseDetectorConfig
@@ -29,12 +30,13 @@ def build_detector(hparams: SsdHyperparameters, *, num_classes: int, precision: 
         DenseDetectorConfig(
             image_size=hparams.input_size,
             anchors=ssd300_levels(hparams.input_size),
-            assigner=IouAssigner(positive_iou=0.5, strictly=True, claim="best, last"),
+            assigner=assigner_of(
+                hparams.label_assignment, by_iou=IouAssigner(positive_iou=0.5, strictly=True, claim="best, last")
+            ),
             losses=LossConfig(
                 class_loss="softmax cross entropy",
-                box_loss="smooth l1",
+                **box_loss_of(hparams.box_loss_type, hparams.box_loss_weight, published_weight=1.0),
                 delta=1.0,
-                box_loss_weight=1.0,
                 normalizer="positives of each image",
                 hard_negative_ratio=hparams.hard_negative_ratio,
                 weight_decay=hparams.decays_in_loss,

@@ -7,7 +7,7 @@ from efficientdet.families.nms_configs import NmsConfigs
 from efficientdet.families.ssd.presets import ACTIVATIONS_PER_PIXEL
 from efficientdet.families.torch_family import TorchHyperparameters
 from object_detection.geometry.anchor_conventions import ssd300_counts
-from program_support.checked_fields import Count, Positive, one_of
+from program_support.checked_fields import Count, NonNegative, Positive, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,10 @@ class SsdHyperparameters(TorchHyperparameters):
     # network
     backbone_name: Annotated[str, one_of(*ACTIVATIONS_PER_PIXEL)] = "resnet34"
     # losses
+    # which anchors are positive: by IoU thresholds or by ATSS
+    label_assignment: Annotated[str, one_of("iou", "atss")] = "iou"
+    box_loss_type: Annotated[str, one_of("smooth_l1", "giou", "diou", "ciou")] = "smooth_l1"
+    box_loss_weight: NonNegative | None = None  # per positive; None: 1 for smooth_l1, 2 for an IoU loss
     hard_negative_ratio: Positive = 3.0  # negatives per positive
     decayed_weights: str = "all"
     # suppression

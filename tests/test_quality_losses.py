@@ -1,0 +1,193 @@
+"""Class losses with a score as target and IoU losses of boxes against plain NumPy, alone and in a detector."""
+
+import math
+
+import numpy as np
+import oracles
+import pytest
+import tensorflow as tf
+from miniature import miniature_detector
+from oracles import to_numpy
+from test_dense_detector import batch_of, random_outputs, with_config
+
+from efficientdet.families.registry import hyperparameters_of
+from efficientdet.training.build_step import build_train_step
+from efficientdet.training.optimizer import build_optimizer
+from model.dense_losses import LossConfig
+from model.detector import losses
+from object_detection.assignment.anchor_assignment import IouAssigner
+from object_detection.assignment.atss import AtssAssigner
+from object_detection.assignment.task_aligned import TaskAlignedAssigner
+from object_detection.quality_losses import quality_focal_loss, varifocal_loss
+from object_detection.structures import ScoredTargets
+
+CLASS_LOSSES = {"quality focal": quality_focal_loss, "varifocal": varifocal_loss}
+ASSIGNERS = {"iou": IouAssigner(), "atss": AtssAssigner(), "task aligned": TaskAlignedAssigner()}
+COMBINATIONS = [
+    ("iou", "quality focal", "giou"),
+    ("atss", "focal", "giou"),
+    ("atss", "varifocal", "diou"),
+    ("task aligned", "quality focal", "ciou"),
+    ("task aligned", "varifocal", "huber"),
+    ("task aligned", "focal", "giou"),
+]
+
+
+def entry(logit, target, name):
+    """The loss of one entry, from its definition."""
+    probability = 1 / (1 + math.exp(-logit))
+    cross_entropy = -target * math.log(probability) - (1 - target) * math.log(1 - probability)
+    if name == "quality focal":
+        return (target - probability) ** 2 * cross_entropy
+    return (target if target > 0 else 0.75 * probability**2) * cross_entropy
+
+
+@pytest.mark.parametrize("name", CLASS_LOSSES)
+def test_class_losses_and_their_slopes_against_the_oracle(name):
+    random = np.random.default_rng(0)
+    logits, classes = random.normal(size=(2, 20, 3)) * 4, random.integers(-1, 3, (2, 20)).astype(np.int32)
+    scores = np.where(random.random((2, 20)) < 0.1, 0.0, random.random((2, 20)))
+    inputs = tf.constant(logits, tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        found = CLASS_LOSSES[name](inputs, classes, tf.constant(scores, tf.float32))
+    slopes = tape.gradient(found, inputs).numpy()
+    for place, logit in np.ndenumerate(logits):
+        target = scores[place[:2]] if classes[place[:2]] == place[2] else 0.0
+        assert found.numpy()[place] == pytest.approx(entry(logit, target, name), rel=1e-3, abs=1e-6)
+        slope = (entry(logit + 1e-5, target, name) - entry(logit - 1e-5, target, name)) / 2e-5
+        assert slopes[place] == pytest.approx(slope, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", CLASS_LOSSES)
+def test_class_losses_are_finite_at_any_logit(name):
+    logits = tf.constant([[-1e4, -1000.0, -89, -20, 0, 20, 89, 1000, 1e4]] * 3)
+    for number in (-1, 3, 8):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            found = CLASS_LOSSES[name](logits, tf.constant([number] * 3), tf.constant([0.0, 0.4, 1.0]))
+        assert np.isfinite(found).all()
+        assert np.isfinite(tape.gradient(found, logits)).all()
+        assert found.numpy().min() >= 0
+
+
+def built(detector, assigner, class_loss, box_loss, **others):
+    return with_config(
+        detector,
+        assigner=ASSIGNERS[assigner],
+        losses=LossConfig(class_loss=class_loss, box_loss=box_loss, box_loss_weight=2.0, **others),
+    )
+
+
+@pytest.fixture(scope="module")
+def detector():
+    return miniature_detector()
+
+
+def wanted_losses(detector, logits, deltas, targets, config):
+    """With plain loops."""
+    scored = isinstance(targets, ScoredTargets) and config.class_loss != "focal"
+    class_sum, box_sum, normalizer = 0.0, 0.0, 1.0
+    for place, positive in np.ndenumerate(targets.positive):
+        anchor, target, weight = detector.anchors[place[1]], 0.0, 0.0
+        if positive:
+            predicted, box = (oracles.decode(values[place], anchor) for values in (deltas, targets.box_deltas))
+            weight = targets.scores[place] if scored else 1.0
+            target = targets.scores[place] if scored else oracles.iou(predicted, box)
+            normalizer += weight
+            if config.box_loss == "huber":
+                box_sum += weight * sum(
+                    oracles.huber_loss(float(error), delta=0.1) for error in deltas[place] - targets.box_deltas[place]
+                )
+            else:
+                box_sum += weight * (1 - oracles.generalized_iou(predicted, box, config.box_loss))
+        for number, logit in enumerate(logits[place]):
+            is_class = bool(positive) and number == targets.classes[place]
+            class_sum += (
+                oracles.focal_loss(float(logit), int(is_class), alpha=0.25, gamma=1.5)
+                if config.class_loss == "focal"
+                else entry(float(logit), target if is_class else 0.0, config.class_loss)
+            )
+    coordinates = 4 if config.box_loss == "huber" else 1
+    return {"cls_loss": class_sum / normalizer, "box_loss": 2 * box_sum / (coordinates * normalizer)}
+
+
+@pytest.mark.parametrize(("assigner", "class_loss", "box_loss"), COMBINATIONS)
+def test_losses_of_a_detector_against_the_oracle_and_in_halves(detector, assigner, class_loss, box_loss):
+    """Sums and counts of two halves, as of two ranks, give the losses of the whole batch."""
+    detector = built(detector, assigner, class_loss, box_loss)
+    random = np.random.default_rng(3)
+    batch, (logits, deltas) = batch_of(random), random_outputs(random)
+    logits, deltas = logits - 2, deltas * 0.3
+    targets = to_numpy(detector.targets(batch.objects, (logits, deltas)))
+    assert targets.positive.sum() > 5
+    counts = {name: float(value) for name, value in detector.counts(targets).items()}
+    found = {name: float(value) for name, value in losses(detector, (logits, deltas), targets, counts).items()}
+    assert found == pytest.approx(wanted_losses(detector, logits, deltas, targets, detector.config.losses), rel=1e-3)
+
+    sums, of_halves = {}, {}
+    for half in (slice(0, 1), slice(1, 2)):
+        part = type(targets)(*(values[half] for values in targets))
+        outputs = logits[half], deltas[half]
+        for total, values in ((of_halves, detector.counts(part)), (sums, detector.loss_sums(outputs, part))):
+            total.update({name: total.get(name, 0.0) + float(value) for name, value in values.items()})
+    assert of_halves == pytest.approx(counts, rel=1e-5)
+    divisors = detector.normalizers(of_halves)
+    assert {name: value / divisors[name] for name, value in sums.items()} == pytest.approx(found, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("class_loss", "box_loss"), [("focal", "giou"), ("quality focal", "ciou"), ("varifocal", "diou")]
+)
+def test_losses_are_finite_at_extremes(detector, class_loss, box_loss):
+    detector = built(detector, "task aligned", class_loss, box_loss)
+    random = np.random.default_rng(2)
+    batch, (logits, deltas) = batch_of(random), random_outputs(random)
+    for valid in (True, False):
+        objects = batch.objects._replace(valid=batch.objects.valid & valid)
+        targets = detector.targets(objects, (logits, deltas))
+        for extreme in (-1000.0, 1000.0):
+            inputs = [tf.Variable(1000.0 * np.sign(logits)), tf.Variable(deltas)]
+            inputs[1].assign(tf.where(tf.range(720)[:, None] % 2 == 0, extreme, deltas))
+            inputs[1].assign(tf.where(to_numpy(targets.positive)[..., None], extreme * np.sign(deltas), inputs[1]))
+            with tf.GradientTape() as tape:
+                sums = detector.loss_sums([value.value() for value in inputs], targets)
+                total = sum(sums.values())
+            assert np.isfinite(total)
+            assert all(np.isfinite(gradient).all() for gradient in tape.gradient(total, inputs))
+        if not valid:
+            assert float(sums["box_loss"]) == 0.0
+
+
+def test_the_normalizer_of_each_image_is_the_sum_of_its_scores(detector):
+    detector = built(detector, "task aligned", "quality focal", "giou", normalizer="positives of each image")
+    random = np.random.default_rng(3)
+    batch, (logits, deltas) = batch_of(random), random_outputs(random)
+    targets = to_numpy(detector.targets(batch.objects, (logits, deltas)))
+    found = losses(detector, (logits, deltas), targets, detector.counts(targets))
+    config = detector.config.losses
+    of_images = []
+    for image in range(2):
+        part = type(targets)(*(values[image : image + 1] for values in targets))
+        total = wanted_losses(detector, logits[image : image + 1], deltas[image : image + 1], part, config)
+        weight = part.scores.sum()
+        of_images.append({name: value * (weight + 1) / max(weight, 1) for name, value in total.items()})
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(
+        {name: np.mean([of_image[name] for of_image in of_images]) for name in found}, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("assigner", "class_loss", "box_loss", "precision"),
+    [("atss", "quality focal", "giou", "float32"), ("task aligned", "varifocal", "ciou", "mixed_float16")],
+)
+def test_training_lowers_the_losses(assigner, class_loss, box_loss, precision):
+    """The class loss rises first, because its targets, the IoUs, rise with better boxes."""
+    detector = built(miniature_detector(precision=precision), assigner, class_loss, box_loss)
+    hparams = hyperparameters_of("efficientdet-d0", {"optimizer": "adam", "loss_scale": 2.0**10})
+    step = build_train_step(detector, build_optimizer(hparams, precision=precision), None, compiled=False)
+    batch = batch_of(np.random.default_rng(0))
+    reports = [{name: float(value) for name, value in step(batch, 3e-3).items()} for _ in range(45)]
+    assert all(report["applied"] and report["finite"] for report in reports)
+    assert reports[-1]["box_loss"] < 0.5 * reports[0]["box_loss"]
+    assert reports[-1]["cls_loss"] < 0.5 * max(report["cls_loss"] for report in reports)
