@@ -128,7 +128,7 @@ def test_padding_and_the_shape_that_has_none():
     wide = healthy(size=(96, 128))
     finding = found(replace(wide, boxes=np.clip(wide.boxes, 0, 96)), "padding")
     assert finding.settings == {"image_size": "128x96"}
-    assert finding.line.startswith("25 % of every 128x128 input is padding")
+    assert finding.line.startswith("25% of every 128x128 input is padding")
     assert InputView(images=wide, hparams=HPARAMS).after(**finding.settings).padding == 0
 
 
@@ -145,8 +145,8 @@ def test_a_class_too_small_for_the_anchors():
     )
     images = replace(images, boxes=np.float32(boxes))
     finding = found(images, "anchors")
-    assert "most often dog 100 %; anchor_scale=" in finding.line
-    assert " %)" in finding.line.partition("(dog ")[2]
+    assert "most often dog 100%; anchor_scale=" in finding.line
+    assert "%)" in finding.line.partition("(dog ")[2]
     before, after = (InputView(images=images, hparams=HPARAMS).after(**settings) for settings in ({}, finding.settings))
     assert finding.settings["anchor_scale"] < 4
     assert before.unmatched.mean() == pytest.approx(1 / 3)
@@ -276,7 +276,7 @@ def test_blood_cells(data_folder):
     findings = {
         finding.about: finding for finding in quick_findings(splits[0], hyperparameters_of("efficientdet-d0", {}))
     }
-    assert findings["padding"].line.startswith("25 % of every 512x512 input is padding; image_size=512x384")
+    assert findings["padding"].line.startswith("25% of every 512x512 input is padding; image_size=512x384")
     assert "most often Platelets " in findings["anchors"].line
     assert findings["anchors"].settings["anchor_scale"] < 4
     assert sum(len(duplicate_boxes(images)) for images in splits) == 8

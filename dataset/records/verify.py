@@ -20,7 +20,7 @@ WHEN = ("auto", "always", "never")
 AUTO_BYTES = 2**30
 AUTO_RECORDS = 50_000
 _SAMPLE = 256  # records inspected if all would take too long
-_SAMPLE_BAD_FRACTION = 0.5  # a small sample detects a wrong data set, but cannot distinguish 1 % from 2 %
+_SAMPLE_BAD_FRACTION = 0.5  # a small sample detects a wrong data set, but cannot distinguish 1% from 2%
 _NAMED = 3
 
 

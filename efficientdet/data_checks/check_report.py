@@ -124,7 +124,7 @@ def _histogram(examination: Examination, values: np.ndarray, bounds: tuple[float
     unmatched = {name: 100 * each["unmatched"] for name, each in zip(names, found, strict=True) if each["unmatched"]}
     counts = {name: each["objects"] for name, each in zip(names, found, strict=True)}
     rest = (
-        subheading("Unmatched objects (no anchor with IoU 0.5 or more)") + bars(unmatched, unit=" %")
+        subheading("Unmatched objects (no anchor with IoU 0.5 or more)") + bars(unmatched, unit="%")
         if unmatched
         else ""
     )

@@ -32,8 +32,8 @@ def as_hparams(settings: Mapping[str, Any]) -> str:
 
 
 def share(part: float) -> str:
-    """Return a share in percent, such as 25 %, or 0.4 % for a small one."""
-    return f"{100 * part:.0f} %" if part >= 0.02 or part == 0 else f"{100 * part:.2g} %"
+    """Return a share in percent, such as 25%, or 0.4% for a small one."""
+    return f"{100 * part:.0f}%" if part >= 0.02 or part == 0 else f"{100 * part:.2g}%"
 
 
 def counted(count: int, one: str, several: str) -> str:

@@ -123,7 +123,7 @@ def table(
 
 
 def _are_quantities(values: Sequence[object]) -> bool:
-    """Return whether the texts of a column are numbers with units, such as 25 %; some may be empty."""
+    """Return whether the texts of a column are numbers with units, such as 25%; some may be empty."""
     return any(values) and all(isinstance(value, str) and (not value or value[0].isdigit()) for value in values)
 
 

@@ -168,7 +168,7 @@ def _softly_suppressed(
 
 
 def _overlap(graph: Graph, box: str, boxes: str) -> str:
-    """Add the IoU of one box [B, 1, 4] with boxes [B, N, 4]: [B, N], 0 if one is empty."""
+    """Append nodes that compute the IoU of one box [B, 1, 4] with boxes [B, N, 4]: [B, N], 0 if one is empty."""
     low, high = graph.add_several("Split", [box], 2, axis=-1, num_outputs=2)
     lows, highs = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
 
