@@ -1,7 +1,4 @@
-"""Detect objects in images and draw them.
-
-python infer.py --image_path='DIR/*.jpg' --model_dir=DIR --output_dir=OUT
-"""
+"""Detect objects in images and draw them: `python infer.py --model_dir=DIR --image_path='*.jpg' --output_dir=OUT`."""
 
 import signal
 

@@ -9,6 +9,7 @@ import dataclasses
 import keras
 
 from efficientdet.families.efficientdet.build import detector_config
+from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.families.hyperparameters import height_and_width
 from model.batch_norm import BatchNormalization
 from model.dense_detector import DenseDetector, DenseDetectorConfig
@@ -68,6 +69,8 @@ def build_miniature(hparams, *, num_classes, precision="float32", backbone_weigh
     for layer in detector.network.layers:
         if isinstance(layer, BatchNormalization):
             layer.trainable = bool(hparams.is_training_bn)
+    if not isinstance(hparams, EfficientDetHyperparameters):
+        return detector
     config = detector_config(hparams)
     if config.assigner == detector.config.assigner:
         return detector

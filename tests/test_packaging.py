@@ -41,6 +41,8 @@ PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "do
 # In the pages, of programs that are not ours
 OTHERS_FLAGS = {
     "auto-orient",
+    "batch-size",  # batch-size, data-path, test-only, weights-backbone: torchvision's
+    "data-path",
     "detect",
     "gloo",
     "gres",
@@ -52,6 +54,8 @@ OTHERS_FLAGS = {
     "peer_python",
     "requeue",
     "ruleset",
+    "test-only",
+    "weights-backbone",
 }
 
 

@@ -17,9 +17,9 @@ from program_support.errors import InputError
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
 
-import recipes  # noqa: E402
+import compare_recipes as recipes  # noqa: E402
+from compare_recipes import Cell, Paths, measure, training_flags  # noqa: E402
 from recipe_tables import comparison, difference, values_by_recipe, write_tables  # noqa: E402
-from recipes import Cell, Paths, measure, training_flags  # noqa: E402
 
 TABLE = {
     "data_sets": {

@@ -92,15 +92,16 @@ def load_matching_weights(
         _add_alias(named, alias, class_names, source=source)
     rows = [named.get(_folded(name)) for name in class_names.names]
     kept = [name for name, row in zip(class_names.names, rows, strict=True) if row is not None]
-    if kept:
-        initial = {name: np.asarray(variable.value) for name, variable in variables.items()}
-        _assign(variables, family.with_class_rows(arrays, rows, _shapes(variables), defaults=initial), source=source)
+    reinitialized = [name for name in variables if family.is_class_predictor(name)]
+    initial = {name: np.asarray(variable.value) for name, variable in variables.items()}
+    chosen = family.with_class_rows(arrays, rows, _shapes(variables), defaults=initial)
+    if kept and all(chosen[name].shape == initial[name].shape for name in reinitialized if name in chosen):
+        _assign(variables, chosen, source=source)
         return [
             f"{len(variables)} weights from {source.prefix}",
             f"class predictor: kept {len(kept)} of {len(rows)} class rows ({_some(tuple(kept))}), "
             "the others are reinitialized",
         ]
-    reinitialized = [name for name in variables if family.is_class_predictor(name)]
     matching = {name: variable for name, variable in variables.items() if name not in reinitialized}
     _assign(
         matching, {name: array for name, array in arrays.items() if not family.is_class_predictor(name)}, source=source

@@ -22,7 +22,6 @@ _BESIDE_IMAGES = 2e9  # bytes for libraries, network and compiled programs; 1.9e
 # Shares of the total memory, not of the free memory: one machine always gives the same batch size.
 _SHARE_OF_DEVICE, _SHARE_OF_HOST = 0.9, 0.6
 _RESOURCE_EXHAUSTED = 8  # google.rpc.Code of a tf.errors.OpError
-_SMALLER = "use a smaller model or hparam image_size"
 _MOST_IMAGES, _MOST_IMAGES_ON_CPU = 64, 16  # the reference's; larger ones are not faster on a CPU
 
 
@@ -103,7 +102,7 @@ def out_of_memory(config: TrainingConfig, runtime: Runtime, *, local_ranks: int)
     advice = (
         f"--batch_size={fitting} should fit; use --accumulate_steps to keep the global batch size"
         if fitting >= 1
-        else f"not even one image fits: {_SMALLER}"
+        else "not even one image fits: use a smaller model or hparam image_size"
     )
     return InputError(
         f"out of memory at --batch_size={config.batch_size} --eval_batch_size={config.eval_batch_size}, "
@@ -119,5 +118,5 @@ def report_out_of_memory(*, batch_size: int) -> Iterator[None]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        advice = f"try --batch_size={batch_size // 2}" if batch_size > 1 else _SMALLER
+        advice = f"try --batch_size={batch_size // 2}" if batch_size > 1 else "use a smaller model or hparam image_size"
         raise InputError(f"out of memory at --batch_size={batch_size}: {advice}") from error

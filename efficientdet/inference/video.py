@@ -115,8 +115,9 @@ def _open_source(source: str | int):
 def _unreadable(source: str | int, reason: str) -> InputError:
     if isinstance(source, str):
         return UnreadableVideo(f"{source}: {reason}")
-    expected = "the number of a connected camera, from 0, and permission to read it"
-    return InputError(f"camera {source}: cannot be read; expected {expected}")
+    return InputError(
+        f"camera {source}: cannot be read; expected the number of a connected camera, from 0, and permission to read it"
+    )
 
 
 @contextlib.contextmanager

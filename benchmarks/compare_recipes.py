@@ -1,4 +1,4 @@
-"""Compare training recipes on several data sets: `python benchmarks/recipes.py --recipes=baseline,NAME --seeds=0,1,2`.
+"""Compare training recipes on several data sets: `python benchmarks/compare_recipes.py --recipes=baseline,NAME --seeds=0,1,2`.
 
 Data sets and recipes are in recipes.yaml beside this file, or in another --table. A cell is one training of a recipe on
 a data set with a seed. It has a fixed number of steps and is evaluated on the validation images; with --test also on
@@ -71,7 +71,7 @@ def define_flags() -> None:
     flags.DEFINE_list("seeds", ["0"], "Random seeds, comma-separated.")
     flags.DEFINE_integer("steps", None, "Steps of a recipe of cost 1. Default: those of the data set in the table.")
     flags.DEFINE_bool("test", False, "Also evaluate on the test images.")
-    flags.DEFINE_string("table", str(Path(__file__).with_suffix(".yaml")), "YAML file of data sets and recipes.")
+    flags.DEFINE_string("table", str(Path(__file__).with_name("recipes.yaml")), "YAML file of data sets and recipes.")
     flags.DEFINE_string("data", None, "Folder of the data sets. Default: $EFFICIENTDET_DATA.")
     flags.DEFINE_string("output_dir", "runs/recipes", "Output folder.")
 
