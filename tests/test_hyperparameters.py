@@ -440,6 +440,7 @@ IMPOSSIBLE = {  # key -> values that no training, or no network, can be made wit
     "hue": [-0.1, 0.6, NAN],
     "mosaic_probability": [-0.1, 1.1, NAN],
     "mosaic_share": [-0.1, 1.1, NAN],
+    "copy_paste_probability": [-0.1, 1.1, NAN],
     "label_smoothing": [-0.1, 1.0, NAN],
     "alpha": [0.0, 1.0, -1.0, NAN],
     "gamma": [-1.0, NAN, INFINITE],

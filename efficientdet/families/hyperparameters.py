@@ -55,7 +55,9 @@ class InputHyperparameters:
     saturation: NonNegative = 0.0  # maximum change by color jitter
     hue: Annotated[float, between(0, 0.5)] = 0.0  # maximum change by color jitter, as a fraction of the color circle
     mosaic_probability: Share = 0.0  # probability that a training image is made of parts of four images
-    mosaic_share: Share = 0.8  # fraction of the schedule with mosaic; the rest of the training is without
+    # probability that objects of another image are pasted, by their masks, over a training image that is no mosaic
+    copy_paste_probability: Share = 0.0
+    mosaic_share: Share = 0.8  # fraction of the schedule with mosaic and copy-paste; the rest is without
 
 
 @dataclass(frozen=True, kw_only=True)
