@@ -61,8 +61,8 @@ def orientation_findings(view: InputView) -> Iterator[Finding]:
     if preference is None or any(value > most for value, most in zip(preference, _MOST, strict=True)):
         return
     fits = np.mean(np.all(view.scaled[:, ::-1] <= view.size, axis=1)) >= _FIT
-    wanted = {"input_rand_vflip": True, **({"input_rand_rot90": True} if fits else {})}
-    settings = {key: value for key, value in wanted.items() if not getattr(view.hparams, key)}
+    useful = {"input_rand_vflip": True, **({"input_rand_rot90": True} if fits else {})}
+    settings = {key: value for key, value in useful.items() if not getattr(view.hparams, key)}
     if settings:
         values = ", ".join(
             f"{name} {value:.2f} of at most {most:g}"
