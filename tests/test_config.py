@@ -83,6 +83,7 @@ def test_what_is_evaluated(mode, benchmark, evaluates):
         ({"loggers": ("paper",)}, "--loggers names 'paper'"),
         ({"val_records": (), "target_ap": 0.3}, "--target_ap needs --val_file_pattern"),
         ({"val_records": (), "patience": 3}, "--patience needs --val_file_pattern"),
+        ({"val_records": (), "hparams": {"lr_decay_method": "plateau"}}, "lr_decay_method=plateau needs --val_file"),
         ({"val_records": (), "training_mode": "train300", "validate": True}, "--validate needs"),
         ({"hparams": {"var_freeze_expr": "("}}, r"invalid regular expression"),
     ],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dataset.input.mosaic import View
+from dataset.input.composition import View
 from dataset.input.orientation import RandomOrientation
 from object_detection.structures import Objects
 

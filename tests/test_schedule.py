@@ -138,8 +138,9 @@ def test_steps_drop_twice_after_the_warm_up():
     assert {step: rate(step) for step in wanted} == pytest.approx(wanted, rel=1e-12)
 
 
-def test_constant_after_the_warm_up():
-    rate = schedule(method="constant")
+@pytest.mark.parametrize("method", ["constant", "plateau"])
+def test_constant_after_the_warm_up(method):
+    rate = schedule(method=method)
     assert [rate(step) for step in (0, 2, 4, 5, 12, 1000)] == pytest.approx([0.2, 0.5, 0.8, 0.8, 0.8, 0.8])
 
 

@@ -517,24 +517,25 @@ def test_not_finite_again_and_again_stops(drawn, tmp_path, monkeypatch, on_nan):
     assert calls.count(3) == (1 if on_nan == "stop" else 4)
 
 
+class Numbers:
+    class_ap: ClassVar = {}
+    score_thresholds: ClassVar = {}
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def to_json(self):
+        return self.numbers
+
+    def table(self):
+        return ""
+
+
 @pytest.mark.slow
 def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
     found = iter(
         [0.1, 0.2, 0.3, 0.25, 0.28, 0.3, 0.28]
     )  # averaged, raw; ..; of the last epoch once more as it continues
-
-    class Numbers:
-        class_ap: ClassVar = {}
-        score_thresholds: ClassVar = {}
-
-        def __init__(self, numbers):
-            self.numbers = numbers
-
-        def to_json(self):
-            return self.numbers
-
-        def table(self):
-            return ""
 
     monkeypatch.setattr(
         "object_detection.coco.evaluation.CocoEvaluator.evaluate",
@@ -795,3 +796,34 @@ def test_the_last_epochs_are_without_mosaic(drawn, tmp_path, monkeypatch):
     assert one.keys() == other.keys()
     for name, values in one.items():
         assert values.tobytes() == other[name].tobytes(), name
+
+
+def test_the_learning_rate_drops_where_ap_does_not_rise(drawn, tmp_path, capsys, monkeypatch):
+    """Twice in five epochs, and the same if the training is resumed between the best epoch and the first drop."""
+    average_precision = [0.3, 0.25, 0.3, 0.28, 0.25]
+    measure = validation.Evaluator._measure
+    measured = []
+
+    def recorded(evaluator):
+        measured.append(average_precision[evaluator._state.step // STEPS - 1])
+        return measure(evaluator)
+
+    monkeypatch.setattr(validation.Evaluator, "_measure", recorded)
+    monkeypatch.setattr(
+        "object_detection.coco.evaluation.CocoEvaluator.evaluate",
+        lambda evaluator, rows: Numbers(dict.fromkeys(MEASURE_NAMES, measured[-1])),
+    )
+    changes = {"lr_decay_method": "plateau", "lr_patience": 2, "lr_drop_factor": 0.5, "num_epochs": 5}
+    changes |= {"learning_rate": 0.008}
+    lines = []
+    for name, stops in (("unbroken", (0,)), ("resumed", (2, 0))):
+        for stop in stops:
+            train(config(drawn, tmp_path / name, changes, stop_epoch=stop))
+        lines.append([line for line in capsys.readouterr().out.splitlines() if "AP has not improved" in line])
+        assert read_description(str(tmp_path / name / "ckpt-final")).run["rate_factor"] == 0.25
+    assert [line.partition("AP has ")[2] for line in lines[0]] == [
+        "not improved in 2 evaluations: the learning rate is now 0.004",
+        "not improved in 4 evaluations: the learning rate is now 0.002",
+    ]
+    assert len(lines[1]) == 2
+    same_arrays(tmp_path / "resumed" / "ckpt-final", tmp_path / "unbroken" / "ckpt-final")

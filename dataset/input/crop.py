@@ -129,22 +129,36 @@ def _masks_in_boxes(
     masks, shows = np.zeros((len(pngs), side, side), np.uint8), np.zeros(len(pngs), bool)
     # Fractions of the box: the centers of cells, and its edges
     shares = np.concatenate([(np.arange(side) + 0.5) / side, [0.0, 1.0]])
+    crop = Crop(offset, window, size, flip)
     for number, (png, box) in enumerate(zip(pngs, boxes.astype(np.float64), strict=True)):
         y, x = box[:2, None] + shares * (box[2:] - box[:2])[:, None]  # [side + 2] input pixels each
-        if flip:
-            x = size[1] - x
-        y, x = (offset[axis] + places * (window[axis] / size[axis]) for axis, places in enumerate((y, x)))  # original
-        rows, columns = (
-            np.clip(places[:side].astype(np.int64), 0, source_size[axis] - 1) for axis, places in enumerate((y, x))
-        )
+        mask = decoded_mask(png, source_size, file_name)
+        masks[number] = mask_at(mask, y[:side], x[:side], crop)
         touched = tuple(
             slice(max(int(edges.min()), offset[axis]), min(math.ceil(edges.max()), offset[axis] + window[axis]))
-            for axis, edges in enumerate((y[side:], x[side:]))
+            for axis, edges in enumerate(_in_original(y[side:], x[side:], crop))
         )
-        mask = decoded_mask(png, source_size, file_name)
-        masks[number] = mask[rows[:, None], columns] != 0
         shows[number] = mask[touched].any()
     return masks, shows
+
+
+def mask_at(mask: np.ndarray, y: np.ndarray, x: np.ndarray, crop: Crop) -> np.ndarray:
+    """Return whether the original pixels at rows `y` [m] and columns `x` [n] of a crop, in input pixels, are set.
+
+    `mask` [h, w] is nonzero inside the object; the values of `crop` are arrays. Returns [m, n] bool.
+    """
+    rows, columns = (
+        np.clip(places.astype(np.int64), 0, mask.shape[axis] - 1)
+        for axis, places in enumerate(_in_original(y, x, crop))
+    )
+    return mask[rows[:, None], columns] != 0
+
+
+def _in_original(y: np.ndarray, x: np.ndarray, crop: Crop) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows and columns of a crop in pixels of the original image."""
+    x = np.asarray(crop.size[1]) - x if crop.flip else x
+    offset, ratio = np.asarray(crop.offset), np.asarray(crop.window) / np.asarray(crop.size)
+    return offset[0] + y * ratio[0], offset[1] + x * ratio[1]
 
 
 def decoded_mask(png: bytes, size: np.ndarray, file_name: bytes) -> np.ndarray:

@@ -7,15 +7,13 @@ import tensorflow as tf
 
 from dataset.files.image_decoding import decode_image, image_size
 from dataset.input.augmentation import ResizeAndFlip
+from dataset.input.composition import MaskSource, View
 from dataset.input.crop import Crop, crop_masks, decode_window, part_of
 from dataset.input.decoded_cache import DecodedCache
 from dataset.input.input_config import InputConfig
-from dataset.input.mosaic import View
 from dataset.input.record_batches import without_autograph
 from dataset.records.schema import parse_record
 from object_detection.structures import Batch, Objects, Tensor
-
-fold_in = tf.random.experimental.stateless_fold_in
 
 # Random streams; augmentations use small numbers
 _COLORS, _PART, _ORIENTATION = 1, 1 << 20, (1 << 20) + 1
@@ -44,16 +42,21 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
         image = augmentation.image(record["encoded"], crop, window=window)
         if config.color_jitter is not None:
             image = config.color_jitter(image, crop.size, _fold_in(seed, _COLORS))
+        objects, numbers = _objects(record, boxes, kept, crop, source_size=source_size, config=config)
         return View(
             image=image,
             size=crop.size,
-            objects=_objects(record, boxes, kept, crop, source_size=source_size, config=config),
+            objects=objects,
             scale=tf.cast(crop.window, tf.float32) / tf.cast(crop.size, tf.float32),
+            masks=MaskSource(tf.gather(_masks_of(record), numbers), crop, source_size, record["file_name"])
+            if composition is not None and composition.needs_masks
+            else (),
         )
 
     @without_autograph
     def example(serialized: Tensor, position: Tensor, number: Tensor | None = None) -> Batch:
-        parse = partial(parse_record, with_masks=config.mask_size > 0)
+        needs_masks = composition is not None and composition.needs_masks
+        parse = partial(parse_record, with_masks=config.mask_size > 0 or needs_masks)
         seed = tf.stack([tf.constant(config.seed, tf.int64), position])
         if composition is None:
             record = parse(serialized)
@@ -62,18 +65,14 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
             record = parse(serialized[0])
             assert number is not None  # the pipeline passes the record numbers
 
-            def load_one_of(image: int, within: Tensor) -> View:
-                return load(
-                    parse(serialized[image]),
-                    number[image],
-                    _fold_in(seed, image),
-                    within,
-                )
+            def load_one_of(image: int, within: Tensor | None = None) -> View:
+                return load(parse(serialized[image]), number[image], _fold_in(seed, image), within)
 
+            used = tf.math.count_nonzero(tf.strings.length(serialized[1:]), dtype=tf.int32)
             view = tf.cond(
-                tf.strings.length(serialized[1]) == 0,
-                lambda: load(record, number[0], seed),
-                lambda: composition.compose(load_one_of, seed),
+                used == 0,
+                lambda: load(record, number[0], seed)._replace(masks=()),
+                lambda: composition.compose(load_one_of, seed, used),
             )
         if config.orientation is not None:
             view = config.orientation(view, _fold_in(seed, _ORIENTATION))
@@ -99,7 +98,7 @@ def evaluation_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]
         input_px_per_image = tf.cast(source_size, tf.float32) / scale
         boxes = record["boxes"] * tf.tile(input_px_per_image, [2])
         kept = tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1)
-        objects = _objects(
+        objects, _ = _objects(
             record, boxes, kept, config.resize.whole(source_size), source_size=source_size, config=config
         )
         return Batch(
@@ -116,8 +115,10 @@ def evaluation_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]
 
 def _objects(
     record: dict[str, Tensor], boxes: Tensor, kept: Tensor, crop: Crop, *, source_size: Tensor, config: InputConfig
-) -> Objects:
-    """Return the objects of one image in the order of the record, at most the M largest. Boxes are in input pixels.
+) -> tuple[Objects, Tensor]:
+    """Return the objects of one image in the order of the record, at most the M largest, and their numbers in it.
+
+    Boxes are in input pixels.
 
     With masks, an object is dropped if its box is visible in the crop but its mask is not.
     """
@@ -138,7 +139,7 @@ def _objects(
         tf.gather(values, numbers)
         for values in (boxes, _classes_of(record, config.category_ids), record["crowd"], record["difficult"])
     )
-    return Objects(
+    objects = Objects(
         boxes=boxes,
         classes=classes,
         valid=tf.fill([tf.size(numbers)], True),
@@ -146,6 +147,7 @@ def _objects(
         difficult=difficult,
         masks=masks,
     )
+    return objects, numbers
 
 
 def _largest(boxes: Tensor, count: int) -> Tensor:

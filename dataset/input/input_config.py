@@ -5,7 +5,7 @@ from typing import Any
 
 from dataset.input.augmentation import Augmentation, ScaleJitterCrop
 from dataset.input.color_jitter import ColorJitter
-from dataset.input.mosaic import Composition
+from dataset.input.composition import Composition
 from dataset.input.orientation import RandomOrientation
 from dataset.input.resize import Letterbox, ResizeRule
 

@@ -1,44 +1,17 @@
-"""Compositions of several training images into one. Mosaic: parts of four images side by side."""
+"""Mosaic: parts of four training images side by side."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from dataset.input.composition import FILL, Load, View
 from object_detection.structures import Objects, Tensor
 from program_support.errors import InputError
 
 _LEAST_SHARE = (
     0.25  # minimum distance of the point where the four images meet from the border, as a fraction of the side
 )
-_FILL = (124, 116, 104)  # ImageNet's mean color, zero after normalization as padding is
-
-
-class View(NamedTuple):
-    """An augmented image with its n objects."""
-
-    image: Tensor  # [H, W, 3] uint8
-    size: Tensor  # [2] int32, height and width of the valid area
-    objects: Objects  # without batch dimension: boxes [n, 4] in input pixels, ...
-    scale: Tensor  # [2] float32, original pixels per input pixel
-
-
-# (number of the image, within: [2] int32 or None) -> its view, cropped to at most `within` pixels
-Load = Callable[..., View]
-
-
-class Composition(Protocol):
-    """An augmentation that combines the image at a position of the stream and F further images into one."""
-
-    further_images: int  # F
-
-    def choose(self, random: np.random.Generator, count: int) -> np.ndarray:
-        """Choose the F further records of `count` for an image: [F] int64, all -1 for none."""
-
-    def compose(self, load: Load, seed: Tensor) -> View:
-        """Return the view composed of 1 + F images, deterministic for a seed, [2] integers."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +25,7 @@ class Mosaic:
     size: tuple[int, int]  # H, W of the network input
     probability: float
     further_images = 3
+    needs_masks = False
 
     def __post_init__(self):
         if not 0 < self.probability <= 1:
@@ -62,7 +36,7 @@ class Mosaic:
         chosen = random.integers(count, size=self.further_images)
         return chosen if random.random() < self.probability else np.full_like(chosen, -1)
 
-    def compose(self, load: Load, seed: Tensor) -> View:
+    def compose(self, load: Load, seed: Tensor, used: Tensor) -> View:
         """Compose four views around a random point."""
         size = tf.constant(self.size)
         draws = _LEAST_SHARE + (1 - 2 * _LEAST_SHARE) * tf.random.stateless_uniform([2], seed=seed)
@@ -86,7 +60,7 @@ class Mosaic:
 
     def _pasted(self, *starts_and_parts: np.ndarray) -> np.ndarray:
         image = np.empty((*self.size, 3), np.uint8)
-        image[:] = _FILL
+        image[:] = FILL
         for (top, left), part in zip(starts_and_parts[:4], starts_and_parts[4:], strict=True):
             image[top : top + part.shape[0], left : left + part.shape[1]] = part
         return image

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from dataset.input.mosaic import View
+from dataset.input.composition import View
 from object_detection.structures import Tensor
 
 
@@ -31,7 +31,7 @@ class RandomOrientation:
         boxes = tf.stack([height - high[:, 0], low[:, 1], height - low[:, 0], high[:, 1]], axis=-1)
         boxes = tf.where(flip, boxes, view.objects.boxes)
         masks = tf.where(flip, view.objects.masks[:, ::-1], view.objects.masks)
-        return View(
+        return view._replace(
             image=tf.ensure_shape(image, view.image.shape),
             size=tf.where(transpose, view.size[::-1], view.size),
             objects=view.objects._replace(

@@ -21,7 +21,7 @@ class TrainingProgress:
     best_seconds: float = 0.0  # training time of the best evaluation
     seconds: float = 0.0  # training time with evaluations and compilation, without interruptions
     evaluations_since_best: int = 0
-    rate_factor: float = 1.0  # learning rate multiplier; halved by each rollback
+    rate_factor: float = 1.0  # learning rate multiplier; reduced by rollbacks and by lr_decay_method=plateau
     rollbacks: int = 0
     planned_seconds: float = 0.0  # time budget of the plan in the next three fields; 0: none
     planned_at: int = 0  # step after which the plan was made

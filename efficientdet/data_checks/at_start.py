@@ -16,10 +16,10 @@ _FILES, _RECORDS = 8, 1000  # numbers of files and records in the sample, evenly
 
 
 def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]:
-    """Check a sample of the records; return the configuration, with --suggest fixed, and a line for each warning.
+    """Check a sample of the records; return the configuration, with --suggest fixed, and a line for each finding.
 
-    A hyperparameter that the user set keeps its value. Records that cannot be read are reported later, when all are
-    indexed and verified.
+    Findings are warnings and suggestions. A hyperparameter that the user set keeps its value. Records that cannot be
+    read are reported later, when all are indexed and verified.
     """
     if config.benchmark:
         return config, []
@@ -33,16 +33,16 @@ def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]
     found = [
         finding
         for finding in quick_findings(images, config.hparams, fixed=config.hparams_given)
-        if finding.level == WARNING
+        if finding.level == WARNING or finding.settings
     ]
     suggested = {
         key: value for finding in found for key, value in finding.settings.items() if key not in config.hparams_given
     }
-    lines = [f"warning: {finding.line}" for finding in found]
+    lines = [f"{finding.level}: {finding.line}" for finding in found]
     if not suggested:
         return config, lines
     if not config.suggest:
-        return config, [*lines, f"--suggest, or --hparams={as_hparams(suggested)}, fixes it"]
+        return config, [*lines, f"--suggest, or --hparams={as_hparams(suggested)}, applies it"]
     changed = dataclasses.replace(
         config, hparams=with_overrides(config.hparams, suggested), hparams_given=config.hparams_given | suggested.keys()
     )

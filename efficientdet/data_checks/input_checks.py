@@ -1,4 +1,4 @@
-"""Findings about padding and anchors at the network's input, and the settings that fix them."""
+"""Findings about padding, anchors and orientation at the network's input, and the settings that they suggest."""
 
 from collections.abc import Collection, Iterator
 
@@ -6,13 +6,14 @@ import numpy as np
 
 from efficientdet.data_checks.findings import WARNING, Finding, as_hparams, named, share
 from efficientdet.data_checks.input_view import InputView
+from efficientdet.data_checks.orientation_checks import orientation_findings
 from efficientdet.data_checks.suggestions import better_anchors, better_shape, sampled
 
 _OBJECTS_OF_A_CLASS = 20  # fewer objects give no reliable share
 
 
 def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield findings about padding and objects without an anchor, with a better input shape unless it is `fixed`."""
+    """Yield findings about padding, anchors and orientation; for the better input shape unless it is `fixed`."""
     if not len(view.images):
         return
     shape = better_shape(view)
@@ -31,6 +32,7 @@ def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[
         view = view if "image_size" in fixed else after
     if view.has_anchors and len(view.boxes) and (settings := better_anchors(view, fixed=fixed)):
         yield _anchor_finding(view, settings)
+    yield from orientation_findings(view)
 
 
 def _anchor_finding(view: InputView, settings: dict) -> Finding:

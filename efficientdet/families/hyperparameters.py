@@ -33,7 +33,7 @@ from program_support.errors import InputError, nearest_name
 
 SMALLEST_SIDE = 32  # pixels; backbones halve the resolution five times
 OPTIMIZERS = ("sgd", "adam", "adamw")
-SCHEDULES = ("cosine", "stepwise", "constant", "flat_cosine")
+SCHEDULES = ("cosine", "stepwise", "constant", "flat_cosine", "plateau")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,9 @@ class InputHyperparameters:
     saturation: NonNegative = 0.0  # maximum change by color jitter
     hue: Annotated[float, between(0, 0.5)] = 0.0  # maximum change by color jitter, as a fraction of the color circle
     mosaic_probability: Share = 0.0  # probability that a training image is made of parts of four images
-    mosaic_share: Share = 0.8  # fraction of the schedule with mosaic; the rest of the training is without
+    # probability that objects of another image are pasted, by their masks, over a training image that is no mosaic
+    copy_paste_probability: Share = 0.0
+    mosaic_share: Share = 0.8  # fraction of the schedule with mosaic and copy-paste; the rest is without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,8 @@ class ScheduleHyperparameters:
     lr_warmup_least_steps: CountOrZero = 0  # minimum steps of warmup, for short epochs
     first_lr_drop_epoch: Positive = 200.0  # epoch of the first drop of stepwise
     second_lr_drop_epoch: Positive = 250.0  # epoch of the second drop of stepwise
-    lr_drop_factor: Positive = 0.1  # learning rate multiplier of each drop of stepwise
+    lr_drop_factor: Positive = 0.1  # learning rate multiplier of each drop of stepwise and plateau
+    lr_patience: Count = 5  # evaluations without a higher AP from which plateau drops the learning rate, each time
     flat_share: BelowOne = 0.75  # fraction of the epochs before the cosine of flat_cosine
     lr_end_factor: Share = 0.0  # fraction of the peak learning rate at which cosines end
     num_epochs: Count = 300  # epochs of the schedule

@@ -16,6 +16,7 @@ class Schedule:
     - "cosine": e + (1 - e) (1 + cos(pi (s - W) / (T - W))) / 2 with e = end_factor; from T on e, where T exceeds W;
     - "stepwise": 1, and drop_factor times less from each of drop_steps on;
     - "constant": 1;
+    - "plateau": 1; `BestWeights` reduces the learning rate where AP does not improve;
     - "flat_cosine": 1 up to F = flat_share T, then as "cosine" from F to T.
     """
 
@@ -68,7 +69,7 @@ class Schedule:
             return self.warmup_init + step / self.warmup_steps * (self.peak_learning_rate - self.warmup_init)
         if self.method == "stepwise":
             return self.peak_learning_rate * self.drop_factor ** sum(step >= drop for drop in self.drop_steps)
-        if self.method == "constant":
+        if self.method in ("constant", "plateau"):
             return self.peak_learning_rate
         flat = 0 if self.method == "cosine" else int(self.flat_share * self.total_steps)
         begin = max(self.warmup_steps, flat)

@@ -135,9 +135,10 @@ class BestWeights:
     def keep(self, epoch: int, found: Mapping[str, Evaluation]) -> float:
         """Keep the better of "averaged" and "raw" weights if they are the best so far; return their AP.
 
+        With lr_decay_method=plateau, reduce the learning rate after each `lr_patience` calls without improvement.
         Raises InputError if the AP fell to a small fraction of the best one.
         """
-        progress = self._run.state.progress
+        config, progress = self._run.config, self._run.state.progress
         weights = max(found, key=lambda name: found[name].average_precision)
         average_precision = found[weights].average_precision
         check_collapse(average_precision, best=progress.best_ap, epoch=epoch)
@@ -146,6 +147,12 @@ class BestWeights:
             progress.best_ap, progress.best_epoch, progress.evaluations_since_best = average_precision, epoch, 0
             progress.best_seconds = self._run.seconds
             self._write(weights, found[weights])
+        elif config.follows_ap and progress.evaluations_since_best % config.hparams.lr_patience == 0:
+            progress.rate_factor *= config.hparams.lr_drop_factor
+            self._run.journal.print(
+                f"AP has not improved in {progress.evaluations_since_best} evaluations: the learning rate is now "
+                f"{self._run.learning_rate:g}"
+            )
         return average_precision
 
     @property
