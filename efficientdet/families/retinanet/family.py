@@ -8,7 +8,7 @@ import numpy as np
 
 from efficientdet.families.family import Arrays, ClassLayout, Shapes
 from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters, anchor_levels
-from efficientdet.families.retinanet.presets import ACTIVATIONS_PER_PIXEL, PRESETS
+from efficientdet.families.retinanet.presets import ACTIVATIONS_PER_PIXEL, PRESETS, QUICKSTART
 from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
 from efficientdet.run_log.mlperf_log import version_of
 from object_detection.geometry.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels
@@ -35,6 +35,7 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
     body = "backbone/body/"
     hyperparameters = RetinaNetHyperparameters
     presets = PRESETS
+    quickstart = QUICKSTART
     conventions = ("batch_norm_epsilon", "resize", "longer_side", "anchor_scale", "aspect_ratios")
     backbone_conventions = ("batch_norm_epsilon",)
 
