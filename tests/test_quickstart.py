@@ -155,7 +155,9 @@ def test_the_way(programs, tmp_path, capsys):
         quickstart(config(tmp_path / "out", hparams="box_class_repeats=1"))
     assert caught.value.code == 3
     assert [module for module, _ in calls] == ["dataset.create_tfrecord", "train", "doctor", "train"]
-    assert calls[1][1]["hparams"] == "image_size=256,jitter_min=0.8,jitter_max=1.25,box_class_repeats=1"
+    assert calls[1][1]["hparams"] == (
+        "image_size=256,jitter_min=0.8,jitter_max=1.25,learning_rate=0.1,box_class_repeats=1"
+    )
     assert calls[1][1]["log_steps"] == 1  # of more together the times are means
     assert calls[2][1]["hparams"] == "image_size=128,jitter_min=0.8,jitter_max=1.25,box_class_repeats=1"
     training = calls[-1][1]

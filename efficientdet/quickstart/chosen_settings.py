@@ -34,6 +34,7 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
     is_pretrained = "pretrained_ckpt" in weights
     target_steps = recipe.pretrained_steps if is_pretrained else recipe.random_steps
     given = parse_overrides(config.hparams)
+    rate = recipe.pretrained_rate if is_pretrained else recipe.random_rate
     of_family = {**recipe.settings, **({} if is_pretrained else recipe.random_settings)}
     published = max(defaults.input_size)
     largest = choices.typical_side(images.sizes)
@@ -43,12 +44,13 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
     def shape_of(side: int) -> int | str:
         return choices.stretched_shape(side, images.sizes, min_side=recipe.min_side) if recipe.stretches else side
 
+    batch = choices.batch_size(len(images), accelerated=False)
     step_time, start = _measure_step_time(
         config,
         folder,
-        {"image_size": shape_of(first), **of_family, **given},
+        {"image_size": shape_of(first), **of_family, "learning_rate": rate.of(batch), **given},
         side=first,
-        batch=choices.batch_size(len(images), accelerated=False),
+        batch=batch,
     )
     step_time = replace(step_time, batch_size=choices.batch_size(len(images), accelerated=step_time.accelerated))
     after = choices.seconds_after_choice(
@@ -67,7 +69,7 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
     length, length_reason = choices.training_length(
         len(images), step_time, side=side, target_steps=target_steps, seconds=seconds
     )
-    learning_rate = (recipe.pretrained_rate if is_pretrained else recipe.random_rate).of(step_time.batch_size)
+    learning_rate = rate.of(step_time.batch_size)
     return {
         "flags": {
             "hparams": as_hparams(settings),

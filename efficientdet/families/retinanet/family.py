@@ -58,9 +58,9 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
         return ResizeAndFlip(self.resize_rule(hparams), 0.5 if hparams.input_rand_hflip else 0.0)
 
     def anchors(self, hparams: RetinaNetHyperparameters) -> AnchorGrid:
-        """Return the anchors of P3 to P7."""
+        """Return the anchors of min_level to P7."""
         size = self.resize_rule(hparams).size
-        return grid_of_levels(anchor_levels(hparams, size, feature_sizes(size, 7)[3:]))
+        return grid_of_levels(anchor_levels(hparams, size, feature_sizes(size, 7)[hparams.min_level :]))
 
     def activations_per_pixel(self, hparams: RetinaNetHyperparameters) -> float:
         """Return the value of the published network, also for changed hyperparameters."""
