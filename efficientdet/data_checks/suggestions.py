@@ -86,6 +86,16 @@ def better_anchors(view: InputView, *, fixed: Collection[str] = ()) -> dict[str,
     return settings
 
 
+def finer_level(view: InputView) -> dict[str, Any]:
+    """Return a smaller `min_level` with its best `anchor_scale` that leaves far fewer objects unmatched; or {}."""
+    numbers, hparams = sampled(view), view.hparams
+    before = _severity(view, numbers)
+    if before < _UNMATCHED or not hasattr(hparams, "min_level"):
+        return {}
+    settings, after = _best_scale(view, numbers, hparams.anchor_scale, min_level=hparams.min_level - 1)
+    return settings if after <= _REDUCES * before else {}
+
+
 def _best_scale(view: InputView, numbers: np.ndarray, current: float, **others: Any) -> tuple[dict[str, Any], float]:
     """Return `others` with the best `anchor_scale`, of several the nearest to `current`, and the remaining share."""
     others.pop("anchor_scale", None)
