@@ -73,6 +73,11 @@ def test_the_time_of_training_is_what_the_other_steps_leave():
     assert choices.training_seconds(1, others=after) == 6  # a tenth at least
 
 
+def test_a_step_with_a_fixed_share():
+    step_time = StepTime(seconds=4.0, side=256, batch_size=4, accelerated=False, fixed_share=0.75)
+    assert [step_time.at(side) for side in (128, 256, 512)] == [3.25, 4.0, 7.0]
+
+
 def test_other_choices():
     assert choices.typical_side(np.array([[480, 640], [640, 480], [100, 90]])) == 640
     assert [choices.batch_size(images, accelerated=False) for images in (3, 99)] == [3, 4]

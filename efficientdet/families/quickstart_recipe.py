@@ -33,6 +33,7 @@ class QuickstartRecipe:
         random_steps: number of steps for a good AP, without a pretrained detector.
         pretrained_steps: the same, from a pretrained detector.
         min_side: the smallest side of the input in pixels.
+        fixed_share: share of the time of a step with an input of 256 pixels that does not depend on its size.
         stretches: whether images are stretched to the input, which then gets their aspect ratio.
         detectors: model name -> name of its published weights, where that is another name.
     """
@@ -44,5 +45,6 @@ class QuickstartRecipe:
     random_steps: int = 2500  # BCCD's 205 images reach an AP of 0.55 with 2,900 (docs/tutorials/bccd.md)
     pretrained_steps: int = 1000
     min_side: int = 128
+    fixed_share: float = 0.0
     stretches: bool = False
     detectors: Mapping[str, str] = field(default_factory=dict)

@@ -19,16 +19,20 @@ _MIN_SHARE = 0.1  # of the minutes, for training
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """Measured duration of a training step. side: the longer side of the input in pixels."""
+    """Measured duration of a training step.
+
+    side: the longer side of the input in pixels. fixed_share: the share of the time that does not depend on it.
+    """
 
     seconds: float
     side: int
     batch_size: int
     accelerated: bool
+    fixed_share: float = 0.0
 
     def at(self, side: int) -> float:
-        """Return the estimated seconds of a step at another size, in proportion to the number of pixels."""
-        return self.seconds * (side / self.side) ** 2
+        """Return the estimated seconds of a step at another size; all but the fixed share grows with the pixels."""
+        return self.seconds * (self.fixed_share + (1 - self.fixed_share) * (side / self.side) ** 2)
 
 
 def typical_side(sizes: np.ndarray) -> int:

@@ -52,7 +52,11 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
         side=first,
         batch=batch,
     )
-    step_time = replace(step_time, batch_size=choices.batch_size(len(images), accelerated=step_time.accelerated))
+    step_time = replace(
+        step_time,
+        batch_size=choices.batch_size(len(images), accelerated=step_time.accelerated),
+        fixed_share=recipe.fixed_share,
+    )
     after = choices.seconds_after_choice(
         start, formats=len(config.formats), step_time=step_time, measured_images=image_count(measured)
     )
