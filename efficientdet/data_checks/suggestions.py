@@ -89,10 +89,11 @@ def better_anchors(view: InputView, *, fixed: Collection[str] = ()) -> dict[str,
 def finer_level(view: InputView) -> dict[str, Any]:
     """Return a smaller `min_level` with its best `anchor_scale` that leaves far fewer objects unmatched; or {}."""
     numbers, hparams = sampled(view), view.hparams
-    before = _severity(view, numbers)
-    if before < _UNMATCHED or not hasattr(hparams, "min_level"):
+    before, level = _severity(view, numbers), getattr(hparams, "min_level", None)
+    anchor_scale = getattr(hparams, "anchor_scale", None)
+    if before < _UNMATCHED or level is None or anchor_scale is None:
         return {}
-    settings, after = _best_scale(view, numbers, hparams.anchor_scale, min_level=hparams.min_level - 1)
+    settings, after = _best_scale(view, numbers, anchor_scale, min_level=level - 1)
     return settings if after <= _REDUCES * before else {}
 
 

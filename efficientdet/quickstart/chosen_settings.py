@@ -52,11 +52,7 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
         side=first,
         batch=batch,
     )
-    step_time = replace(
-        step_time,
-        batch_size=choices.batch_size(len(images), accelerated=step_time.accelerated),
-        fixed_share=recipe.fixed_share,
-    )
+    step_time = replace(step_time, batch_size=choices.batch_size(len(images), accelerated=step_time.accelerated))
     after = choices.seconds_after_choice(
         start, formats=len(config.formats), step_time=step_time, measured_images=image_count(measured)
     )
@@ -154,6 +150,7 @@ def _measure_step_time(
         side=side,
         batch_size=batch,
         accelerated=found["peak_device_memory_bytes"] is not None,
+        fixed_share=hyperparameters_of(config.model_name, {}).family.quickstart.fixed_share,
     )
     return step_time, first_step - start_time
 

@@ -63,6 +63,6 @@ QUICKSTART = QuickstartRecipe(
     random_steps=1000,
     pretrained_steps=500,
     min_side=192,
-    fixed_share=0.7,  # measured with resnet18: the heads of the regions
+    fixed_share=0.7,  # estimate: with resnet18 and 64 regions 4.4 s at 128 pixels, 5.0 s at 256
     detectors={"mask-rcnn-resnet50": "maskrcnn_resnet50_fpn_coco"},
 )
