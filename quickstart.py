@@ -42,7 +42,7 @@ def define_flags() -> None:
         },
     )
     flags.DEFINE_string("output_dir", "quickstart", "Output folder.")
-    flags.DEFINE_string("model_name", DEFAULT_MODEL, "Model; one of the EfficientDet family.")
+    flags.DEFINE_string("model_name", DEFAULT_MODEL, f"Model; one of {', '.join(model_names())}.")
     flags.DEFINE_list("formats", ["onnx"], f"Formats to export, comma-separated: {', '.join(FORMATS)}.")
     flags.DEFINE_string(
         "hparams", "", "Hyperparameters that override the chosen ones: comma-separated key=value items."
@@ -52,7 +52,7 @@ def define_flags() -> None:
 def main() -> None:
     """Run the quick start as the flags state."""
     images = FLAGS.images if is_zipfile(FLAGS.images or "") else image_folder(FLAGS.images)
-    if not hyperparameters_of(FLAGS.model_name, {}).family.quickstart:
+    if hyperparameters_of(FLAGS.model_name, {}).family.quickstart is None:
         chosen_for = ", ".join(name for name in model_names() if hyperparameters_of(name, {}).family.quickstart)
         raise InputError(
             f"--model_name={FLAGS.model_name}: expected one of {chosen_for}; for others see docs/reference/detectors.md"

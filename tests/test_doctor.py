@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -151,6 +152,19 @@ def test_a_class_too_small_for_the_anchors():
     assert finding.settings["anchor_scale"] < 4
     assert before.unmatched.mean() == pytest.approx(1 / 3)
     assert after.unmatched.mean() < 0.05
+
+
+def test_anchors_that_match_many_more_of_tiny_objects():
+    images, hparams = healthy(40), hyperparameters_of("retinanet-resnet18", {"image_size": 128})
+    sides = np.random.default_rng(0).uniform(3, 13, (len(images.boxes), 1))
+    images = replace(images, boxes=np.float32(np.concatenate([images.boxes[:, :2], images.boxes[:, :2] + sides], 1)))
+    finding = found(images, "anchors", hparams)
+    before, after = (InputView(images=images, hparams=hparams).after(**settings) for settings in ({}, finding.settings))
+    assert finding.settings["anchor_scale"] < 2
+    assert before.unmatched.mean() > 0.9
+    assert 0.5 < after.unmatched.mean() < 0.75
+    assert "min_level" not in finding.settings  # it costs time
+    assert re.search(r"; anchor_scale=\S+,min_level=2 would reduce it to \d+ %, but slows down each step", finding.line)
 
 
 def test_less_jitter_where_training_shows_objects_too_small():

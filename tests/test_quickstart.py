@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from drawn_records import draw_records
 
+from efficientdet.families.published_files import published_files
+from efficientdet.families.registry import family_of, hyperparameters_of, model_names
 from efficientdet.quickstart import choices, chosen_settings, steps
 from efficientdet.quickstart.choices import StepTime
 from efficientdet.quickstart.configuration import NO_WEIGHTS, QuickstartConfig
@@ -25,15 +27,21 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_the_side_is_the_largest_that_leaves_time():
     step_time = StepTime(seconds=1.0, side=256, batch_size=4, accelerated=False)
     wanted, seconds = 1000, 1530  # 1.53 s a step, so 256 * sqrt(1.53) = 316 pixels
-    side, why = choices.image_side(640, 512, step_time, target_steps=wanted, seconds=seconds)
+    side, why = choices.image_side(640, 512, step_time, min_side=128, target_steps=wanted, seconds=seconds)
     assert side == 288
     assert "largest at which 1000 steps fit" in why
-    assert choices.image_side(640, 512, step_time, target_steps=wanted, seconds=4590) == (512, "the model's default")
-    assert choices.image_side(300, 512, step_time, target_steps=wanted, seconds=4590) == (320, "as large as the images")
-    side, why = choices.image_side(640, 512, step_time, target_steps=wanted, seconds=51)
+    assert choices.image_side(640, 512, step_time, min_side=128, target_steps=wanted, seconds=4590) == (
+        512,
+        "the model's default",
+    )
+    assert choices.image_side(300, 512, step_time, min_side=128, target_steps=wanted, seconds=4590) == (
+        320,
+        "as large as the images",
+    )
+    side, why = choices.image_side(640, 512, step_time, min_side=128, target_steps=wanted, seconds=51)
     assert side == 128
     assert "1000 steps, needed for a good AP, exceed" in why  # a number of those that fit is measured later
-    assert choices.image_side(40, 512, step_time, target_steps=wanted, seconds=4590)[0] == 128
+    assert choices.image_side(40, 512, step_time, min_side=128, target_steps=wanted, seconds=4590)[0] == 128
 
 
 def test_epochs_are_short_enough_to_look_at_the_clock():
@@ -65,13 +73,37 @@ def test_the_time_of_training_is_what_the_other_steps_leave():
     assert choices.training_seconds(1, others=after) == 6  # a tenth at least
 
 
+def test_a_step_with_a_fixed_share():
+    step_time = StepTime(seconds=4.0, side=256, batch_size=4, accelerated=False, fixed_share=0.75)
+    assert [step_time.at(side) for side in (128, 256, 512)] == [3.25, 4.0, 7.0]
+
+
 def test_other_choices():
     assert choices.typical_side(np.array([[480, 640], [640, 480], [100, 90]])) == 640
     assert [choices.batch_size(images, accelerated=False) for images in (3, 99)] == [3, 4]
     assert choices.batch_size(99, accelerated=True) == 16
-    assert choices.learning_rate(4, from_random_weights=True)[0] == pytest.approx(0.1)
-    assert choices.learning_rate(16, from_random_weights=True)[0] == pytest.approx(0.16)
-    assert choices.learning_rate(4, from_random_weights=False)[0] == pytest.approx(0.01)
+    sizes = np.array([[480, 640], [480, 640], [640, 480]])
+    assert choices.stretched_shape(256, sizes, min_side=128) == "256x192"
+    assert choices.stretched_shape(256, sizes[:, ::-1], min_side=128) == "192x256"
+    assert choices.stretched_shape(300, sizes, min_side=257) == "300x257"
+    assert choices.stretched_shape(268, sizes[2:, :1].repeat(2, axis=1), min_side=128) == "268x268"
+
+
+def test_recipes_of_the_families():
+    for model in model_names():
+        family = hyperparameters_of(model, {}).family
+        recipe = family.quickstart
+        hparams = hyperparameters_of(model, {**recipe.settings, **recipe.random_settings})
+        assert hparams.is_training_bn, model  # from random weights everything is trained
+        assert getattr(hparams, "trainable_backbone_stages", 5) == 5, model
+        assert hparams.lr_decay_method == "cosine", model  # steps of a preset's schedule have other epochs
+        assert hparams.lr_warmup_least_steps == 0, model
+        assert set(recipe.detectors) <= set(family.presets)
+        assert set(recipe.detectors.values()) <= set(published_files())
+    recipe = family_of("efficientdet-d0").quickstart
+    assert recipe.random_rate.of(4) == pytest.approx(0.1)
+    assert recipe.random_rate.of(16) == pytest.approx(0.16)
+    assert recipe.pretrained_rate.of(4) == pytest.approx(0.01)
 
 
 @pytest.fixture
@@ -98,7 +130,7 @@ def programs(tmp_path, monkeypatch):
                 'DLLL {"data": {"peak_device_memory_bytes": null, "load_average": 1e3}}\n'
             )
         elif module == "eval":
-            settings["output_json"].write_text('{"AP": 0.5, "AP50": 0.75}')
+            settings["output_json"].write_text('{"AP": 0.5, "AP50": 0.75, "mask_numbers": {"AP": 0.25, "AP50": 0.625}}')
 
     for module in (steps, chosen_settings):
         monkeypatch.setattr(module, "run_program", run)
@@ -128,7 +160,9 @@ def test_the_way(programs, tmp_path, capsys):
         quickstart(config(tmp_path / "out", hparams="box_class_repeats=1"))
     assert caught.value.code == 3
     assert [module for module, _ in calls] == ["dataset.create_tfrecord", "train", "doctor", "train"]
-    assert calls[1][1]["hparams"] == "image_size=256,box_class_repeats=1"
+    assert calls[1][1]["hparams"] == (
+        "image_size=256,jitter_min=0.8,jitter_max=1.25,learning_rate=0.1,box_class_repeats=1"
+    )
     assert calls[1][1]["log_steps"] == 1  # of more together the times are means
     assert calls[2][1]["hparams"] == "image_size=128,jitter_min=0.8,jitter_max=1.25,box_class_repeats=1"
     training = calls[-1][1]
@@ -156,6 +190,32 @@ def test_the_way(programs, tmp_path, capsys):
     assert calls[0][1]["max_minutes"] == pytest.approx(45, abs=0.3)
     assert calls[0][1]["num_epochs"] == 884  # half as many more
     assert "--minutes raised from 30 to 45: resuming the training" in capsys.readouterr().out
+
+
+def test_other_families(programs, tmp_path, monkeypatch, capsys):
+    calls, _ = programs
+    quickstart(config(tmp_path / "masks", model_name="mask-rcnn-resnet18"))
+    assert calls[0][1]["include_masks"] is True
+    training = next(settings for module, settings in calls[2:] if module == "train")
+    recipe = family_of("mask-rcnn-resnet18").quickstart
+    assert "trainable_backbone_stages=5,is_training_bn=True" in training["hparams"]
+    assert training["lr"] == recipe.random_rate.of(4)
+    assert "mask AP 0.250, AP50 0.625" in capsys.readouterr().out
+
+    del calls[:]
+    monkeypatch.setattr(chosen_settings, "local_path", lambda name: name)  # as if it were downloaded
+    quickstart(config(tmp_path / "boxes", model_name="retinanet-resnet50", weights=None))
+    assert "include_masks" not in calls[0][1]
+    assert calls[1][1]["hparams"].startswith("image_size=256x256,resize=stretch")  # the drawn images are square
+    training = next(settings for module, settings in calls[2:] if module == "train")
+    assert training["pretrained_ckpt"] == "retinanet_resnet50_fpn_coco"
+    assert "is_training_bn" not in training["hparams"]
+
+    del calls[:]
+    quickstart(config(tmp_path / "backbone", model_name="ssd300-resnet34", weights=None))
+    training = next(settings for module, settings in calls[2:] if module == "train")
+    assert training["backbone_init"] == "resnet34-333f7ec4.pth"
+    assert training["lr"] == family_of("ssd300-resnet34").quickstart.random_rate.of(4)
 
 
 def test_a_zip_is_unpacked_once(programs, tmp_path, monkeypatch):
@@ -262,7 +322,7 @@ def is_running(process):
         ([], "--images=: no such folder; expected the folder with the images"),
         (["/nowhere"], "--images=/nowhere: no such folder"),
         (["--model_name=ssd300-resnet34", "tests"], "unexpected argument"),
-        (["tests", "--model_name=ssd300-resnet34"], "expected one of efficientdet-d0, efficientdet-d1"),
+        (["tests", "--model_name=ssd300-resnet35"], "the nearest is ssd300-resnet34"),
         (["tests", "--formats=tflight"], "--formats=tflight: expected some of onnx"),
         (["tests", "--format=tflight"], "flag --format=tflight"),
         (["tests", "--minutes=0"], "minutes"),

@@ -7,7 +7,7 @@ import numpy as np
 from efficientdet.data_checks.findings import WARNING, Finding, as_hparams, named, share
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.data_checks.orientation_checks import orientation_findings
-from efficientdet.data_checks.suggestions import better_anchors, better_shape, sampled
+from efficientdet.data_checks.suggestions import better_anchors, better_shape, finer_level, sampled
 
 _OBJECTS_OF_A_CLASS = 20  # fewer objects give no reliable share
 
@@ -48,6 +48,12 @@ def _anchor_finding(view: InputView, settings: dict) -> Finding:
     smallest = float(np.sqrt(view.anchors.sides.prod(axis=0)).min())
     names = view.images.class_names.names
     without, with_them = ([f"{names[number]} {share(shares[number][place])}" for number in worst] for place in (0, 1))
+    finer, option = finer_level(after), ""
+    if finer:
+        option = (
+            f"; {as_hparams({**settings, **finer})} would reduce it to "
+            f"{share(after.after(**finer).unmatched_in_training(numbers).mean())}, but slows down each step"
+        )
     most_often, reduced_to = (f", most often {named(without)}", f" ({named(with_them)})") if worst else ("", "")
     return Finding(
         about="anchors",
@@ -55,5 +61,5 @@ def _anchor_finding(view: InputView, settings: dict) -> Finding:
         settings=settings,
         line=f"{share(before.mean())} of the objects, at training scales, have an IoU below 0.5 with every anchor "
         f"(the smallest is {smallest:.0f} pixels wide){most_often}; {as_hparams(settings)} reduces this to "
-        f"{share(left.mean())}{reduced_to}",
+        f"{share(left.mean())}{reduced_to}{option}",
     )

@@ -16,7 +16,8 @@ _WASTE = 0.1  # share of padding from which another shape is suggested
 _SHRUNK = 0.03  # tolerated reduction of the image scale
 _MAY_SHRINK = 0.02  # share of images for which it is tolerated
 _UNMATCHED = 0.1  # share of objects without an anchor from which another setting is suggested
-_REDUCES = 0.55  # maximum remaining fraction of that share
+_REDUCES = 0.55  # maximum remaining fraction of that share,
+_CLEARLY = 0.25  # unless the share falls by this much: of objects as small as nuclei many remain with any setting
 _JITTERS = (0.4, 0.8)  # candidates for jitter_min, the smallest training scale
 _STEPS = range(-4, 5)  # half octaves of the candidate anchor scales
 _CLUSTER_ROUNDS = 30
@@ -74,7 +75,7 @@ def better_anchors(view: InputView, *, fixed: Collection[str] = ()) -> dict[str,
         with_ratios = _severity_after(view, numbers, **settings, aspect_ratios=ratios)
         if with_ratios is not None and with_ratios < _REDUCES * after and after >= _UNMATCHED:
             settings, after = settings | {"aspect_ratios": ratios}, with_ratios
-    if after > _REDUCES * before:
+    if after > _REDUCES * before and after > before - _CLEARLY:
         return {}
     if hasattr(view.hparams, "jitter_min") and "jitter_min" not in fixed:
         for jitter in _JITTERS:
@@ -83,6 +84,17 @@ def better_anchors(view: InputView, *, fixed: Collection[str] = ()) -> dict[str,
                 if left <= _REDUCES * after:
                     settings, after = weaker, left
     return settings
+
+
+def finer_level(view: InputView) -> dict[str, Any]:
+    """Return a smaller `min_level` with its best `anchor_scale` that leaves far fewer objects unmatched; or {}."""
+    numbers, hparams = sampled(view), view.hparams
+    before, level = _severity(view, numbers), getattr(hparams, "min_level", None)
+    anchor_scale = getattr(hparams, "anchor_scale", None)
+    if before < _UNMATCHED or level is None or anchor_scale is None:
+        return {}
+    settings, after = _best_scale(view, numbers, anchor_scale, min_level=level - 1)
+    return settings if after <= _REDUCES * before else {}
 
 
 def _best_scale(view: InputView, numbers: np.ndarray, current: float, **others: Any) -> tuple[dict[str, Any], float]:

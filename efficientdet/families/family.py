@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from efficientdet.families.hyperparameters import Hyperparameters
+from efficientdet.families.quickstart_recipe import QuickstartRecipe
 from model.weight_arrays import model_arrays
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Family(Generic[AnyHyperparameters]):
     name: ClassVar[str]
     hyperparameters: ClassVar[type[Hyperparameters]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # model name -> its hyperparameters
-    quickstart: ClassVar[bool] = False  # whether quickstart.py supports the models
+    quickstart: ClassVar[QuickstartRecipe | None] = None  # None: quickstart.py does not support the models
     # Hyperparameters that must be the same in training and inference but do not change the shape of any weight.
     conventions: ClassVar[tuple[str, ...]] = ()
     backbone_conventions: ClassVar[tuple[str, ...]] = ()  # the conventions that concern the backbone

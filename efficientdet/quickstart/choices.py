@@ -5,10 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-STEPS_FROM_RANDOM_WEIGHTS = 2500  # BCCD's 205 images reach an AP of 0.55 with 2,900 (docs/tutorials/bccd.md)
-STEPS_FROM_PUBLISHED_WEIGHTS = 1000
-MIN_SIDE = 128
-JITTER = {"jitter_min": 0.8, "jitter_max": 1.25}  # the published values are 0.1 and 2
 _MULTIPLE = 32  # pixels: candidate sides are multiples of it
 _MIN_EPOCHS, _MAX_EPOCHS = 20, 600  # train.py checks the time after each
 _WARMUP_STEPS = 50
@@ -23,16 +19,20 @@ _MIN_SHARE = 0.1  # of the minutes, for training
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """Measured duration of a training step. side: the longer side of the input in pixels."""
+    """Measured duration of a training step.
+
+    side: the longer side of the input in pixels. fixed_share: the share of the time that does not depend on it.
+    """
 
     seconds: float
     side: int
     batch_size: int
     accelerated: bool
+    fixed_share: float = 0.0
 
     def at(self, side: int) -> float:
-        """Return the estimated seconds of a step at another size, in proportion to the number of pixels."""
-        return self.seconds * (side / self.side) ** 2
+        """Return the estimated seconds of a step at another size; all but the fixed share grows with the pixels."""
+        return self.seconds * (self.fixed_share + (1 - self.fixed_share) * (side / self.side) ** 2)
 
 
 def typical_side(sizes: np.ndarray) -> int:
@@ -61,15 +61,15 @@ def training_seconds(minutes: float, *, others: float) -> float:
 
 
 def image_side(
-    largest: int, published: int, step_time: StepTime, *, target_steps: int, seconds: float
+    largest: int, published: int, step_time: StepTime, *, min_side: int, target_steps: int, seconds: float
 ) -> tuple[int, str]:
-    """Return the longer side of the network's input, and the reason.
+    """Return the longer side of the network's input, at least `min_side`, and the reason.
 
     It is the largest side at which the target number of steps fits into the seconds of training, limited by the sides
     of the images and of the published model. Seconds grow with the number of pixels.
     """
-    most = max(MIN_SIDE, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
-    for side in range(most, MIN_SIDE - 1, -_MULTIPLE):
+    most = max(min_side, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
+    for side in range(most, min_side - 1, -_MULTIPLE):
         if seconds / step_time.at(side) >= target_steps:
             limit = (
                 "as large as the images"
@@ -79,7 +79,7 @@ def image_side(
                 else f"the largest at which {target_steps} steps fit into the time limit"
             )
             return side, limit
-    return MIN_SIDE, f"the smallest; {target_steps} steps, needed for a good AP, exceed the time limit"
+    return min_side, f"the smallest; {target_steps} steps, needed for a good AP, exceed the time limit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +119,9 @@ def training_length(
     )
 
 
-def learning_rate(batch: int, *, from_random_weights: bool) -> tuple[float, str]:
-    """Return the peak learning rate, and the reason."""
-    if from_random_weights:
-        return min(0.025 * batch, 0.16), "higher than the published one because the weights are random"
-    return min(0.0025 * batch, 0.04), "a fraction of the one for random weights, to preserve the pretrained weights"
+def stretched_shape(side: int, sizes: np.ndarray, *, min_side: int) -> str:
+    """Return `image_size` with a longer side of `side` pixels in the aspect ratio of most images, sizes [n, 2]."""
+    height, width = np.median(sizes, axis=0)
+    exact = side * min(height, width) / max(height, width)
+    shorter = side if side - exact < _MULTIPLE / 2 else max(min_side, round(exact / _MULTIPLE) * _MULTIPLE)
+    return f"{side}x{shorter}" if width > height else f"{shorter}x{side}"

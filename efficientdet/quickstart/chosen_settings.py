@@ -10,6 +10,7 @@ from typing import Any
 
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.data_checks.findings import as_hparams, counted
+from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.quickstart import choices
@@ -27,19 +28,29 @@ _TIMED_STEPS = 12
 def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, spent: float) -> dict[str, Any]:
     """Return the flags of the training, lines with the reasons, and the estimated seconds of the other steps."""
     start_time, images = time.monotonic(), labeled_images(records_pattern(folder, "train"))
-    weights, weights_reason = _weights(config)
-    target_steps = choices.STEPS_FROM_PUBLISHED_WEIGHTS if weights else choices.STEPS_FROM_RANDOM_WEIGHTS
+    defaults = hyperparameters_of(config.model_name, {})
+    recipe = defaults.family.quickstart
+    weights, weights_reason = _weights(config, defaults)
+    is_pretrained = "pretrained_ckpt" in weights
+    target_steps = recipe.pretrained_steps if is_pretrained else recipe.random_steps
     given = parse_overrides(config.hparams)
-    published = max(hyperparameters_of(config.model_name, {}).input_size)
+    rate = recipe.pretrained_rate if is_pretrained else recipe.random_rate
+    of_family = {**recipe.settings, **({} if is_pretrained else recipe.random_settings)}
+    published = max(defaults.input_size)
     largest = choices.typical_side(images.sizes)
     own = max(hyperparameters_of(config.model_name, given).input_size)
-    first = own if "image_size" in given else min(_FIRST_SIDE, published)
+    first = own if "image_size" in given else max(recipe.min_side, min(_FIRST_SIDE, published))
+
+    def shape_of(side: int) -> int | str:
+        return choices.stretched_shape(side, images.sizes, min_side=recipe.min_side) if recipe.stretches else side
+
+    batch = choices.batch_size(len(images), accelerated=False)
     step_time, start = _measure_step_time(
         config,
         folder,
-        {"image_size": first, **given},
+        {"image_size": shape_of(first), **of_family, "learning_rate": rate.of(batch), **given},
         side=first,
-        batch=choices.batch_size(len(images), accelerated=False),
+        batch=batch,
     )
     step_time = replace(step_time, batch_size=choices.batch_size(len(images), accelerated=step_time.accelerated))
     after = choices.seconds_after_choice(
@@ -50,20 +61,20 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
         side, side_reason = first, "set by --hparams"
     else:
         side, side_reason = choices.image_side(
-            largest, published, step_time, target_steps=target_steps, seconds=seconds
+            largest, published, step_time, min_side=recipe.min_side, target_steps=target_steps, seconds=seconds
         )
-    settings = {"image_size": side, **({} if weights else choices.JITTER), **given}
+    settings = {"image_size": shape_of(side), **of_family, **given}
     suggested = _suggested_settings(config, folder, settings)
     settings |= {key: value for key, value in suggested.items() if key not in given}
     length, length_reason = choices.training_length(
         len(images), step_time, side=side, target_steps=target_steps, seconds=seconds
     )
-    learning_rate, rate_reason = choices.learning_rate(step_time.batch_size, from_random_weights=not weights)
+    learning_rate = rate.of(step_time.batch_size)
     return {
         "flags": {
             "hparams": as_hparams(settings),
             "batch_size": step_time.batch_size,
-            "pretrained_ckpt": weights,
+            **weights,
             "lr": None if "learning_rate" in given else learning_rate,
             **asdict(length),
         },
@@ -75,29 +86,35 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
             f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
             f"{length_reason}; train.py checks the time every "
             f"{counted(length.num_examples_per_epoch, 'image', 'images')}",
-            f"learning rate {learning_rate:g}: {rate_reason}",
-            *(
-                []
-                if weights
-                else [f"{as_hparams(choices.JITTER)}: less scale jitter suits a short training from random weights"]
+            f"learning rate {learning_rate:g}: "
+            + (
+                "lower than for random weights, to preserve the pretrained weights"
+                if is_pretrained
+                else "as for random weights"
             ),
+            *([f"{as_hparams(of_family)}: for a short training of {config.model_name}"] if of_family else []),
         ],
     }
 
 
-def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
-    """Return the weights to start from, None for random weights, and the reason."""
+def _weights(config: QuickstartConfig, defaults: Hyperparameters) -> tuple[dict[str, str], str]:
+    """Return the flag of the weights to start from, none for random weights, and the reason."""
     if config.weights == NO_WEIGHTS:
-        return None, "random, set by --weights=none"
+        return {}, "random, set by --weights=none"
     if config.weights:
-        return config.weights, "set by --weights"
-    if config.model_name not in published_files():
-        return None, f"random; there are no pretrained weights for {config.model_name}"
+        return {"pretrained_ckpt": config.weights}, "set by --weights"
+    detector = defaults.family.quickstart.detectors.get(config.model_name, config.model_name)
+    backbone = defaults.family.imagenet_backbone(defaults)
+    file = detector if detector in published_files() else backbone
+    if file is None:
+        return {}, f"random; there are no pretrained weights for {config.model_name}"
     try:
-        local_path(config.model_name)
+        local_path(file)
     except InputError as error:
-        return None, f"random; the pretrained weights are not available ({error})"
-    return config.model_name, "pretrained on COCO"
+        return {}, f"random; the pretrained weights are not available ({error})"
+    if file == detector:
+        return {"pretrained_ckpt": detector}, "pretrained on COCO"
+    return {"backbone_init": file}, f"backbone pretrained on ImageNet; no detector is published for {config.model_name}"
 
 
 def _measure_step_time(
@@ -133,6 +150,7 @@ def _measure_step_time(
         side=side,
         batch_size=batch,
         accelerated=found["peak_device_memory_bytes"] is not None,
+        fixed_share=hyperparameters_of(config.model_name, {}).family.quickstart.fixed_share,
     )
     return step_time, first_step - start_time
 

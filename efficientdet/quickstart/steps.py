@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from efficientdet.configuration.artifact_formats import IN_8_BITS
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.chosen_settings import choose_settings
 from efficientdet.quickstart.configuration import QuickstartConfig
@@ -57,6 +58,7 @@ def _convert(config: QuickstartConfig, folder: Path, *, images: str) -> None:
             "annotations": config.annotations,
             "format": config.format,
             "output_dir": folder / "records",
+            "include_masks": hyperparameters_of(config.model_name, {}).mask_size > 0 or None,
         },
     )
 
@@ -122,6 +124,8 @@ def _print_summary(folder: Path, *, measured_on: str, image_folder: Path) -> Non
     numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     artifact = folder / "exported" / "detector.onnx"
     print(f"\nAP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images")
+    if masks := numbers.get("mask_numbers"):
+        print(f"mask AP {masks['AP']:.3f}, AP50 {masks['AP50']:.3f}")
     for path, what in (
         ("doctor/doctor.html", "data check"),
         ("model/report.html", "training report"),

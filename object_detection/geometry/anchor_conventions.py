@@ -19,11 +19,11 @@ _SSD300_SIDE = 300
 _SSD300_SMALLEST = 257  # pixels per side; the last map has one cell
 
 
-def retinanet_sizes(anchor_scale: float = 4.0) -> tuple[tuple[int, ...], ...]:
-    """Return the sides in pixels of the square anchors of P3 to P7: `anchor_scale` cells times 2^(0, 1/3, 2/3)."""
+def retinanet_sizes(anchor_scale: float = 4.0, *, min_level: int = 3) -> tuple[tuple[int, ...], ...]:
+    """Return the sides in pixels of the square anchors up to P7: `anchor_scale` cells times 2^(0, 1/3, 2/3)."""
     return tuple(
         tuple(int(2**level * anchor_scale * 2 ** (octave / RETINANET_SCALES)) for octave in range(RETINANET_SCALES))
-        for level in range(3, 8)
+        for level in range(min_level, 8)
     )
 
 

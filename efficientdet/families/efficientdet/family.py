@@ -8,7 +8,7 @@ import numpy as np
 
 from efficientdet.families.efficientdet import published_weights
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters, anchor_config
-from efficientdet.families.efficientdet.presets import ACTIVATIONS_PER_PIXEL, NVIDIA_CONVENTIONS, PRESETS
+from efficientdet.families.efficientdet.presets import ACTIVATIONS_PER_PIXEL, NVIDIA_CONVENTIONS, PRESETS, QUICKSTART
 from efficientdet.families.family import Arrays, ClassLayout, Family, Shapes
 from model.weight_arrays import is_object_based
 from object_detection.geometry.anchor_grid import AnchorGrid, anchor_grid
@@ -23,7 +23,7 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
     name = "efficientdet"
     hyperparameters = EfficientDetHyperparameters
     presets = PRESETS
-    quickstart = True
+    quickstart = QUICKSTART
     conventions = (*NVIDIA_CONVENTIONS, "anchor_scale", "act_type", "conv_after_downsample")
     backbone_conventions = ("normalizations", "act_type")
     coco_class_rows: ClassVar = {90: 0, 91: 0}

@@ -1,6 +1,7 @@
 """Presets of `--model_name`: the published models (Tan et al. 2020, table 1; values of google/automl)."""
 
 from efficientdet.families.published_files import PublishedFile
+from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe
 
 BACKBONES = tuple(f"efficientnet-b{number}" for number in range(8))
 
@@ -67,3 +68,10 @@ NVIDIA_CONVENTIONS = {
     "fusion_relu": False,
     "half_pixel_upsampling": True,
 }
+
+# Measured in docs/tutorials/bccd.md. The published jitter is 0.1 to 2: less suits a short training.
+QUICKSTART = QuickstartRecipe(
+    random_settings={"jitter_min": 0.8, "jitter_max": 1.25},
+    random_rate=LearningRate(per_image=0.025, maximum=0.16),
+    pretrained_rate=LearningRate(per_image=0.0025, maximum=0.04),
+)

@@ -14,6 +14,7 @@ from efficientdet.families.mask_rcnn.presets import (
     ACTIVATIONS_PER_PIXEL,
     ACTIVATIONS_PER_REGION,
     PRESETS,
+    QUICKSTART,
 )
 from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
 from object_detection.geometry.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels
@@ -38,6 +39,7 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
     name = "mask_rcnn"
     hyperparameters = MaskRcnnHyperparameters
     presets = PRESETS
+    quickstart = QUICKSTART
     body = "backbone/body/"
     conventions = ("conventions", "batch_norm_epsilon", "resize", "longer_side", "anchor_scale")
     backbone_conventions = ("batch_norm_epsilon",)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from efficientdet.families.nms_configs import NmsConfigs
 from efficientdet.families.published_files import torchvision_file
+from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe
 
 BACKBONES = {
     "mask-rcnn-resnet18": "resnet18",
@@ -38,3 +39,30 @@ PUBLISHED_FILES = {
 # per mask, with 90 classes.
 ACTIVATIONS_PER_PIXEL = {"resnet18": 324, "resnet34": 412, "resnet50": 916, "resnext50_32x4d": 1127}
 ACTIVATIONS_PER_REGION, ACTIVATIONS_PER_MASK = 27_600, 523_000
+
+# Measured in docs/reference/detectors.md. Fewer proposals and regions shorten a step; Adam needs fewer steps.
+QUICKSTART = QuickstartRecipe(
+    settings={
+        "resize": "letterbox",
+        "mask_size": 56,
+        "training_candidates_per_level": 300,
+        "training_proposals": 300,
+        "candidates_per_level": 300,
+        "proposals": 300,
+        "regions_an_image": 32,
+        "optimizer": "adam",
+        "weight_decay": 0.0,
+        "clip_gradients_norm": 10.0,
+        "lr_decay_method": "cosine",
+        "lr_warmup_least_steps": 0,
+        "moving_average_decay": 0.998,
+    },
+    random_settings={"trainable_backbone_stages": 5, "is_training_bn": True},
+    random_rate=LearningRate(per_image=1.25e-4, maximum=5e-4),
+    pretrained_rate=LearningRate(per_image=2.5e-5, maximum=1e-4),
+    random_steps=1000,
+    pretrained_steps=500,
+    min_side=192,
+    fixed_share=0.7,  # estimate: with resnet18 and 64 regions 4.4 s at 128 pixels, 5.0 s at 256
+    detectors={"mask-rcnn-resnet50": "maskrcnn_resnet50_fpn_coco"},
+)

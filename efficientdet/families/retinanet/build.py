@@ -20,6 +20,7 @@ def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, preci
             backbone=hparams.backbone_name,
             image_size=image_size,
             num_classes=num_classes,
+            min_level=hparams.min_level,
             anchors_per_cell=RETINANET_SCALES * len(hparams.aspect_ratios),
             epsilon=hparams.batch_norm_epsilon,
             trainable_stages=hparams.trainable_backbone_stages,

@@ -8,7 +8,7 @@ import numpy as np
 
 from efficientdet.families.family import Arrays, ClassLayout, Shapes
 from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters, anchor_levels
-from efficientdet.families.retinanet.presets import ACTIVATIONS_PER_PIXEL, PRESETS
+from efficientdet.families.retinanet.presets import ACTIVATIONS_PER_PIXEL, PRESETS, QUICKSTART
 from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
 from efficientdet.run_log.mlperf_log import version_of
 from object_detection.geometry.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels
@@ -35,6 +35,7 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
     body = "backbone/body/"
     hyperparameters = RetinaNetHyperparameters
     presets = PRESETS
+    quickstart = QUICKSTART
     conventions = ("batch_norm_epsilon", "resize", "longer_side", "anchor_scale", "aspect_ratios")
     backbone_conventions = ("batch_norm_epsilon",)
 
@@ -57,9 +58,9 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
         return ResizeAndFlip(self.resize_rule(hparams), 0.5 if hparams.input_rand_hflip else 0.0)
 
     def anchors(self, hparams: RetinaNetHyperparameters) -> AnchorGrid:
-        """Return the anchors of P3 to P7."""
+        """Return the anchors of min_level to P7."""
         size = self.resize_rule(hparams).size
-        return grid_of_levels(anchor_levels(hparams, size, feature_sizes(size, 7)[3:]))
+        return grid_of_levels(anchor_levels(hparams, size, feature_sizes(size, 7)[hparams.min_level :]))
 
     def activations_per_pixel(self, hparams: RetinaNetHyperparameters) -> float:
         """Return the value of the published network, also for changed hyperparameters."""

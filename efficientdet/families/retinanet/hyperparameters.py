@@ -46,6 +46,7 @@ class RetinaNetHyperparameters(TorchHyperparameters):
     # network
     backbone_name: Annotated[str, one_of(*BACKBONES.values())] = "resnext50_32x4d"
     batch_norm_epsilon: NonNegative = 1e-5
+    min_level: Annotated[int, between(2, 3)] = 3  # finest level of the pyramid; 2 has four times as many anchors
     # side of the smallest anchor of a level in cells; with 0.25 the smallest anchor is 2 pixels wide
     anchor_scale: Annotated[float, at_least(0.25)] = 4.0
     aspect_ratios: Annotated[tuple, _RATIOS] = (2.0, 1.0, 0.5)  # width / height of anchors, each in three sizes
@@ -87,10 +88,10 @@ class RetinaNetHyperparameters(TorchHyperparameters):
 def anchor_levels(
     hparams: RetinaNetHyperparameters, image_size: tuple[int, int], cells: Sequence[tuple[int, int]]
 ) -> list[AnchorLevel]:
-    """Return the anchors of P3 to P7, from the image size and the cells (rows, columns) of each level."""
+    """Return the anchors of min_level to P7, from the image size and the cells (rows, columns) of each level."""
     return rounded_levels(
         image_size,
         cells,
-        sizes=retinanet_sizes(hparams.anchor_scale),
+        sizes=retinanet_sizes(hparams.anchor_scale, min_level=hparams.min_level),
         height_to_width=[1 / ratio for ratio in hparams.aspect_ratios],
     )

@@ -1,6 +1,7 @@
 """Presets of `--model_name`: the published models; 800 x 800 and 264 classes of Open Images in MLPerf's benchmark."""
 
 from efficientdet.families.published_files import torchvision_file
+from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe
 
 BACKBONES = {
     "retinanet-resnet18": "resnet18",
@@ -17,3 +18,20 @@ PUBLISHED_FILES = {
 
 # Activations per input pixel of each network with 264 classes (test_memory.py counts them).
 ACTIVATIONS_PER_PIXEL = {"resnet18": 451, "resnet34": 539, "resnet50": 1044, "resnext50_32x4d": 1256}
+
+# Measured in docs/reference/detectors.md. Without scale jitter the images keep one size.
+QUICKSTART = QuickstartRecipe(
+    settings={
+        "resize": "stretch",
+        "optimizer": "sgd",
+        "clip_gradients_norm": 10.0,
+        "lr_decay_method": "cosine",
+        "moving_average_decay": 0.998,
+        "train_on_crowds": False,
+    },
+    random_settings={"trainable_backbone_stages": 5, "is_training_bn": True, "head_kernel_stddev": 0.03},
+    random_rate=LearningRate(per_image=0.0025, maximum=0.02),
+    pretrained_rate=LearningRate(per_image=0.000625, maximum=0.01),
+    stretches=True,
+    detectors={"retinanet-resnet50": "retinanet_resnet50_fpn_coco"},
+)

@@ -7,7 +7,7 @@ import numpy as np
 
 from efficientdet.families.family import Arrays, ClassLayout, Shapes
 from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
-from efficientdet.families.ssd.presets import ACTIVATIONS_PER_PIXEL, PRESETS, PUBLISHED_FILES
+from efficientdet.families.ssd.presets import ACTIVATIONS_PER_PIXEL, PRESETS, PUBLISHED_FILES, QUICKSTART
 from efficientdet.families.torch_family import TorchFamily
 from efficientdet.run_log.mlperf_log import version_of
 from model.torch_weights import YX_OF_XY
@@ -40,6 +40,7 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
     body = "backbone/"
     hyperparameters = SsdHyperparameters
     presets = PRESETS
+    quickstart = QUICKSTART
 
     def build_detector(self, hparams: SsdHyperparameters, *, num_classes: int, precision: str) -> "DenseDetector":
         from efficientdet.families.ssd.build import build_detector
