@@ -7,7 +7,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from model.dense_detector import DenseDetector
 from model.detector import Detector
 from model.folding import folded, has_frozen_norms
 from object_detection.feature_distillation import feature_loss
@@ -35,11 +34,7 @@ class DistilledDetector(Detector[tuple[Tensor, Tensor, Tensor], Targets | Scored
         Raises:
             InputError: a detector without pyramid, or pyramids with other levels.
         """
-        if not isinstance(student, DenseDetector):
-            raise InputError(f"the student {student.network.name} {_NO_PYRAMID}")
-        if not isinstance(teacher, DenseDetector):
-            raise InputError(f"the teacher {teacher.network.name} {_NO_PYRAMID}")
-        ours, theirs = pyramid(student.network), pyramid(teacher.network)
+        ours, theirs = pyramid(student.network, role="student"), pyramid(teacher.network, role="teacher")
         if (levels := _cells(ours)) != (others := _cells(theirs)):
             raise InputError(f"the teacher's pyramid has {others} cells; expected the student's, {levels}")
         self.network, self.image_size, self.learns_from_outputs = (
@@ -90,17 +85,16 @@ class DistilledDetector(Detector[tuple[Tensor, Tensor, Tensor], Targets | Scored
         return self._student.regularization()
 
 
-_NO_PYRAMID = "has no feature pyramid with a shared head; expected EfficientDet or RetinaNet"
-
-
-def pyramid(network: keras.Model) -> list[Tensor]:
+def pyramid(network: keras.Model, *, role: str) -> list[Tensor]:
     """Return the features that enter the heads, symbolic tensors [B, h, w, C] from the finest level on.
 
     Raise InputError if the network has none.
     """
     found = [layer for layer in network.layers if layer.name in _FIRST_OF_HEAD]
     if not found:
-        raise InputError(f"{network.name} {_NO_PYRAMID}")
+        raise InputError(
+            f"the {role} ({network.name}) has no pyramid with shared heads; expected EfficientDet or RetinaNet"
+        )
     # Keras has no public way to list the inputs of a layer that is called several times.
     return [node.input_tensors[0] for node in found[0]._inbound_nodes]
 

@@ -14,7 +14,6 @@ from miniature import HPARAMS, build_miniature, miniature_detector
 from test_train_step import batch_of
 
 from dataset.class_names import ClassNames
-from efficientdet.artifacts.saved_model import load_saved_model
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, read_arrays, write_arrays
 from efficientdet.configuration.training_config import TrainingConfig
@@ -31,6 +30,7 @@ from program_support.errors import InputError
 pytestmark = pytest.mark.slow
 
 WEIGHT = 3.0
+VARIABLES = "emackpt-final/variables/variables"
 
 
 def features(channels, seed=0, shape=(3, 5, 4)):
@@ -114,14 +114,16 @@ def values(detector):
     return {name: np.asarray(variable.value).copy() for name, variable in named_variables(detector.network).items()}
 
 
-@pytest.mark.parametrize("pyramid_filters", [24, 40])
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("pyramid_filters", "compiled"), [(24, False), (40, False), (40, True)])
 def test_a_step_trains_the_student_alone(pyramid_filters, compiled):
     student, teacher, step = setting(pyramid_filters, compiled=compiled)
     batch, names = batch_of(0), set(named_variables(student.network))
     images = student.normalize(batch.images, batch.sizes)
     maps = [
-        [np.asarray(level) for level in keras.Model(network.inputs, pyramid(network))(images, training=training)]
+        [
+            np.asarray(level)
+            for level in keras.Model(network.inputs, pyramid(network, role="test"))(images, training=training)
+        ]
         for network, training in ((miniature_detector().network, True), (teacher.network, False))
     ]
     distance = pearson_distance if pyramid_filters == 24 else gram_distance
@@ -208,14 +210,16 @@ def _jax_half(folder: Path) -> None:
 def test_pyramids_of_the_families(model_name, widths):
     with keras.StatelessScope():
         network = build_detector(hyperparameters_of(model_name, {"image_size": 128}), num_classes=2).network
-    assert [level.shape[1:] for level in pyramid(network)] == [(side, side, widths) for side in (16, 8, 4, 2, 1)]
+    assert [level.shape[1:] for level in pyramid(network, role="test")] == [
+        (side, side, widths) for side in (16, 8, 4, 2, 1)
+    ]
 
 
 def test_a_detector_without_pyramid_is_refused_in_one_line():
     with keras.StatelessScope():
         other = build_detector(hyperparameters_of("ssd300-resnet34", {}), num_classes=2)
     miniature = miniature_detector()
-    message = "the {} .* has no feature pyramid with a shared head; expected EfficientDet or RetinaNet$"
+    message = r"the {} \(ssd\) has no pyramid with shared heads; expected EfficientDet or RetinaNet$"
     with pytest.raises(InputError, match=message.format("teacher")):
         DistilledDetector(miniature, other, weight=1.0)
     with pytest.raises(InputError, match=message.format("student")):
@@ -295,13 +299,11 @@ def test_a_resumed_training_equals_the_unbroken_one_and_has_nothing_of_the_teach
     assert {name: array.shape for name, array in alone.items()} == {name: a.shape for name, a in unbroken.items()}
     assert any((alone[name] != unbroken[name]).any() for name in alone)
     with_teacher, without = (
-        sum(
-            np.asarray(variable).size
-            for variable in load_saved_model(str(tmp_path / name / "emackpt-final"))[0].variables
-        )
-        for name in ("unbroken", "alone")
+        {name: np.shape(array) for name, array in read_arrays(str(tmp_path / folder / VARIABLES)).items()}
+        for folder in ("unbroken", "alone")
     )
-    assert with_teacher == without > 0
+    assert with_teacher == without
+    assert len(without) > 20
 
 
 def test_a_teacher_of_another_kind_ends_the_training_in_one_line(
