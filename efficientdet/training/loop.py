@@ -26,7 +26,7 @@ from efficientdet.training.model_dir_lock import sole_training
 from efficientdet.training.reporter import Reporter
 from efficientdet.training.run import Run
 from efficientdet.training.saving import Saver
-from efficientdet.training.teacher import with_teacher
+from efficientdet.training.start import with_teacher
 from efficientdet.training.time_budget import TimeBudget
 from efficientdet.training.validation import BestWeights, Evaluator
 from program_support.progress import Progress
