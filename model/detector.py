@@ -29,6 +29,7 @@ class Detector(Generic[Outputs, Targets]):
 
     network: keras.Model
     image_size: tuple[int, int]  # H, W of the network input
+    constant_networks: tuple[keras.Model, ...] = ()  # networks that a training step uses and never changes
     learns_from_outputs = False  # True: targets depend on outputs, and counts are known only after the forward pass
     anchors: np.ndarray | None = None  # [A, 4] float32 yxyx of a detector with outputs per anchor
     output_names: tuple[str, ...] | None = None  # names of an exported file's outputs; None: those of the network

@@ -39,6 +39,7 @@ def miniature_detector(
     precision: str = "float32",
     losses: LossConfig | None = None,
     suppression: SuppressionConfig | None = None,
+    pyramid_filters: int = 24,
 ) -> DenseDetector:
     """A `DenseDetector` with about 14,000 random weights, the same ones for the same seed.
 
@@ -49,7 +50,7 @@ def miniature_detector(
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
     try:
-        network = _network(num_classes, image_size, anchors)
+        network = _network(num_classes, image_size, anchors, pyramid_filters)
     finally:
         keras.config.set_dtype_policy(previous)
     return DenseDetector(
@@ -78,10 +79,10 @@ def build_miniature(hparams, *, num_classes, precision="float32", backbone_weigh
     return DenseDetector(detector.network, adaptive)
 
 
-def _network(num_classes: int, image_size: tuple[int, int], anchors: AnchorConfig) -> keras.Model:
+def _network(num_classes: int, image_size: tuple[int, int], anchors: AnchorConfig, pyramid_filters: int) -> keras.Model:
     images = keras.Input((*image_size, 3), name="images")
     features, levels = images, []
-    for number, filters in enumerate((8, 16, 24, 24)):  # strides 2, 4, 8, 16
+    for number, filters in enumerate((8, 16, pyramid_filters, pyramid_filters)):  # strides 2, 4, 8, 16
         name = f"{MINIATURE_BACKBONE}.blocks_{number}"
         features = keras.layers.Conv2D(filters, 3, strides=2, padding="same", use_bias=False, name=f"{name}.conv2d")(
             features
@@ -89,7 +90,7 @@ def _network(num_classes: int, image_size: tuple[int, int], anchors: AnchorConfi
         features = BatchNormalization(name=f"{name}.tpu_batch_normalization")(features)
         features = keras.layers.Activation("silu")(features)
         levels.append(features)
-    head = HeadConfig(filters=24, depth=1, min_level=anchors.min_level)
+    head = HeadConfig(filters=pyramid_filters, depth=1, min_level=anchors.min_level)
     class_logits = build_class_head(levels[2:], head, num_anchors=anchors.per_cell, num_classes=num_classes)
     box_deltas = build_box_head(levels[2:], head, num_anchors=anchors.per_cell)
     return keras.Model(images, [class_logits, box_deltas], name="miniature")

@@ -153,6 +153,8 @@ def _define_optimization_flags(values: FlagValues) -> None:
             "comma-separated, whose rows of the class predictor are kept. Equal names need none.",
             "backbone_init": "Pretrained backbone to start from: 'imagenet', a .h5 file of keras.applications, a "
             "checkpoint, a .pth or .safetensors file, or a name that get_weights.sh lists.",
+            "teacher_ckpt": "Checkpoint of a larger detector whose pyramid features the model imitates (distillation).",
+            "distillation_weight": "Weight of the distillation loss of --teacher_ckpt.",
             "lr_per_64": "Peak learning rate per 64 images of the global batch size, instead of --lr.",
             "warn_of_lr": "Warn if the learning rate is more than twice the published one.",
             "seed": "Random seed for weight initialization, shuffling and augmentation.",
@@ -237,6 +239,7 @@ def _configuration(values: FlagValues) -> TrainingConfig:
 def _check_files(config: TrainingConfig) -> None:
     """Raise InputError for a path at which the training would fail later."""
     existing_checkpoint(config.pretrained_ckpt, "pretrained_ckpt")
+    existing_checkpoint(config.teacher_ckpt, "teacher_ckpt")
     existing_backbone(config.backbone_init)
     if config.resume not in ("auto", "never"):
         existing_checkpoint(config.resume, "resume")

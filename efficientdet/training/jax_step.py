@@ -26,6 +26,7 @@ class JaxStep(TrainStep):
             state = jax.tree.map(lambda variable: variable.value, self._variables())
         self._state, report = self._compiled(
             state,
+            [variable.value for variable in self._constants()],
             jax.tree.map(jax.numpy.asarray, batch),
             jax.numpy.float32(learning_rate),
             jax.numpy.float32(stop_requested),
@@ -46,9 +47,13 @@ class JaxStep(TrainStep):
             "average": [self.average.packed] if self.average is not None else [],
         }
 
-    def _step(self, state, batch, learning_rate, stop_requested):
+    def _constants(self) -> list[keras.Variable]:
+        """Return the variables of other networks, arguments of the program: constants would be stored in it."""
+        return [variable for network in self.detector.constant_networks for variable in network.variables]
+
+    def _step(self, state, constants, batch, learning_rate, stop_requested):
         scale = self.loss_scale(state["optimizer"])
-        gradients, others, terms, counts = self._gradients(state["trained"], state["others"], batch, scale)
+        gradients, others, terms, counts = self._gradients(state["trained"], state["others"], constants, batch, scale)
         packed = self.optimizer.packed_weights(state["trained"])
         change, slots, applied = self.optimizer.updated(state["optimizer"], gradients, learning_rate, weights=packed)
         trained = [
@@ -78,7 +83,7 @@ class JaxStep(TrainStep):
         )
         return {"trained": trained, "others": others, "optimizer": slots, "average": average}, report
 
-    def _gradients(self, trained, others, batch, scale):
+    def _gradients(self, trained, others, constants, batch, scale):
         """Return gradients of the scaled loss of all parts, the values of other weights, the terms and the counts."""
         targets, counts = (None, None) if self.detector.learns_from_outputs else self.targets_and_counts(batch)
 
@@ -86,6 +91,7 @@ class JaxStep(TrainStep):
             mapping = [
                 *zip(self.network.trainable_variables, trained, strict=True),
                 *zip(self.network.non_trainable_variables, others, strict=True),
+                *zip(self._constants(), constants, strict=True),
             ]
             with keras.StatelessScope(state_mapping=mapping) as scope:
                 outputs, known = self.detector.outputs(batch.images, batch.sizes, training=True), counts

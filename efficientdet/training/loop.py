@@ -26,6 +26,7 @@ from efficientdet.training.model_dir_lock import sole_training
 from efficientdet.training.reporter import Reporter
 from efficientdet.training.run import Run
 from efficientdet.training.saving import Saver
+from efficientdet.training.start import with_teacher
 from efficientdet.training.time_budget import TimeBudget
 from efficientdet.training.validation import BestWeights, Evaluator
 from program_support.progress import Progress
@@ -108,7 +109,7 @@ class Training:
         self._run, self._config, self._saver = run, config, saver
         self._reporter, self._stop_request = reporter, stop_request
         step = build_train_step(
-            state.detector,
+            with_teacher(state.detector, config, precision=run.runtime.precision, log=run.journal.print),
             state.optimizer,
             state.average,
             compiled=compiled,
