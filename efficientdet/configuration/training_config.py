@@ -43,6 +43,7 @@ class TrainingConfig:
     lr_per_64: Positive | None = None
     warn_of_lr: bool = True
     accumulate_steps: Count = 1
+    num_devices: Count | None = None  # of this process under JAX; None: all
     bn_group: Count = 1  # processes that share batch norm statistics
     deterministic: bool = False
     loggers: tuple[str, ...] = ("tensorboard",)

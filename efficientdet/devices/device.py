@@ -34,7 +34,10 @@ def backend_name() -> str:
 
 
 def compiled(function: Callable, network: keras.Model, *, use_xla: bool) -> Callable:
-    """Compile a function of tensors into one program, with the weights that `network` has at each call."""
+    """Compile a function of tensors into one program, with the weights that `network` has at each call.
+
+    Under JAX, arguments [B, ...] are sharded over the devices that the weights are replicated on, if B is divisible.
+    """
     if _is_jax():
         return _jitted(function, network)
     import tensorflow as tf
@@ -42,34 +45,42 @@ def compiled(function: Callable, network: keras.Model, *, use_xla: bool) -> Call
     return tf.function(function, jit_compile=use_xla, reduce_retracing=True, autograph=False)
 
 
+def replicate(network: keras.Model) -> None:
+    """Copy a network's weights to all devices of this process; under JAX, `compiled` then shards batches over them."""
+    if _is_jax():
+        import jax
+
+        from efficientdet.devices.mesh import device_count, replicated
+
+        for variable in network.variables:
+            variable.assign(jax.device_put(variable.value, replicated(device_count(None))))
+
+
 def to_device(*arrays: np.ndarray) -> list:
     """Copy arrays to tensors of the backend and wait for the copies."""
     return wait([ops.convert_to_tensor(array) for array in arrays])
 
 
-def device_prefetch(batches: Iterable[Batch], depth: int = 2) -> Iterator[Batch]:
-    """Yield the same batches (any nest of arrays); under JAX they are copied to the device in advance.
+def device_prefetch(batches: Iterable[Batch], depth: int = 2, *, devices: int = 1) -> Iterator[Batch]:
+    """Yield the same batches (any nest of arrays); under JAX they are copied to the devices in advance.
 
-    depth: number of batches on the device, including the current one: with 2 the next one is copied during a step.
+    depth: number of batches on the devices, including the current one: with 2 the next one is copied during a step.
+    devices: number of devices that a batch is sharded over.
     Arrays that a device would truncate to 32 bits, such as image ids, stay on the host as NumPy arrays. An error of
     `batches` is raised after the batches before it. Under TensorFlow the batches are passed through unchanged.
     """
-    return _copied_ahead(iter(batches), depth) if _is_jax() else iter(batches)
+    return _copied_ahead(iter(batches), depth, devices) if _is_jax() else iter(batches)
 
 
-def _copied_ahead(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
-    import jax
-
-    def put(array):
-        array = np.asarray(array)
-        return array if array.dtype.itemsize > 4 else jax.device_put(array)  # starts the copy without waiting
+def _copied_ahead(batches: Iterator[Batch], depth: int, devices: int) -> Iterator[Batch]:
+    from efficientdet.devices.mesh import shard_batch
 
     waiting: deque[Batch] = deque()
     end: Exception | None = None
     while waiting or end is None:
         while end is None and len(waiting) < depth:
             try:
-                waiting.append(jax.tree.map(put, next(batches)))
+                waiting.append(shard_batch(next(batches), devices))
             except Exception as error:  # includes StopIteration
                 end = error
         if waiting:
@@ -212,6 +223,8 @@ def _is_jax() -> bool:
 def _jitted(function: Callable, network: keras.Model) -> Callable:
     import jax
 
+    from efficientdet.devices.mesh import shard_batch
+
     variables = network.variables
 
     @jax.jit
@@ -220,7 +233,11 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
             return function(*arguments)
 
     def call(*arguments):
-        return run([variable.value for variable in variables], *jax.tree.map(jax.numpy.asarray, arguments))
+        values = [variable.value for variable in variables]
+        devices = len(values[0].sharding.device_set) if values else 1
+        if devices > 1 and all(len(array) % devices == 0 for array in jax.tree.leaves(arguments)):
+            arguments = shard_batch(arguments, devices)
+        return run(values, *jax.tree.map(jax.numpy.asarray, arguments))
 
     return call
 

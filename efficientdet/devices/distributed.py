@@ -25,6 +25,7 @@ class World:
     """A single process, whose collective operations return their input; `rank` counts over all machines.
 
     group_size: number of neighboring ranks that share batch statistics; see `mean_of_group`.
+    devices: number of devices of each process over which a batch is sharded; more than one under JAX only.
     """
 
     rank: int = 0
@@ -32,6 +33,7 @@ class World:
     local_rank: int = 0
     local_size: int = 1
     group_size: int = 1
+    devices: int = 1
 
     @property
     def is_first(self) -> bool:
@@ -119,7 +121,9 @@ class _HorovodWorld(World):
             faulthandler.cancel_dump_traceback_later()
 
 
-def join_world(environment: Mapping[str, str] | None = None, *, group_size: int = 1) -> World:
+def join_world(
+    environment: Mapping[str, str] | None = None, *, group_size: int = 1, num_devices: int | None = None
+) -> World:
     """Connect to the other processes of this job, if it was started with several.
 
     Must be called before any tensor exists: a process uses the GPU of its local rank. Raises InputError if the launcher
@@ -131,7 +135,11 @@ def join_world(environment: Mapping[str, str] | None = None, *, group_size: int 
             f"--bn_group={group_size}: expected 1 or a divisor of the number of processes, {process_count}"
         )
     if process_count == 1:
-        return World()
+        if os.environ.get("KERAS_BACKEND") != "jax":
+            return World()
+        from efficientdet.devices.mesh import device_count
+
+        return World(devices=device_count(num_devices))
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         raise InputError(
             f"{launcher} started {process_count} processes under KERAS_BACKEND={os.environ['KERAS_BACKEND']}: "

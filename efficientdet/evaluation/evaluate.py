@@ -18,6 +18,7 @@ from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, store_thresholds
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.devices.device import replicate
 from efficientdet.devices.distributed import World, join_world
 from efficientdet.evaluation.error_plots import error_plots
 from efficientdet.evaluation.evaluation_report import EvaluationReport, write_evaluation_report
@@ -63,6 +64,7 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     inputs = input_config(
         restored.hparams, class_names=restored.class_names, batch_size=config.batch_size, num_threads=config.num_threads
     )
+    replicate(restored.detector.network)
     predict = build_predict(
         restored.detector,
         compiled=runtime.use_xla,

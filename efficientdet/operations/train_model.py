@@ -146,6 +146,7 @@ def _define_optimization_flags(values: FlagValues) -> None:
             "weights, in batches of up to 64, before an evaluation and at the end of a checkpoint period. Default: "
             "512 if the batch size per process is below 16 and twice as many images fit in memory, else 0.",
             "accumulate_steps": "Number of batches whose gradients are accumulated in one step.",
+            "num_devices": "Number of devices that share a step under KERAS_BACKEND=jax. Default: all of the machine.",
             "bn_group": "Number of processes that share batch norm statistics (synchronized batch norm).",
             "pretrained_ckpt": "Pretrained detector to start from: a checkpoint of this project, google/automl or "
             "NVIDIA, a torchvision .pth or .safetensors file, or a name that get_weights.sh lists.",

@@ -167,4 +167,6 @@ def _suggested_settings(config: QuickstartConfig, folder: Path, settings: dict[s
             "output_dir": folder / "doctor",
         },
     )
-    return json.loads((folder / "doctor" / "doctor.json").read_text(encoding="utf-8"))["suggested"]["settings"]
+    suggested = json.loads((folder / "doctor" / "doctor.json").read_text(encoding="utf-8"))["suggested"]["settings"]
+    # Flips and rotations are left out: their effect on the AP has not been measured
+    return {key: value for key, value in suggested.items() if not key.startswith("input_rand_")}

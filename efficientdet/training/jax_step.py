@@ -1,8 +1,9 @@
-"""The training step of JAX: one program over explicit state; one device."""
+"""The training step of JAX: one program over explicit state, on one or several devices of this process."""
 
 import jax
 import keras
 
+from efficientdet.devices.mesh import replicated, shard_batch, sharded
 from efficientdet.training.step import TrainStep
 from object_detection.structures import Batch
 
@@ -17,17 +18,19 @@ class JaxStep(TrainStep):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._state = None
-        self._compiled = jax.jit(self._step, donate_argnums=0)
+        self._replicated = replicated(self.world.devices)
+        self._compiled = jax.jit(self._step, donate_argnums=0, out_shardings=self._replicated)
 
     def __call__(self, batch: Batch, learning_rate: float, stop_requested: bool = False) -> dict:
         """See `TrainStep`."""
         state, self._state = self._state, None  # donated: after an error there is nothing to store
         if state is None:
-            state = jax.tree.map(lambda variable: variable.value, self._variables())
+            values = jax.tree.map(lambda variable: variable.value, self._variables())
+            state = jax.device_put(values, self._replicated)
         self._state, report = self._compiled(
             state,
             [variable.value for variable in self._constants()],
-            jax.tree.map(jax.numpy.asarray, batch),
+            batch if isinstance(batch.images, jax.Array) else shard_batch(batch, self.world.devices),
             jax.numpy.float32(learning_rate),
             jax.numpy.float32(stop_requested),
         )
@@ -82,6 +85,10 @@ class JaxStep(TrainStep):
             stop_requests=stop_requested,
         )
         return {"trained": trained, "others": others, "optimizer": slots, "average": average}, report
+
+    def part_of(self, tensors, number):
+        """Return part `number` of tensors [B, ..], sharded as the batch is: every device computes a share of it."""
+        return jax.lax.with_sharding_constraint(super().part_of(tensors, number), sharded(self.world.devices))
 
     def _gradients(self, trained, others, constants, batch, scale):
         """Return gradients of the scaled loss of all parts, the values of other weights, the terms and the counts."""

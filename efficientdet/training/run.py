@@ -75,7 +75,7 @@ class Run:
             category_ids=config.class_names.category_ids,
         )
         assert config.batch_size is not None  # set by `with_batch_sizes`
-        global_batch_size = config.batch_size * config.accumulate_steps * world.size
+        global_batch_size = config.batch_size * config.accumulate_steps * world.size * world.devices
         factors = _repeat_factors(config, index, log=journal.print)
         examples = config.num_examples_per_epoch or (len(index) if factors is None else epoch_length(factors))
         steps_per_epoch = config.benchmark_steps if config.benchmark else math.ceil(examples / global_batch_size)
@@ -202,7 +202,8 @@ class Run:
                     rank=self.world.rank,
                     world_size=self.world.size,
                 )
-            )
+            ),
+            devices=self.world.devices,
         )
 
     def training_data(self, inputs: InputConfig, **place: int) -> RecordBatches:

@@ -66,7 +66,7 @@ class TrainStep:
     def part_of(self, tensors, number):
         """Return part `number` of tensors [B, ..] (any nest of tuples)."""
         if isinstance(tensors, tuple):
-            parts = (self.part_of(tensor, number) for tensor in tensors)
+            parts = (TrainStep.part_of(self, tensor, number) for tensor in tensors)
             return type(tensors)(*parts) if hasattr(tensors, "_fields") else tuple(parts)
         size = tensors.shape[0] // self.parts
         return ops.slice(tensors, (number * size, *[0] * (len(tensors.shape) - 1)), (size, *ops.shape(tensors)[1:]))
