@@ -1,4 +1,4 @@
-"""Tables and page of compare_recipes.py: mean and standard error of each recipe, differences to the baseline, and curves."""
+"""Tables and page of compare_recipes.py: mean and standard error by recipe, differences to the baseline, curves."""
 
 import json
 import math
