@@ -88,6 +88,7 @@ KNOWN_IN = {
         "efficientdet.devices.runtime",
         "efficientdet.devices.distributed",
         "efficientdet.devices.device",
+        "efficientdet.devices.mesh",
     },
     "horovod": {"efficientdet.devices.distributed"},
     "pycocotools": {"object_detection.coco.run_length_masks", "dataset.*"},  # in dataset/ for the masks of records

@@ -278,6 +278,8 @@ WRONG_NUMBERS = [
             "benchmark_steps": "0",
             "calibration_images": "-1",
             "checkpoint_period": "0",
+            "distillation_weight": "0 -1 nan inf",
+            "num_devices": "0",
             "checkpoint_steps": "-1",
             "eval_batch_size": "0",
             "eval_from": "-1",
