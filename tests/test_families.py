@@ -205,7 +205,8 @@ def test_other_classes_start_from_its_weights(drawn, model_name, env, trained, t
             pretrained_ckpt=trained,
         ),
     )
-    assert "starts from scratch" in told
+    # The stand-ins without a class layout, as families of older packages, reinitialize all rows
+    assert ("class predictor: kept" if model_name == "standin-dense" else "starts from scratch") in told
     assert len(read_description(str(tmp_path / "model" / "ckpt-final")).categories) == FEWER_CLASSES
     source, fine = (read_arrays(str(folder / "ckpt-final")) for folder in (trained, tmp_path / "model"))
     assert any(source[name].shape != fine[name].shape for name in source if name in fine)
