@@ -164,7 +164,7 @@ def test_anchors_that_match_many_more_of_tiny_objects():
     assert before.unmatched.mean() > 0.9
     assert 0.5 < after.unmatched.mean() < 0.75
     assert "min_level" not in finding.settings  # it costs time
-    assert re.search(r"; anchor_scale=\S+,min_level=2 would reduce it to \d+ %, but slows down each step", finding.line)
+    assert re.search(r"; anchor_scale=\S+,min_level=2 would reduce it to \d+%, but slows down each step", finding.line)
 
 
 def test_less_jitter_where_training_shows_objects_too_small():
