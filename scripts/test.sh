@@ -82,4 +82,4 @@ if ((${#failed[@]})); then
     printf 'test.sh: FAILED: %s\n' "$(IFS=,; printf '%s' "${failed[*]}")"
     exit 1
 fi
-printf 'test.sh: all passed (ruff, bash -n and shellcheck of %d scripts, pytest)\n' "${#scripts[@]}"
+printf 'test.sh: all passed (ruff, ruff format, mypy, bash -n and shellcheck of %d scripts, pytest)\n' "${#scripts[@]}"
