@@ -168,6 +168,7 @@ def test_biases_say_that_objects_are_rare():
 
 
 def test_training_with_frozen_norms_has_the_gradient_of_the_layers():
+    keras.utils.set_random_seed(0)
     detector = detector_of("retinanet-resnet18", image_size=64, classes=2, trainable_backbone_stages=5)
     for name, variable in named_variables(detector.network).items():
         if name.endswith(("gamma", "moving_variance")):
