@@ -785,13 +785,16 @@ def test_the_last_epochs_are_without_mosaic(drawn, tmp_path, monkeypatch):
     settings = {"hparams": changes, "val_records": (), "calibration_images": 0}
     train(config(drawn, tmp_path / "unbroken", **settings))
     assert streams == [(0, True), (32, False)]
+    train(config(drawn, tmp_path / "without", **{**settings, "hparams": {**changes, "mosaic_probability": 0.0}}))
+    assert streams[2:] == [(0, False)]  # one stream
+    streams.clear()
     last_batches = 5
     for _ in range(2):  # stopped after steps 5 and 13, within the second and the fourth epoch
         with pytest.raises(InputError, match="unreadable"):
             train(config(drawn, tmp_path / "resumed", **settings))
     last_batches = 1000
     train(config(drawn, tmp_path / "resumed", **settings))
-    assert streams[2:] == [(0, True), (20, True), (32, False), (52, False)]
+    assert streams == [(0, True), (20, True), (32, False), (52, False)]
     one, other = (read_arrays(str(tmp_path / name / "ckpt-final")) for name in ("unbroken", "resumed"))
     assert one.keys() == other.keys()
     for name, values in one.items():

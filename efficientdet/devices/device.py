@@ -52,8 +52,9 @@ def replicate(network: keras.Model) -> None:
 
         from efficientdet.devices.mesh import device_count, replicated
 
-        for variable in network.variables:
-            variable.assign(jax.device_put(variable.value, replicated(device_count(None))))
+        if (count := device_count(None)) > 1:
+            for variable in network.variables:
+                variable.assign(jax.device_put(variable.value, replicated(count)))
 
 
 def to_device(*arrays: np.ndarray) -> list:

@@ -150,8 +150,10 @@ class Run:
     @property
     def composes_images(self) -> bool:
         """True if images of the current epoch are composed of several; decided at its first step, to resume exactly."""
-        position = self._position_of(self.epoch * self.steps_per_epoch)
-        return position < self.config.hparams.mosaic_share * self.schedule_steps
+        hparams = self.config.hparams
+        if not (hparams.mosaic_probability or hparams.copy_paste_probability):
+            return False  # in every epoch: a change would restart the input
+        return self._position_of(self.epoch * self.steps_per_epoch) < hparams.mosaic_share * self.schedule_steps
 
     @property
     def learning_rate(self) -> float:
