@@ -1,8 +1,6 @@
 """Distillation: its loss against NumPy, its step beside the step without it, and trainings with a teacher."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from drawn_records import draw_records
+from jax_process import run_under_jax
 from miniature import HPARAMS, build_miniature, miniature_detector
 from test_train_step import batch_of
 
@@ -168,21 +167,7 @@ def test_jax_takes_the_same_steps(tmp_path, with_jax):
     for name, detector in (("student", student), ("teacher", teacher)):
         np.savez(tmp_path / f"{name}.npz", **values(detector))
     reports = [{key: float(value) for key, value in step(batch_of(number), 0.02).items()} for number in range(2)]
-    root = Path(__file__).resolve().parent.parent
-    done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=root,
-        env={
-            **os.environ,
-            "KERAS_BACKEND": "jax",
-            "JAX_PLATFORMS": "cpu",
-            "PYTHONPATH": f"{root}{os.pathsep}{root}/tests",
-        },
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_under_jax(__file__, tmp_path)
     found = json.loads((tmp_path / "reports.json").read_text())
     for ours, theirs in zip(reports, found, strict=True):
         assert theirs == pytest.approx(ours, rel=1e-3)

@@ -1,34 +1,15 @@
 """Under JAX a batch over eight devices gives what one device gives with the same batch."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-TESTS = Path(__file__).resolve().parent
+from jax_process import TESTS, run_under_jax
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     pytest.importorskip("jax")
     path = tmp_path_factory.mktemp("mesh") / "found.npz"
-    done = subprocess.run(
-        [sys.executable, TESTS / "mesh_probe.py", path],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        env={
-            **os.environ,
-            "KERAS_BACKEND": "jax",
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-            "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}",
-        },
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_under_jax(TESTS / "mesh_probe.py", path, devices=8)
     with np.load(path) as arrays:
         return dict(arrays)
 

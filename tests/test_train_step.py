@@ -1,13 +1,12 @@
 """The compiled step against the same mathematics written out; run as a program it is the JAX half of the comparison."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from jax_process import run_under_jax
 from miniature import miniature_detector
 from oracles import losses_of_batch
 
@@ -256,21 +255,7 @@ def test_jax_takes_the_same_steps(tmp_path):
     detector, _, average, step = setting()
     np.savez(tmp_path / "start.npz", **values(detector))
     reports = run_steps(step)
-    root = Path(__file__).resolve().parent.parent
-    done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        cwd=root,
-        env={
-            **os.environ,
-            "KERAS_BACKEND": "jax",
-            "JAX_PLATFORMS": "cpu",
-            "PYTHONPATH": f"{root}{os.pathsep}{root}/tests",
-        },
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_under_jax(__file__, tmp_path)
     with np.load(tmp_path / "end.npz") as found:
         for name, value in values(detector).items():
             np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-4, err_msg=name)
