@@ -193,7 +193,7 @@ def main() -> None:
         "--engine",
         default="horovod",
         choices=KINDS,
-        help="What joins the processes: horovod (TensorFlow, one pod per GPU) or jax (one pod per host). "
+        help="Engine of the training: horovod (TensorFlow, one pod per GPU) or jax (one pod per host). "
         "Default: horovod.",
     )
     parser.add_argument("--gpus", type=int, required=is_job, default=1, help="Number of GPUs.")
