@@ -65,6 +65,19 @@ def test_scaling():
     assert float(several[6].replace(",", "")) == pytest.approx(64 / on_jax * 1e3, rel=1e-3)
 
 
+def test_batch_norm_messages():
+    """Mean and variance, two sums of the gradient, and the gradients of the two weights."""
+    command = [sys.executable, str(REPOSITORY / "benchmarks" / "batch_norm_messages.py")]
+    env = os.environ | {
+        "PYTHONPATH": str(REPOSITORY),
+        "KERAS_BACKEND": "jax",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
+    }
+    shown = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    assert int(shown.split()[0]) <= 4  # benchmarks/scaling.py assumes four
+    assert "6 numbers per channel" in shown
+
+
 def test_serve_load(tmp_path):
     model = write_color_artifact(tmp_path / "colors.onnx")
     Image.new("RGB", (40, 30), (200, 10, 10)).save(tmp_path / "a.png")
