@@ -3,7 +3,6 @@
 Also the volume and the pod that prepares the data, which are those of a training under JAX too.
 """
 
-
 from pods import (
     CONTAINER_SECURITY,
     PYTHON,
