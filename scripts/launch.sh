@@ -11,7 +11,7 @@
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 # shellcheck disable=SC2034 # its parts use them
-dry_run="" extra=() command=()
+dry_run="" extra=() command=() devices_of_process=""
 source "$ROOT/scripts/usage.sh"
 for part in settings models systems commands start; do
     # shellcheck source=/dev/null

@@ -9,6 +9,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from kubernetes_schemas import schema_of
 
 K8S = Path(__file__).parents[1] / "scripts" / "k8s"
 sys.path.insert(0, str(K8S))  # scripts are no package
@@ -18,26 +19,10 @@ from render import render  # noqa: E402
 BATCH_SIZES = recipe_of("efficientdet-d0").batch_sizes
 
 
-def strict(schema):
-    """The schema without room for fields it does not know: Kubernetes drops those silently."""
-    if isinstance(schema, list):
-        return [strict(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {key: strict(value) for key, value in schema.items()}
-    properties = schema.get("properties")
-    if isinstance(properties, dict) and properties and not schema.get("x-kubernetes-preserve-unknown-fields"):
-        closed.setdefault("additionalProperties", False)
-    return closed
-
-
 @pytest.fixture(scope="module")
 def check_job(request):
-    folder = request.getfixturevalue("data_folder") / "kubernetes"
-    crd = yaml.safe_load((folder / "kubeflow.org_mpijobs.yaml").read_text())
-    [version] = [version for version in crd["spec"]["versions"] if version["name"] == "v2beta1"]
-    schema = strict(version["schema"]["openAPIV3Schema"])
-    schema["properties"]["metadata"] = {"type": "object"}  # the CRD leaves it to Kubernetes
+    definition = request.getfixturevalue("data_folder") / "kubernetes" / "kubeflow.org_mpijobs.yaml"
+    schema = schema_of(definition, "v2beta1")
     return lambda job: jsonschema.validate(job, schema)
 
 

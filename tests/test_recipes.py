@@ -26,6 +26,10 @@ CONVERGENCE = {
     "convergence-AMP-32xV100-32G.sub": (32, 64, 64, 350, 1.5, 90, 0.999, 0.95, True, "traineval"),
     "convergence-FP32-32xV100-32G.sub": (32, 40, 40, 350, 1.0, 90, 0.999, 0.95, False, "traineval"),
 }
+JAX = {  # nodes, devices of each, batch, evaluation batch of a node, epochs, rate, warm-up, average, momentum
+    "convergence-JAX-BF16-8xH100-80G.sh": (1, 8, 200, 1600, 400, 2.2, 25, 0.999, 0.93),
+    "convergence-JAX-BF16-32xH100-80G.sub": (4, 8, 64, 512, 350, 1.5, 90, 0.999, 0.95),
+}
 BENCHMARK = {  # processes, batch, rate, warm-up, average, momentum, amp
     "training-benchmark-AMP-1xA100-80G.sh": (1, 200, 2.2, 25, 0.999, 0.93, True),
     "training-benchmark-TF32-1xA100-80G.sh": (1, 104, 1.1, 25, 0.999, 0.93, False),
@@ -115,6 +119,58 @@ def test_numbers_of_convergence(script):
     assert (flags["amp"], flags["training_mode"]) == (str(amp), mode)
     assert (flags["stop_epoch"], flags["eval_from"], flags["num_examples_per_epoch"]) == ("300", "200", "120000")
     assert flags["use_xla"] == "True"
+
+
+@pytest.mark.parametrize("script", JAX)
+def test_numbers_of_convergence_under_jax(script):
+    nodes, devices, batch, eval_batch, epochs, rate, warmup, average, momentum = JAX[script]
+    words = dry_run(D0 / script)
+    flags = flags_of(words)
+    assert "KERAS_BACKEND=jax" in words
+    assert (int(flags["num_devices"]), int(flags["batch_size"])) == (devices, batch)
+    assert (int(flags["eval_batch_size"]), int(flags["num_epochs"])) == (eval_batch, epochs)
+    assert (float(flags["lr"]), float(flags["warmup_epochs"])) == (rate, warmup)
+    assert flags["hparams"] == f"moving_average_decay={average},momentum={momentum}"
+    assert (flags["precision"], flags["training_mode"]) == ("mixed_bfloat16", "traineval")
+    if nodes == 1:
+        assert words[0] == "env"  # no launcher
+    else:
+        assert (words[0], flags["nodes"], flags["ntasks"], flags["ntasks-per-node"]) == ("srun", "4", "4", "1")
+        directives = dict(re.findall(r"#SBATCH --(nodes|ntasks-per-node)=(\d+)", (D0 / script).read_text()))
+        assert directives == {"nodes": "4", "ntasks-per-node": "1"}
+
+
+def test_every_recipe_runs_under_jax_with_one_process_per_host():
+    """The program's own flags stay the same; the devices of its process are all that is added."""
+    for script in ("convergence-AMP-8xA100-80G.sh", "training-benchmark-AMP-A100-80G.sh", "evaluate-AMP-8xA100-80G.sh"):
+        over_horovod, under_jax = dry_run(D0 / script), dry_run(D0 / script, "ENGINE=jax", "WEIGHTS_DIR=/my weights")
+        assert under_jax[:3] == ["env", "EFFICIENTDET_WEIGHTS=/my weights", "KERAS_BACKEND=jax"]
+        program = over_horovod[over_horovod.index("--gloo") + 3 :]
+        added = [] if script.startswith("evaluate") else ["--num_devices=8"]
+        assert sorted(under_jax[3:]) == sorted([*program, *added])
+    job = D0 / "convergence-AMP-32xV100-32G.sub"
+    for nodes, devices in (("4", "8"), ("8", "4")):
+        words = dry_run(job, "ENGINE=jax", env={"SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": "32"})
+        assert {"--mpi=none", f"--nodes={nodes}", f"--ntasks={nodes}", f"--num_devices={devices}"} < set(words)
+    words = dry_run(REPOSITORY / "scripts" / "ssd" / "run.sub", "SYSTEM=2xC4140", "NETWORK=ib0", "ENGINE=jax")
+    assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--num_devices=4"} < set(words)
+    assert not [word for word in words if word.startswith("--cpus-per-task")]
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "message"),
+    [
+        (["ENGINE=mpi"], {}, "ENGINE=mpi; expected one of horovod jax"),
+        (["ENGINE=jax", "NGPU=30"], {}, "NGPU=30; expected a multiple of the job's 4 nodes"),
+        (["ENGINE=jax"], {"SLURM_JOB_NUM_NODES": "PATH[$(touch ran)]"}, "SLURM_JOB_NUM_NODES=PATH[$(touch ran)]; exp"),
+    ],
+)
+def test_refused_under_jax(tmp_path, monkeypatch, words, env, message):
+    monkeypatch.chdir(tmp_path)
+    done = run(D0 / "convergence-AMP-32xV100-32G.sub", *words, "--dry_run", env=env)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert message in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("script", BENCHMARK)
@@ -351,6 +407,7 @@ CHECKED = [
     "AMP",
     "XLA",
     "DEVICE",
+    "ENGINE",
     "LAUNCHER",
     "CONTAINER",
     "PRECISION",

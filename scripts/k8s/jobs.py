@@ -1,103 +1,28 @@
-"""Build the Kubernetes objects of a training: MPIJob, JobSet or TrainJob, and the pod that prepares its data."""
+"""Build the Kubernetes objects of a training over Horovod: MPIJob, JobSet or TrainJob, one pod per GPU.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+Also the volume and the pod that prepares the data, which are those of a training under JAX too.
+"""
 
+from pods import (
+    CONTAINER_SECURITY,
+    PYTHON,
+    RESTARTS,
+    SECURITY,
+    WEIGHTS,
+    WORKPLACE,
+    Object,
+    Training,
+    image_of,
+    indexed_jobset,
+    resources_of,
+    trainer_objects,
+    volume_of,
+)
 from recipes import backbone_of, recipe_of
 
-Object = dict[str, Any]
-
-_WORKPLACE = "/workspace/effdet-tf2"
 _HOME = "/home/effdet"
-_PYTHON = ".venv/bin/python"
-_WEIGHTS = {"name": "EFFICIENTDET_WEIGHTS", "value": "/pvc/weights"}
-_RESTARTS = 20  # a stopped training saves a checkpoint; each restart resumes from it
 _RENDEZVOUS_PORT = 29500
 _NO_PROXY = "localhost,127.0.0.1,.svc,.cluster.local"
-# Kubernetes' restricted pod security standard. The image's user is 1000. OnRootMismatch: the owner of each file is not
-# checked at every start.
-_SECURITY = {
-    "runAsNonRoot": True,
-    "runAsUser": 1000,
-    "fsGroup": 1000,
-    "fsGroupChangePolicy": "OnRootMismatch",
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-_CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """Validated settings of a training job."""
-
-    name: str
-    namespace: str
-    model: str
-    gpus: int
-    batch_size: int  # per GPU
-    epochs: int
-    image: str
-    claim: str
-    queue: str | None
-    priority: str | None
-    extra: Sequence[str] = ()  # flags of train.py that come last and override the others
-
-    @property
-    def command(self) -> list[str]:
-        """Return the command of one rank."""
-        recipe, data = recipe_of(self.model), f"/pvc/{recipe_of(self.model).data}"
-        mlperf = [f"--mlperf_log=/pvc/runs/{self.name}/mlperf.log,-"] if recipe.is_mlperf else []  # - is the pod's log
-        annotations = [f"--val_json_file={data}/{recipe.annotations}"] if recipe.annotations else []
-        return [
-            _PYTHON,
-            "train.py",
-            "--training_mode=traineval",
-            f"--training_file_pattern={data}/train-*",
-            f"--val_file_pattern={data}/{recipe.validation}",
-            *annotations,
-            f"--model_name={self.model}",
-            f"--model_dir=/pvc/runs/{self.name}",
-            "--backbone_init=imagenet",
-            f"--batch_size={self.batch_size}",
-            f"--eval_batch_size={self.batch_size}",
-            f"--num_epochs={self.epochs}",
-            *recipe.flags(self.gpus * self.batch_size),
-            *mlperf,
-            *self.extra,
-        ]
-
-    @property
-    def metadata(self) -> Object:
-        """Return the metadata of the object; Kueue admits it by its label."""
-        labels = {"kueue.x-k8s.io/queue-name": self.queue} if self.queue is not None else {}
-        return {"name": self.name, "namespace": self.namespace, "labels": labels}
-
-    def pod(self, container: Object, **more: Any) -> Object:
-        """Return a pod of one container with this training's priority."""
-        priority = {"priorityClassName": self.priority} if self.priority is not None else {}
-        return {
-            **priority,
-            "terminationGracePeriodSeconds": 120,
-            "securityContext": _SECURITY,
-            **more,
-            "containers": [{**_image(self.image), "securityContext": _CONTAINER_SECURITY, **container}],
-        }
-
-    def gpu_pod(self, container: Object, **more: Any) -> Object:
-        """Return the pod of one rank: a GPU, the volume, and shared memory for NCCL."""
-        return self.pod(
-            {
-                **container,
-                "resources": _resources(cpu="8", memory="80Gi", gpus=1),
-                "volumeMounts": [
-                    {"name": "data", "mountPath": "/pvc"},
-                    {"name": "shared-memory", "mountPath": "/dev/shm"},
-                ],
-            },
-            **more,
-            volumes=[_volume(self.claim), {"name": "shared-memory", "emptyDir": {"medium": "Memory"}}],
-        )
 
 
 def mpijob(training: Training) -> list[Object]:
@@ -106,10 +31,10 @@ def mpijob(training: Training) -> list[Object]:
     launcher = training.pod(
         {
             "name": "launcher",
-            "workingDir": _WORKPLACE,
+            "workingDir": WORKPLACE,
             **_mpirun(training),
-            "env": [_WEIGHTS],
-            "resources": _resources(cpu="2", memory="4Gi"),
+            "env": [WEIGHTS],
+            "resources": resources_of(cpu="2", memory="4Gi"),
         }
     )
     worker = training.gpu_pod({"name": "worker", **_SSHD})
@@ -122,7 +47,7 @@ def mpijob(training: Training) -> list[Object]:
                 "slotsPerWorker": 1,
                 "sshAuthMountPath": f"{_HOME}/.ssh",
                 "launcherCreationPolicy": "WaitForWorkersReady",
-                "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": _RESTARTS},
+                "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": RESTARTS},
                 "mpiReplicaSpecs": {
                     "Launcher": {
                         "replicas": 1,
@@ -146,37 +71,12 @@ def jobset(training: Training) -> list[Object]:
     The pods run rank.py. If one fails, its job fails, and all pods restart and resume from the last checkpoint.
     """
     first = f"{training.name}-ranks-0-0.{training.name}"
-    command = [_PYTHON, "scripts/k8s/rank.py", f"--size={training.gpus}", f"--meet_at={first}:{_RENDEZVOUS_PORT}", "--"]
+    command = [PYTHON, "scripts/k8s/rank.py", f"--size={training.gpus}", f"--meet_at={first}:{_RENDEZVOUS_PORT}", "--"]
     pod = training.gpu_pod(
-        {"name": "rank", "workingDir": _WORKPLACE, "command": [*command, *training.command], "env": [_WEIGHTS]},
+        {"name": "rank", "workingDir": WORKPLACE, "command": [*command, *training.command], "env": [WEIGHTS]},
         restartPolicy="Never",
     )
-    return [
-        {
-            "apiVersion": "jobset.x-k8s.io/v1alpha2",
-            "kind": "JobSet",
-            "metadata": training.metadata,
-            "spec": {
-                "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-                "failurePolicy": {"maxRestarts": _RESTARTS},
-                "replicatedJobs": [
-                    {
-                        "name": "ranks",
-                        "replicas": 1,
-                        "template": {
-                            "spec": {
-                                "completionMode": "Indexed",
-                                "parallelism": training.gpus,
-                                "completions": training.gpus,
-                                "backoffLimit": 0,
-                                "template": {"spec": pod},
-                            }
-                        },
-                    }
-                ],
-            },
-        }
-    ]
+    return [indexed_jobset(training, name="ranks", pod=pod)]
 
 
 def trainjob(training: Training) -> list[Object]:
@@ -186,7 +86,7 @@ def trainjob(training: Training) -> list[Object]:
     """
     node = training.gpu_pod({"name": "node", **_SSHD}, restartPolicy="Never")
     launcher = training.pod(
-        {"name": "node", "workingDir": _WORKPLACE, "env": [_WEIGHTS], "resources": _resources(cpu="2", memory="4Gi")},
+        {"name": "node", "workingDir": WORKPLACE, "env": [WEIGHTS], "resources": resources_of(cpu="2", memory="4Gi")},
         restartPolicy="Never",
     )
     jobs = [
@@ -200,40 +100,21 @@ def trainjob(training: Training) -> list[Object]:
             },
         },
     ]
-    runtime = {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainingRuntime",
-        "metadata": {"name": training.name, "namespace": training.namespace},
-        "spec": {
-            "mlPolicy": {
-                "numNodes": training.gpus,
-                "mpi": {
-                    "numProcPerNode": 1,
-                    "mpiImplementation": "OpenMPI",
-                    "sshAuthMountPath": f"{_HOME}/.ssh",
-                    "runLauncherAsNode": False,
-                },
-            },
-            "template": {
-                "spec": {
-                    "network": {"publishNotReadyAddresses": True},
-                    "failurePolicy": {"maxRestarts": _RESTARTS},
-                    "successPolicy": {"operator": "All", "targetReplicatedJobs": ["launcher"]},
-                    "replicatedJobs": jobs,
-                }
-            },
-        },
+    policy = {
+        "mpi": {
+            "numProcPerNode": 1,
+            "mpiImplementation": "OpenMPI",
+            "sshAuthMountPath": f"{_HOME}/.ssh",
+            "runLauncherAsNode": False,
+        }
     }
-    job = {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": training.metadata,
-        "spec": {
-            "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": training.name},
-            "trainer": {"numNodes": training.gpus, "numProcPerNode": 1, "image": training.image, **_mpirun(training)},
-        },
-    }
-    return [runtime, job]
+    return trainer_objects(
+        training,
+        policy=policy,
+        jobs=jobs,
+        trainer={"numProcPerNode": 1, **_mpirun(training)},
+        successPolicy={"operator": "All", "targetReplicatedJobs": ["launcher"]},
+    )
 
 
 def volume(model: str, *, namespace: str, claim: str, storage_class: str | None) -> list[Object]:
@@ -266,9 +147,9 @@ def data_preparation(model: str, *, namespace: str, image: str, claim: str, prox
     }
     env = {"env": [{"name": name, "value": value} for name, value in environment.items()]} if environment else {}
     container = {
-        **_image(image),
-        "workingDir": _WORKPLACE,
-        "securityContext": _CONTAINER_SECURITY,
+        **image_of(image),
+        "workingDir": WORKPLACE,
+        "securityContext": CONTAINER_SECURITY,
         **env,
         "volumeMounts": [{"name": "data", "mountPath": "/pvc"}],
     }
@@ -278,7 +159,7 @@ def data_preparation(model: str, *, namespace: str, image: str, claim: str, prox
                 "name": "weights",
                 **container,
                 "command": ["bash", "scripts/get_weights.sh", backbone, "/pvc/weights"],
-                "resources": _resources(cpu="1", memory="2Gi"),
+                "resources": resources_of(cpu="1", memory="2Gi"),
             }
         ]
     }
@@ -289,17 +170,17 @@ def data_preparation(model: str, *, namespace: str, image: str, claim: str, prox
             "metadata": {"name": f"{model.removesuffix('-dle').rpartition('-')[0]}-data", "namespace": namespace},
             "spec": {
                 "restartPolicy": "OnFailure",
-                "securityContext": _SECURITY,
+                "securityContext": SECURITY,
                 **(weights if backbone else {}),
                 "containers": [
                     {
                         "name": "data",
                         **container,
                         "command": ["bash", script, f"/pvc/{recipe.data}", *words],
-                        "resources": _resources(cpu="8", memory="32Gi"),
+                        "resources": resources_of(cpu="8", memory="32Gi"),
                     }
                 ],
-                "volumes": [_volume(claim)],
+                "volumes": [volume_of(claim)],
             },
         }
     ]
@@ -323,21 +204,7 @@ def _mpirun(training: Training) -> Object:
             *("--bind-to", "none", "--map-by", "slot"),
             *("--mca", "pml", "ob1", "--mca", "btl", "^openib"),
             *("--mca", "odls_base_sigkill_timeout", "60"),
-            *("-n", str(training.gpus), "-x", "PATH", "-x", "LD_LIBRARY_PATH", "-x", _WEIGHTS["name"]),
+            *("-n", str(training.gpus), "-x", "PATH", "-x", "LD_LIBRARY_PATH", "-x", WEIGHTS["name"]),
             *training.command,
         ],
     }
-
-
-def _resources(*, cpu: str, memory: str, gpus: int = 0) -> Object:
-    resources: Mapping[str, str] = {"cpu": cpu, "memory": memory, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
-    return {"requests": resources, "limits": resources}
-
-
-def _image(name: str) -> Object:
-    """Return a container with IfNotPresent: an image `latest` would be pulled even if the node has it."""
-    return {"image": name, "imagePullPolicy": "IfNotPresent"}
-
-
-def _volume(claim: str) -> Object:
-    return {"name": "data", "persistentVolumeClaim": {"claimName": claim}}

@@ -1,6 +1,7 @@
 """Print a training job as YAML for kubectl, for a given number of GPUs and memory per GPU.
 
     python scripts/k8s/render.py --gpus=8 --gpu_memory=40 --queue=NAME > job_8GPU40GB.yaml
+    python scripts/k8s/render.py --engine=jax --gpus=32 --gpu_memory=80 --queue=NAME > job_32GPU80GB.yaml
     python scripts/k8s/render.py --model=retinanet-resnext50 --kind=jobset --gpus=4 --gpu_memory=24 > job_4GPU24GB.yaml
     python scripts/k8s/render.py --model=retinanet-resnext50 --kind=volume > volume.yaml
     python scripts/k8s/render.py --model=retinanet-resnext50 --kind=data > data_preparation.yaml
@@ -12,11 +13,17 @@ import argparse
 import re
 import sys
 
-from jobs import Training, data_preparation, jobset, mpijob, trainjob, volume
+import jax_jobs
+import jobs
+from pods import Training
 from recipes import Recipe, advice, models, recipe_of, retinanet_rate
 from yaml_text import document
 
-KINDS = {"mpijob": mpijob, "jobset": jobset, "trainjob": trainjob}
+KINDS = {  # the first kind of an engine is its default
+    "horovod": {"mpijob": jobs.mpijob, "jobset": jobs.jobset, "trainjob": jobs.trainjob},
+    "jax": {"trainjob": jax_jobs.trainjob, "jobset": jax_jobs.jobset},
+}
+GPUS_PER_HOST = 8
 OTHER_KINDS = ("data", "volume")
 COMMENTS = {
     "MPIJob": "One training as a Kubeflow MPIJob (mpi-operator, kubeflow.org/v2beta1), by scripts/k8s/render.py.",
@@ -30,9 +37,14 @@ COMMENTS = {
 }
 DEFAULT_IMAGE = "effdet_tf2:latest"
 MAX_LETTERS = 63  # characters of a DNS label, and so of a host name
-# Suffixes that the operators append to a job's name for pods and hosts, with the index of the last GPU.
-_ENDINGS = {"mpijob": "-worker-{}", "jobset": "-ranks-0-{}", "trainjob": "-node-0-{}"}
-_LAUNCHERS = {"mpijob": "-launcher", "jobset": "", "trainjob": "-launcher-0-0"}
+# Suffixes that the operators append to a job's name for pods and hosts, with the index of the last pod.
+_ENDINGS = {
+    ("horovod", "mpijob"): ("-worker-{}", "-launcher"),
+    ("horovod", "jobset"): ("-ranks-0-{}",),
+    ("horovod", "trainjob"): ("-node-0-{}", "-launcher-0-0"),
+    ("jax", "trainjob"): (f"-{jax_jobs.NAME}-0-{{}}",),
+    ("jax", "jobset"): (f"-{jax_jobs.NAME}-0-{{}}",),
+}
 _SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # the operators make a Service of the job's name
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _PROXY = re.compile(r"https?://[A-Za-z0-9._~:@%\[\]-]+/?")
@@ -41,9 +53,11 @@ _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 def render(
     *,
+    engine: str = "horovod",
     gpus: int = 1,
+    gpus_per_host: int | None = None,
     gpu_memory: int = 40,
-    kind: str = "mpijob",
+    kind: str | None = None,
     queue: str | None = None,
     priority: str | None = None,
     name: str | None = None,
@@ -59,40 +73,33 @@ def render(
     """Return the documents as YAML. Raises ValueError for values that no cluster would accept."""
     recipe = _recipe(model)
     epochs = recipe.epochs if epochs is None else epochs
+    kind = next(iter(KINDS[engine])) if kind is None else kind
+    gpus_per_pod = _gpus_per_pod(engine, gpus, gpus_per_host)
     for flag, number in (("gpus", gpus), ("epochs", epochs)):
         if number < 1:
             raise ValueError(f"--{flag}={number}: expected at least 1")
     if gpu_memory not in recipe.batch_sizes:
         raise ValueError(f"--gpu_memory={gpu_memory}: expected one of {', '.join(map(str, recipe.batch_sizes))}")
-    for flag, value in (
-        ("namespace", namespace),
-        ("claim", claim),
-        ("queue", queue),
-        ("priority", priority),
-        ("storage_class", storage_class),
-    ):
-        if value is not None and (not _DNS_LABEL.fullmatch(value) or len(value) > MAX_LETTERS):
-            raise ValueError(f"--{flag}={value}: expected lowercase letters, digits and hyphens, at most {MAX_LETTERS}")
-    if not _IMAGE.fullmatch(image):
-        raise ValueError(
-            f"--image={image}: expected the name of an image such as registry.example.com/team/effdet_tf2:1"
-        )
-    if proxy is not None and not _PROXY.fullmatch(proxy):
-        raise ValueError(f"--proxy={proxy}: expected a URL such as http://proxy.example.com:3128")
+    _check_names(namespace=namespace, claim=claim, queue=queue, priority=priority, storage_class=storage_class)
+    _check_places(image, proxy)
     flags = f"--model={model} --kind={kind}"
     if kind == "volume":
-        objects = volume(model, namespace=namespace, claim=claim, storage_class=storage_class)
+        objects = jobs.volume(model, namespace=namespace, claim=claim, storage_class=storage_class)
         return _documents(objects, f"{flags} --storage_class=NAME")
     if kind == "data":
-        objects = data_preparation(model, namespace=namespace, image=image, claim=claim, proxy=proxy)
+        objects = jobs.data_preparation(model, namespace=namespace, image=image, claim=claim, proxy=proxy)
         return _documents(objects, f"{flags} --image=REGISTRY/{DEFAULT_IMAGE} --proxy=URL")
-    if kind not in KINDS:
-        raise ValueError(f"--kind={kind}: expected one of {', '.join((*KINDS, *OTHER_KINDS))}")
+    if kind not in KINDS[engine]:
+        raise ValueError(
+            f"--kind={kind}: expected one of {', '.join((*KINDS[engine], *OTHER_KINDS))} with --engine={engine}"
+        )
+    name = name if name is not None else f"{model}-{gpus}gpu{gpu_memory}gb"
     training = Training(
-        name=_name(name if name is not None else f"{model}-{gpus}gpu{gpu_memory}gb", kind, gpus),
+        name=_name(name, [ending.format(gpus // gpus_per_pod - 1) for ending in _ENDINGS[engine, kind]]),
         namespace=namespace,
         model=model,
         gpus=gpus,
+        gpus_per_pod=gpus_per_pod,
         batch_size=recipe.batch_size(gpus, gpu_memory),
         epochs=epochs,
         image=image,
@@ -101,8 +108,10 @@ def render(
         priority=priority,
         extra=extra,
     )
+    if engine == "jax":
+        flags = f"--engine=jax {flags} --gpus_per_host={gpus_per_pod}"
     return _documents(
-        KINDS[kind](training),
+        KINDS[engine][kind](training),
         f"{flags} --gpus={gpus} --gpu_memory={gpu_memory} --epochs={epochs} "
         f"--image=REGISTRY/{DEFAULT_IMAGE} --queue=NAME",
     )
@@ -125,8 +134,38 @@ def _recipe(model: str) -> Recipe:
     return recipe
 
 
-def _name(name: str, kind: str, gpus: int) -> str:
-    longest = MAX_LETTERS - max(len(_LAUNCHERS[kind]), len(_ENDINGS[kind].format(gpus - 1)))
+def _gpus_per_pod(engine: str, gpus: int, gpus_per_host: int | None) -> int:
+    """Return the GPUs of a process: one over Horovod, all of a host under JAX."""
+    if engine == "horovod":
+        if gpus_per_host is not None:
+            raise ValueError(f"--gpus_per_host={gpus_per_host}: expected --engine=jax; Horovod has one pod per GPU")
+        return 1
+    if gpus_per_host is None:
+        gpus_per_host = max(1, min(gpus, GPUS_PER_HOST))
+    if gpus_per_host < 1:
+        raise ValueError(f"--gpus_per_host={gpus_per_host}: expected at least 1")
+    if gpus % gpus_per_host:
+        raise ValueError(f"--gpus={gpus}: expected a multiple of --gpus_per_host={gpus_per_host}")
+    return gpus_per_host
+
+
+def _check_names(**names: str | None) -> None:
+    for flag, value in names.items():
+        if value is not None and (not _DNS_LABEL.fullmatch(value) or len(value) > MAX_LETTERS):
+            raise ValueError(f"--{flag}={value}: expected lowercase letters, digits and hyphens, at most {MAX_LETTERS}")
+
+
+def _check_places(image: str, proxy: str | None) -> None:
+    if not _IMAGE.fullmatch(image):
+        raise ValueError(
+            f"--image={image}: expected the name of an image such as registry.example.com/team/effdet_tf2:1"
+        )
+    if proxy is not None and not _PROXY.fullmatch(proxy):
+        raise ValueError(f"--proxy={proxy}: expected a URL such as http://proxy.example.com:3128")
+
+
+def _name(name: str, endings: list[str]) -> str:
+    longest = MAX_LETTERS - max(map(len, endings))
     if not _SERVICE_NAME.fullmatch(name) or len(name) > longest:
         raise ValueError(
             f"--name={name}: expected lowercase letters, digits and hyphens, a letter first, at most {longest}"
@@ -150,14 +189,23 @@ def main() -> None:
         description=__doc__, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter
     )
     is_job = not any(f"--kind={kind}" in own for kind in OTHER_KINDS)
+    parser.add_argument(
+        "--engine",
+        default="horovod",
+        choices=KINDS,
+        help="Engine of the training: horovod (TensorFlow, one pod per GPU) or jax (one pod per host). "
+        "Default: horovod.",
+    )
     parser.add_argument("--gpus", type=int, required=is_job, default=1, help="Number of GPUs.")
+    parser.add_argument(
+        "--gpus_per_host", type=int, help=f"Number of GPUs per pod with --engine=jax. Default: {GPUS_PER_HOST}."
+    )
     parser.add_argument("--gpu_memory", type=int, required=is_job, default=40, help="Memory per GPU in GB.")
     parser.add_argument(
         "--kind",
-        default="mpijob",
-        choices=[*KINDS, *OTHER_KINDS],
+        choices=["mpijob", "jobset", "trainjob", *OTHER_KINDS],
         help="Kind of object. data: the pod that prepares the data; volume: the PersistentVolumeClaim. "
-        "Default: mpijob.",
+        "Default: mpijob; with --engine=jax trainjob.",
     )
     parser.add_argument(
         "--model", default="efficientdet-d0", help="--model_name of train.py. Default: efficientdet-d0."

@@ -6,14 +6,16 @@ build() {
     local verb="$1"
     shift
     check_values
-    : "${NGPU:=1}" "${DEVICE:=gpu}" "${LAUNCHER:=horovodrun}"
+    : "${NGPU:=1}" "${DEVICE:=gpu}" "${ENGINE:=horovod}" "${LAUNCHER:=horovodrun}"
     defaults_of_model
     if [[ "$DEVICE" == cpu ]]; then
         AMP=False XLA=False PRECISION="" # both are slower on a CPU
     fi
     "_${verb}_command" "$@"
     command+=("${extra[@]}")
-    [[ -z "${WEIGHTS_DIR:-}" ]] || command=(env "EFFICIENTDET_WEIGHTS=$WEIGHTS_DIR" "${command[@]}")
+    local variables=(${WEIGHTS_DIR:+"EFFICIENTDET_WEIGHTS=$WEIGHTS_DIR"})
+    [[ "$ENGINE" != jax ]] || variables+=(KERAS_BACKEND=jax)
+    ((${#variables[@]} == 0)) || command=(env "${variables[@]}" "${command[@]}")
 }
 
 # print_command WORD...: print it as one quoted line for a shell.
@@ -29,6 +31,11 @@ _precision_flags() {
         command+=("--amp=${AMP:-True}")
     fi
     command+=("--use_xla=${XLA:-True}")
+}
+
+# Add the number of devices of the process under JAX. Over Horovod a process has one.
+_devices_flag() {
+    [[ "$ENGINE" != jax ]] || command+=("--num_devices=${devices_of_process:-$NGPU}")
 }
 
 # Add --hparams with the settings that are hyperparameters, if any has a value.
@@ -52,6 +59,7 @@ _train_command() {
         ${EXAMPLES:+"--num_examples_per_epoch=$EXAMPLES"} ${EVAL_SAMPLES:+"--eval_samples=$EVAL_SAMPLES"}
         ${BN_GROUP:+"--bn_group=$BN_GROUP"} ${LR:+"--lr=$LR"} ${WARMUP:+"--warmup_epochs=$WARMUP"} ${SEED:+"--seed=$SEED"}
         ${MLPERF_LOG:+"--mlperf_log=$MLPERF_LOG"})
+    _devices_flag
     _precision_flags
     _hparams
     command+=("$@")
@@ -61,6 +69,7 @@ _benchmark_training_command() {
     command=("$PYTHON" "$ROOT/train.py" "--training_mode=train300" "--training_file_pattern=$TRAIN" "--model_name=$MODEL"
         "--model_dir=$MODEL_DIR" ${BACKBONE:+"--backbone_init=$BACKBONE"} "--batch_size=$BS" "--num_epochs=1" ${LR:+"--lr=$LR"}
         ${WARMUP:+"--warmup_epochs=$WARMUP"} "--benchmark=True" "--benchmark_steps=${STEPS:-500}")
+    _devices_flag
     _precision_flags
     _hparams
     command+=("$@")
@@ -87,9 +96,10 @@ _inspect_command() {
     command+=("$@")
 }
 
-# Put the command under a launcher if there are several processes. In a Slurm step, srun has started them.
+# Put the command under a launcher if there are several processes. In a Slurm step, srun has started them. Under JAX, one process
+# uses all devices of the machine.
 _ranks() {
-    if ((NGPU == 1)) || [[ -n "${SLURM_STEP_NUM_TASKS:-}" ]]; then
+    if ((NGPU == 1)) || [[ "$ENGINE" == jax || -n "${SLURM_STEP_NUM_TASKS:-}" ]]; then
         return
     fi
     case "$LAUNCHER" in

@@ -12,10 +12,10 @@ declare -A EXPECTED=( # setting -> type of its value; an empty value is not chec
     [LR]=decimal [LR_PER_32]=decimal [WARMUP]=decimal [EMA]=decimal [MOMENTUM]=decimal [DECAY]=decimal [TARGET_AP]=decimal
     [EVAL_EPOCHS]=counts [DROPS]=decimals [NETWORK]=name [SYSTEM]=name
     [AMP]=boolean [XLA]=boolean
-    [DEVICE]="cpu gpu" [LAUNCHER]="horovodrun mpirun" [CONTAINER]="pyxis apptainer singularity none"
+    [DEVICE]="cpu gpu" [ENGINE]="horovod jax" [LAUNCHER]="horovodrun mpirun" [CONTAINER]="pyxis apptainer singularity none"
     [PRECISION]="float32 mixed_float16 mixed_bfloat16" [training_mode]="train train300 traineval"
 )
-LAUNCH_KEYS=(DATA TRAIN VAL VAL_JSON CKPT MODEL_DIR BACKBONE MODEL SYSTEM NODES GPUS NGPU CORES NETWORK DEVICE BS
+LAUNCH_KEYS=(DATA TRAIN VAL VAL_JSON CKPT MODEL_DIR BACKBONE MODEL SYSTEM NODES GPUS NGPU CORES NETWORK DEVICE ENGINE BS
     EVAL_BS EPOCHS STOP_EPOCH STEPS LR LR_PER_32 WARMUP DECAY DROPS BN_GROUP EMA MOMENTUM AMP PRECISION XLA EXAMPLES
     EVAL_SAMPLES EVAL_FROM EVAL_PERIOD EVAL_EPOCHS CHECKPOINT_PERIOD TARGET_AP HPARAMS SEED LAUNCHER IMAGE OUTPUT RUNS
     MLPERF_LOG training_mode PYTHON CONTAINER IMAGE_TAG checkpointdir datadir BACKBONE_CKPT WEIGHTS_DIR)

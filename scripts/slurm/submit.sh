@@ -7,7 +7,8 @@
 # singularity one of a Docker registry, or the path of a .sif file or a sandbox.
 # checkpointdir and datadir are mounted at /workspace/checkpoints and /workspace/coco as in the reference (RetinaNet:
 # /workspace/openimages), BACKBONE_CKPT at /workspace/checkpoints/efficientnet-b0-joc, WEIGHTS_DIR at /workspace/weights.
-# The step of a published system has its nodes, processes and cores (launch/systems.sh).
+# The step of a published system has its nodes, processes and cores (launch/systems.sh). With ENGINE=jax a step has one process per
+# node, with all its cores and devices.
 
 source "${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/../..}/scripts/launch.sh"
 
@@ -15,14 +16,26 @@ source "${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/../..}/scripts/launch
 _shape_of_system() {
     [[ -n "${SYSTEM:-}" ]] || return 0
     local found
-    step+=("--nodes=$NODES" "--ntasks=$NGPU" "--ntasks-per-node=$GPUS")
-    [[ -z "${CORES:-}" ]] || step+=("--cpus-per-task=$((CORES / GPUS > 0 ? CORES / GPUS : 1))")
+    if [[ "$ENGINE" == horovod ]]; then
+        step+=("--nodes=$NODES" "--ntasks=$NGPU" "--ntasks-per-node=$GPUS")
+        [[ -z "${CORES:-}" ]] || step+=("--cpus-per-task=$((CORES / GPUS > 0 ? CORES / GPUS : 1))")
+    fi
     [[ -z "${NETWORK:-}" ]] || step+=("--export=ALL,NCCL_SOCKET_IFNAME=$NETWORK,HOROVOD_GLOO_IFACE=$NETWORK")
     ((NODES * GPUS == NGPU)) || fail "SYSTEM=$SYSTEM: $NODES nodes of $GPUS GPUs, but NGPU=$NGPU"
     found="${SLURM_JOB_NUM_NODES:-$NODES}"
     [[ "$found" == "$NODES" ]] || fail "SYSTEM=$SYSTEM has $NODES nodes and the job $found; expected sbatch -N $NODES"
     found="${SLURM_NTASKS:-$NGPU}"
-    [[ "$found" == "$NGPU" ]] || fail "SYSTEM=$SYSTEM has $NGPU processes and the job $found; expected sbatch -n $NGPU"
+    [[ "$ENGINE" == jax || "$found" == "$NGPU" ]] || fail "SYSTEM=$SYSTEM has $NGPU processes and the job $found; expected sbatch -n $NGPU"
+}
+
+# _shape_of_jax: set the step's nodes and one process on each, and the number of devices of a process. The nodes are the job's.
+_shape_of_jax() {
+    local hosts="${SLURM_JOB_NUM_NODES:-${NODES:-1}}"
+    _check_value SLURM_JOB_NUM_NODES "$hosts" count
+    ((NGPU % hosts == 0)) || fail "NGPU=$NGPU; expected a multiple of the job's $hosts nodes"
+    # shellcheck disable=SC2034 # the launcher uses it
+    devices_of_process=$((NGPU / hosts))
+    step+=("--nodes=$hosts" "--ntasks=$hosts" --ntasks-per-node=1 --cpu-bind=none)
 }
 
 # _enter_container: turn paths of the host into mounts and paths of the container. DATA and BACKBONE_CKPT of the host are mounted as
@@ -61,14 +74,17 @@ _check_folder() {
 
 # submit VERB: run the recipe's command in one step of the job; srun forwards a SIGTERM from Slurm to the ranks.
 submit() {
-    : "${CONTAINER:=pyxis}" "${checkpointdir:=/checkpoints}" "${IMAGE_TAG:=effdet_tf2:latest}"
+    : "${ENGINE:=horovod}" "${NGPU:=1}" "${CONTAINER:=pyxis}" "${checkpointdir:=/checkpoints}" "${IMAGE_TAG:=effdet_tf2:latest}"
     check_values
     if [[ "$CONTAINER" != none && -z "${datadir:-}" && -n "${DATA:-}" && "$DATA" != /workspace/* ]]; then
         datadir="$DATA" DATA=""
     fi
     : "${datadir:=/data/$(data_name)}"
-    local step=(srun --mpi=pmix -l --kill-on-bad-exit=1) results=/workspace/checkpoints weights="${WEIGHTS_DIR:-}"
+    local mpi=pmix results=/workspace/checkpoints weights="${WEIGHTS_DIR:-}"
+    [[ "$ENGINE" == horovod ]] || mpi=none
+    local step=(srun "--mpi=$mpi" -l --kill-on-bad-exit=1)
     _shape_of_system
+    [[ "$ENGINE" == horovod ]] || _shape_of_jax
     if [[ "$CONTAINER" == none ]]; then
         results="$checkpointdir"
         : "${DATA:=$datadir}"
