@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from drawn_records import draw_records
+from labeled import healthy
 
 from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import family_of, hyperparameters_of, model_names
@@ -27,21 +29,58 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_the_side_is_the_largest_that_leaves_time():
     step_time = StepTime(seconds=1.0, side=256, batch_size=4, accelerated=False)
     wanted, seconds = 1000, 1530  # 1.53 s a step, so 256 * sqrt(1.53) = 316 pixels
-    side, why = choices.image_side(640, 512, step_time, min_side=128, target_steps=wanted, seconds=seconds)
+    side, why = choices.image_side(
+        640, 512, step_time, min_side=128, small_objects=0, target_steps=wanted, seconds=seconds
+    )
     assert side == 288
     assert "largest at which 1000 steps fit" in why
-    assert choices.image_side(640, 512, step_time, min_side=128, target_steps=wanted, seconds=4590) == (
+    assert choices.image_side(
+        640, 512, step_time, min_side=128, small_objects=0, target_steps=wanted, seconds=4590
+    ) == (
         512,
         "the model's default",
     )
-    assert choices.image_side(300, 512, step_time, min_side=128, target_steps=wanted, seconds=4590) == (
+    assert choices.image_side(
+        300, 512, step_time, min_side=128, small_objects=0, target_steps=wanted, seconds=4590
+    ) == (
         320,
         "as large as the images",
     )
-    side, why = choices.image_side(640, 512, step_time, min_side=128, target_steps=wanted, seconds=51)
+    side, why = choices.image_side(640, 512, step_time, min_side=128, small_objects=0, target_steps=wanted, seconds=51)
     assert side == 128
     assert "1000 steps, needed for a good AP, exceed" in why  # a number of those that fit is measured later
-    assert choices.image_side(40, 512, step_time, min_side=128, target_steps=wanted, seconds=4590)[0] == 128
+    assert (
+        choices.image_side(40, 512, step_time, min_side=128, small_objects=0, target_steps=wanted, seconds=4590)[0]
+        == 128
+    )
+
+
+def test_small_objects_are_worth_more_pixels_than_steps():
+    step_time = StepTime(seconds=1.0, side=256, batch_size=4, accelerated=False)
+
+    def chosen(small_objects):
+        return choices.image_side(
+            640, 512, step_time, min_side=128, small_objects=small_objects, target_steps=1000, seconds=1000
+        )
+
+    assert chosen(0)[0] == chosen(224)[0] == 256
+    side, why = chosen(320)
+    assert side == 320  # 640 steps fit
+    assert why.endswith("400 steps fit into the time limit, for the small objects")
+    assert chosen(512)[0] == 384  # 444 steps fit; at 416 only 379
+
+
+def test_objects_are_measured_by_class():
+    """Median sides of 100 and 20 of 640 pixels; three specks of a rare class are ignored."""
+    boxes = [[0, 0, 50, 200]] * 20 + [[0, 0, 16, 25]] * 10 + [[0, 0, 4, 4]] * 3
+    images = replace(
+        healthy(1, size=(480, 640)),
+        owners=np.zeros(33, np.int32),
+        boxes=np.float32(boxes),
+        classes=np.repeat([0, 1, 2], [20, 10, 3]),
+    )
+    assert choices.small_objects_side(images) == 640
+    assert choices.small_objects_side(replace(images, classes=images.classes * 0)) == 128
 
 
 def test_epochs_are_short_enough_to_look_at_the_clock():

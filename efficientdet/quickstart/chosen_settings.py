@@ -61,7 +61,13 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
         side, side_reason = first, "set by --hparams"
     else:
         side, side_reason = choices.image_side(
-            largest, published, step_time, min_side=recipe.min_side, target_steps=target_steps, seconds=seconds
+            largest,
+            published,
+            step_time,
+            min_side=recipe.min_side,
+            small_objects=choices.small_objects_side(images),
+            target_steps=target_steps,
+            seconds=seconds,
         )
     settings = {"image_size": shape_of(side), **of_family, **given}
     suggested = _suggested_settings(config, folder, settings)
