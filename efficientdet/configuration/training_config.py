@@ -44,6 +44,7 @@ class TrainingConfig:
     warn_of_lr: bool = True
     accumulate_steps: Count = 1
     num_devices: Count | None = None  # of this process under JAX; None: all
+    shard_optimizer_state: bool = False  # and averaged weights, over the devices under JAX
     bn_group: Count | None = None  # processes, or devices under JAX, that share batch norm statistics
     deterministic: bool = False
     loggers: tuple[str, ...] = ("tensorboard",)

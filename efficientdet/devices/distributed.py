@@ -27,6 +27,8 @@ class World:
     group_size: number of neighboring ranks that share batch statistics; see `mean_of_group`.
     devices: number of devices of each process over which a batch is sharded; more than one under JAX only.
     groups: number of equal parts of a step's batch that have batch statistics of their own; under JAX only.
+    state_parts: number of devices over which optimizer state and averaged weights are sharded between steps; 1: each
+        device holds all.
     """
 
     rank: int = 0
@@ -36,6 +38,7 @@ class World:
     group_size: int = 1
     devices: int = 1
     groups: int = 1
+    state_parts: int = 1
 
     @property
     def sharing_statistics(self) -> int:
@@ -133,6 +136,7 @@ def join_world(
     *,
     group_size: int | None = None,
     num_devices: int | None = None,
+    shard_state: bool = False,
 ) -> World:
     """Connect to the other processes of this job, if it was started with several.
 
@@ -145,7 +149,7 @@ def join_world(
 
         devices = device_count(num_devices)
         groups = devices // _group_size(group_size or devices, of=devices, name="devices")
-        return World(devices=devices, groups=groups)
+        return World(devices=devices, groups=groups, state_parts=devices if shard_state else 1)
     group_size = _group_size(group_size or 1, of=process_count, name="processes")
     if process_count == 1:
         return World()

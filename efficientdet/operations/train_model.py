@@ -148,6 +148,8 @@ def _define_optimization_flags(values: FlagValues) -> None:
             "512 if the batch size per process is below 16 and twice as many images fit in memory, else 0.",
             "accumulate_steps": "Number of batches whose gradients are accumulated in one step.",
             "num_devices": "Number of devices that share a step under KERAS_BACKEND=jax. Default: all of the machine.",
+            "shard_optimizer_state": "Distribute optimizer state and averaged weights over the devices under "
+            "KERAS_BACKEND=jax, to save memory. Checkpoints are the same.",
             "bn_group": "Number of processes, or of devices under KERAS_BACKEND=jax, that share batch norm "
             "statistics (synchronized batch norm). Default: 1 process; all devices under JAX.",
             "pretrained_ckpt": "Pretrained detector to start from: a checkpoint of this project, google/automl or "

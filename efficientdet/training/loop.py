@@ -57,7 +57,9 @@ def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic
 
     `clock` returns seconds, for --max_minutes and the log. Raises InputError for errors that a user can fix.
     """
-    world = join_world(group_size=config.bn_group, num_devices=config.num_devices)
+    world = join_world(
+        group_size=config.bn_group, num_devices=config.num_devices, shard_state=config.shard_optimizer_state
+    )
     runtime = start_runtime(
         precision=config.precision,
         amp=config.amp,
