@@ -1,4 +1,4 @@
-"""Programs of the four families under JAX: lowered for GPUs and TPUs, run on eight host devices; run by test_mesh.
+"""The four families under JAX: programs lowered for GPUs and TPUs, steps on eight devices; run by test_mesh_families.
 
     python mesh_families.py folder
 
