@@ -17,14 +17,17 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     mean_over_ranks: a differentiable mean of a float32 vector over processes. If set, the layer normalizes by the
     moments of all these processes together, each with the same number of values (see `join_statistics`).
+    groups: the number of equal parts of a batch that are normalized by moments of their own; the running statistics
+    take the means of these.
     """
 
     mean_over_ranks: Callable[[Tensor], Tensor] | None = None
+    groups: int = 1
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor | None = None) -> Tensor:
         """Normalize [B, H, W, C]; with training=True by the batch's moments, which also update the running ones."""
         learns = bool(training) and self.trainable
-        alone = not learns or self.mean_over_ranks is None
+        alone = not learns or (self.mean_over_ranks is None and self.groups == 1)
         normalize = _fused if alone and keras.backend.backend() == "tensorflow" else _by_moments
         outputs, mean, variance = normalize(self, inputs, learns)
         if learns:
@@ -60,12 +63,23 @@ def _fused(layer: BatchNormalization, inputs: Tensor, learns: bool) -> tuple[Ten
 def _by_moments(layer: BatchNormalization, inputs: Tensor, learns: bool) -> tuple[Tensor, Tensor, Tensor]:
     mean, variance = _float32(layer.moving_mean), _float32(layer.moving_variance)
     values = ops.cast(inputs, "float32")
+    if learns and layer.groups > 1:
+        return _by_moments_of_groups(layer, values, inputs.dtype)
     if learns:
         mean, variance = ops.moments(values, axes=(0, 1, 2))
         if layer.mean_over_ranks is not None:
             mean, variance = _joined(mean, variance, layer.mean_over_ranks)
     scale, shift = _affine(layer, mean, variance)
     return ops.cast(values * scale + shift, inputs.dtype), mean, variance
+
+
+def _by_moments_of_groups(layer: BatchNormalization, values: Tensor, dtype: str) -> tuple[Tensor, Tensor, Tensor]:
+    parts = ops.reshape(values, (layer.groups, -1, *values.shape[1:]))  # [G, B / G, H, W, C]
+    mean, variance = ops.moments(parts, axes=(1, 2, 3), keepdims=True)
+    scale, shift = _affine(layer, mean, variance)
+    outputs = ops.reshape(parts * scale + shift, ops.shape(values))
+    mean, variance = ops.mean(mean, axis=(0, 1, 2, 3)), ops.mean(variance, axis=(0, 1, 2, 3))
+    return ops.cast(outputs, dtype), mean, variance
 
 
 def _joined(mean: Tensor, variance: Tensor, mean_over_ranks: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -80,6 +94,13 @@ def join_statistics(network: keras.Model, mean_over_ranks: Callable[[Tensor], Te
     for layer in network.layers:
         if isinstance(layer, BatchNormalization):
             layer.mean_over_ranks = mean_over_ranks
+
+
+def divide_statistics(network: keras.Model, groups: int) -> None:
+    """Make every layer use the batch statistics of each of `groups` equal parts of a batch by itself in training."""
+    for layer in network.layers:
+        if isinstance(layer, BatchNormalization):
+            layer.groups = groups
 
 
 def scale_and_shift(layer: BatchNormalization) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,10 @@ TESTS = Path(__file__).resolve().parent
 
 
 def run_under_jax(*command, devices=1):
-    """Run a script of this folder, with its arguments, on a number of host devices; it must succeed."""
+    """Run a script of this folder, with its arguments, on a number of host devices; it must succeed.
+
+    Programs are compiled without optimization, which takes longer than their few steps.
+    """
     done = subprocess.run(
         [sys.executable, *command],
         capture_output=True,
@@ -20,7 +23,7 @@ def run_under_jax(*command, devices=1):
             **os.environ,
             "KERAS_BACKEND": "jax",
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0",
             "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}",
         },
     )

@@ -2,9 +2,10 @@
 
     python mesh_probe.py found.npz
 
-Arrays out: reports and weights by number of devices.
+Arrays out: reports and weights by case.
 """
 
+import gc
 import sys
 
 import jax
@@ -12,13 +13,15 @@ import keras
 import numpy as np
 from miniature import miniature_detector
 
-from efficientdet.devices.distributed import World
+from efficientdet.devices.device import replicate
+from efficientdet.devices.distributed import World, join_world
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.training.batch_norm_calibration import Calibration
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.optimizer import build_optimizer
 from efficientdet.training.weight_average import WeightAverage
+from model.batch_norm import BatchNormalization, divide_statistics
 from model.detector import named_variables
 from object_detection.structures import Batch, Objects
 
@@ -46,38 +49,73 @@ def batch_of(number: int) -> Batch:
     )
 
 
-def trained(devices: int, *, accumulate_steps: int = 1) -> dict[str, np.ndarray]:
-    """Reports and weights after a few steps."""
-    detector = miniature_detector()
+def trained(
+    devices: int, *, accumulate_steps: int = 1, state_parts: int = 1, groups: int = 1, precision: str = "float32"
+) -> dict[str, np.ndarray]:
+    """Reports and weights after a few steps, and the bytes of the state on the last device."""
+    before = bytes_of_last_device()
+    detector = miniature_detector(precision=precision)
+    divide_statistics(detector.network, groups)
     hparams = hyperparameters_of("efficientdet-d0", {})
-    optimizer = build_optimizer(hparams, precision="float32")
-    average = WeightAverage(list(named_variables(detector.network).values()), decay=0.9)
-    world = World(devices=devices)
+    optimizer = build_optimizer(hparams, precision=precision)
+    optimizer.build(detector.network.trainable_variables, parts=state_parts)
+    average = WeightAverage(list(named_variables(detector.network).values()), decay=0.9, parts=state_parts)
+    world = World(devices=devices, state_parts=state_parts)
     step = build_train_step(detector, optimizer, average, compiled=True, world=world, accumulate_steps=accumulate_steps)
     found = {}
     for number in range(STEPS):
         report = step(batch_of(number), 0.05)
         assert len(report["loss"].sharding.device_set) == devices
         found |= {f"report/{number}/{name}": np.asarray(value) for name, value in report.items()}
+    found["bytes"] = np.asarray(bytes_of_last_device() - before)
     step.store()
-    predict = build_predict(detector, compiled=True)
-    batch = batch_of(99)
-    detections = predict.detect(batch.images, batch.sizes)
-    found |= {
-        f"detections/{name}": np.asarray(values) for name, values in detections._asdict().items() if values is not None
-    }
-    Calibration(detector, use_xla=True)([batch])
+    averages = average.packing.arrays(average.packed.value)
+    found["average"] = np.concatenate([array.ravel() for array in averages])
     found |= {name: np.asarray(variable.value) for name, variable in named_variables(detector.network).items()}
-    return found | {"average": np.asarray(average.packed.value)}
+    if groups == 1 and accumulate_steps == 1:
+        found |= detections(detector)
+    return found
+
+
+def bytes_of_last_device() -> int:
+    """Bytes of all arrays on the last device."""
+    gc.collect()
+    parts = [part for array in jax.live_arrays() for part in array.addressable_shards]
+    return sum(part.data.nbytes for part in parts if part.device == jax.local_devices()[-1])
+
+
+def detections(detector) -> dict[str, np.ndarray]:
+    """Detections with the trained weights, and batch statistics after a calibration."""
+    batch = batch_of(99)
+    predict = build_predict(detector, compiled=True)
+    found, few = predict.detect(batch.images, batch.sizes), predict.detect(batch.images[:3], batch.sizes[:3])
+    Calibration(detector, use_xla=True)([batch])
+    statistics = [layer for layer in detector.network.layers if isinstance(layer, BatchNormalization)]
+    return {
+        **{f"detections/{name}": np.asarray(values) for name, values in found._asdict().items() if values is not None},
+        "boxes of three images": np.asarray(few.boxes),
+        **{f"calibrated/{layer.name}": np.asarray(layer.moving_variance.value) for layer in statistics},
+    }
 
 
 if __name__ == "__main__":
     assert keras.backend.backend() == "jax"
     assert jax.local_device_count() == 8
+    cases = {
+        "1": trained(1),
+        "8": trained(8),
+        "accumulated on one": trained(1, accumulate_steps=2),
+        "accumulated": trained(4, accumulate_steps=2),
+        "groups on one": trained(1, groups=4),
+        "groups, sharded state": trained(8, groups=4, state_parts=8),
+        "bfloat16": trained(8, precision="mixed_bfloat16"),
+    }
+    six = miniature_detector().network
+    replicate(six, batch_size=6)
+    world = join_world({}, group_size=2, shard_state=True)
     np.savez(
         sys.argv[1],
-        **{f"1/{name}": value for name, value in trained(1).items()},
-        **{f"8/{name}": value for name, value in trained(8).items()},
-        **{f"accumulated/{name}": value for name, value in trained(4, accumulate_steps=2).items()},
-        **{f"accumulated on one/{name}": value for name, value in trained(1, accumulate_steps=2).items()},
+        world=[world.devices, world.groups, world.sharing_statistics, world.state_parts],
+        devices=[len(variable.value.sharding.device_set) for variable in six.variables],
+        **{f"{case}/{name}": value for case, found in cases.items() for name, value in found.items()},
     )

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from model import batch_norm
-from model.batch_norm import BatchNormalization, join_statistics
+from model.batch_norm import BatchNormalization, divide_statistics, join_statistics
 
 INPUTS = np.random.default_rng(0).normal(size=(3, 5, 4, 6)).astype(np.float32) * 3 + 7
 
@@ -144,6 +144,28 @@ def test_joined_ranks_are_one_with_all_their_images():
         np.testing.assert_allclose(one, other, atol=1e-3)
     for one, other in zip(ranks[0].get_weights(), ranks[1].get_weights(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_groups_are_normalized_each_by_itself():
+    halves = tf.unstack(tf.constant(np.random.default_rng(4).normal(size=(2, 3, 5, 4, 3)).astype(np.float32) * 3))
+    layer, network = layer_of(3), keras.Sequential([keras.Input((5, 4, 3))])
+    network.add(layer)
+    divide_statistics(network, 2)
+    with tf.GradientTape() as tape:
+        outputs = layer(tf.concat(halves, axis=0), training=True)
+        loss = tf.reduce_sum(outputs * tf.sin(outputs))
+    gradient = tape.gradient(loss, layer.gamma.value)
+    ranks, results, expected = [layer_of(3), layer_of(3)], [], 0.0
+    for rank, half in zip(ranks, halves, strict=True):
+        with tf.GradientTape() as tape:
+            results.append(rank(half, training=True))
+            loss = tf.reduce_sum(results[-1] * tf.sin(results[-1]))
+        expected += tape.gradient(loss, rank.gamma.value)
+    np.testing.assert_allclose(outputs, tf.concat(results, axis=0), atol=1e-5)
+    np.testing.assert_allclose(gradient, expected, atol=1e-3)
+    statistics = [rank.get_weights()[2:] for rank in ranks]
+    np.testing.assert_allclose(layer.get_weights()[2:], np.mean(statistics, axis=0), rtol=1e-5)
+    assert np.abs(np.subtract(*statistics)).max() > 1e-2
 
 
 def test_only_training_asks_the_others():

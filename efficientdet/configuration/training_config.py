@@ -44,7 +44,8 @@ class TrainingConfig:
     warn_of_lr: bool = True
     accumulate_steps: Count = 1
     num_devices: Count | None = None  # of this process under JAX; None: all
-    bn_group: Count = 1  # processes that share batch norm statistics
+    shard_optimizer_state: bool = False  # and averaged weights, over the devices under JAX
+    bn_group: Count | None = None  # processes, or devices under JAX, that share batch norm statistics
     deterministic: bool = False
     loggers: tuple[str, ...] = ("tensorboard",)
     mlperf_log: str | None = None

@@ -36,7 +36,8 @@ def backend_name() -> str:
 def compiled(function: Callable, network: keras.Model, *, use_xla: bool) -> Callable:
     """Compile a function of tensors into one program, with the weights that `network` has at each call.
 
-    Under JAX, arguments [B, ...] are sharded over the devices that the weights are replicated on, if B is divisible.
+    Under JAX, arguments [B, ...] are sharded over the devices that the weights are replicated on. If B is not divisible
+    by their number, one of them runs the program.
     """
     if _is_jax():
         return _jitted(function, network)
@@ -45,14 +46,18 @@ def compiled(function: Callable, network: keras.Model, *, use_xla: bool) -> Call
     return tf.function(function, jit_compile=use_xla, reduce_retracing=True, autograph=False)
 
 
-def replicate(network: keras.Model) -> None:
-    """Copy a network's weights to all devices of this process; under JAX, `compiled` then shards batches over them."""
+def replicate(network: keras.Model, *, batch_size: int) -> None:
+    """Copy a network's weights to as many devices of this process as can share batches equally.
+
+    Under JAX, `compiled` then shards batches over them.
+    """
     if _is_jax():
         import jax
 
         from efficientdet.devices.mesh import device_count, replicated
 
-        if (count := device_count(None)) > 1:
+        count = max(count for count in range(1, device_count(None) + 1) if batch_size % count == 0)
+        if count > 1:
             for variable in network.variables:
                 variable.assign(jax.device_put(variable.value, replicated(count)))
 
@@ -238,6 +243,8 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
         devices = len(values[0].sharding.device_set) if values else 1
         if devices > 1 and all(len(array) % devices == 0 for array in jax.tree.leaves(arguments)):
             arguments = shard_batch(arguments, devices)
+        elif devices > 1:
+            values = [value.addressable_data(0) for value in values]
         return run(values, *jax.tree.map(jax.numpy.asarray, arguments))
 
     return call

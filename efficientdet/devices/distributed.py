@@ -26,6 +26,9 @@ class World:
 
     group_size: number of neighboring ranks that share batch statistics; see `mean_of_group`.
     devices: number of devices of each process over which a batch is sharded; more than one under JAX only.
+    groups: number of equal parts of a step's batch that have batch statistics of their own; under JAX only.
+    state_parts: number of devices over which optimizer state and averaged weights are sharded between steps; 1: each
+        device holds all.
     """
 
     rank: int = 0
@@ -34,6 +37,13 @@ class World:
     local_size: int = 1
     group_size: int = 1
     devices: int = 1
+    groups: int = 1
+    state_parts: int = 1
+
+    @property
+    def sharing_statistics(self) -> int:
+        """The number of processes, or of devices under JAX, that share batch statistics."""
+        return self.group_size * self.devices // self.groups
 
     @property
     def is_first(self) -> bool:
@@ -122,7 +132,11 @@ class _HorovodWorld(World):
 
 
 def join_world(
-    environment: Mapping[str, str] | None = None, *, group_size: int = 1, num_devices: int | None = None
+    environment: Mapping[str, str] | None = None,
+    *,
+    group_size: int | None = None,
+    num_devices: int | None = None,
+    shard_state: bool = False,
 ) -> World:
     """Connect to the other processes of this job, if it was started with several.
 
@@ -130,16 +144,15 @@ def join_world(
     started several processes that cannot connect, or their number is not divisible by `group_size`.
     """
     launcher, process_count = launched_by(os.environ if environment is None else environment)
-    if process_count % group_size:
-        raise InputError(
-            f"--bn_group={group_size}: expected 1 or a divisor of the number of processes, {process_count}"
-        )
-    if process_count == 1:
-        if os.environ.get("KERAS_BACKEND") != "jax":
-            return World()
+    if process_count == 1 and os.environ.get("KERAS_BACKEND") == "jax":
         from efficientdet.devices.mesh import device_count
 
-        return World(devices=device_count(num_devices))
+        devices = device_count(num_devices)
+        groups = devices // _group_size(group_size or devices, of=devices, name="devices")
+        return World(devices=devices, groups=groups, state_parts=devices if shard_state else 1)
+    group_size = _group_size(group_size or 1, of=process_count, name="processes")
+    if process_count == 1:
+        return World()
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         raise InputError(
             f"{launcher} started {process_count} processes under KERAS_BACKEND={os.environ['KERAS_BACKEND']}: "
@@ -171,6 +184,12 @@ def join_world(
         group_size=group_size,
         group=groups[hvd.rank() // group_size] if groups else None,
     )
+
+
+def _group_size(size: int, *, of: int, name: str) -> int:
+    if of % size:
+        raise InputError(f"--bn_group={size}: expected 1 or a divisor of the number of {name}, {of}")
+    return size
 
 
 def launched_by(environment: Mapping[str, str]) -> tuple[str, int]:

@@ -64,7 +64,7 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     inputs = input_config(
         restored.hparams, class_names=restored.class_names, batch_size=config.batch_size, num_threads=config.num_threads
     )
-    replicate(restored.detector.network)
+    replicate(restored.detector.network, batch_size=config.batch_size)
     predict = build_predict(
         restored.detector,
         compiled=runtime.use_xla,

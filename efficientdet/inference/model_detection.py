@@ -4,6 +4,7 @@ import numpy as np
 
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.devices.device import replicate
 from efficientdet.inference.exported_network import ExportedNetwork
 from efficientdet.inference.image_rows import LoadedModel, ResizingDetector, rows_of_signature
 from efficientdet.inference.model_loading import load_model
@@ -47,6 +48,7 @@ def detect_with_model(
     run.
     """
     restored, runtime = load_model(config, owns_process=owns_process)
+    replicate(restored.detector.network, batch_size=batch_size)
     loaded = detect_with_checkpoint(
         restored,
         batch_size=batch_size,

@@ -33,12 +33,15 @@ def calibration_batch(image_size: tuple[int, int], images: int, *, training_batc
     return max(1, min(_BATCH_SIZE, images, fitting))
 
 
-def calibration_size(config: TrainingConfig, *, records: int) -> tuple[int, int]:
-    """Return the number of calibration images, 0 if larger batches have no benefit, and the batch size."""
+def calibration_size(config: TrainingConfig, *, sharing_statistics: int, records: int) -> tuple[int, int]:
+    """Return the number of calibration images, 0 if larger batches have no benefit, and the batch size.
+
+    sharing_statistics: number of processes or devices that share batch statistics in training.
+    """
     images = config.calibration_images
     assert config.batch_size is not None  # set by `with_batch_sizes`
     if images is None:
-        images = min(IMAGES, records) if config.batch_size * config.bn_group < SMALL_BATCH else 0
+        images = min(IMAGES, records) if config.batch_size * sharing_statistics < SMALL_BATCH else 0
     batch_size = calibration_batch(config.hparams.input_size, images, training_batch=config.batch_size)
     worthwhile = config.calibration_images is not None or batch_size >= 2 * config.batch_size
     return (images if worthwhile else 0), batch_size
@@ -55,15 +58,15 @@ class Calibration:
         self._seeds = [variable for variable in detector.network.variables if variable.name == SEED_STATE]
 
         def statistics(images, sizes):
-            before = [(layer.momentum, layer.mean_over_ranks) for layer in layers]
+            before = [(layer.momentum, layer.mean_over_ranks, layer.groups) for layer in layers]
             try:
                 for layer in layers:
                     layer.momentum = 0.0  # during tracing: the running statistics are set to the batch statistics
-                    layer.mean_over_ranks = None  # all ranks calibrate with the same images
+                    layer.mean_over_ranks, layer.groups = None, 1  # all ranks calibrate with the same images
                 detector.outputs(images, sizes, training=True)
             finally:
-                for layer, (momentum, mean_over_ranks) in zip(layers, before, strict=True):
-                    layer.momentum, layer.mean_over_ranks = momentum, mean_over_ranks
+                for layer, settings in zip(layers, before, strict=True):
+                    layer.momentum, layer.mean_over_ranks, layer.groups = settings
             return [(mean.value + 0.0, variance.value + 0.0) for mean, variance in self._variables]
 
         self._statistics = compiled(statistics, detector.network, use_xla=use_xla)

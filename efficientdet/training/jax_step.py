@@ -11,35 +11,56 @@ from object_detection.structures import Batch
 class JaxStep(TrainStep):
     """Training step of JAX; see `build_train_step`.
 
-    Between steps the state stays on the device and the variables are outdated until `store`; the next step after that
-    starts from the variables.
+    Between steps the state stays on the devices and the variables are outdated until `store`; the next step after that
+    starts from the variables. With `World.state_parts` each device holds and updates only its part of the optimizer's
+    slots and of the average (ZeRO stage 1, Rajbhandari et al. 2020).
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._state = None
         self._replicated = replicated(self.world.devices)
-        self._compiled = jax.jit(self._step, donate_argnums=0, out_shardings=self._replicated)
+        of_vectors = sharded(self.world.devices) if self.world.state_parts > 1 else self._replicated
+        slots = {
+            name: of_vectors if name in self.optimizer.slots else self._replicated for name in self.optimizer.variables
+        }
+        self._shardings = {
+            "trained": self._replicated,
+            "others": self._replicated,
+            "optimizer": slots,
+            "average": of_vectors,
+        }
+        self._compiled = jax.jit(self._step, donate_argnums=0, out_shardings=(self._shardings, self._replicated))
 
     def __call__(self, batch: Batch, learning_rate: float, stop_requested: bool = False) -> dict:
         """See `TrainStep`."""
-        state, self._state = self._state, None  # donated: after an error there is nothing to store
+        arguments = self._arguments(batch, learning_rate, stop_requested)
+        self._state = None  # donated: after an error there is nothing to store
+        self._state, report = self._compiled(*arguments)
+        return report
+
+    def lowered(self, batch: Batch) -> jax.stages.Lowered:
+        """Return the program of a step before its compilation, to analyze its cost."""
+        return self._compiled.lower(*self._arguments(batch, 0.0, False))
+
+    def _arguments(self, batch: Batch, learning_rate: float, stop_requested: bool) -> tuple:
+        state = self._state
         if state is None:
             values = jax.tree.map(lambda variable: variable.value, self._variables())
-            state = jax.device_put(values, self._replicated)
-        self._state, report = self._compiled(
+            state = jax.device_put(values, self._shardings)
+        return (
             state,
             [variable.value for variable in self._constants()],
             batch if isinstance(batch.images, jax.Array) else shard_batch(batch, self.world.devices),
             jax.numpy.float32(learning_rate),
             jax.numpy.float32(stop_requested),
         )
-        return report
 
     def store(self) -> None:
         """See `TrainStep`."""
         if self._state is not None:
-            jax.tree.map(lambda variable, value: variable.assign(value), self._variables(), self._state)
+            values = jax.device_put(self._state, self._replicated)
+            jax.tree.map(lambda variable, value: variable.assign(value), self._variables(), values)
             self._state = None
 
     def _variables(self) -> dict:
@@ -59,6 +80,7 @@ class JaxStep(TrainStep):
         gradients, others, terms, counts = self._gradients(state["trained"], state["others"], constants, batch, scale)
         packed = self.optimizer.packed_weights(state["trained"])
         change, slots, applied = self.optimizer.updated(state["optimizer"], gradients, learning_rate, weights=packed)
+        change = jax.lax.with_sharding_constraint(change, self._replicated)  # in one collective, before it is split
         trained = [
             weight + part.astype(weight.dtype)
             for weight, part in zip(state["trained"], self.optimizer.packing.unpack(change), strict=True)

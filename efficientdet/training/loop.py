@@ -57,7 +57,9 @@ def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic
 
     `clock` returns seconds, for --max_minutes and the log. Raises InputError for errors that a user can fix.
     """
-    world = join_world(group_size=config.bn_group, num_devices=config.num_devices)
+    world = join_world(
+        group_size=config.bn_group, num_devices=config.num_devices, shard_state=config.shard_optimizer_state
+    )
     runtime = start_runtime(
         precision=config.precision,
         amp=config.amp,
@@ -223,7 +225,9 @@ class Training:
     def _calibrate(self, epoch: int | None = None) -> None:
         """Calibrate the batch statistics of the averaged weights, once per step; `epoch` None: after the last epoch."""
         run = self._run
-        images, batch_size = calibration_size(self._config, records=len(run.index))
+        images, batch_size = calibration_size(
+            self._config, sharing_statistics=run.world.sharing_statistics, records=len(run.index)
+        )
         due = epoch is None or self._uses_average(epoch)
         if not due or not images or self._calibrated_version == run.state.version:
             return

@@ -47,7 +47,9 @@ class MlperfListener(MlperfLog):
                 "opt_learning_rate_warmup_epochs": config.hparams.lr_warmup_epoch,
                 "opt_learning_rate_warmup_factor": schedule.warmup_init / schedule.peak_learning_rate,
                 "opt_learning_rate_warmup_steps": schedule.warmup_steps,
-                **family.mlperf_values(config.hparams, batch_norm_images=config.batch_size * config.bn_group),
+                **family.mlperf_values(
+                    config.hparams, batch_norm_images=config.batch_size * run.world.sharing_statistics
+                ),
             }
         )
         self.weights_initialized(family.mlperf_tensors(named_variables(run.state.detector.network)))

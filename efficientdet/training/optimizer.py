@@ -45,14 +45,16 @@ class PackedOptimizer:
         variables: list[keras.Variable],
         rate_factors: Sequence[float] | None = None,
         decays: Sequence[bool] | None = None,
+        *,
+        parts: int = 1,
     ) -> None:
         """Create the state for these weights, whose gradients come in the same order; later calls do nothing.
 
         rate_factors: factor of the learning rate for each weight. decays: whether a decoupled weight decay applies to
-        each weight; None: to all.
+        each weight; None: to all. parts: the slots' sizes are divisible by it.
         """
         if not hasattr(self, "packing"):
-            self.packing = Packing([variable.shape for variable in variables])
+            self.packing = Packing([variable.shape for variable in variables], parts=parts)
             self._rate_factors = list(rate_factors or [1.0] * len(variables))
             self._decays = list(decays or [True] * len(variables))
             self.slot_variables = {

@@ -14,7 +14,7 @@ from efficientdet.families.registry import build_detector
 from efficientdet.training.optimizer import build_optimizer, weights_rate_factors
 from efficientdet.training.state import TrainingState
 from efficientdet.training.weight_average import WeightAverage
-from model.batch_norm import BatchNormalization, join_statistics
+from model.batch_norm import BatchNormalization, divide_statistics, join_statistics
 from model.detector import Detector, named_variables
 from model.distillation import DistilledDetector
 from model.weight_decay import decaying_weights
@@ -59,15 +59,19 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, log: 
             log(line)
     if expression := config.hparams.var_freeze_expr:
         _freeze(detector, expression, log=log)
-    if world.group_size > 1:
+    if world.groups > 1:
+        divide_statistics(detector.network, world.groups)
+    elif world.group_size > 1:
         join_statistics(detector.network, world.mean_of_group)
-    decay = config.hparams.moving_average_decay
-    average = WeightAverage(list(named_variables(detector.network).values()), decay=decay) if decay else None
+    decay, parts = config.hparams.moving_average_decay, world.state_parts
+    variables = list(named_variables(detector.network).values())
+    average = WeightAverage(variables, decay=decay, parts=parts) if decay else None
     optimizer = build_optimizer(config.hparams, precision=precision)
     optimizer.build(
         detector.network.trainable_variables,
         weights_rate_factors(config.hparams, detector.network),
         decaying_weights(detector.network, config.hparams.decayed_weights),
+        parts=parts,
     )
     return TrainingState(detector, optimizer, average, world=world)
 

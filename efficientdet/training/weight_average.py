@@ -12,12 +12,14 @@ class WeightAverage:
 
     d = min(decay, (1 + t) / (10 + t)). The average starts at the initial weights, whose influence vanishes within a few
     dozen steps because d starts small.
+
+    parts: the size of the packed average is divisible by it.
     """
 
-    def __init__(self, variables: list[keras.Variable], *, decay: float):
+    def __init__(self, variables: list[keras.Variable], *, decay: float, parts: int = 1):
         self.decay = decay
         self.variables = variables
-        self.packing = Packing([variable.shape for variable in variables])
+        self.packing = Packing([variable.shape for variable in variables], parts=parts)
         values = self.packing.pack([variable.value for variable in variables])
         # A copy through NumPy: a keras.Variable may share memory with its initial value.
         self.packed = keras.Variable(np.array(values), trainable=False, name="average")

@@ -1,0 +1,91 @@
+"""The four families under JAX: programs lowered for GPUs and TPUs, steps on eight devices; run by test_mesh_families.
+
+    python mesh_families.py folder
+
+The folder has NAME.npz with the weights of each family that is trained. Written into it are lowered.json, the numbers
+of devices of all lowered programs, and found.npz, reports and weights.
+"""
+
+import json
+import sys
+from pathlib import Path
+from unittest import mock
+
+import jax
+import numpy as np
+from small_families import SMALL, batch_of, small_detector
+
+from efficientdet.devices.device import replicate
+from efficientdet.devices.distributed import World
+from efficientdet.inference.predict import build_predict
+from efficientdet.training.batch_norm_calibration import Calibration
+from efficientdet.training.build_step import build_train_step
+from efficientdet.training.optimizer import build_optimizer
+from model.detector import named_variables
+
+RATES = (0.01, 0.02)
+PLATFORMS = ("cuda", "tpu")
+jit = jax.jit
+
+
+class Lowered:
+    """A compiled function that is lowered for other platforms at each call, and then run here only if it `runs`."""
+
+    def __init__(self, function, *, runs, devices, **options):
+        self._function, self._runs, self._devices = jit(function, **options), runs, devices
+
+    def __call__(self, *arguments):
+        exported = jax.export.export(self._function, platforms=PLATFORMS)(*arguments)
+        self._devices.append(exported.nr_devices)
+        if self._runs:
+            return self._function(*arguments)
+        outputs = [jax.numpy.zeros(aval.shape, aval.dtype) for aval in exported.out_avals]
+        return jax.tree.unflatten(exported.out_tree, outputs)
+
+
+def lowering(devices: list[int], *, runs: bool):
+    """Make every compiled program a `Lowered` one, which appends its number of devices to `devices`."""
+    return mock.patch.object(jax, "jit", lambda *given, **more: Lowered(*given, runs=runs, devices=devices, **more))
+
+
+def reports_and_weights(detector, hparams, *, devices, rates=RATES) -> dict[str, np.ndarray]:
+    """Training steps on several devices: reports and weights."""
+    optimizer = build_optimizer(hparams, precision="float32")
+    step = build_train_step(detector, optimizer, None, compiled=False, world=World(devices=devices), seed=1)
+    found = {}
+    for number, rate in enumerate(rates):
+        report = step(batch_of(number, detector), rate)
+        found |= {f"report/{number}/{name}": np.asarray(value) for name, value in report.items()}
+    step.store()
+    return found | {name: np.asarray(variable.value) for name, variable in named_variables(detector.network).items()}
+
+
+def infer(detector) -> None:
+    """Call inference and calibration."""
+    batch = batch_of(0, detector)
+    build_predict(detector, compiled=True).detect(batch.images, batch.sizes)
+    Calibration(detector, use_xla=True)([batch])
+
+
+def main(folder: Path) -> None:
+    """Lower all programs on eight devices, then on one, and take the steps on eight of families with weights."""
+    lowered, found = {}, {}
+    for name in SMALL:
+        is_trained = (file := folder / f"{name}.npz").exists()
+        detector, hparams = small_detector(name, np.load(file) if is_trained else None)
+        devices = lowered[name] = []
+        with lowering(devices, runs=is_trained):
+            steps = reports_and_weights(detector, hparams, devices=8, rates=RATES if is_trained else RATES[:1])
+        if is_trained:
+            found |= {f"{name}/{key}": value for key, value in steps.items()}
+        with lowering(devices, runs=False):
+            replicate(detector.network, batch_size=8)
+            infer(detector)
+            reports_and_weights(detector, hparams, devices=1, rates=RATES[:1])
+            infer(detector)
+    (folder / "lowered.json").write_text(json.dumps(lowered))
+    np.savez(folder / "found.npz", **found)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,41 @@
+"""All families under JAX on eight devices: their programs lowered for GPUs and TPUs, and TensorFlow's first steps."""
+
+import json
+
+import numpy as np
+import pytest
+from jax_process import TESTS, run_under_jax
+from mesh_families import reports_and_weights
+from small_families import SMALL, drawn_weights, small_detector
+
+pytestmark = pytest.mark.slow
+
+TRAINED = [name for name in SMALL if "resnet" in name]  # EfficientDet's: test_mesh, test_train_step
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, with_jax):
+    folder = tmp_path_factory.mktemp("families")
+    for name in TRAINED:
+        np.savez(folder / f"{name}.npz", **drawn_weights(name))
+    run_under_jax(TESTS / "mesh_families.py", folder, devices=8)
+    return folder
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_no_program_needs_a_cpu(folder, name):
+    """Training step, inference and calibration."""
+    lowered = json.loads((folder / "lowered.json").read_text())
+    assert sorted(set(lowered[name])) == [1, 8]
+    assert lowered[name].count(1) == 3
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_eight_devices_take_the_steps_of_tensorflow(folder, name):
+    with np.load(folder / f"{name}.npz") as weights:
+        detector, hparams = small_detector(name, weights)
+    expected = reports_and_weights(detector, hparams, devices=1)
+    assert len(expected) > 50
+    with np.load(folder / "found.npz") as found:
+        for key, value in expected.items():
+            np.testing.assert_allclose(found[f"{name}/{key}"], value, rtol=1e-4, atol=1e-4, err_msg=key)
