@@ -6,7 +6,7 @@ follow `efficientnet`.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 
@@ -104,7 +104,7 @@ def _activated(features: Tensor, *, name: str) -> Tensor:
     return activation_layer("relu6")(BatchNormalization(name=name)(features))
 
 
-def _convolution(name: str) -> dict:
+def _convolution(name: str) -> dict[str, Any]:
     return {"padding": "same", "use_bias": False, "kernel_initializer": _kernel_initializer(), "name": name}
 
 
