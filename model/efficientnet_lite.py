@@ -23,7 +23,6 @@ SCALES = {  # width and depth relative to B0
     "efficientnet-lite4": (1.4, 1.8),
 }
 _STEM_FILTERS = 32
-_DIVISOR = 8  # of the numbers of filters
 
 
 class _Block(NamedTuple):
@@ -70,8 +69,8 @@ def _scaled_blocks(width: float, depth: float) -> list[_Block]:
 
 def _rounded(filters: float) -> int:
     """Round to the nearest multiple of 8 that is at least 90 % of `filters`."""
-    nearest = max(_DIVISOR, int(filters + _DIVISOR / 2) // _DIVISOR * _DIVISOR)
-    return nearest if nearest >= 0.9 * filters else nearest + _DIVISOR
+    nearest = int(filters + 4) // 8 * 8
+    return nearest if nearest >= 0.9 * filters else nearest + 8
 
 
 def _add_block(inputs: Tensor, block: _Block, *, name: str, drop_rate: float) -> Tensor:

@@ -73,8 +73,8 @@ class EfficientDetHyperparameters(Hyperparameters):
     conv_after_downsample: bool = False
     conv_bn_act_pattern: bool = False
     survival_prob: PositiveShare | None = None  # of stochastic depth; None: no stochastic depth
-    mean_rgb: tuple = IMAGENET_MEAN_RGB  # of red, green and blue of the input, 0 to 255; one number for all three
-    stddev_rgb: tuple = IMAGENET_STDDEV_RGB  # likewise
+    mean_rgb: tuple = IMAGENET_MEAN_RGB  # that is subtracted from red, green and blue (0 to 255); one number: from all
+    stddev_rgb: tuple = IMAGENET_STDDEV_RGB  # by which red, green and blue are then divided; one number: all
     normalizations: Annotated[int, one_of(1, 2)] = 1  # how often the input is normalized; 2: NVIDIA's convention
     # losses
     # which anchors are positive: by IoU thresholds; by ATSS; or by the network's outputs (task alignment)
