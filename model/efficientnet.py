@@ -1,4 +1,4 @@
-"""EfficientNet B0 to B7 from keras.applications as the backbone of a feature pyramid.
+"""EfficientNet as the backbone of a feature pyramid: B0 to B7 from keras.applications, and Lite 0 to 4.
 
 Layer names are those of the published TensorFlow checkpoints, with dots instead of slashes, for instance
 `efficientnet-b0.blocks_3.conv2d`.
@@ -14,6 +14,7 @@ from model.activations import SiLU
 from model.batch_norm import BatchNormalization
 from model.depthwise_conv import DepthwiseConv2D
 from model.detector import set_value
+from model.efficientnet_lite import SCALES, build_lite_backbone
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
 from program_support.errors import InputError
 
@@ -30,16 +31,24 @@ def build_backbone(
     [B, H, W, 3] -> five tensors, each the last one before the next change of stride.
 
     Args:
-        name: "efficientnet-b0" .. "efficientnet-b7".
+        name: "efficientnet-b0" .. "efficientnet-b7" or "efficientnet-lite0" .. "efficientnet-lite4".
         image_size: height and width.
         survival_prob: stochastic depth (None: none).
         weights: "imagenet" (the file that keras.applications downloads), the path of such a file, or None (random).
 
     Raises:
-        InputError: unknown name, or weights for differently normalized inputs.
+        InputError: unknown name, weights for differently normalized inputs, or weights for a Lite backbone, which
+            keras.applications does not have.
     """
+    if name in SCALES:
+        if weights is not None:
+            raise InputError(f"{weights}: keras.applications has no {name}; expected a checkpoint of google/automl")
+        return build_lite_backbone(name, image_size, survival_prob=survival_prob)
     if not (known := _NAME.fullmatch(name)):
-        raise InputError(f"backbone {name!r}; expected efficientnet-b0 to efficientnet-b7")
+        raise InputError(
+            f"backbone {name!r}; expected efficientnet-b0 to efficientnet-b7, or efficientnet-lite0 to "
+            "efficientnet-lite4"
+        )
     application = getattr(keras.applications, f"EfficientNetB{known[1]}")
     with nullcontext() if weights else keras.StatelessScope():
         original = application(include_top=False, weights=weights, input_shape=(*image_size, 3))

@@ -384,6 +384,11 @@ def test_the_table():
     assert published_files()["efficientdet-d7x"].url == (
         "https://storage.googleapis.com/cloud-tpu-checkpoints/efficientdet/coco2/efficientdet-d7x.tar.gz"
     )
+    lite = published_files()["efficientdet-lite3x"]
+    assert (lite.is_archive, lite.stem) == (True, "efficientdet-lite3x")
+    assert lite.url == (
+        "https://storage.googleapis.com/cloud-tpu-checkpoints/efficientdet/coco/efficientdet-lite3x.tgz"
+    )
     files = {file.file for file in published_files().values() if not file.is_archive}
     assert {
         "resnext50_32x4d-7cdf4587.pth",

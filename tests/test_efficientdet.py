@@ -15,7 +15,7 @@ from efficientdet.families.registry import hyperparameters_of
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig, NearestResize, build_bifpn
 from model.dense_detector import DenseDetector, DenseDetectorConfig
-from model.detector import named_variables
+from model.detector import SEED_STATE, named_variables
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig, build_box_head, build_class_head
 from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid
@@ -31,6 +31,12 @@ SIZES = {  # with 90 classes: variables, their values, the trainable ones; ancho
     "efficientdet-d6": (1565, 52_183_766, 51_871_782, 306_900),
     "efficientdet-d7": (1565, 52_183_766, 51_871_782, 441_936),
     "efficientdet-d7x": (1902, 77_564_894, 77_147_166, 442_260),
+    "efficientdet-lite0": (588, 3_290_606, 3_243_470, 19_206),
+    "efficientdet-lite1": (719, 4_311_390, 4_248_318, 27_621),
+    "efficientdet-lite2": (775, 5_324_894, 5_252_334, 37_629),
+    "efficientdet-lite3": (922, 8_455_054, 8_350_862, 49_104),
+    "efficientdet-lite3x": (922, 9_392_574, 9_280_862, 76_725),
+    "efficientdet-lite4": (1068, 15_286_398, 15_130_894, 76_725),
 }
 
 
@@ -68,10 +74,9 @@ def test_the_size_of_every_model(model_name):
     network = unfilled(network_config(hyperparameters_of(model_name, {}), num_classes=90))
     anchors = SIZES[model_name][3]
     assert network.output_shape == [(None, anchors, 90), (None, anchors, 4)]
-    assert (len(network.variables), count(network.variables), count(network.trainable_variables)) == SIZES[model_name][
-        :3
-    ]
-    assert len(named_variables(network)) == len(network.variables)
+    weights = named_variables(network)
+    assert (len(weights), count(weights.values()), count(network.trainable_variables)) == SIZES[model_name][:3]
+    assert len(weights) == sum(variable.name != SEED_STATE for variable in network.variables)
 
 
 def test_d0_with_91_classes():
@@ -168,7 +173,7 @@ def test_its_upsampling_is_exported(half_pixel):
 
 
 def test_an_unknown_backbone_is_refused_by_name():
-    for name in ("resnet50", "efficientnet-b8", "efficientnet-lite0", "b0"):
+    for name in ("resnet50", "efficientnet-b8", "efficientnet-lite5", "b0"):
         with pytest.raises(InputError, match=f"backbone '{name}'; expected efficientnet-b0 to efficientnet-b7"):
             build_efficientdet(small_config(backbone=name))
 

@@ -5,6 +5,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
+from oracles import to_numpy
 from unfilled import unfilled_weights
 
 from model.detector import named_variables
@@ -64,6 +65,28 @@ def test_stochastic_depth_grows_linearly_from_the_first_block():
 def test_without_stochastic_depth_nothing_is_dropped():
     backbone = unfilled("efficientnet-b0", (64, 64))
     assert not [layer for layer in backbone.layers if isinstance(layer, keras.layers.Dropout)]
+
+
+def test_a_lite_backbone_skips_blocks_with_the_same_shares():
+    backbone = unfilled("efficientnet-lite0", (64, 64), survival_prob=0.8)
+    rates = {layer.name: layer.rate for layer in backbone.layers if isinstance(layer, keras.layers.Dropout)}
+    skipped = (2, 4, 6, 7, 9, 10, 12, 13, 14)  # the repeats of stages 2 to 6
+    assert rates == pytest.approx({f"efficientnet-lite0.blocks_{place}.drop": 0.2 * place / 16 for place in skipped})
+
+
+def test_a_lite_backbone_draws_kernels_as_its_origin():
+    """google/automl: a normal distribution with the deviation sqrt(2 / fan out); a depthwise kernel has one output."""
+    backbone = build_backbone("efficientnet-lite0", (32, 32))
+    kernels = {name: to_numpy(variable) for name, variable in named_variables(backbone).items() if "kernel" in name}
+    for name, outputs in {"blocks_15/conv2d": 1152, "blocks_15/depthwise_conv2d": 9, "blocks_15/conv2d_1": 320}.items():
+        [kernel] = [kernel for key, kernel in kernels.items() if key.rsplit("/", 1)[0].endswith(name)]
+        assert kernel.std() == pytest.approx(np.sqrt(2 / outputs), rel=0.05)
+        assert np.abs(kernel).max() > 3 * kernel.std()  # not cut off at two deviations
+
+
+def test_keras_has_no_weights_of_a_lite_backbone():
+    with pytest.raises(InputError, match=r"x\.h5: keras.applications has no efficientnet-lite2; expected a checkpoint"):
+        build_backbone("efficientnet-lite2", (64, 64), weights="x.h5")
 
 
 @pytest.fixture(scope="module")

@@ -67,6 +67,12 @@ def test_defaults_of_the_reference():
         ("efficientdet-d6", "efficientnet-b6", 1280, 384, 8, 5),
         ("efficientdet-d7", "efficientnet-b6", 1536, 384, 8, 5),
         ("efficientdet-d7x", "efficientnet-b7", 1536, 384, 8, 5),
+        ("efficientdet-lite0", "efficientnet-lite0", 320, 64, 3, 3),
+        ("efficientdet-lite1", "efficientnet-lite1", 384, 88, 4, 3),
+        ("efficientdet-lite2", "efficientnet-lite2", 448, 112, 5, 3),
+        ("efficientdet-lite3", "efficientnet-lite3", 512, 160, 6, 4),
+        ("efficientdet-lite3x", "efficientnet-lite3", 640, 200, 6, 4),
+        ("efficientdet-lite4", "efficientnet-lite4", 640, 224, 7, 4),
     ],
 )
 def test_published_models(name, backbone, size, filters, cells, depth):
@@ -81,11 +87,30 @@ def test_published_models(name, backbone, size, filters, cells, depth):
     ) == (name, backbone, size, filters, cells, depth)
 
 
+def test_the_other_settings_of_lite_models():
+    for name, anchor_scale in (
+        ("lite0", 3.0),
+        ("lite1", 3.0),
+        ("lite2", 3.0),
+        ("lite3", 4.0),
+        ("lite3x", 3.0),
+        ("lite4", 4.0),
+    ):
+        found = hyperparameters_of(f"efficientdet-{name}", {})
+        assert (found.act_type, found.fpn_weight_method, found.survival_prob) == ("relu6", "sum", 0.8)
+        assert (found.mean_rgb, found.stddev_rgb, found.anchor_scale) == ((127.0,) * 3, (128.0,) * 3, anchor_scale)
+
+
+def test_mean_and_deviation_are_one_number_or_three():
+    found = with_overrides(EfficientDetHyperparameters(), parse_overrides("mean_rgb=127,stddev_rgb=58.4*57*57.4"))
+    assert (found.mean_rgb, found.stddev_rgb) == ((127.0, 127.0, 127.0), (58.4, 57.0, 57.4))
+
+
 def test_two_models_in_one_process_do_not_share_values():
     hyperparameters_of("efficientdet-d0", {"image_size": 64, "nms_configs.method": "hard"})
     again = hyperparameters_of("efficientdet-d0", {})
     assert (again.image_size, again.nms_configs.method) == (512, "gaussian")
-    assert len(PRESETS) == 9
+    assert len(PRESETS) == 15
 
 
 @pytest.mark.parametrize("model_name", model_names())
@@ -348,9 +373,6 @@ def test_the_references_whole_default_configuration_is_taken(tmp_path, reference
         ("fpn_name=qufpn", "the pyramid is the BiFPN"),
         ("poly_lr_power=0.5", "no schedule is a polynomial"),
         ("mixed_precision=True", "use --precision"),
-        ("mean_rgb=127.0", "ImageNet's mean"),
-        ("mean_rgb=127.0*127.0*127.0", "ImageNet's mean"),
-        ("mean_rgb=123.675*116.28", "ImageNet's mean"),
         ("grid_mask=True", "flipping, scaling and cropping"),
         ("strategy=tpu", "Horovod"),
         ("drop_remainder=False", "is full"),
@@ -417,7 +439,7 @@ def test_another_number_of_classes_is_refused(count):
 NAN, INFINITE = float("nan"), float("inf")
 IMPOSSIBLE = {  # key -> values that no training, or no network, can be made with
     "name": ["", " "],
-    "backbone_name": ["resnet50", "efficientnet-b8", "efficientnet-lite0", "efficientnet-b10"],
+    "backbone_name": ["resnet50", "efficientnet-b8", "efficientnet-lite5", "efficientnet-b10"],
     "num_classes": [0, -1],
     "fpn_num_filters": [0, -8],
     "fpn_cell_repeats": [0],
@@ -429,6 +451,8 @@ IMPOSSIBLE = {  # key -> values that no training, or no network, can be made wit
     "anchor_scale": [0.0, -4.0, NAN, INFINITE],
     "act_type": ["gelu"],
     "survival_prob": [0.0, 1.5, NAN],
+    "mean_rgb": [-1.0, 256, NAN, (127.0, 127.0), ("127",) * 3, ()],
+    "stddev_rgb": [0.0, -1.0, NAN, INFINITE, (58.4, 57.1, 0)],
     "normalizations": [0, 3],
     "max_instances_per_image": [0],
     "mask_size": [-1],

@@ -56,7 +56,12 @@ def batch_sizes(runtime=FLOAT32, world=None, **changes):
 
 @pytest.mark.parametrize(
     ("model", "classes", "side"),
-    [("efficientdet-d0", 90, 128), ("retinanet-resnet18", 264, 128), ("ssd300-resnet34", 80, 300)],
+    [
+        ("efficientdet-d0", 90, 128),
+        ("efficientdet-lite0", 90, 128),
+        ("retinanet-resnet18", 264, 128),
+        ("ssd300-resnet34", 80, 300),
+    ],
 )
 def test_numbers_per_pixel_are_those_of_the_network(model, classes, side):
     hparams = hyperparameters_of(model, {"image_size": side})

@@ -14,7 +14,7 @@ from functools import cache
 from efficientdet import families
 
 TORCHVISION = "https://download.pytorch.org/models"
-_ARCHIVE = ".tar.gz"
+_ARCHIVES = (".tar.gz", ".tgz")
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class PublishedFile:
     @property
     def is_archive(self) -> bool:
         """Return whether the file is unpacked to a folder of its name."""
-        return self.file.endswith(_ARCHIVE)
+        return self.file.endswith(_ARCHIVES)
 
     @property
     def stem(self) -> str:
         """File name without suffix."""
-        return self.file.removesuffix(_ARCHIVE) if self.is_archive else self.file.rsplit(".", 1)[0]
+        return self.file.rsplit(".", 1)[0].removesuffix(".tar")
 
 
 def torchvision_file(file: str, mebibytes: float, holds: str, published: str) -> PublishedFile:

@@ -82,5 +82,11 @@ def detector_config(hparams: EfficientDetHyperparameters) -> DenseDetectorConfig
             decays=hparams.decayed_weights,
         ),
         suppression=suppression_config(hparams.nms_configs),
+        mean=_fractions(hparams.mean_rgb),
+        stddev=_fractions(hparams.stddev_rgb),
         normalizations=hparams.normalizations,
     )
+
+
+def _fractions(rgb: tuple[float, float, float]) -> tuple[float, float, float]:
+    return rgb[0] / 255, rgb[1] / 255, rgb[2] / 255

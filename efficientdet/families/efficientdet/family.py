@@ -1,4 +1,4 @@
-"""EfficientDet D0 to D7x (Tan et al. 2020), as in google/automl's and NVIDIA's programs."""
+"""EfficientDet D0 to D7x (Tan et al. 2020) and Lite 0 to 4, as in google/automl's and NVIDIA's programs."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,13 @@ import numpy as np
 
 from efficientdet.families.efficientdet import published_weights
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters, anchor_config
-from efficientdet.families.efficientdet.presets import ACTIVATIONS_PER_PIXEL, NVIDIA_CONVENTIONS, PRESETS, QUICKSTART
+from efficientdet.families.efficientdet.presets import (
+    ACTIVATIONS_PER_PIXEL,
+    LITE_BACKBONES,
+    NVIDIA_CONVENTIONS,
+    PRESETS,
+    QUICKSTART,
+)
 from efficientdet.families.family import Arrays, ClassLayout, Family, Shapes
 from model.weight_arrays import is_object_based
 from object_detection.geometry.anchor_grid import AnchorGrid, anchor_grid
@@ -24,8 +30,15 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
     hyperparameters = EfficientDetHyperparameters
     presets = PRESETS
     quickstart = QUICKSTART
-    conventions = (*NVIDIA_CONVENTIONS, "anchor_scale", "act_type", "conv_after_downsample")
-    backbone_conventions = ("normalizations", "act_type")
+    conventions = (
+        *NVIDIA_CONVENTIONS,
+        "mean_rgb",
+        "stddev_rgb",
+        "anchor_scale",
+        "act_type",
+        "conv_after_downsample",
+    )
+    backbone_conventions = ("mean_rgb", "stddev_rgb", "normalizations", "act_type")
     coco_class_rows: ClassVar = {90: 0, 91: 0}
 
     def build(
@@ -47,6 +60,10 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
     def activations_per_pixel(self, hparams: EfficientDetHyperparameters) -> float:
         """Return the value of the published network, also for changed hyperparameters."""
         return ACTIVATIONS_PER_PIXEL[hparams.model_name]
+
+    def imagenet_backbone(self, hparams: EfficientDetHyperparameters) -> str | None:
+        """Return google/automl's file of a Lite backbone; keras.applications downloads the others."""
+        return hparams.backbone_name if hparams.backbone_name in LITE_BACKBONES else None
 
     def stored_conventions(self, hparams: Mapping[str, Any]) -> dict[str, Any]:
         """Add `half_pixel_upsampling` to older checkpoints without it: True if all other conventions are NVIDIA's."""

@@ -25,6 +25,8 @@ from program_support.checked_fields import (
 from program_support.errors import InputError
 
 SQUARE_ROOT_TWO = ((1.0, 1.0), (math.sqrt(2.0), math.sqrt(0.5)), (math.sqrt(0.5), math.sqrt(2.0)))
+IMAGENET_MEAN_RGB = tuple(255 * value for value in (0.485, 0.456, 0.406))
+IMAGENET_STDDEV_RGB = tuple(255 * value for value in (0.229, 0.224, 0.225))
 ACTIVATIONS = {  # the reference's names -> Keras's
     "silu": "silu",
     "swish": "silu",
@@ -71,6 +73,8 @@ class EfficientDetHyperparameters(Hyperparameters):
     conv_after_downsample: bool = False
     conv_bn_act_pattern: bool = False
     survival_prob: PositiveShare | None = None  # of stochastic depth; None: no stochastic depth
+    mean_rgb: tuple = IMAGENET_MEAN_RGB  # that is subtracted from red, green and blue (0 to 255); one number: from all
+    stddev_rgb: tuple = IMAGENET_STDDEV_RGB  # by which red, green and blue are then divided; one number: all
     normalizations: Annotated[int, one_of(1, 2)] = 1  # how often the input is normalized; 2: NVIDIA's convention
     # losses
     # which anchors are positive: by IoU thresholds; by ATSS; or by the network's outputs (task alignment)
@@ -93,10 +97,22 @@ class EfficientDetHyperparameters(Hyperparameters):
         super().__post_init__()
         check_order(self, "min_level", "max_level", may_be_equal=False)
         normalized_aspect_ratios(self.aspect_ratios)
+        for key in ("mean_rgb", "stddev_rgb"):
+            object.__setattr__(self, key, _of_each_color(key, getattr(self, key)))
 
     def comparable(self, key: str) -> Any:
         """Return the value of a key in canonical form; aspect ratios as pairs."""
         return normalized_aspect_ratios(self.aspect_ratios) if key == "aspect_ratios" else super().comparable(key)
+
+
+def _of_each_color(key: str, value: Any) -> tuple[float, ...]:
+    """Return the numbers of red, green and blue from three or one. Raise InputError for others than 0 to 255."""
+    numbers = value if isinstance(value, tuple) else (value,) * 3
+    valid = len(numbers) == 3 and all(isinstance(number, int | float) and 0 <= number <= 255 for number in numbers)
+    if not valid or (key == "stddev_rgb" and 0 in numbers):
+        above = " above 0" if key == "stddev_rgb" else ""
+        raise InputError(f"hparam {key} is {shown(value)}; expected one or three numbers{above}, at most 255")
+    return tuple(map(float, numbers))
 
 
 def normalized_aspect_ratios(aspect_ratios: Any) -> tuple[tuple[float, float], ...]:

@@ -1,14 +1,15 @@
 """Presets of `--model_name`: the published models (Tan et al. 2020, table 1; values of google/automl)."""
 
-from efficientdet.families.published_files import PublishedFile
+from efficientdet.families.published_files import CLASSIFIER, PublishedFile
 from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe
 
-BACKBONES = tuple(f"efficientnet-b{number}" for number in range(8))
+LITE_BACKBONES = tuple(f"efficientnet-lite{number}" for number in range(5))
+BACKBONES = (*(f"efficientnet-b{number}" for number in range(8)), *LITE_BACKBONES)
 
 
-def _preset(backbone: int, image_size: int, filters: int, cells: int, head_depth: int, **others) -> dict:
+def _preset(backbone: str, image_size: int, filters: int, cells: int, head_depth: int, **others) -> dict:
     return {
-        "backbone_name": BACKBONES[backbone],
+        "backbone_name": f"efficientnet-{backbone}",
         "image_size": image_size,
         "fpn_num_filters": filters,
         "fpn_cell_repeats": cells,
@@ -17,19 +18,41 @@ def _preset(backbone: int, image_size: int, filters: int, cells: int, head_depth
     }
 
 
+def _lite(number: int, image_size: int, filters: int, cells: int, head_depth: int, *, anchor_scale: float) -> dict:
+    return _preset(
+        f"lite{number}",
+        image_size,
+        filters,
+        cells,
+        head_depth,
+        anchor_scale=anchor_scale,
+        act_type="relu6",
+        fpn_weight_method="sum",
+        mean_rgb=127.0,
+        stddev_rgb=128.0,
+        survival_prob=0.8,
+    )
+
+
 PRESETS = {
-    "efficientdet-d0": _preset(0, 512, 64, 3, 3),
-    "efficientdet-d1": _preset(1, 640, 88, 4, 3),
-    "efficientdet-d2": _preset(2, 768, 112, 5, 3),
-    "efficientdet-d3": _preset(3, 896, 160, 6, 4),
-    "efficientdet-d4": _preset(4, 1024, 224, 7, 4),
-    "efficientdet-d5": _preset(5, 1280, 288, 7, 4),
-    "efficientdet-d6": _preset(6, 1280, 384, 8, 5, fpn_weight_method="sum"),
-    "efficientdet-d7": _preset(6, 1536, 384, 8, 5, fpn_weight_method="sum", anchor_scale=5.0),
-    "efficientdet-d7x": _preset(7, 1536, 384, 8, 5, fpn_weight_method="sum", max_level=8),
+    "efficientdet-d0": _preset("b0", 512, 64, 3, 3),
+    "efficientdet-d1": _preset("b1", 640, 88, 4, 3),
+    "efficientdet-d2": _preset("b2", 768, 112, 5, 3),
+    "efficientdet-d3": _preset("b3", 896, 160, 6, 4),
+    "efficientdet-d4": _preset("b4", 1024, 224, 7, 4),
+    "efficientdet-d5": _preset("b5", 1280, 288, 7, 4),
+    "efficientdet-d6": _preset("b6", 1280, 384, 8, 5, fpn_weight_method="sum"),
+    "efficientdet-d7": _preset("b6", 1536, 384, 8, 5, fpn_weight_method="sum", anchor_scale=5.0),
+    "efficientdet-d7x": _preset("b7", 1536, 384, 8, 5, fpn_weight_method="sum", max_level=8),
+    "efficientdet-lite0": _lite(0, 320, 64, 3, 3, anchor_scale=3.0),
+    "efficientdet-lite1": _lite(1, 384, 88, 4, 3, anchor_scale=3.0),
+    "efficientdet-lite2": _lite(2, 448, 112, 5, 3, anchor_scale=3.0),
+    "efficientdet-lite3": _lite(3, 512, 160, 6, 4, anchor_scale=4.0),
+    "efficientdet-lite3x": _lite(3, 640, 200, 6, 4, anchor_scale=3.0),
+    "efficientdet-lite4": _lite(4, 640, 224, 7, 4, anchor_scale=4.0),
 }
 
-_GOOGLE = "https://storage.googleapis.com/cloud-tpu-checkpoints/efficientdet/coco2"
+_GOOGLE = "https://storage.googleapis.com/cloud-tpu-checkpoints"
 _AP = {
     "d0": "34.3",
     "d1": "40.2",
@@ -41,11 +64,17 @@ _AP = {
     "d7": "53.4",
     "d7x": "54.4",
 }  # on val2017, google/automl's README
+_LITE_AP = {"lite0": "26.41", "lite1": "31.50", "lite2": "35.06", "lite3": "38.77", "lite3x": "42.64", "lite4": "43.18"}
+_LITE_TOP_1 = ("75.1", "76.7", "77.6", "79.8", "81.5")  # tensorflow/tpu, models/official/efficientnet/lite/README.md
 PUBLISHED_FILES = {
     f"efficientdet-{size}": PublishedFile(
-        f"efficientdet-{size}.tar.gz", None, "EfficientDet of COCO", f"box AP {ap}", _GOOGLE
+        f"efficientdet-{size}{suffix}", None, "EfficientDet of COCO", f"box AP {ap}", f"{_GOOGLE}/efficientdet/{folder}"
     )
-    for size, ap in _AP.items()
+    for figures, folder, suffix in ((_AP, "coco2", ".tar.gz"), (_LITE_AP, "coco", ".tgz"))
+    for size, ap in figures.items()
+} | {
+    name: PublishedFile(f"{name}.tar.gz", None, CLASSIFIER, f"top-1 {top_1}", f"{_GOOGLE}/efficientnet/lite")
+    for name, top_1 in zip(LITE_BACKBONES, _LITE_TOP_1, strict=True)
 }
 
 # Activations per input pixel of each network with 90 classes (test_memory.py counts them).
@@ -59,6 +88,12 @@ ACTIVATIONS_PER_PIXEL = {
     "efficientdet-d6": 2862,
     "efficientdet-d7": 2862,
     "efficientdet-d7x": 3585,
+    "efficientdet-lite0": 504,
+    "efficientdet-lite1": 658,
+    "efficientdet-lite2": 720,
+    "efficientdet-lite3": 978,
+    "efficientdet-lite3x": 1031,
+    "efficientdet-lite4": 1323,
 }
 
 # Conventions in which NVIDIA's networks differ from google/automl's; imported checkpoints of NVIDIA need them.

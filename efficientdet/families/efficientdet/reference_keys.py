@@ -3,7 +3,6 @@
 from efficientdet.families.removed_hyperparameters import Removed
 
 _NOTHING_DONE = "it had no effect"
-_PIXELS = tuple(255 * value for value in (0.485, 0.456, 0.406)), tuple(255 * value for value in (0.229, 0.224, 0.225))
 
 REMOVED = {
     "autoaugment_policy": Removed("the augmentation is flipping, scaling and cropping"),
@@ -21,7 +20,6 @@ REMOVED = {
     "img_summary_steps": Removed(_NOTHING_DONE),
     "label_map": Removed("class names are stored with the records"),
     "map_freq": Removed("use --eval_period", (5, None)),
-    "mean_rgb": Removed("images are normalized with ImageNet's mean and deviation", (_PIXELS[0], None)),
     "mixed_precision": Removed("use --precision", (False, None)),
     "mixed_precision_on_inputs": Removed(_NOTHING_DONE, (False, None)),
     "model_optimizations": Removed("there is no pruning", ({}, None)),
@@ -31,14 +29,13 @@ REMOVED = {
     "regenerate_source_id": Removed("a record without an image id always gets one from its content", (False, None)),
     "sample_image": Removed("use infer.py"),
     "save_freq": Removed("use --checkpoint_period and --checkpoint_steps", ("epoch", None)),
-    "scale_range": Removed("images are normalized with ImageNet's mean and deviation", (False, None)),
+    "scale_range": Removed("use mean_rgb=127.5 and stddev_rgb=127.5", (False, None)),
     "seg_num_classes": Removed("there is no segmentation head", (3, None)),
     "shuffle_buffer": Removed("every epoch is a permutation of all records", (5000, None)),
     "skip_crowd_during_training": Removed("use train_on_crowds", (True,)),
     "skip_mismatch": Removed(
         "a mismatch is an error; if the classes differ, the class predictor is reinitialized", (True, None)
     ),
-    "stddev_rgb": Removed("images are normalized with ImageNet's mean and deviation", (_PIXELS[1], None)),
     "strategy": Removed("use Horovod for several devices"),
     "target_size": Removed("the scale jitter is relative to image_size"),
     "tflite_max_detections": Removed("a .tflite of export.py has nms_configs.max_output_size detections", (100, None)),
