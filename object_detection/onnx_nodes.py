@@ -20,6 +20,15 @@ class Output(NamedTuple):
     shape: tuple[int | None, ...]  # without the batch axis
 
 
+class LoopState(NamedTuple):
+    """A tensor that each run of a loop changes."""
+
+    name: str  # in the body
+    start: str  # tensor of the outer graph
+    next: str  # tensor of the body
+    dtype: str  # NumPy name
+
+
 class Graph(Protocol):
     """Graph to which nodes are added."""
 
@@ -32,25 +41,26 @@ class Graph(Protocol):
     def add_several(self, kind: str, inputs: Sequence[Input], count: int, **attributes: Any) -> list[str]:
         """Add a node with `count` outputs and return their names."""
 
-    def cast(self, tensor: str, dtype: str) -> str:
+    def cast(self, tensor: Input, dtype: str) -> str:
         """Add a Cast to a NumPy type such as "float32"."""
 
     def inner(self, name: str) -> Self:
         """Return an empty graph for the body of a loop, which may read tensors of this one."""
 
-    def loop(
-        self, body: Self, start: str, *, times: int, state: str, next_state: str, scanned: dict[str, str]
-    ) -> list[str]:
-        """Run `body` `times` times.
+    def loop(self, body: Self, *, most: int, states: Sequence[LoopState], condition: str) -> list[str]:
+        """Run `body` at most `most` times, at least once, and return the states after the last run.
 
         Args:
-            body: made by `inner`; reads the tensor `state`, float32, which is `start` first and `next_state`
-                afterwards.
-            start: initial state.
-            times: number of runs.
-            state: name of the state in the body.
-            next_state: the body's tensor that becomes the state of the next run.
-            scanned: tensors of the body and their types; their values of all runs are the outputs, [times, ...] each.
+            body: made by `inner`; reads the states by their names.
+            most: maximum number of runs.
+            states: tensors that a run changes.
+            condition: the body's tensor, bool [], that is False after the last run.
+        """
+
+    def choose(self, condition: str, tensors: Sequence[str], other: Self, others: Sequence[str]) -> list[str]:
+        """Return `tensors` of this graph where `condition`, bool [], is True, else `others`.
+
+        `other`, made by `inner`, computes `others`, and runs only if the condition is False.
         """
 
 

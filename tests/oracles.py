@@ -234,7 +234,7 @@ def suppress(boxes, scores, classes, *, config):
     for group in groups:
         members = [number for number in range(len(boxes)) if group is None or classes[number] == group]
         survivors += _suppress_group(boxes, scores, members, config)
-    return sorted(survivors, key=lambda survivor: -survivor[1])[: config.max_detections]
+    return sorted(survivors, key=lambda survivor: (-survivor[1], survivor[0]))[: config.max_detections]
 
 
 def _suppress_group(boxes, scores, members, config):

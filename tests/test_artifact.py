@@ -150,6 +150,9 @@ def test_the_table(exported):
         for name, line in table.items()
         if name != "onnx-efficientnms"
     )
+    for name, line in table.items():
+        is_divided = name in ("onnx", "onnx-int8", "openvino")
+        assert (line["network_ms"] is not None and line["postprocessing_ms"] is not None) == is_divided
     for name in ("onnx", "onnx-raw", "openvino", "litert", "onnx-efficientnms"):
         assert table[name]["agreement"] == 1.0
         assert table[name]["score_difference"] < 1e-5

@@ -26,6 +26,7 @@ from program_support.atomic_files import unfinished_folder, write_bytes
 
 OPSET = 18
 _INPUTS = ("images", "sizes")
+_NETWORK_OUTPUT = "network_output_"  # names of the tensors that post-processing reads
 
 
 def export_onnx(
@@ -86,9 +87,38 @@ def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bo
     """
     graph = OnnxGraph(for_onnxruntime=for_onnxruntime)
     tensors = translated(graph, detector)
-    outputs = detector.onnx_detections(graph, tensors, _INPUTS[1]) if detects else None
+    outputs = None
+    if detects:
+        named = [
+            graph.add("Identity", [tensor], name=f"{_NETWORK_OUTPUT}{number}") for number, tensor in enumerate(tensors)
+        ]
+        outputs = detector.onnx_detections(graph, named, _INPUTS[1])
     outputs = outputs or detector.onnx_outputs(graph, tensors) or _own_outputs(graph, detector, tensors)
     return assembled(graph, detector, outputs)
+
+
+def without_postprocessing(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """Return the network of a model that detects; None if it has no separate post-processing."""
+    needed = {name for node in model.graph.node for name in node.output if name.startswith(_NETWORK_OUTPUT)}
+    if not needed:
+        return None
+    outputs = sorted(needed)
+    nodes: list[onnx.NodeProto] = []
+    for node in reversed(model.graph.node):
+        if needed & {*node.output}:
+            needed.update(node.input)
+            nodes.insert(0, node)
+    return helper.make_model(
+        helper.make_graph(
+            nodes,
+            model.graph.name,
+            model.graph.input,
+            [onnx.ValueInfoProto(name=name) for name in outputs],
+            [initializer for initializer in model.graph.initializer if initializer.name in needed],
+        ),
+        opset_imports=model.opset_import,
+        ir_version=model.ir_version,
+    )
 
 
 def translated(graph: OnnxGraph, detector: Detector) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from object_detection.onnx_nodes import Input
+from object_detection.onnx_nodes import Input, LoopState
 
 _TO_IMAGE, _TO_KERAS = [0, 3, 1, 2], [0, 2, 3, 1]
 
@@ -84,38 +84,42 @@ class OnnxGraph:
         self._nodes.append(_Node(kind, names, outputs, attributes))
         return outputs
 
-    def cast(self, tensor: str, dtype: str) -> str:
+    def cast(self, tensor: Input, dtype: str) -> str:
         """Add a Cast to a NumPy type such as "float32"."""
         return self.add("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
-    def loop(
-        self, body: "OnnxGraph", start: str, *, times: int, state: str, next_state: str, scanned: dict[str, str]
-    ) -> list[str]:
+    def loop(self, body: "OnnxGraph", *, most: int, states: Sequence[LoopState], condition: str) -> list[str]:
         """Add a Loop; see `object_detection.onnx_nodes.Graph`."""
         value, prefix = helper.make_tensor_value_info, body._prefix
-        number, condition = f"{prefix}number", f"{prefix}condition"
-        next_condition = body.add("Identity", [condition])
-        outputs = [
-            value(next_condition, TensorProto.BOOL, []),
-            value(next_state, TensorProto.FLOAT, None),
-            *(
-                value(tensor, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), None)
-                for tensor, dtype in scanned.items()
-            ),
-        ]
-        nodes = body.nodes([output.name for output in outputs])
+        kinds = [helper.np_dtype_to_tensor_dtype(np.dtype(state.dtype)) for state in states]
+        nodes = body.nodes([condition, *(state.next for state in states)])
         content = helper.make_graph(
             nodes,
             prefix,
             [
-                value(number, TensorProto.INT64, []),
-                value(condition, TensorProto.BOOL, []),
-                value(state, TensorProto.FLOAT, None),
+                value(f"{prefix}number", TensorProto.INT64, []),
+                value(f"{prefix}condition", TensorProto.BOOL, []),
+                *(value(state.name, kind, None) for state, kind in zip(states, kinds, strict=True)),
             ],
-            outputs,
+            [
+                value(condition, TensorProto.BOOL, []),
+                *(value(state.next, kind, None) for state, kind in zip(states, kinds, strict=True)),
+            ],
             body.initializers(nodes),
         )
-        return self.add_several("Loop", [np.array(times), np.array(True), start], 1 + len(scanned), body=content)[1:]
+        inputs: list[Input] = [np.array(most), np.array(True), *(state.start for state in states)]
+        return self.add_several("Loop", inputs, len(states), body=content)
+
+    def choose(self, condition: str, tensors: Sequence[str], other: "OnnxGraph", others: Sequence[str]) -> list[str]:
+        """Add an If; see `object_detection.onnx_nodes.Graph`."""
+        these = self.inner(f"{other._prefix}not")
+        branches = [(these, [these.add("Identity", [tensor]) for tensor in tensors]), (other, others)]
+        contents = []
+        for body, outputs in branches:
+            nodes = body.nodes(outputs)
+            types = [onnx.ValueInfoProto(name=name) for name in outputs]
+            contents.append(helper.make_graph(nodes, body._prefix, [], types, body.initializers(nodes)))
+        return self.add_several("If", [condition], len(tensors), then_branch=contents[0], else_branch=contents[1])
 
     def add_image(self, kind: str, inputs: Sequence[Input], **attributes: Any) -> str:
         """Add a node whose output is an image with channels second."""

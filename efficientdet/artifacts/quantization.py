@@ -40,6 +40,14 @@ def quantized(
         return onnx.load(str(after))
 
 
+def inputs_with_bodies(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the inputs of a node and of the nodes in its bodies, such as a Loop's."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            yield from inputs_with_bodies(inner)
+
+
 def last_convolutions(model: onnx.ModelProto) -> list[str]:
     """Return the names of the convolutions between which and the outputs there is no other convolution."""
     made_by = {output: node for node in model.graph.node for output in node.output}
@@ -52,7 +60,7 @@ def last_convolutions(model: onnx.ModelProto) -> list[str]:
         if node.op_type == "Conv":
             found.append(node.name)
         else:
-            waiting += node.input
+            waiting += inputs_with_bodies(node)
     return found
 
 

@@ -41,6 +41,8 @@ class Artifact:
     megabytes: float
     median_ms: float | None  # per image, with resizing; None if the file cannot be run here
     p99_ms: float | None
+    network_ms: float | None  # of the file without post-processing and resizing; None if not measured
+    postprocessing_ms: float | None  # the additional time with post-processing
     compared: int  # detections of the checkpoint; anchors if the file cannot be run here
     agreement: float  # fraction that the file finds too: same class, all sides within half a pixel
     box_difference: float  # largest difference of agreeing boxes in pixels
@@ -79,6 +81,8 @@ class ArtifactTable:
             "MB",
             "median ms",
             "p99 ms",
+            "network ms",
+            "post-processing ms",
             "detections",
             "agree",
             "box differs by",
@@ -89,7 +93,8 @@ class ArtifactTable:
             f"# {self.model} as files",
             "",
             f"{self.machine}; " + ", ".join(f"{name} {version}" for name, version in self.versions.items()) + ".",
-            f"Milliseconds: an image resized and detected, batch 1. Agreement: {self.compared_in}.",
+            "Milliseconds: an image resized and detected, batch 1; then the network and post-processing apart. "
+            f"Agreement: {self.compared_in}.",
             _HOW_TO_MEASURE if self.checkpoint is None else self._measured(self.checkpoint),
             *([f"int8 calibration: {self.calibration_images} images."] if self.calibration_images else []),
             "",
@@ -110,7 +115,8 @@ class ArtifactTable:
 
 def _cells(line: Artifact, *, columns: int) -> list[str]:
     quality = line.quality
-    times = ["-" if value is None else f"{value}" for value in (line.median_ms, line.p99_ms)]
+    measured = (line.median_ms, line.p99_ms, line.network_ms, line.postprocessing_ms)
+    times = ["-" if value is None else f"{value}" for value in measured]
     return [
         line.format,
         line.file,

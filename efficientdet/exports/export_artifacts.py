@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,20 +15,26 @@ from dataset.records.record_index import index_records
 from efficientdet.artifacts.artifact_files import postprocessing_file
 from efficientdet.artifacts.int8_calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from efficientdet.artifacts.onnx_efficientnms import efficientnms_model
-from efficientdet.artifacts.onnx_file import export_onnx, onnx_model, write_onnx, write_openvino
+from efficientdet.artifacts.onnx_file import (
+    export_onnx,
+    onnx_model,
+    without_postprocessing,
+    write_onnx,
+    write_openvino,
+)
 from efficientdet.artifacts.quantization import last_convolutions, quantized
 from efficientdet.artifacts.quantization_noise import signal_to_noise
 from efficientdet.artifacts.saved_model import export_saved_model
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS
+from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS, RUNTIMES_OF
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
 from efficientdet.evaluation.evaluate import detect_images, read_evaluator
 from efficientdet.exports.artifact_table import MOST_LOST, Artifact, ArtifactTable, Quality, QuantizationLoss
 from efficientdet.exports.inspection import SAME_OBJECT_IOU, compare_detections, compare_plugin_inputs
 from efficientdet.inference.artifact import artifact_detection, artifact_runtime
-from efficientdet.inference.exported_network import ExportedNetwork
+from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.image_rows import Detect
 from efficientdet.inference.model_detection import detect_with_checkpoint, saved_model_detector
 from efficientdet.inference.model_loading import load_model
@@ -187,6 +194,7 @@ class _Comparison:
         compared = sum(agreement.compared for agreement in agreements)
         share = sum(agreement.share * agreement.compared for agreement in agreements) / compared if compared else 1.0
         median, p99 = _times(lambda: detect(self._images[:1]), runs=self._config.runs) if detect else (None, None)
+        network_ms, postprocessing_ms = self._split_times(name, path)
         quality = None if self.measures is None or detect is None else _quality(self._measured(detect), self.measures)
         loses = quality is not None and quality.ap_difference < -MOST_LOST
         lists = name == "onnx-int8" and (loses or self._config.list_layers)
@@ -196,6 +204,8 @@ class _Comparison:
             megabytes=round(sum(file.stat().st_size for file in _files(path)) / 1e6, 2),
             median_ms=median,
             p99_ms=p99,
+            network_ms=network_ms,
+            postprocessing_ms=postprocessing_ms,
             compared=compared // len(batches),
             agreement=share,
             box_difference=max((agreement.box_difference for agreement in agreements), default=0.0),
@@ -203,6 +213,20 @@ class _Comparison:
             quality=quality,
             loss=_loss(self.restored, path, calibration) if lists else None,
         )
+
+    def _split_times(self, name: str, path: Path) -> tuple[float | None, float | None]:
+        """Return milliseconds of network and post-processing of an image; None if the file cannot be divided."""
+        if name not in ("onnx", "onnx-int8", "openvino"):
+            return None, None
+        model = onnx_model(self.restored.detector, detects=True) if name == "openvino" else onnx.load(path)
+        network = without_postprocessing(model)
+        if network is None:
+            return None, None
+        runtime = RUNTIMES_OF.get(name, "onnxruntime")
+        both = [ExportedNetwork(one.SerializeToString(), runtime=runtime) for one in (network, model)]
+        image, size, _ = (np.asarray(part)[None] for part in self.restored.resize(self._images[0]))
+        network_ms, complete_ms = (_times(partial(run, image, size, copied), runs=self._config.runs)[0] for run in both)
+        return network_ms, round(max(complete_ms - network_ms, 0.0), 2)
 
     def _measured(self, detect: Detect) -> CocoMeasures:
         return self._evaluator.evaluate(detect_images(detect, self._index, samples=self._config.samples))

@@ -1,10 +1,11 @@
 """Post-processing of dense outputs (`tensor_suppression.py`) as nodes of an ONNX graph.
 
-Hard suppression is ONNX's NonMaxSuppression. Gaussian suppression, which changes scores after each selection, is a Loop
-that selects one box per iteration.
+Hard suppression is ONNX's NonMaxSuppression; Gaussian suppression, which changes scores, is in `onnx_soft_nms.py`.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,9 +20,12 @@ from object_detection.onnx_nodes import (
     spread_over_classes,
     unsqueezed,
 )
-from object_detection.suppression.tensor_suppression import SuppressionConfig, checked_level_sizes
-
-_NONE = np.float32(0)
+from object_detection.suppression.onnx_soft_nms import softly_suppressed
+from object_detection.suppression.tensor_suppression import (
+    FIRST_CANDIDATES,
+    SuppressionConfig,
+    checked_level_sizes,
+)
 
 
 def detections_in_onnx(
@@ -56,49 +60,86 @@ def detections_in_onnx(
             "Slice", [graph.add("LogSoftmax", [logits], axis=-1), np.array([1]), np.array([classes]), np.array([2])]
         )
         classes -= 1
-    best, numbers, own, count = _candidates(
-        graph, values, config, anchors=len(anchors), classes=classes, level_sizes=level_sizes
-    )
+    network = _Network(values, deltas, sizes, graph.add("Identity", [anchors]), len(anchors), classes, level_sizes)
+    if config.method != "gaussian" or config.candidates <= FIRST_CANDIDATES:
+        return _detections(graph, network, config).tensors
+    found = _detections(graph, network, replace(config, candidates=FIRST_CANDIDATES))
+    if found.candidates < FIRST_CANDIDATES:
+        return found.tensors
+    all_candidates = graph.inner("all")
+    others = _detections(all_candidates, network, config)
+    boxes, scores, own = graph.choose(_complete(graph, found), found.tensors, all_candidates, others.tensors)
+    return boxes, scores, own
+
+
+class _Network(NamedTuple):
+    """Outputs of the network, and its anchors."""
+
+    values: str  # [B, A, K] in the order of the scores
+    deltas: str  # [B, A, 4]
+    sizes: str  # [B, 2]
+    anchors: str  # [A, 4]
+    num_anchors: int
+    num_classes: int
+    level_sizes: Sequence[int] | None
+
+
+class _Found(NamedTuple):
+    """Detections in a number of candidates."""
+
+    tensors: tuple[str, str, str]  # boxes, scores, classes
+    candidates: int
+    candidate_scores: str  # [B, candidates], 0 unless above the threshold
+
+
+def _complete(graph: Graph, found: _Found) -> str:
+    """Add a test, bool [], whether all images have the detections that further candidates would give.
+
+    Scores only decrease, so a candidate with a lower score than the last detection cannot precede it.
+    """
+    last = np.array([-1]), np.array([2**31 - 1]), np.array([1])
+    detected, candidate = (graph.add("Slice", [part, *last]) for part in (found.tensors[1], found.candidate_scores))
+    complete = graph.cast(graph.add("GreaterOrEqual", [detected, candidate]), "int32")
+    return graph.cast(graph.add("ReduceMin", [complete], keepdims=0), "bool")
+
+
+def _detections(graph: Graph, network: _Network, config: SuppressionConfig) -> _Found:
+    """Add candidates, decoding and suppression."""
+    best, numbers, own, count = _candidates(graph, network, config)
     scores = graph.add("Sigmoid" if config.scores == "sigmoid" else "Exp", [best])
     boxes = config.box_coder.decode_in_onnx(
-        graph, entries(graph, deltas, numbers), graph.add("Gather", [anchors, numbers])
+        graph, entries(graph, network.deltas, numbers), graph.add("Gather", [network.anchors, numbers])
     )
     if config.clip:
-        boxes = clipped(graph, boxes, sizes, last_pixel=config.box_coder.last_pixel)
-    scores = above(graph, scores, config.score_threshold)
+        boxes = clipped(graph, boxes, network.sizes, last_pixel=config.box_coder.last_pixel)
+    candidate_scores = scores = above(graph, scores, config.score_threshold)
     measured = boxes
     if config.iou_pixel_offset:
         measured = graph.add(
             "Add", [boxes, np.array([0, 0, config.iou_pixel_offset, config.iou_pixel_offset], np.float32)]
         )
     if config.method == "gaussian":
-        scores, places = _softly_suppressed(graph, measured, scores, own, config=config, count=count)
-        boxes = entries(graph, boxes, places)
-        own = entries(graph, own, places)
-    else:
-        if config.method == "hard":
-            by_class = (
-                spread_over_classes(graph, scores, own, classes=classes)
-                if config.per_class
-                else unsqueezed(graph, scores, axis=1)
-            )
-            scores = graph.add(
-                "Mul", [scores, not_suppressed(graph, measured, by_class, iou_threshold=config.iou_threshold)]
-            )
-        boxes, scores, [own] = best_of(graph, boxes, scores, [own], candidates=count, count=config.max_detections)
-    return in_slots(graph, clipped(graph, boxes, sizes, last_pixel=False), scores, own)
+        scores = softly_suppressed(graph, measured, scores, own, config=config, count=count)
+    elif config.method == "hard":
+        by_class = (
+            spread_over_classes(graph, scores, own, classes=network.num_classes)
+            if config.per_class
+            else unsqueezed(graph, scores, axis=1)
+        )
+        scores = graph.add(
+            "Mul", [scores, not_suppressed(graph, measured, by_class, iou_threshold=config.iou_threshold)]
+        )
+    boxes, scores, [own] = best_of(graph, boxes, scores, [own], candidates=count, count=config.max_detections)
+    slots = in_slots(graph, clipped(graph, boxes, network.sizes, last_pixel=False), scores, own)
+    return _Found(slots, count, candidate_scores)
 
 
-def _candidates(
-    graph: Graph,
-    values: str,
-    config: SuppressionConfig,
-    *,
-    anchors: int,
-    classes: int,
-    level_sizes: Sequence[int] | None,
-) -> tuple[str, str, str, int]:
-    """Add `top_candidates` of values [B, A, K], up to the order of ties: values, anchors and classes [B, N], and N."""
+def _candidates(graph: Graph, network: _Network, config: SuppressionConfig) -> tuple[str, str, str, int]:
+    """Add `top_candidates`, up to the order of ties: values, anchors and classes [B, N], and N.
+
+    The first candidates are the same for any number of candidates.
+    """
+    values, anchors, classes = network.values, network.num_anchors, network.num_classes
     if config.candidates_per_class is not None:
         each = min(config.candidates_per_class, anchors)
         found = graph.add_several("TopK", [graph.add("Transpose", [values], perm=[0, 2, 1]), np.array([each])], 2)
@@ -110,7 +151,7 @@ def _candidates(
     if config.candidates_per_level is None:
         return _top(graph, values, config.candidates, anchors=anchors, classes=classes)
     levels, first = [], 0
-    for size in checked_level_sizes(level_sizes, anchors):
+    for size in checked_level_sizes(network.level_sizes, anchors):
         own = graph.add("Slice", [values, np.array([first]), np.array([first + size]), np.array([1])])
         best, numbers, of_class, count = _top(graph, own, config.candidates_per_level, anchors=size, classes=classes)
         levels.append((best, graph.add("Add", [numbers, np.array(first)]), of_class, count))
@@ -133,50 +174,3 @@ def _top(graph: Graph, values: str, count: int, *, anchors: int, classes: int) -
     best, places = graph.add_several("TopK", [graph.add("Reshape", [own, np.array([0, -1])]), np.array([count])], 2)
     rows = graph.add("Div", [places, np.array(classes)])
     return (best, entries(graph, numbers, rows), graph.add("Mod", [places, np.array(classes)]), count)
-
-
-def _softly_suppressed(
-    graph: Graph, boxes: str, scores: str, numbers: str, *, config: SuppressionConfig, count: int
-) -> tuple[str, str]:
-    """Add soft-NMS of boxes [B, N, 4] with scores [B, N] and classes [B, N]: scores and indices [B, D] as selected."""
-    step = graph.inner("pick")
-    remaining = "pick.remaining"
-    best_score = step.add("ReduceMax", [remaining, np.array([1])], keepdims=1)
-    best = step.add("ArgMax", [remaining], axis=1, keepdims=1)  # [B, 1]
-    box = entries(step, boxes, best)  # [B, 1, 4]
-    overlap = _overlap(step, box, boxes)
-    squared = step.add("Mul", [overlap, overlap])
-    survival = step.add("Exp", [step.add("Mul", [squared, np.float32(-1 / config.sigma)])])
-    if config.per_class:
-        own = entries(step, numbers, best)
-        survival = step.add("Where", [step.add("Equal", [numbers, own]), survival, np.float32(1)])
-    left = step.add("Mul", [remaining, survival])
-    left = step.add("Where", [step.add("Equal", [np.arange(count)[None], best]), _NONE, left])
-    left = above(step, left, config.score_threshold)
-    found, places = graph.loop(
-        step,
-        scores,
-        times=config.max_detections,
-        state=remaining,
-        next_state=left,
-        scanned={best_score: "float32", best: "int64"},
-    )
-    found, places = (
-        graph.add("Transpose", [graph.add("Squeeze", [part, np.array([2])])], perm=[1, 0]) for part in (found, places)
-    )
-    return found, places
-
-
-def _overlap(graph: Graph, box: str, boxes: str) -> str:
-    """Append nodes that compute the IoU of one box [B, 1, 4] with boxes [B, N, 4]: [B, N], 0 if one is empty."""
-    low, high = graph.add_several("Split", [box], 2, axis=-1, num_outputs=2)
-    lows, highs = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
-
-    def area(low: str, high: str) -> str:
-        return graph.add(
-            "ReduceProd", [graph.add("Max", [graph.add("Sub", [high, low]), _NONE]), np.array([2])], keepdims=0
-        )
-
-    shared = area(graph.add("Max", [low, lows]), graph.add("Min", [high, highs]))
-    union = graph.add("Sub", [graph.add("Add", [area(low, high), area(lows, highs)]), shared])
-    return graph.add("Div", [shared, graph.add("Max", [union, np.float32(1e-30)])])

@@ -1,11 +1,18 @@
 """Detections from the outputs of a dense detector: candidates, decoding, suppression.
 
-Suppression is greedy, for all images at once, one selected box per iteration. Suppression per class is the same loop in
-which a selected box affects only its own class: the scores of every class decrease monotonically, so selecting the
-highest score of all classes first gives exactly the per-class results merged by score.
+Suppression is greedy: the box with the highest score is selected and lowers the scores of others, and so on. Scores
+only decrease, which allows two shortcuts with the same result:
+
+- Of the best few boxes, all that no better one overlaps are selected in one iteration. Their final scores are known,
+  because only boxes that overlap them could change these.
+- The loop uses the best `FIRST_CANDIDATES` first. If the last detection has at least the score of the last candidate,
+  the other candidates could not have been detected. Else all are used.
+
+Suppression per class is the same loop in which a selected box affects only its own class.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from keras import ops
@@ -18,6 +25,9 @@ from program_support.checked_fields import Count, Positive, checked_part, one_of
 
 METHODS = ("hard", "gaussian", "none")
 SCORES = ("sigmoid", "softmax")
+FIRST_CANDIDATES = 2048  # of the first attempt; 100 detections of trained detectors took 1,500 to 3,800
+_EXAMINED = 8  # boxes per iteration; 100 detections take about 25 iterations
+_IMPOSSIBLE = -1e9  # logarithm of a probability
 
 
 @checked_part
@@ -69,13 +79,23 @@ def detections_from_outputs(
 
     level_sizes: see `top_candidates`. clip_to: [B, 2], height and width of the images, required if config.clip.
     """
-    scores, classes, anchor_numbers = top_candidates(class_logits, config=config, level_sizes=level_sizes)
-    deltas = entries(box_deltas, anchor_numbers)
-    boxes = config.box_coder.decode(deltas, ops.take(anchors, anchor_numbers, axis=0))
-    if config.clip:
-        assert clip_to is not None
-        boxes = clip_boxes(boxes, clip_to, last_pixel=config.box_coder.last_pixel)
-    return suppress(boxes, scores, classes, config=config)
+
+    def detect(count: int) -> tuple[Detections[Tensor], Tensor]:
+        """Return the detections in `count` candidates, and the scores of these."""
+        limited = replace(config, candidates=count)
+        scores, classes, numbers = top_candidates(class_logits, config=limited, level_sizes=level_sizes)
+        boxes = config.box_coder.decode(entries(box_deltas, numbers), ops.take(anchors, numbers, axis=0))
+        if config.clip:
+            assert clip_to is not None
+            boxes = clip_boxes(boxes, clip_to, last_pixel=config.box_coder.last_pixel)
+        return suppress(boxes, scores, classes, config=config), scores
+
+    found, scores = detect(min(FIRST_CANDIDATES, config.candidates))
+    if config.candidates <= FIRST_CANDIDATES or scores.shape[1] < FIRST_CANDIDATES:
+        return found
+    last = ops.maximum(found.scores[:, -1], config.score_threshold)
+    complete = ops.all(last >= scores[:, -1])
+    return Detections(*ops.cond(complete, lambda: tuple(found)[:4], lambda: tuple(detect(config.candidates)[0])[:4]))
 
 
 def top_candidates(
@@ -175,39 +195,74 @@ def suppress_and_number(
     boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig
 ) -> tuple[Detections[Tensor], Tensor]:
     """Return the result of `suppress`, and which of the N boxes each detection is, [B, D] int32, 0 where not valid."""
-    alive = ops.where(scores > config.score_threshold, scores, 0.0)
     far_corner = ops.convert_to_tensor([0.0, 0.0, config.iou_pixel_offset, config.iou_pixel_offset], dtype=boxes.dtype)
-    measured = boxes + far_corner
     if config.method == "none":
-        return _in_slots(boxes, classes, *_best(alive, config.max_detections))
-    numbers = ops.arange(boxes.shape[1], dtype="int32")
-    slots = ops.arange(config.max_detections, dtype="int32")
+        selected = ops.where(scores > config.score_threshold, scores, 0.0)
+    else:
+        selected = _selected_scores(boxes + far_corner, scores, classes, config=config)
+    return _in_slots(boxes, classes, *_best(selected, config.max_detections))
 
-    def select_one(step: Tensor, state: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        remaining, chosen, chosen_scores = state
-        best_score = ops.max(remaining, axis=1)[:, None]  # [B, 1]
-        is_best = ops.cast(remaining >= best_score, "int32")  # Keras's argmax of floats compares their bits
-        best = ops.cast(ops.argmax(is_best, axis=1), "int32")[:, None]  # [B, 1]
-        overlap = iou(entries(measured, best), measured)  # [B, N]
-        weight = _survival(overlap, config=config)
-        if config.per_class:
-            weight = ops.where(classes == entries(classes, best), weight, 1.0)
-        remaining = remaining * ops.where(numbers == best, 0.0, weight)
-        remaining = ops.where(remaining > config.score_threshold, remaining, 0.0)
-        here = slots == step
-        return remaining, ops.where(here, best, chosen), ops.where(here, best_score, chosen_scores)
 
-    empty = ops.zeros_like(boxes[:, :1, 0])  # [B, 1], so that an unknown B stays unknown
-    start = (alive, ops.cast(empty, "int32") + 0 * slots, empty + 0.0 * ops.cast(slots, empty.dtype))
-    _, chosen, chosen_scores = ops.fori_loop(0, config.max_detections, select_one, start)
-    return _in_slots(boxes, classes, chosen, chosen_scores)
+def _selected_scores(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig) -> Tensor:
+    """Return the score of each box when it is selected, [B, N], 0 if it is not.
+
+    The highest `max_detections` are the detections, ties by index; others may have a score too.
+    """
+    count = boxes.shape[1]
+    examined = min(_EXAMINED, count)
+    numbers = ops.arange(count, dtype="int32")
+    better = numbers[:examined, None] > numbers[:examined]
+
+    def log_survival(ours: Tensor, others: Tensor, our_classes: Tensor, other_classes: Tensor) -> Tensor:
+        """Return the logarithm of the factor of each box's score after another is selected."""
+        overlap = iou(ours, others)
+        if config.method == "gaussian":
+            factor = ops.square(overlap) * (-1.0 / config.sigma)
+        else:
+            factor = ops.where(overlap > config.iou_threshold, _IMPOSSIBLE, 0.0)
+        return ops.where(our_classes == other_classes, factor, 0.0) if config.per_class else factor
+
+    def unfinished(remaining: Tensor, selected: Tensor, best: Tensor, places: Tensor) -> Tensor:
+        """Return whether the best remaining box of an image precedes one of its first `max_detections`."""
+        score, place = best[:, :1], places[:, :1]
+        before = ops.logical_or(selected > score, ops.logical_and(selected == score, numbers < place))
+        missing = ops.sum(ops.cast(before, "int32"), axis=1) < config.max_detections
+        return ops.any(ops.logical_and(missing, score[:, 0] > config.score_threshold))
+
+    def select(remaining: Tensor, selected: Tensor, best: Tensor, places: Tensor) -> tuple[Tensor, ...]:
+        own, own_classes = entries(boxes, places)[:, :, None], entries(classes, places)[:, :, None]  # [B, L, 1, ..]
+        among = log_survival(own, own[:, None, :, 0], own_classes, own_classes[:, None, :, 0])  # [B, L, L]
+        covered = ops.any(ops.logical_and(better, among < 0.0), axis=2)
+        chosen = ops.logical_and(best > config.score_threshold, ops.logical_not(covered))
+        factors = log_survival(own, boxes[:, None], own_classes, classes[:, None])  # [B, L, N]
+        factor = ops.exp(ops.sum(ops.where(chosen[:, :, None], factors, 0.0), axis=1))
+        selected = selected + _scattered(ops.where(chosen, best, 0.0), places, count)
+        remaining = ops.where(selected > 0.0, 0.0, remaining * factor)
+        return remaining, selected, *_top_places(remaining, examined)
+
+    start = (scores, ops.zeros_like(scores), *_top_places(scores, examined))
+    return ops.while_loop(unfinished, select, start, maximum_iterations=config.max_detections)[1]
+
+
+def _top_places(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` highest of [B, N] and their indices as int32, best first."""
+    best, places = ops.top_k(scores, count)
+    return best, ops.cast(places, "int32")
+
+
+def _scattered(values: Tensor, places: Tensor, count: int) -> Tensor:
+    """Return [B, count] with `values` [B, L] at `places` [B, L], and 0 elsewhere."""
+    images = ops.shape(values)[0]
+    flat = places + count * ops.arange(images, dtype="int32")[:, None]
+    scattered = ops.scatter(ops.reshape(flat, (-1, 1)), ops.reshape(values, (-1,)), (images * count,))
+    return ops.reshape(scattered, (-1, count))
 
 
 def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the numbers and values of the `count` highest of [B, N], best first, [B, count] each; padded with 0."""
-    best, numbers = ops.top_k(scores, min(count, scores.shape[1]))
+    best, numbers = _top_places(scores, min(count, scores.shape[1]))
     behind = ((0, 0), (0, count - best.shape[1]))
-    return ops.pad(ops.cast(numbers, "int32"), behind), ops.pad(best, behind)
+    return ops.pad(numbers, behind), ops.pad(best, behind)
 
 
 def _in_slots(
@@ -222,10 +277,3 @@ def _in_slots(
         valid=valid,
     )
     return detections, ops.where(valid, chosen, 0)
-
-
-def _survival(overlap: Tensor, *, config: SuppressionConfig) -> Tensor:
-    """Return the factor of a box's score after a selected box overlaps it."""
-    if config.method == "gaussian":
-        return ops.exp(-ops.square(overlap) / config.sigma)
-    return ops.cast(overlap <= config.iou_threshold, overlap.dtype)
