@@ -2,9 +2,10 @@
 
     python tests/miniature_training.py '{"model_dir": ..., "records": [...], "categories": [[1, "ball"], ...], ...}'
 
-Other keys are those of TrainingConfig; "hparams" overrides, "accident": [rank, step, "raise" | "kill" | "hang"], and
-"without_folder": a rank whose model_dir is another one, as on a machine that does not share it; "slow_writing": seconds
-that the first checkpoint takes longer. Nothing is exported, and nothing calibrated without "calibration_images".
+Other keys are those of TrainingConfig; "hparams" overrides, "accident": [rank, step, KIND] with "raise", "kill", "stop"
+or "hang", and "without_folder": a rank whose model_dir is another one, as on a machine that does not share it;
+"slow_writing": seconds that the first checkpoint takes longer. Nothing is exported, and nothing calibrated without
+"calibration_images".
 At its end each rank writes `digest-RANK.txt` into model_dir: of every number that it holds.
 """
 
@@ -30,17 +31,22 @@ from efficientdet.training.loop import train
 from program_support.errors import InputError
 
 
+def own_rank():
+    return os.environ.get("HOROVOD_RANK") or os.environ.get("JAX_PROCESS_ID", "0")
+
+
 def with_accident(training_dataset, rank, step, kind):
     """A source of batches that fails at one of them, on one rank."""
 
     def batches_until_the_accident(*arguments, **options):
         for number, batch in enumerate(training_dataset(*arguments, **options)):
-            if os.environ.get("HOROVOD_RANK", "0") == str(rank) and number == step:
+            if own_rank() == str(rank) and number == step:
                 if kind == "raise":
                     raise RuntimeError("an accident for the test")
-                if kind == "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                time.sleep(600)
+                if kind != "hang":
+                    os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGTERM}[kind])
+                while kind == "hang":
+                    time.sleep(600)
             yield batch
 
     return batches_until_the_accident
@@ -71,8 +77,8 @@ def write_digest(training):
     Path(training.config.model_dir, f"digest-{training.world.rank}.txt").write_text(digest)
 
 
-def main():
-    settings = json.loads(sys.argv[1])
+def main(arguments):
+    settings = json.loads(arguments[0])
     if accident := settings.pop("accident", None):
         run.training_dataset = with_accident(run.training_dataset, *accident)
     run.CheckpointStore.save = slow(run.CheckpointStore.save, settings.pop("slow_writing", 0))
@@ -80,7 +86,7 @@ def main():
     run.Run.prepare = keeping(run.Run.prepare, runs)
     saved_model.export_saved_model = lambda *_, **__: None
     training_start.build_detector = restore.build_detector = build_miniature
-    if os.environ.get("HOROVOD_RANK") == str(settings.pop("without_folder", None)):
+    if own_rank() == str(settings.pop("without_folder", None)):
         settings["model_dir"] += "/elsewhere"
     hparams = hyperparameters_of("efficientdet-d0", {**HPARAMS, **settings.pop("hparams", {})})
     category_ids, names = zip(*settings.pop("categories"), strict=True)
@@ -109,4 +115,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -88,6 +88,7 @@ KNOWN_IN = {
         "efficientdet.devices.runtime",
         "efficientdet.devices.distributed",
         "efficientdet.devices.device",
+        "efficientdet.devices.jax_processes",
         "efficientdet.devices.mesh",
     },
     "horovod": {"efficientdet.devices.distributed"},

@@ -14,7 +14,8 @@ import pytest
 from drawn_records import draw_records
 
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
-from efficientdet.devices.distributed import World, average_over_ranks, is_batch_statistic, join_world, launched_by
+from efficientdet.devices.distributed import World, average_over_ranks, is_batch_statistic
+from efficientdet.devices.launchers import join_world, launched_by
 from program_support.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -98,7 +99,7 @@ def test_launchers(variables, wanted):
 
 def test_alone_nothing_is_imported():
     code = (
-        "import sys; from efficientdet.devices.distributed import join_world; world = join_world(); "
+        "import sys; from efficientdet.devices.launchers import join_world; world = join_world(); "
         "assert world.size == 1 and world.is_first; assert not any('horovod' in name for name in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY, env=environment())
@@ -169,7 +170,7 @@ def test_groups_of_ranks(tmp_path):
     """Of four processes, the neighbors' means and their slopes."""
     (tmp_path / "groups.py").write_text("""
 import tensorflow as tf
-from efficientdet.devices.distributed import join_world
+from efficientdet.devices.launchers import join_world
 world = join_world(group_size=2)
 own = tf.constant([float(world.rank), 1.0])
 @tf.function(autograph=False)

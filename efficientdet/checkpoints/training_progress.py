@@ -15,7 +15,7 @@ class TrainingProgress:
 
     images_seen: int = 0  # over all processes: the position in the endless stream of records
     global_batch_size: int = 0
-    ranks: int = 1  # number of processes
+    ranks: int = 1  # number of processes with batch statistics of their own
     best_ap: float = -1.0
     best_epoch: int = 0
     best_seconds: float = 0.0  # training time of the best evaluation

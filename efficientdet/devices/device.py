@@ -67,18 +67,20 @@ def to_device(*arrays: np.ndarray) -> list:
     return wait([ops.convert_to_tensor(array) for array in arrays])
 
 
-def device_prefetch(batches: Iterable[Batch], depth: int = 2, *, devices: int = 1) -> Iterator[Batch]:
+def device_prefetch(
+    batches: Iterable[Batch], depth: int = 2, *, devices: int = 1, processes: int = 1
+) -> Iterator[Batch]:
     """Yield the same batches (any nest of arrays); under JAX they are copied to the devices in advance.
 
     depth: number of batches on the devices, including the current one: with 2 the next one is copied during a step.
-    devices: number of devices that a batch is sharded over.
+    devices, processes: number of devices of each process that a batch is sharded over, and of processes.
     Arrays that a device would truncate to 32 bits, such as image ids, stay on the host as NumPy arrays. An error of
     `batches` is raised after the batches before it. Under TensorFlow the batches are passed through unchanged.
     """
-    return _copied_ahead(iter(batches), depth, devices) if _is_jax() else iter(batches)
+    return _copied_ahead(iter(batches), depth, devices, processes) if _is_jax() else iter(batches)
 
 
-def _copied_ahead(batches: Iterator[Batch], depth: int, devices: int) -> Iterator[Batch]:
+def _copied_ahead(batches: Iterator[Batch], depth: int, devices: int, processes: int) -> Iterator[Batch]:
     from efficientdet.devices.mesh import shard_batch
 
     waiting: deque[Batch] = deque()
@@ -86,7 +88,7 @@ def _copied_ahead(batches: Iterator[Batch], depth: int, devices: int) -> Iterato
     while waiting or end is None:
         while end is None and len(waiting) < depth:
             try:
-                waiting.append(shard_batch(next(batches), devices))
+                waiting.append(shard_batch(next(batches), devices, processes))
             except Exception as error:  # includes StopIteration
                 end = error
         if waiting:

@@ -1,13 +1,9 @@
-"""The processes of one training, and the only interface to Horovod.
-
-A single process neither needs nor imports Horovod. Several processes started by horovodrun, mpirun or srun join each
-other or stop with an error; none trains on its own by mistake.
-"""
+"""The processes of one training, and the only interface to Horovod."""
 
 import contextlib
 import faulthandler
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +11,16 @@ import numpy as np
 
 from program_support.errors import InputError
 
-_STALL_SECONDS = 50.0
-_WRITING_FACTOR = 20.0  # allowed time for writing, as a multiple of a step's
+STALL_SECONDS = 50.0
+WRITING_FACTOR = 20.0  # allowed time for writing, as a multiple of a step's
 _BATCH_STATISTICS = ("moving_mean", "moving_variance")
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
     """A single process, whose collective operations return their input; `rank` counts over all machines.
+
+    A context manager: a rank that leaves it by an exception ends the other ranks.
 
     group_size: number of neighboring ranks that share batch statistics; see `mean_of_group`.
     devices: number of devices of each process over which a batch is sharded; more than one under JAX only.
@@ -43,7 +41,21 @@ class World:
     @property
     def sharing_statistics(self) -> int:
         """The number of processes, or of devices under JAX, that share batch statistics."""
-        return self.group_size * self.devices // self.groups
+        return self.group_size * self.devices * self.size // self.replicas // self.groups
+
+    def __enter__(self) -> "World":
+        return self
+
+    def __exit__(self, *_) -> None:
+        """Leave the other ranks."""
+
+    @property
+    def replicas(self) -> int:
+        """The number of ranks with a loss and batch statistics of their own.
+
+        1 under JAX, where a step is one program over the batch of all processes.
+        """
+        return self.size
 
     @property
     def is_first(self) -> bool:
@@ -79,8 +91,9 @@ class World:
     def deadline(self, factor: float = 1.0) -> contextlib.AbstractContextManager:
         """Return a context manager that ends this process if its block takes too long.
 
-        After HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (default 50) times `factor` this process prints its stack and exits
-        with status 1, and the launcher ends the others. Horovod's own check does not detect ranks that hang in Python.
+        After HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (under JAX EFFICIENTDET_STALL_SECONDS; default 50) times `factor`
+        this process prints its stack and exits with status 1, and the launcher ends the others. Horovod and JAX do not
+        detect ranks that hang in Python.
         """
         return contextlib.nullcontext()
 
@@ -117,47 +130,27 @@ class _HorovodWorld(World):
         return hvd.allgather_object(value)
 
     def barrier(self) -> None:
-        with self.deadline(_WRITING_FACTOR):
+        with self.deadline(WRITING_FACTOR):
             self.gather(None)
 
-    @contextlib.contextmanager
-    def deadline(self, factor: float = 1.0) -> Iterator[None]:
-        seconds = float(os.environ.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS") or _STALL_SECONDS) * factor
-        if seconds > 0:
-            faulthandler.dump_traceback_later(seconds, exit=True)
-        try:
-            yield
-        finally:
-            faulthandler.cancel_dump_traceback_later()
+    def deadline(self, factor: float = 1.0) -> contextlib.AbstractContextManager:
+        seconds = float(os.environ.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS") or STALL_SECONDS)
+        return ended_after(factor * seconds)
 
 
-def join_world(
-    environment: Mapping[str, str] | None = None,
-    *,
-    group_size: int | None = None,
-    num_devices: int | None = None,
-    shard_state: bool = False,
-) -> World:
-    """Connect to the other processes of this job, if it was started with several.
+@contextlib.contextmanager
+def ended_after(seconds: float) -> Iterator[None]:
+    """Print the stacks of this process and end it with status 1 if a block takes longer than `seconds`, 0: never."""
+    if seconds > 0:
+        faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
-    Must be called before any tensor exists: a process uses the GPU of its local rank. Raises InputError if the launcher
-    started several processes that cannot connect, or their number is not divisible by `group_size`.
-    """
-    launcher, process_count = launched_by(os.environ if environment is None else environment)
-    if process_count == 1 and os.environ.get("KERAS_BACKEND") == "jax":
-        from efficientdet.devices.mesh import device_count
 
-        devices = device_count(num_devices)
-        groups = devices // _group_size(group_size or devices, of=devices, name="devices")
-        return World(devices=devices, groups=groups, state_parts=devices if shard_state else 1)
-    group_size = _group_size(group_size or 1, of=process_count, name="processes")
-    if process_count == 1:
-        return World()
-    if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
-        raise InputError(
-            f"{launcher} started {process_count} processes under KERAS_BACKEND={os.environ['KERAS_BACKEND']}: "
-            "several devices need Horovod, which requires KERAS_BACKEND=tensorflow"
-        )
+def join_horovod(launcher: str, process_count: int, *, group_size: int) -> World:
+    """Connect to the other processes over Horovod; see `join_world`."""
     try:
         import horovod.tensorflow as hvd
     except ImportError as error:
@@ -184,29 +177,6 @@ def join_world(
         group_size=group_size,
         group=groups[hvd.rank() // group_size] if groups else None,
     )
-
-
-def _group_size(size: int, *, of: int, name: str) -> int:
-    if of % size:
-        raise InputError(f"--bn_group={size}: expected 1 or a divisor of the number of {name}, {of}")
-    return size
-
-
-def launched_by(environment: Mapping[str, str]) -> tuple[str, int]:
-    """Return (launcher, number of processes); ("", 1) for a single process.
-
-    Slurm counts as launcher only for a process of a step (srun): a batch script also has SLURM_NTASKS, but runs alone.
-    """
-    for launcher, variable in (
-        ("horovodrun", "HOROVOD_SIZE"),
-        ("mpirun", "OMPI_COMM_WORLD_SIZE"),
-        ("mpirun", "PMI_SIZE"),
-        ("srun", "SLURM_STEP_NUM_TASKS"),
-    ):
-        count = environment.get(variable, "")
-        if count.isdigit() and int(count) > 1:
-            return launcher, int(count)
-    return "", 1
 
 
 def _select_gpu(local_rank: int) -> None:

@@ -1,4 +1,7 @@
-"""The devices of this process under JAX: a batch is sharded over them, everything else is replicated.
+"""Devices under JAX, of this process or of several: a batch is sharded over them, everything else is replicated.
+
+A mesh has the first `count` devices of this process or, with several `processes`, of each of them. An array over the
+devices of several processes can only be used by a program that all of them run.
 
 A compiled program whose batch is sharded computes each sum over the batch over all devices, so that its result is that
 of one device with the complete batch, batch norm statistics included.
@@ -25,30 +28,55 @@ def device_count(limit: int | None) -> int:
     return limit or count
 
 
-def replicated(count: int) -> NamedSharding:
-    """Return the sharding of an array that each of the first `count` local devices holds."""
-    return NamedSharding(_mesh(count), PartitionSpec())
+def replicated(count: int, processes: int = 1) -> NamedSharding:
+    """Return the sharding of an array that each device holds."""
+    return NamedSharding(_mesh(count, processes), PartitionSpec())
 
 
-def sharded(count: int) -> NamedSharding:
-    """Return the sharding of an array [B, ...] of which each of the first `count` local devices holds a part."""
-    return NamedSharding(_mesh(count), PartitionSpec(_AXIS))
+def sharded(count: int, processes: int = 1) -> NamedSharding:
+    """Return the sharding of an array [B, ...] of which each device holds a part, in order of processes."""
+    return NamedSharding(_mesh(count, processes), PartitionSpec(_AXIS))
 
 
-def shard_batch(batch: Tree, count: int) -> Tree:
-    """Distribute arrays [B, ...] in equal parts over the first `count` local devices, without waiting for the copies.
+def replicate(arrays: Tree, count: int, processes: int = 1) -> Tree:
+    """Copy arrays, equal in all processes, to the devices; those that are there are not copied."""
+    arrays = jax.device_put(arrays, replicated(count))
+    return arrays if processes == 1 else _held_by(arrays, replicated(count, processes))
 
-    64-bit integers, which a device would truncate, stay on the host. B must be divisible by `count`.
+
+def local(arrays: Tree, count: int) -> Tree:
+    """Return replicated arrays as arrays of the devices of this process, without copying them."""
+    return _held_by(arrays, replicated(count))
+
+
+def shard_batch(batch: Tree, count: int, processes: int = 1) -> Tree:
+    """Distribute arrays [B, ...] in equal parts over the devices of this process, without waiting for the copies.
+
+    With several processes each gives its own part [B, ...] of the batch. 64-bit integers, which a device would
+    truncate, stay on the host. B must be divisible by `count`.
     """
-    sharding = sharded(count)
+    sharding = sharded(count, processes)
 
     def put(array: Any) -> Any:
         array = np.asarray(array)
-        return array if array.dtype.itemsize > 4 else jax.device_put(array, sharding)
+        return array if array.dtype.itemsize > 4 else jax.make_array_from_process_local_data(sharding, array)
 
     return jax.tree.map(put, batch)
 
 
+def _held_by(arrays: Tree, sharding: NamedSharding) -> Tree:
+    """Return replicated arrays with another sharding, whose local devices hold them already."""
+
+    def held(array: jax.Array) -> jax.Array:
+        parts = [part.data for part in array.addressable_shards]
+        return jax.make_array_from_single_device_arrays(array.shape, sharding, parts)
+
+    return jax.tree.map(held, arrays)
+
+
 @functools.cache
-def _mesh(count: int) -> Mesh:
-    return Mesh(np.array(jax.local_devices()[:count]), (_AXIS,))
+def _mesh(count: int, processes: int) -> Mesh:
+    if processes == 1:
+        return Mesh(np.array(jax.local_devices()[:count]), (_AXIS,))
+    devices = [[each for each in jax.devices() if each.process_index == number] for number in range(processes)]
+    return Mesh(np.array([each for own in devices for each in own[:count]]), (_AXIS,))

@@ -19,7 +19,8 @@ from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, store_thres
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import replicate
-from efficientdet.devices.distributed import World, join_world
+from efficientdet.devices.distributed import World
+from efficientdet.devices.launchers import join_world
 from efficientdet.evaluation.error_plots import error_plots
 from efficientdet.evaluation.evaluation_report import EvaluationReport, write_evaluation_report
 from efficientdet.families.inputs import input_config
@@ -57,7 +58,11 @@ class EvaluationConfig:
 
 def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     """Evaluate a checkpoint, print the metrics and write the requested files; ranks share the images."""
-    world = join_world()
+    with join_world() as world:
+        return _evaluate(config, world)
+
+
+def _evaluate(config: EvaluationConfig, world: World) -> CocoMeasures | None:
     restored, runtime = load_model(config.model)
     index = index_records(config.records)
     evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file) if world.is_first else None

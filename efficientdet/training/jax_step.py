@@ -1,9 +1,10 @@
-"""The training step of JAX: one program over explicit state, on one or several devices of this process."""
+"""The training step of JAX: one program over explicit state, on the devices of all processes."""
 
 import jax
 import keras
+import numpy as np
 
-from efficientdet.devices.mesh import replicated, shard_batch, sharded
+from efficientdet.devices.mesh import local, replicate, replicated, shard_batch, sharded
 from efficientdet.training.step import TrainStep
 from object_detection.structures import Batch
 
@@ -19,8 +20,9 @@ class JaxStep(TrainStep):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._state = None
-        self._replicated = replicated(self.world.devices)
-        of_vectors = sharded(self.world.devices) if self.world.state_parts > 1 else self._replicated
+        self._devices = (self.world.devices, self.world.size)  # of each process; number of processes
+        self._replicated = replicated(*self._devices)
+        of_vectors = sharded(*self._devices) if self.world.state_parts > 1 else self._replicated
         slots = {
             name: of_vectors if name in self.optimizer.slots else self._replicated for name in self.optimizer.variables
         }
@@ -31,6 +33,7 @@ class JaxStep(TrainStep):
             "average": of_vectors,
         }
         self._compiled = jax.jit(self._step, donate_argnums=0, out_shardings=(self._shardings, self._replicated))
+        self._constant_values: list | None = None
 
     def __call__(self, batch: Batch, learning_rate: float, stop_requested: bool = False) -> dict:
         """See `TrainStep`."""
@@ -47,19 +50,34 @@ class JaxStep(TrainStep):
         state = self._state
         if state is None:
             values = jax.tree.map(lambda variable: variable.value, self._variables())
-            state = jax.device_put(values, self._shardings)
+            state = self._resharded(replicate(values, *self._devices), self._shardings)
+        if self._constant_values is None:
+            self._constant_values = replicate([variable.value for variable in self._constants()], *self._devices)
+        requests = np.zeros(self.world.devices, np.float32)
+        requests[0] = stop_requested
         return (
             state,
-            [variable.value for variable in self._constants()],
-            batch if isinstance(batch.images, jax.Array) else shard_batch(batch, self.world.devices),
-            jax.numpy.float32(learning_rate),
-            jax.numpy.float32(stop_requested),
+            self._constant_values,
+            jax.tree.map(self._placed, batch),
+            np.float32(learning_rate),
+            shard_batch(requests, *self._devices),
         )
+
+    def _placed(self, array) -> jax.Array:
+        """Return an array of the batch on the devices, with the precision that they have."""
+        if isinstance(array, jax.Array):
+            return array
+        array = np.asarray(array)
+        return shard_batch(array.astype(jax.dtypes.canonicalize_dtype(array.dtype)), *self._devices)
+
+    def _resharded(self, state, shardings):
+        """Return the state with other shardings; a program of all processes, because each holds only its parts."""
+        return state if self.world.state_parts == 1 else jax.jit(lambda each: each, out_shardings=shardings)(state)
 
     def store(self) -> None:
         """See `TrainStep`."""
         if self._state is not None:
-            values = jax.device_put(self._state, self._replicated)
+            values = local(self._resharded(self._state, self._replicated), self.world.devices)
             jax.tree.map(lambda variable, value: variable.assign(value), self._variables(), values)
             self._state = None
 
@@ -104,13 +122,13 @@ class JaxStep(TrainStep):
             scale=scale,
             applied=applied,
             packed_average=average[0] if average else None,
-            stop_requests=stop_requested,
+            stop_requests=stop_requested.sum(),
         )
         return {"trained": trained, "others": others, "optimizer": slots, "average": average}, report
 
     def part_of(self, tensors, number):
         """Return part `number` of tensors [B, ..], sharded as the batch is: every device computes a share of it."""
-        return jax.lax.with_sharding_constraint(super().part_of(tensors, number), sharded(self.world.devices))
+        return jax.lax.with_sharding_constraint(super().part_of(tensors, number), sharded(*self._devices))
 
     def _gradients(self, trained, others, constants, batch, scale):
         """Return gradients of the scaled loss of all parts, the values of other weights, the terms and the counts."""

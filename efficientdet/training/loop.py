@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.data_checks.at_start import with_suggestions
-from efficientdet.devices.distributed import join_world
+from efficientdet.devices.distributed import World
+from efficientdet.devices.launchers import join_world
 from efficientdet.devices.memory import with_batch_sizes
 from efficientdet.devices.runtime import skip_graph_rewriting, start_runtime
 from efficientdet.inference.predict import build_predict
@@ -57,9 +58,13 @@ def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic
 
     `clock` returns seconds, for --max_minutes and the log. Raises InputError for errors that a user can fix.
     """
-    world = join_world(
+    with join_world(
         group_size=config.bn_group, num_devices=config.num_devices, shard_state=config.shard_optimizer_state
-    )
+    ) as world:
+        return _train(config, world, clock=clock)
+
+
+def _train(config: TrainingConfig, world: World, *, clock: Callable[[], float]) -> TrainingOutcome:
     runtime = start_runtime(
         precision=config.precision,
         amp=config.amp,

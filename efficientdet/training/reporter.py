@@ -116,7 +116,7 @@ class Reporter:
         run.journal.finish(
             training_loss=loss,
             seconds=time.monotonic() - run.begun,
-            devices=run.world.size,
+            devices=run.world.size * run.world.devices,
             input_wait=run.stopwatch.recent_share("input"),
             goal=goal,
         )

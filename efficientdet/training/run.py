@@ -79,6 +79,10 @@ class Run:
         factors = _repeat_factors(config, index, log=journal.print)
         examples = config.num_examples_per_epoch or (len(index) if factors is None else epoch_length(factors))
         steps_per_epoch = config.benchmark_steps if config.benchmark else math.ceil(examples / global_batch_size)
+        if world.size * world.devices > 1:
+            journal.print(
+                f"{world.size} processes, {world.size * world.devices} devices, {global_batch_size} images per step"
+            )
         journal.event("initialization_started")
         store = CheckpointStore(config.model_dir)
         return cls(
@@ -206,6 +210,7 @@ class Run:
                 )
             ),
             devices=self.world.devices,
+            processes=self.world.size,
         )
 
     def training_data(self, inputs: InputConfig, **place: int) -> RecordBatches:

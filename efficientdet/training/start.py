@@ -109,7 +109,7 @@ def resume(
 
     With another batch size or number of ranks the number of images seen is kept; the step is computed from it.
     """
-    state.progress.global_batch_size, state.progress.ranks = global_batch_size, state.world.size
+    state.progress.global_batch_size, state.progress.ranks = global_batch_size, state.world.replicas
     if config.benchmark:
         return
     source = None
@@ -159,12 +159,12 @@ def restore_checkpoint(
             f"global batch size changed from {progress.global_batch_size} to {global_batch_size}: "
             f"{progress.images_seen} images seen correspond to step {state.step}"
         )
-    if progress.ranks != state.world.size:
+    if progress.ranks != state.world.replicas:
         log(
             f"{state.world.size} processes resume a training of {progress.ranks}; "
             "batch statistics are averaged over them"
         )
-    progress.global_batch_size, progress.ranks = global_batch_size, state.world.size
+    progress.global_batch_size, progress.ranks = global_batch_size, state.world.replicas
 
 
 def _newest(store: CheckpointStore, *, log: Log) -> Source | None:

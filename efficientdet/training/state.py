@@ -62,8 +62,9 @@ class TrainingState:
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays for resuming, by the names of the published checkpoints; all ranks must call it."""
         arrays = self.rank_arrays()
-        for rank, statistics in enumerate(self.world.gather(_batch_statistics(arrays))):
-            arrays |= {_of_rank(name, rank): array for name, array in statistics.items()} if rank else {}
+        if self.world.replicas > 1:
+            for rank, statistics in enumerate(self.world.gather(_batch_statistics(arrays))):
+                arrays |= {_of_rank(name, rank): array for name, array in statistics.items()} if rank else {}
         arrays["global_step"] = np.asarray(self.step, np.int64)
         return arrays
 
@@ -113,7 +114,7 @@ class TrainingState:
 
     def average_batch_statistics(self) -> None:
         """Set the batch statistics of all ranks to their mean; the trained weights are already equal on all ranks."""
-        if self.world.size == 1:
+        if self.world.replicas == 1:
             return
         variables = [
             variable for name, variable in named_variables(self.detector.network).items() if is_batch_statistic(name)
@@ -181,5 +182,6 @@ def _for_rank(arrays: Mapping[str, np.ndarray], world: World, *, saved_by: int) 
     own = dict(arrays)
     for name in _batch_statistics({name: array for name, array in arrays.items() if not name.startswith("run/")}):
         versions = [arrays[name], *(arrays[_of_rank(name, rank)] for rank in range(1, saved_by))]
-        own[name] = versions[world.rank] if world.size == saved_by else np.stack(versions).mean(0, dtype=np.float32)
+        same = world.replicas == saved_by
+        own[name] = versions[world.rank % saved_by] if same else np.stack(versions).mean(0, dtype=np.float32)
     return own

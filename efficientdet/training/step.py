@@ -58,7 +58,7 @@ class TrainStep:
     def loss(self, outputs, targets, counts: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return this rank's share of the loss and its terms; summed over ranks and parts: the global batch's loss."""
         regularization = {
-            name: value / (self.world.size * self.parts) for name, value in self.detector.regularization().items()
+            name: value / (self.world.replicas * self.parts) for name, value in self.detector.regularization().items()
         }
         terms = {**losses(self.detector, outputs, targets, counts), **regularization}
         return reduce(add, terms.values()), terms

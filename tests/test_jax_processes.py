@@ -1,0 +1,251 @@
+"""Several processes under JAX: two with two devices each on this machine against one with four."""
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawn_records import draw_records
+
+from efficientdet.checkpoints.checkpoint import read_arrays
+from efficientdet.devices import launchers
+from efficientdet.devices.launchers import join_world, place_under_jax
+from efficientdet.devices.rendezvous import meet, rank_on_host
+from program_support.errors import InputError
+
+TESTS = Path(__file__).resolve().parent
+LINE = "2 processes, 4 devices, 8 images per step"
+
+
+@pytest.fixture
+def address():
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return f"localhost:{one.getsockname()[1]}"
+
+
+# --- how processes find each other
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}, (3, "a:1")),
+        ({"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "4"}, (None, "a:1")),
+        ({"SLURM_STEP_NODELIST": "node[007-015],other"}, (1, "node007:61447")),
+        ({"SLURM_STEP_NODELIST": "node[007,9]"}, (1, "node007:61447")),
+        ({"SLURM_STEP_NODELIST": "gpu-1,gpu-2"}, (1, "gpu-1:61447")),
+        ({"SLURM_STEP_NODELIST": "gpu-1", "JAX_COORDINATOR_ADDRESS": "a:1"}, (1, "a:1")),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, (0, "localhost:61440")),
+        (
+            {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_MCA_orte_hnp_uri": "15.0;tcp://10.96.0.1,10.1.0.1:39"},
+            (0, "10.96.0.1:61440"),
+        ),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, (0, None)),
+        ({}, (None, None)),
+    ],
+)
+def test_number_and_address(variables, expected):
+    """Of node lists as Slurm's manual shows them, and of the variables of Open MPI 4 and 5."""
+    if "SLURM_STEP_NODELIST" in variables:
+        variables |= {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_JOB_ID": str(3 * 4096 + 7)}
+    if "OMPI_COMM_WORLD_SIZE" in variables:
+        variables |= {"OMPI_COMM_WORLD_RANK": "0"}
+    assert place_under_jax(variables) == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (
+            {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"},
+            "mpirun started 2 .* JAX_COORDINATOR_ADDRESS=host:port",
+        ),
+        ({"HOROVOD_SIZE": "2"}, "horovodrun started 2 processes under KERAS_BACKEND=jax: expected"),
+        ({"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2", "JAX_COORDINATOR_ADDRESS": "a:1"}, "process 2 of 2 at a:1"),
+        (
+            {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0", "JAX_COORDINATOR_ADDRESS": "a"},
+            "at a: expected .* host:port",
+        ),
+    ],
+)
+def test_processes_without_a_place_are_refused(monkeypatch, variables, message):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    with pytest.raises(InputError, match=message):
+        join_world(variables)
+
+
+def test_jax_variables_need_the_jax_backend(monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
+    with pytest.raises(InputError, match="JAX_NUM_PROCESSES=2: expected KERAS_BACKEND=jax"):
+        join_world({"JAX_NUM_PROCESSES": "2"})
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_missing_process_is_reported(monkeypatch, address, number):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    monkeypatch.setattr(launchers, "ARRIVAL_SECONDS", 0.5)
+    variables = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "3", "JAX_PROCESS_ID": str(number)}
+    message = "waiting for process 1, 2 of 3 at .* ended after 0.5 s" if number == 0 else "no answer from process 0 at"
+    with pytest.raises(InputError, match=message):
+        join_world(variables)
+
+
+def met(address, count, numbers, *, seconds):
+    """What each of the processes gets, in threads of this one."""
+    found = {}
+
+    def one(number):
+        try:
+            found[number] = meet(address, count, number, name=f"host{number // 2}", seconds=seconds)
+        except InputError as error:
+            found[number] = str(error)
+
+    threads = [threading.Thread(target=one, args=[number]) for number in numbers]
+    for thread in threads:
+        thread.start()
+    with socket.socket() as stranger:  # such as a health check
+        if stranger.connect_ex(("localhost", int(address.rsplit(":", 1)[1]))) == 0:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_all_processes_learn_the_hosts_of_all(address):
+    hosts = ["host0", "host0", "host1"]
+    assert met(address, 3, [2, 1, 0], seconds=30) == {0: hosts, 1: hosts, 2: hosts}
+    assert [rank_on_host(hosts, number) for number in range(3)] == [(0, 2), (1, 2), (0, 1)]
+
+
+def test_those_that_came_are_told_who_did_not(address):
+    found = met(address, 3, [0, 2], seconds=2)
+    assert found[0] == found[2] == f"waiting for process 1 of 3 at {address} ended after 2 s"
+
+
+# --- two processes
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Folder of an undisturbed training, one that was stopped, killed and restarted, and one of a single process."""
+    pytest.importorskip("jax")
+    folder = tmp_path_factory.mktemp("processes")
+    drawn = draw_records(folder, images={"train": 15, "val": 5})
+    settings = {
+        "records": list(drawn.records("train")),
+        "val_records": list(drawn.records("val")),
+        "categories": list(zip(drawn.class_names.category_ids, drawn.class_names.names, strict=True)),
+        "training_mode": "traineval",
+        "batch_size": 2,
+        "deterministic": True,
+        "stop_epoch": 2,
+        "checkpoint_steps": 1,
+        "suggest": False,
+    }
+    undisturbed, disturbed = ({**settings, "model_dir": str(folder / name)} for name in ("undisturbed", "disturbed"))
+    moment = random.choice([1, 2])
+    print(f"killed with batch {moment} after the restart")
+    first = run_processes(
+        2,
+        [undisturbed, {**disturbed, "accident": [1, 1, "stop"]}, {**disturbed, "accident": [1, moment, "kill"]}],
+        folder,
+    )
+    second = run_processes(2, [disturbed], folder)
+    evaluation = {**settings, "evaluate": [str(folder / "undisturbed" / "ckpt-final"), str(folder / "numbers.json")]}
+    half = {"model_dir": str(folder / "one"), "resume": str(folder / "undisturbed" / "ckpt-2")}
+    alone = run_processes(1, [{**settings, **half}, evaluation], folder)
+    return folder, first, second, alone
+
+
+def run_processes(count, trainings, folder):
+    """(exit code, output) of each process; four devices in all."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": "jax",
+        "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={4 // count} --xla_backend_optimization_level=0 "
+        "--xla_llvm_disable_expensive_passes=true",
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}",
+        "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
+        "JAX_NUM_PROCESSES": str(count),
+    }
+    command = [sys.executable, str(TESTS / "jax_trainings.py"), json.dumps(trainings)]
+    processes = []
+    for number in range(count):
+        with (folder / f"output-{number}").open("w") as output:
+            processes.append(
+                subprocess.Popen(
+                    command, stdout=output, stderr=output, env={**environment, "JAX_PROCESS_ID": str(number)}
+                )
+            )
+    codes = []
+    try:
+        for process in processes:
+            codes.append(process.wait(timeout=400))
+    finally:
+        for process in processes:
+            process.kill()
+    return [(code, (folder / f"output-{number}").read_text()) for number, code in enumerate(codes)]
+
+
+def numbers(folder):
+    return json.loads((folder / "metrics-final.json").read_text())
+
+
+def test_stop_kill_and_restart_change_no_bit(trained):
+    """SIGTERM to the second process stops both after the same step; SIGKILL ends both; the restart resumes."""
+    folder, first, second, _ = trained
+    (code, output), (killed, other) = first
+    assert killed == -9
+    assert code == 2, output[-2000:]
+    assert "process 0 of 2 lost the connection to another one" in output
+    assert output.count("ended with 143") == other.count("ended with 143") == 1
+    assert output.count(LINE) == 3
+    assert [code for code, _ in second] == [0, 0], second[0][1][-3000:]
+    assert "resumes from" in second[0][1]
+    assert "Traceback" not in other
+    arrays = [read_arrays(str(folder / name / "ckpt-final")) for name in ("undisturbed", "disturbed")]
+    assert arrays[0].keys() == arrays[1].keys()
+    for name, array in arrays[0].items():
+        np.testing.assert_array_equal(array, arrays[1][name], err_msg=name)
+    assert numbers(folder / "undisturbed") == numbers(folder / "disturbed")
+
+
+def test_processes_end_with_the_same_bits(trained):
+    folder, *_ = trained
+    digests = [(folder / "disturbed" / f"digest-{rank}.txt").read_text() for rank in (0, 1)]
+    assert digests[0] == digests[1]
+
+
+def test_one_process_continues_a_training_of_two(trained):
+    """Half of the training in two processes, half in one: the same images, and the same sums but for their order."""
+    folder, _, _, [(code, output)] = trained
+    assert code == 0, output[-3000:]
+    assert "resumes from" in output
+    assert "resume a training of" not in output  # with other batch statistics
+    one, two = (read_arrays(str(folder / name / "ckpt-final")) for name in ("one", "undisturbed"))
+    assert one.keys() == two.keys()
+    assert one["global_step"] == 4
+    for name in one:
+        np.testing.assert_allclose(one[name], two[name], rtol=2e-5, atol=2e-5, err_msg=name)
+
+
+def test_evaluation_over_processes_has_the_same_bits(trained):
+    """Five images, so that one process has three and the other two."""
+    folder, *_ = trained
+    alone = json.loads((folder / "numbers.json").read_text())
+    assert alone == numbers(folder / "undisturbed")
+    assert alone["AP"] > 0
