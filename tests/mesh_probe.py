@@ -14,7 +14,8 @@ import numpy as np
 from miniature import miniature_detector
 
 from efficientdet.devices.device import replicate
-from efficientdet.devices.distributed import World, join_world
+from efficientdet.devices.distributed import World
+from efficientdet.devices.launchers import join_world
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.training.batch_norm_calibration import Calibration
