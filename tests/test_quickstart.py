@@ -26,61 +26,50 @@ from program_support.errors import InputError
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def _image(side, *, objects=()):
+    """One image with 10 square objects of each side in `objects`, a class for each."""
+    boxes = [[0, 0, each, each] for each in objects for _ in range(10)]
+    return replace(
+        healthy(1, size=(side // 2, side)),
+        owners=np.zeros(len(boxes), np.int32),
+        boxes=np.float32(boxes).reshape(-1, 4),
+        classes=np.repeat(np.arange(len(objects)), 10),
+    )
+
+
 def test_the_side_is_the_largest_that_leaves_time():
     step_time = StepTime(seconds=1.0, side=256, batch_size=4, accelerated=False)
-    wanted, seconds = 1000, 1530  # 1.53 s a step, so 256 * sqrt(1.53) = 316 pixels
-    side, why = choices.image_side(
-        640, 512, step_time, min_side=128, small_objects=0, target_steps=wanted, seconds=seconds
-    )
+
+    def chosen(largest, seconds):
+        return choices.image_side(_image(largest), 512, step_time, min_side=128, target_steps=1000, seconds=seconds)
+
+    side, why = chosen(640, 1530)  # 1.53 s a step, so 256 * sqrt(1.53) = 316 pixels
     assert side == 288
     assert "largest at which 1000 steps fit" in why
-    assert choices.image_side(
-        640, 512, step_time, min_side=128, small_objects=0, target_steps=wanted, seconds=4590
-    ) == (
-        512,
-        "the model's default",
-    )
-    assert choices.image_side(
-        300, 512, step_time, min_side=128, small_objects=0, target_steps=wanted, seconds=4590
-    ) == (
-        320,
-        "as large as the images",
-    )
-    side, why = choices.image_side(640, 512, step_time, min_side=128, small_objects=0, target_steps=wanted, seconds=51)
+    assert chosen(640, 4590) == (512, "the model's default")
+    assert chosen(300, 4590) == (320, "as large as the images")
+    side, why = chosen(640, 51)
     assert side == 128
-    assert "1000 steps, needed for a good AP, exceed" in why  # a number of those that fit is measured later
-    assert (
-        choices.image_side(40, 512, step_time, min_side=128, small_objects=0, target_steps=wanted, seconds=4590)[0]
-        == 128
-    )
+    assert "needed for a good AP exceed" in why
+    assert chosen(40, 4590)[0] == 128
 
 
-def test_small_objects_are_worth_more_pixels_than_steps():
+def test_small_objects_need_pixels_and_large_ones_steps():
     step_time = StepTime(seconds=1.0, side=256, batch_size=4, accelerated=False)
 
-    def chosen(small_objects):
-        return choices.image_side(
-            640, 512, step_time, min_side=128, small_objects=small_objects, target_steps=1000, seconds=1000
-        )
+    def chosen(images):
+        return choices.image_side(images, 640, step_time, min_side=128, target_steps=1000, seconds=1000)
 
-    assert chosen(0)[0] == chosen(224)[0] == 256
-    side, why = chosen(320)
-    assert side == 320  # 640 steps fit
-    assert why.endswith("400 steps fit into the time limit, for the small objects")
-    assert chosen(512)[0] == 384  # 444 steps fit; at 416 only 379
-
-
-def test_objects_are_measured_by_class():
-    """Median sides of 100 and 20 of 640 pixels; three specks of a rare class are ignored."""
-    boxes = [[0, 0, 50, 200]] * 20 + [[0, 0, 16, 25]] * 10 + [[0, 0, 4, 4]] * 3
-    images = replace(
-        healthy(1, size=(480, 640)),
-        owners=np.zeros(33, np.int32),
-        boxes=np.float32(boxes),
-        classes=np.repeat([0, 1, 2], [20, 10, 3]),
-    )
-    assert choices.small_objects_side(images) == 640
-    assert choices.small_objects_side(replace(images, classes=images.classes * 0)) == 128
+    assert chosen(_image(640))[0] == chosen(_image(640, objects=[70]))[0] == 256  # 70 of 640 pixels are 28 of 256
+    side, why = chosen(_image(640, objects=[300, 70, 45]))
+    assert side == 288  # 45 are 20.25 pixels, which need 523 steps of 790; at 320, 646 of 640
+    assert why == "the largest at which 523 steps fit into the time limit, with objects of about 20 pixels"
+    assert chosen(_image(640, objects=[8]))[0] == 384  # 400 of 444 steps; at 416 of 379
+    assert chosen(_image(640, objects=[170]))[0] == 160  # 42.5 pixels: 2304 of 2560 steps
+    assert chosen(_image(640, objects=[600]))[0] == 128  # 4000 of 4000 steps
+    rare = _image(640, objects=[70, 8])
+    rare = replace(rare, **{key: getattr(rare, key)[:-1] for key in ("owners", "boxes", "classes")})
+    assert chosen(rare)[0] == 256
 
 
 def test_epochs_are_short_enough_to_look_at_the_clock():

@@ -12,9 +12,9 @@ _MIN_EPOCHS, _MAX_EPOCHS = 20, 600  # train.py checks the time after each
 _WARMUP_STEPS = 50
 _LENGTHENED = 2  # as a multiple of the expected steps: the machine may become faster
 _PATIENCE = 4  # as a multiple of the target number of steps: more would gain little
-# Where objects are small, more pixels gain more than steps (docs/measurements/accuracy.md): the input grows until the
-# median object of every class has this many pixels, as long as this share of the target number of steps fits.
-_OBJECT_SIDE, _SMALL_OBJECTS_SHARE = 20, 0.4
+# The target number of steps is for objects of this many pixels. It is proportional to the area of the objects, within
+# these limits: small objects gain more from pixels, large ones from steps (docs/measurements/accuracy.md).
+_OBJECT_SIDE, _LEAST_SHARE, _LARGEST_SHARE = 28, 0.4, 4.0
 _MIN_OBJECTS = 10  # of a class that counts
 # Seconds after the choice without training itself, as multiples of the seconds of train.py up to its first step: start
 # and end of train.py, its SavedModel, eval.py and export.py; and for each format.
@@ -46,17 +46,16 @@ def typical_side(sizes: np.ndarray) -> int:
     return int(np.median(sizes.max(axis=1)))
 
 
-def small_objects_side(images: LabeledImages) -> int:
-    """Return the longer side of the input at which the median object of each class measures at least 20 pixels.
+def _object_share(images: LabeledImages) -> float | None:
+    """Return the side of the median object of the smallest class relative to the longer side of its image.
 
-    An object measures the square root of its area. Classes with fewer than 10 objects are ignored; 0 if there is no
-    other.
+    The side is the square root of the object's area. Classes with fewer than 10 objects are ignored; None if there is
+    no other.
     """
     heights, widths = (images.boxes[:, 2:] - images.boxes[:, :2]).T
     shares = np.sqrt(heights * widths) / images.sizes.max(axis=1)[images.owners]
     frequent = np.flatnonzero(np.bincount(images.classes) >= _MIN_OBJECTS)
-    medians = [np.median(shares[images.classes == number]) for number in frequent]
-    return math.ceil(_OBJECT_SIDE / min(medians) / _MULTIPLE) * _MULTIPLE if medians else 0
+    return min((float(np.median(shares[images.classes == number])) for number in frequent), default=None)
 
 
 def batch_size(images: int, *, accelerated: bool) -> int:
@@ -80,24 +79,19 @@ def training_seconds(minutes: float, *, others: float) -> float:
 
 
 def image_side(
-    largest: int,
-    published: int,
-    step_time: StepTime,
-    *,
-    min_side: int,
-    small_objects: int,
-    target_steps: int,
-    seconds: float,
+    images: LabeledImages, published: int, step_time: StepTime, *, min_side: int, target_steps: int, seconds: float
 ) -> tuple[int, str]:
     """Return the longer side of the network's input, at least `min_side`, and the reason.
 
-    It is the largest side at which the target number of steps fits into the seconds of training; up to the side
-    `small_objects`, 40 % of that number suffice. It is limited by the sides of the images and of the published model.
-    Seconds grow with the number of pixels.
+    It is the largest side at which enough steps fit into the seconds of training: `target_steps`, fewer if the objects
+    are small at that side and more if they are large. It is limited by the sides of the images and of the published
+    model. Seconds grow with the number of pixels.
     """
+    largest, share = typical_side(images.sizes), _object_share(images)
     most = max(min_side, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
     for side in range(most, min_side - 1, -_MULTIPLE):
-        steps = round(target_steps * (_SMALL_OBJECTS_SHARE if side <= small_objects else 1))
+        area = 1.0 if share is None else (share * side / _OBJECT_SIDE) ** 2
+        steps = round(target_steps * min(max(area, _LEAST_SHARE), _LARGEST_SHARE))
         if seconds / step_time.at(side) >= steps:
             limit = (
                 "as large as the images"
@@ -106,8 +100,8 @@ def image_side(
                 if side == published
                 else f"the largest at which {steps} steps fit into the time limit"
             )
-            return side, limit + (", for the small objects" if steps < target_steps else "")
-    return min_side, f"the smallest; {target_steps} steps, needed for a good AP, exceed the time limit"
+            return side, limit + ("" if share is None else f", with objects of about {share * side:.0f} pixels")
+    return min_side, "the smallest; the steps needed for a good AP exceed the time limit"
 
 
 @dataclass(frozen=True, kw_only=True)

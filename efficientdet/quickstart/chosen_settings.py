@@ -37,7 +37,6 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
     rate = recipe.pretrained_rate if is_pretrained else recipe.random_rate
     of_family = {**recipe.settings, **({} if is_pretrained else recipe.random_settings)}
     published = max(defaults.input_size)
-    largest = choices.typical_side(images.sizes)
     own = max(hyperparameters_of(config.model_name, given).input_size)
     first = own if "image_size" in given else max(recipe.min_side, min(_FIRST_SIDE, published))
 
@@ -57,17 +56,10 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
         start, formats=len(config.formats), step_time=step_time, measured_images=image_count(measured)
     )
     seconds = choices.training_seconds(config.minutes, others=spent + time.monotonic() - start_time + after)
-    if "image_size" in given:
-        side, side_reason = first, "set by --hparams"
-    else:
+    side, side_reason = first, "set by --hparams"
+    if "image_size" not in given:
         side, side_reason = choices.image_side(
-            largest,
-            published,
-            step_time,
-            min_side=recipe.min_side,
-            small_objects=choices.small_objects_side(images),
-            target_steps=target_steps,
-            seconds=seconds,
+            images, published, step_time, min_side=recipe.min_side, target_steps=target_steps, seconds=seconds
         )
     settings = {"image_size": shape_of(side), **of_family, **given}
     suggested = _suggested_settings(config, folder, settings)
@@ -88,7 +80,8 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
         "seconds_after_choice": after,
         "why": [
             f"weights: {weights_reason}",
-            f"input size {side} pixels (longer side): {side_reason} (median of the images: {largest})",
+            f"input size {side} pixels (longer side): {side_reason} (median of the images: "
+            f"{choices.typical_side(images.sizes)})",
             f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
             f"{length_reason}; train.py checks the time every "
             f"{counted(length.num_examples_per_epoch, 'image', 'images')}",
