@@ -131,7 +131,7 @@ ASKS_FOR_THE_BACKEND = {
     "model.tensorflow_cpu",
     "object_detection.suppression.tensor_suppression",  # TensorFlow's kernel on a CPU
     "efficientdet.training.build_step",  # one class for each backend
-    "efficientdet.devices.distributed",
+    "efficientdet.devices.launchers",
     "efficientdet.devices.runtime",
     "efficientdet.devices.device",
     "efficientdet.artifacts.saved_model",
