@@ -19,6 +19,8 @@ from efficientdet.devices.launchers import join_world, place_under_jax
 from efficientdet.devices.rendezvous import meet, rank_on_host
 from program_support.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).resolve().parent
 LINE = "2 processes, 4 devices, 8 images per step"
 
@@ -129,7 +131,7 @@ def test_those_that_came_are_told_who_did_not(address):
     assert found[0] == found[2] == f"waiting for process 1 of 3 at {address} ended after 2 s"
 
 
-# --- two processes
+# --- two processes: four trainings, two minutes on one core
 
 
 @pytest.fixture(scope="module")

@@ -81,13 +81,13 @@ def _names_received(address: str, port: int, count: int, *, name: str, ends: flo
                     print(f"{_missing(names, count)} at {address}, up to {seconds:g} s", file=sys.stderr, flush=True)
                 continue
             connections[number] = connection
-        failure = None if len(names) == count else f"{_missing(names, count)} at {address} ended after {seconds:g} s"
-        reply = json.dumps(failure or [names[number] for number in range(count)])
+        missing = None if len(names) == count else f"{_missing(names, count)} at {address} ended after {seconds:g} s"
+        reply = json.dumps(missing or [names[number] for number in range(count)])
         for connection in connections.values():
             with contextlib.suppress(OSError):
                 connection.sendall(f"{reply}\n".encode())
-    if failure:
-        raise InputError(failure)
+    if missing:
+        raise InputError(missing)
     return json.loads(reply)
 
 
