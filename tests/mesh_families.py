@@ -48,15 +48,16 @@ def lowering(devices: list[int], *, runs: bool):
     return mock.patch.object(jax, "jit", lambda *given, **more: Lowered(*given, runs=runs, devices=devices, **more))
 
 
-def reports_and_weights(detector, hparams, *, devices, rates=RATES) -> dict[str, np.ndarray]:
-    """Training steps on several devices: reports and weights."""
+def reports_and_weights(detector, hparams, *, devices, rates=RATES, runs=True) -> dict[str, np.ndarray]:
+    """Training steps on several devices: reports and weights; the weights of before unless the step `runs`."""
     optimizer = build_optimizer(hparams, precision="float32")
     step = build_train_step(detector, optimizer, None, compiled=False, world=World(devices=devices), seed=1)
     found = {}
     for number, rate in enumerate(rates):
         report = step(batch_of(number, detector), rate)
         found |= {f"report/{number}/{name}": np.asarray(value) for name, value in report.items()}
-    step.store()
+    if runs:
+        step.store()
     return found | {name: np.asarray(variable.value) for name, variable in named_variables(detector.network).items()}
 
 
@@ -75,13 +76,16 @@ def main(folder: Path) -> None:
         detector, hparams = small_detector(name, np.load(file) if is_trained else None)
         devices = lowered[name] = []
         with lowering(devices, runs=is_trained):
-            steps = reports_and_weights(detector, hparams, devices=8, rates=RATES if is_trained else RATES[:1])
+            rates = RATES if is_trained else RATES[:1]
+            steps = reports_and_weights(detector, hparams, devices=8, rates=rates, runs=is_trained)
         if is_trained:
             found |= {f"{name}/{key}": value for key, value in steps.items()}
         with lowering(devices, runs=False):
             replicate(detector.network, batch_size=8)
             infer(detector)
-            reports_and_weights(detector, hparams, devices=1, rates=RATES[:1])
+            for variable in detector.network.variables:
+                variable.assign(np.asarray(variable.value))  # on one device
+            reports_and_weights(detector, hparams, devices=1, rates=RATES[:1], runs=False)
             infer(detector)
     (folder / "lowered.json").write_text(json.dumps(lowered))
     np.savez(folder / "found.npz", **found)
