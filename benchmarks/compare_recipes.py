@@ -1,4 +1,4 @@
-"""Compare training recipes on several data sets: `python benchmarks/compare_recipes.py --recipes=A,B --seeds=0,1`.
+"""Compare training recipes on several data sets: `compare_recipes.py --recipes=A,B --data_sets=C --seeds=0,1`.
 
 Data sets and recipes are in recipes.yaml beside this file, or in another --table. A cell is one training of a recipe on
 a data set with a seed. It has a fixed number of steps and is evaluated on the validation images; with --test also on

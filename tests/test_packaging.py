@@ -40,6 +40,7 @@ PROGRAMS = (
 PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "docs").rglob("*.md")])
 # In the pages, of programs that are not ours
 OTHERS_FLAGS = {
+    "accelerator-type",
     "auto-orient",
     "batch-size",  # batch-size, data-path, test-only, weights-backbone: torchvision's
     "data-path",
@@ -47,6 +48,7 @@ OTHERS_FLAGS = {
     "gloo",
     "gres",
     "logdir",
+    "no-cache-dir",
     "np",  # detect, peer_python: of benchmarks/peers
     "nproc_per_node",
     "ntasks-per-node",
@@ -56,6 +58,8 @@ OTHERS_FLAGS = {
     "ruleset",
     "test-only",
     "weights-backbone",
+    "worker",
+    "zone",
 }
 
 

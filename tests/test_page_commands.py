@@ -27,7 +27,7 @@ PAGES = [
     *sorted(ROOT.glob("docs/**/*.md")),
 ]
 COMMANDS = (ROOT / "efficientdet" / "commands.py").read_text(encoding="utf-8")
-OTHERS = {"apptainer", "cat", "curl", "docker", "gcloud", "kubectl", "pip", "pre-commit"}
+OTHERS = {"apptainer", "cat", "curl", "docker", "gcloud", "kubectl", "mpirun", "pip", "pre-commit", "srun"}
 OTHER_MODULES = {"build", "mlperf_logging.compliance_checker", "venv"}
 # These install, download or take minutes: only their paths are checked, and the extras of install.sh
 LONG_SCRIPTS = {"demo.sh", "build.sh", "install.sh", "install_horovod.sh", "test.sh"}

@@ -36,7 +36,7 @@ REMOVED = {
     "skip_mismatch": Removed(
         "a mismatch is an error; if the classes differ, the class predictor is reinitialized", (True, None)
     ),
-    "strategy": Removed("use Horovod for several devices"),
+    "strategy": Removed("use JAX or Horovod for several devices"),
     "target_size": Removed("the scale jitter is relative to image_size"),
     "tflite_max_detections": Removed("a .tflite of export.py has nms_configs.max_output_size detections", (100, None)),
     "use_keras_model": Removed("all models are Keras models", (True,)),
