@@ -4,7 +4,7 @@
 # libraries come from pip, and Horovod is built against the NCCL among them, so the image has each library once.
 #
 # NVIDIA driver on the host: 525.60.13 or later (CUDA 12), checked by the container runtime because of NVIDIA_REQUIRE_CUDA below.
-# Estimated size: 7.3 GB, 3.6 GB to pull (estimated as described in docs/guides/train.md).
+# Estimated size: 8.7 GB, 4.2 GB to pull (estimated as described in docs/guides/clusters.md).
 #
 # The digests are those of the multi-platform index of each tag. To update one: docker buildx imagetools inspect ubuntu:24.04
 # Other bases: BASE= and BUILD_BASE= of scripts/docker/build.sh. Both must be Ubuntu 24.04: .venv uses its Python and OpenMPI.
@@ -27,7 +27,7 @@ COPY scripts/environment.sh scripts/install_horovod.sh scripts/usage.sh scripts/
 RUN mkdir dataset efficientdet model object_detection program_support \
     && touch dataset/__init__.py efficientdet/__init__.py model/__init__.py object_detection/__init__.py program_support/__init__.py \
         train.py eval.py infer.py inspector.py export.py quickstart.py serve.py doctor.py \
-    && bash -c 'source scripts/environment.sh && use_environment cuda,mlperf' \
+    && bash -c 'source scripts/environment.sh && use_environment cuda,jax-cuda,mlperf' \
     && bash scripts/install_horovod.sh
 
 FROM ${BASE}

@@ -152,16 +152,19 @@ def _measured(
     recipe, folder = table["recipes"][cell.recipe], _folder(cell, paths)
     data_set = table["data_sets"][cell.data_set]
     is_quickstart = recipe.get("kind") == "quickstart"
+    steps = steps or data_set["steps"]
     settings = (
         {"formats": "onnx", "weights": "none", **recipe["flags"]}  # the program has no seed
         if is_quickstart
-        else training_flags(cell, table, steps=steps or data_set["steps"])
+        else training_flags(recipe, cell, table, steps=steps)
     )
+    first = training_flags(recipe["first"], cell, table, steps=steps) if "first" in recipe else {}
+    compared = {**settings, "first": first} if first else settings
     path, model = folder / "cell.json", folder / ("quickstart/model" if is_quickstart else "model")
-    outcome = {**cell._asdict(), "settings": settings, "commit": commit_here(), "minutes": 0.0, "cpu_seconds": 0.0}
+    outcome = {**cell._asdict(), "settings": compared, "commit": commit_here(), "minutes": 0.0, "cpu_seconds": 0.0}
     if path.exists():
         outcome = json.loads(path.read_text(encoding="utf-8"))
-        if outcome["settings"] != settings:
+        if outcome["settings"] != compared:
             raise InputError(f"{path}: measured with other settings; delete the folder or use another --output_dir")
     records = _records(paths, cell.data_set, masks=data_set.get("masks", False))
     if "val" not in outcome:
@@ -175,6 +178,10 @@ def _measured(
                     "model_dir": model,
                 }
             )
+            if first:
+                if _failed("train", {**places, **first, "model_dir": folder / "first"}, folder):
+                    return None
+                places["pretrained_ckpt"] = folder / "first"
             if _failed("quickstart" if is_quickstart else "train", {**places, **settings}, folder):
                 return None
             outcome["val"] = _last_metrics(model)
@@ -188,9 +195,9 @@ def _measured(
     return outcome
 
 
-def training_flags(cell: Cell, table: Mapping[str, Any], *, steps: int) -> dict[str, Any]:
-    """Return the flags of train.py for a cell, without paths; steps: of a recipe of cost 1."""
-    baseline, recipe = table["recipes"][BASELINE], table["recipes"][cell.recipe]
+def training_flags(recipe: Mapping[str, Any], cell: Cell, table: Mapping[str, Any], *, steps: int) -> dict[str, Any]:
+    """Return the flags of train.py for a training of a cell, without paths; steps: of a recipe of cost 1."""
+    baseline = table["recipes"][BASELINE]
     flags_of_recipe = {**baseline["flags"], **recipe.get("flags", {})}
     hparams = {
         **baseline["hparams"],
@@ -198,7 +205,8 @@ def training_flags(cell: Cell, table: Mapping[str, Any], *, steps: int) -> dict[
         **recipe.get("hparams", {}),
         **recipe.get("hparams_of", {}).get(cell.data_set, {}),
     }
-    steps_per_epoch = max(1, round(steps / recipe.get("cost", 1) / EPOCHS))
+    cost = recipe.get("cost_of", {}).get(cell.data_set, recipe.get("cost", 1))
+    steps_per_epoch = max(1, round(steps / cost / EPOCHS))
     settings = {
         "num_epochs": EPOCHS,
         "num_examples_per_epoch": steps_per_epoch * flags_of_recipe["batch_size"],

@@ -170,6 +170,14 @@ class DenseDetector(Detector[tuple[Tensor, Tensor], Targets | ScoredTargets]):
         logits, deltas = tensors
         return self.postprocessing.for_efficientnms(graph, logits, deltas, sizes)
 
+    def litert_operator(self) -> tuple[np.ndarray, dict[str, Any]]:
+        """Return anchors and attributes of LiteRT's operator, see `Detector`."""
+        return self.postprocessing.for_litert(self.image_size)
+
+    def probabilities(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the probabilities of each anchor, see `Detector`."""
+        return self.postprocessing.probabilities(outputs[0])
+
     def boxes_and_probabilities(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> tuple[Tensor, Tensor]:
         """Return decoded boxes and probabilities, see `Detector`."""
         return self.postprocessing.boxes_and_probabilities(outputs, sizes)

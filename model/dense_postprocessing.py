@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.geometry.box_geometry import clip_boxes
 from object_detection.onnx_nodes import Graph, Output, clipped
 from object_detection.structures import Detections, Tensor
@@ -114,15 +115,41 @@ class DensePostprocessing:
             },
         )
 
+    def for_litert(self, image_size: tuple[int, int]) -> tuple[np.ndarray, dict[str, Any]]:
+        """Return anchors and attributes of `TFLite_Detection_PostProcess`, see `Detector.litert_operator`."""
+        config, coder = self._config, self._config.box_coder
+        if config.iou_pixel_offset or coder.last_pixel or not isinstance(coder, FasterRcnnBoxCoder):
+            raise InputError(
+                "TFLite_Detection_PostProcess measures boxes from corner to corner, but the boxes of this detector "
+                "include their last pixel; use --formats=litert-int8"
+            )
+        low, high = self._anchors[:, :2] / np.array(image_size), self._anchors[:, 2:] / np.array(image_size)
+        anchors = np.concatenate([(low + high) / 2, high - low], axis=1).astype(np.float32)
+        scales = dict(zip(("y_scale", "x_scale", "h_scale", "w_scale"), map(float, coder.weights), strict=True))
+        return anchors, {
+            "max_detections": config.max_detections,
+            "max_classes_per_detection": 1,
+            "detections_per_class": config.max_detections,
+            # Class-agnostic: suppression per class loses a class with two threads (tensorflow/tensorflow#56058)
+            "use_regular_nms": False,
+            "nms_score_threshold": float(config.score_threshold),
+            "nms_iou_threshold": 1.0 if config.method == "none" else float(config.iou_threshold),
+            "num_classes": self._num_logits - (config.scores == "softmax"),  # the background's score is the first
+            **scales,
+        }
+
     def boxes_and_probabilities(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> tuple[Tensor, Tensor]:
         """Return decoded boxes [B, A, 4] and probabilities [B, A, classes], without the background's."""
         logits, deltas = outputs
         boxes = self._config.box_coder.decode(deltas, ops.convert_to_tensor(self._anchors))
         if self._config.clip:
             boxes = clip_boxes(boxes, sizes)
-        if self._config.scores == "sigmoid":
-            return boxes, ops.sigmoid(logits)
-        return boxes, ops.softmax(logits, axis=-1)[..., 1:]
+        probabilities = self.probabilities(logits)
+        return boxes, probabilities if self._config.scores == "sigmoid" else probabilities[..., 1:]
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probabilities of logits [B, A, K], including the background's."""
+        return ops.sigmoid(logits) if self._config.scores == "sigmoid" else ops.softmax(logits, axis=-1)
 
     def _network_outputs(self, outputs: Sequence[np.ndarray]) -> NetworkOutputs:
         logits, deltas, best_logits = outputs

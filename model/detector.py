@@ -127,6 +127,21 @@ class Detector(Generic[Outputs, Targets]):
             "and has masks; use another format"
         )
 
+    def litert_operator(self) -> tuple[np.ndarray, dict[str, Any]]:
+        """Return anchors and attributes of LiteRT's operator `TFLite_Detection_PostProcess`.
+
+        Anchors are [A, 4] float32: center y and x, height and width as fractions of the image. Raises InputError
+        (default) if the operator cannot do this detector's post-processing.
+        """
+        raise InputError(
+            "litert-full-int8: TFLite_Detection_PostProcess cannot do the post-processing of this detector; use "
+            "another format"
+        )
+
+    def probabilities(self, outputs: Outputs) -> Tensor:
+        """Return probabilities [B, A, K], including the background's: the scores for `litert_operator`."""
+        raise NotImplementedError
+
     def boxes_and_probabilities(self, outputs: Outputs, sizes: Tensor) -> tuple[Tensor, Tensor]:
         """Return boxes [B, A, 4] and probabilities [B, A, K], the reference for `efficientnms_inputs`."""
         raise NotImplementedError

@@ -1,7 +1,8 @@
 """Folding of fixed batch statistics into the preceding convolutions, which saves memory passes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -14,13 +15,19 @@ from object_detection.structures import Tensor
 _CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D, keras.layers.SeparableConv2D, DepthwiseConv2D)
 
 
-def folded(network: keras.Model, *, training: bool = False) -> Callable[[Tensor | list[Tensor]], Any]:
+def folded(
+    network: keras.Model,
+    *,
+    training: bool = False,
+    replaced: Mapping[type, Callable[[Any], Callable[[Tensor], Tensor]]] = MappingProxyType({}),
+) -> Callable[[Tensor | list[Tensor]], Any]:
     """Return a function equivalent to `network(inputs, training=training)`, up to rounding.
 
     It uses the network's current weights: kernels are scaled at each call, which costs one pass over the weights, while
     the layers cost one pass over activations each. In training only frozen batch norm is folded. Under a 16-bit policy
     nothing is folded: the scales are float32 there, and the compilers of the accelerators that use such policies fold
-    by themselves.
+    by themselves. replaced: functions by type of layer that return what runs in place of a layer, for runtimes that
+    lack its operation.
     """
 
     def run(inputs: Tensor | list[Tensor]) -> Any:
@@ -32,6 +39,8 @@ def folded(network: keras.Model, *, training: bool = False) -> Callable[[Tensor 
                 return partial(_normalized, layer, training=training)
             if id(layer) in before_norms:
                 return partial(_Convolution, layer)
+            if type(layer) in replaced:
+                return replaced[type(layer)](layer)
             return partial(layer, training=True) if training and layer._call_has_training_arg else layer
 
         # Keras has no public way to run a graph with other operations in place of its layers.
@@ -54,17 +63,21 @@ class _Convolution:
     def scaled(self, scale: Tensor, shift: Tensor) -> Tensor:
         """Return the convolution's outputs times `scale` plus `shift`, [C] each."""
         layer = self.layer
-        options = {"strides": layer.strides, "padding": layer.padding, "dilation_rate": layer.dilation_rate}
         if layer.use_bias:
             shift = shift + layer.bias * scale
+        with keras.name_scope(layer.name):  # exported files show it
+            return ops.add(self._convolved(scale), ops.reshape(shift, (1, 1, 1, -1)))  # TensorFlow fuses it as a bias
+
+    def _convolved(self, scale: Tensor) -> Tensor:
+        """Return the convolution with its kernel times `scale`."""
+        layer = self.layer
+        options = {"strides": layer.strides, "padding": layer.padding, "dilation_rate": layer.dilation_rate}
         if isinstance(layer, keras.layers.SeparableConv2D):
-            outputs = ops.separable_conv(self.inputs, layer.depthwise_kernel, layer.pointwise_kernel * scale, **options)
-        elif isinstance(layer, keras.layers.DepthwiseConv2D):
+            return ops.separable_conv(self.inputs, layer.depthwise_kernel, layer.pointwise_kernel * scale, **options)
+        if isinstance(layer, keras.layers.DepthwiseConv2D):
             scale = ops.reshape(scale, layer.kernel.shape[2:])  # kernel [k, k, C, m], with m outputs per channel
-            outputs = ops.depthwise_conv(self.inputs, layer.kernel * scale, **options)
-        else:
-            outputs = layer.convolution_op(self.inputs, layer.kernel * scale)
-        return ops.add(outputs, ops.reshape(shift, (1, 1, 1, -1)))  # in this form TensorFlow fuses it as a bias
+            return ops.depthwise_conv(self.inputs, layer.kernel * scale, **options)
+        return layer.convolution_op(self.inputs, layer.kernel * scale)
 
 
 def _normalized(layer: BatchNormalization, inputs: Tensor | _Convolution, *, training: bool, **_mask: Any) -> Tensor:

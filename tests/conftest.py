@@ -8,6 +8,7 @@ from typing import NoReturn
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as the programs, whose results are compared with the tests' own
 # Tests compile much and run each program a few times: without LLVM's optimizations XLA needs less than half the time.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 

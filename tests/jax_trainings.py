@@ -1,55 +1,63 @@
-"""Trainings of miniature_training one after another in one process, which joins its peers once.
+"""Trainings of miniature_training one after another, then programs, in one process that joins its peers once.
 
-    python tests/jax_trainings.py '[SETTINGS, ...]'
+    python tests/jax_trainings.py '[SETTINGS, ...]' '[["eval", "--ckpt_path=...", ...], ...]'
 
-Settings as for miniature_training; "evaluate": [checkpoint, file] instead writes the 12 COCO numbers of a checkpoint.
+Settings as for miniature_training; "poisoned": a number of steps done after which the learning rate is NaN once.
 """
 
-import functools
+import contextlib
 import json
+import math
 import sys
+from unittest import mock
 
+import miniature_programs
 import miniature_training
 from miniature import build_miniature
 
-from dataset.class_names import ClassNames
 from efficientdet.checkpoints import restore
-from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.evaluation import evaluate
-from efficientdet.training import loop, run
+from efficientdet.devices import launchers
+from efficientdet.training import run
 
 
-def evaluated(checkpoint, file, settings):
-    """Write the numbers of a checkpoint."""
-    restore.build_detector = build_miniature
-    evaluate.evaluate_checkpoint(
-        evaluate.EvaluationConfig(
-            model=ModelConfig(
-                ckpt_path=checkpoint,
-                class_names=ClassNames(*zip(*settings["categories"], strict=True)),
-                precision="float32",
-            ),
-            records=tuple(settings["val_records"]),
-            json_file=None,
-            batch_size=4,
-            output_json=file,
-        )
-    )
+def joining_once(join):
+    """A connection to the peers that is made at the first call."""
+    worlds = []
+
+    def joined(*arguments, **options):
+        if not worlds:
+            worlds.append(join(*arguments, **options))
+        return worlds[0]
+
+    return joined
+
+
+@contextlib.contextmanager
+def poisoned(step):
+    """The learning rate after that number of steps is NaN, once."""
+    learning_rate, steps = run.Run.learning_rate, [step]
+
+    def rate(training):
+        if training.state.step in steps:
+            steps.clear()
+            return math.nan
+        return learning_rate.fget(training)
+
+    with mock.patch.object(run.Run, "learning_rate", property(rate)):
+        yield
 
 
 def main():
     """The command line."""
-    loop.join_world = evaluate.join_world = functools.cache(loop.join_world)
-    training_dataset = run.training_dataset
+    launchers._join_jax = joining_once(launchers._join_jax)
     for settings in json.loads(sys.argv[1]):
-        run.training_dataset = training_dataset  # without an earlier accident
-        if evaluation := settings.pop("evaluate", None):
-            evaluated(*evaluation, settings)
-            continue
-        try:
-            miniature_training.main([json.dumps(settings)])
-        except SystemExit as stopped:
-            print(f"ended with {stopped.code}", flush=True)
+        with poisoned(settings.pop("poisoned", None)), mock.patch.object(run, "training_dataset", run.training_dataset):
+            try:
+                miniature_training.main([json.dumps(settings)])
+            except SystemExit as stopped:
+                print(f"ended with {stopped.code}", flush=True)
+    restore.build_detector = build_miniature
+    miniature_programs.main(json.loads(sys.argv[2]))
 
 
 if __name__ == "__main__":

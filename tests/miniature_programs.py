@@ -12,9 +12,10 @@ from absl import flags
 from program_support.command_line import run
 
 
-def main():
+def main(programs):
+    """Call programs with their flags."""
     kept = set(flags.FLAGS)
-    for script, *arguments in json.loads(sys.argv[1]):
+    for script, *arguments in programs:
         for name in set(flags.FLAGS) - kept:
             delattr(flags.FLAGS, name)
         program = importlib.import_module(script)
@@ -30,4 +31,4 @@ if __name__ == "__main__":
     from efficientdet.training import start as training_start
 
     training_start.build_detector = restore.build_detector = build_miniature
-    main()
+    main(json.loads(sys.argv[1]))

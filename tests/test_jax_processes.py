@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from drawn_records import draw_records
 
-from efficientdet.checkpoints.checkpoint import read_arrays
+from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.devices import launchers
+from efficientdet.devices.distributed import World
 from efficientdet.devices.launchers import join_world, place_under_jax
 from efficientdet.devices.rendezvous import meet, rank_on_host
 from program_support.errors import InputError
@@ -83,6 +84,15 @@ def test_processes_without_a_place_are_refused(monkeypatch, variables, message):
         join_world(variables)
 
 
+def test_groups_and_parts_of_the_state_follow_from_all_devices(monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    monkeypatch.setattr(launchers, "_join_jax", lambda *_, **__: World(rank=1, size=2, devices=2))
+    world = join_world({"JAX_NUM_PROCESSES": "2"}, group_size=2, shard_state=True)
+    assert (world.groups, world.state_parts) == (2, 4)
+    with pytest.raises(InputError, match="--bn_group=3: expected 1 or a divisor of the number of devices, 4"):
+        join_world({"JAX_NUM_PROCESSES": "2"}, group_size=3)
+
+
 def test_jax_variables_need_the_jax_backend(monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
     with pytest.raises(InputError, match="JAX_NUM_PROCESSES=2: expected KERAS_BACKEND=jax"):
@@ -131,7 +141,19 @@ def test_those_that_came_are_told_who_did_not(address):
     assert found[0] == found[2] == f"waiting for process 1 of 3 at {address} ended after 2 s"
 
 
-# --- two processes: four trainings, two minutes on one core
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
+def test_a_lost_connection_is_one_line(monkeypatch, kind):
+    """JAX raises JaxRuntimeError in a step and ValueError while values are gathered."""
+    jax_processes = pytest.importorskip("efficientdet.devices.jax_processes")
+    exits = []
+    monkeypatch.setattr(jax_processes.atexit, "register", lambda *given: exits.append(given))
+    lost = pytest.raises(InputError, match="process 1 of 2 lost the connection to another one")
+    with lost, jax_processes._JaxWorld(rank=1, size=2):
+        raise kind("UNKNOWN: Gloo AllGather failed: Connection closed by peer")
+    assert exits == [(jax_processes._exit_at_once, 2)]
+
+
+# --- two processes: trainings and evaluations, two minutes on one core
 
 
 @pytest.fixture(scope="module")
@@ -152,21 +174,52 @@ def trained(tmp_path_factory):
         "suggest": False,
     }
     undisturbed, disturbed = ({**settings, "model_dir": str(folder / name)} for name in ("undisturbed", "disturbed"))
+    half = {
+        **settings,
+        "model_dir": str(folder / "one"),
+        "resume": str(folder / "undisturbed" / "ckpt-2"),
+        "training_mode": "train300",
+    }
+    options = {
+        **settings,
+        "training_mode": "train300",
+        "batch_size": 1,
+        "accumulate_steps": 2,
+        "bn_group": 2,
+        "shard_optimizer_state": True,
+        "on_nan": "rollback",
+        "poisoned": 2,
+    }
+    evaluation = [
+        "eval",
+        f"--ckpt_path={folder}/undisturbed/ckpt-final",
+        f"--val_file_pattern={folder}/val-*.tfrecord",
+        "--batch_size=4",
+        "--precision=float32",
+    ]
     moment = random.choice([1, 2])
     print(f"killed with batch {moment} after the restart")
     first = run_processes(
         2,
-        [undisturbed, {**disturbed, "accident": [1, 1, "stop"]}, {**disturbed, "accident": [1, moment, "kill"]}],
+        [
+            undisturbed,
+            {**options, "model_dir": str(folder / "options_of_two")},
+            {**disturbed, "accident": [1, 1, "stop"]},
+            {**disturbed, "accident": [1, moment, "kill"]},
+        ],
         folder,
     )
-    second = run_processes(2, [disturbed], folder)
-    evaluation = {**settings, "evaluate": [str(folder / "undisturbed" / "ckpt-final"), str(folder / "numbers.json")]}
-    half = {"model_dir": str(folder / "one"), "resume": str(folder / "undisturbed" / "ckpt-2")}
-    alone = run_processes(1, [{**settings, **half}, evaluation], folder)
+    second = run_processes(2, [disturbed], folder, [*evaluation, f"--output_json={folder}/two.json"])
+    alone = run_processes(
+        1,
+        [half, {**options, "model_dir": str(folder / "options_of_one")}],
+        folder,
+        [*evaluation, f"--output_json={folder}/one.json"],
+    )
     return folder, first, second, alone
 
 
-def run_processes(count, trainings, folder):
+def run_processes(count, trainings, folder, *programs):
     """(exit code, output) of each process; four devices in all."""
     with socket.socket() as free:
         free.bind(("", 0))
@@ -184,7 +237,7 @@ def run_processes(count, trainings, folder):
         "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
         "JAX_NUM_PROCESSES": str(count),
     }
-    command = [sys.executable, str(TESTS / "jax_trainings.py"), json.dumps(trainings)]
+    command = [sys.executable, str(TESTS / "jax_trainings.py"), json.dumps(trainings), json.dumps(programs)]
     processes = []
     for number in range(count):
         with (folder / f"output-{number}").open("w") as output:
@@ -196,7 +249,7 @@ def run_processes(count, trainings, folder):
     codes = []
     try:
         for process in processes:
-            codes.append(process.wait(timeout=400))
+            codes.append(process.wait(timeout=1200))
     finally:
         for process in processes:
             process.kill()
@@ -215,7 +268,7 @@ def test_stop_kill_and_restart_change_no_bit(trained):
     assert code == 2, output[-2000:]
     assert "process 0 of 2 lost the connection to another one" in output
     assert output.count("ended with 143") == other.count("ended with 143") == 1
-    assert output.count(LINE) == 3
+    assert output.count(LINE) == 4
     assert [code for code, _ in second] == [0, 0], second[0][1][-3000:]
     assert "resumes from" in second[0][1]
     assert "Traceback" not in other
@@ -226,9 +279,10 @@ def test_stop_kill_and_restart_change_no_bit(trained):
     assert numbers(folder / "undisturbed") == numbers(folder / "disturbed")
 
 
-def test_processes_end_with_the_same_bits(trained):
+@pytest.mark.parametrize("name", ["disturbed", "options_of_two"])
+def test_processes_end_with_the_same_bits(trained, name):
     folder, *_ = trained
-    digests = [(folder / "disturbed" / f"digest-{rank}.txt").read_text() for rank in (0, 1)]
+    digests = [(folder / name / f"digest-{rank}.txt").read_text() for rank in (0, 1)]
     assert digests[0] == digests[1]
 
 
@@ -238,7 +292,21 @@ def test_one_process_continues_a_training_of_two(trained):
     assert code == 0, output[-3000:]
     assert "resumes from" in output
     assert "resume a training of" not in output  # with other batch statistics
-    one, two = (read_arrays(str(folder / name / "ckpt-final")) for name in ("one", "undisturbed"))
+    assert_same_weights(folder / "one", folder / "undisturbed")
+
+
+def test_two_processes_train_as_one_with_all_options(trained):
+    """Statistics of groups, accumulated parts of a batch, sharded optimizer state, and a rollback."""
+    folder, first, *_ = trained
+    assert_same_weights(folder / "options_of_one", folder / "options_of_two")
+    for name in ("options_of_one", "options_of_two"):
+        progress = read_description(str(folder / name / "ckpt-final")).run
+        assert (progress["rollbacks"], progress["rate_factor"]) == (1, 0.5)
+    assert first[0][1].count("rollback 1 of 3: restored step 2") == 1
+
+
+def assert_same_weights(*folders):
+    one, two = (read_arrays(str(folder / "ckpt-final")) for folder in folders)
     assert one.keys() == two.keys()
     assert one["global_step"] == 4
     for name in one:
@@ -247,7 +315,10 @@ def test_one_process_continues_a_training_of_two(trained):
 
 def test_evaluation_over_processes_has_the_same_bits(trained):
     """Five images, so that one process has three and the other two."""
-    folder, *_ = trained
-    alone = json.loads((folder / "numbers.json").read_text())
-    assert alone == numbers(folder / "undisturbed")
-    assert alone["AP"] > 0
+    folder, _, [(_, first), (_, second)], [(_, alone)] = trained
+    one, two = (json.loads((folder / f"{name}.json").read_text()) for name in ("one", "two"))
+    assert one == two == numbers(folder / "undisturbed")
+    assert one["AP"] > 0
+    printed = [output[output.rindex("5 images, ") :].splitlines()[:13] for output in (first, alone)]
+    assert printed[0] == printed[1]
+    assert "5 images, " not in second

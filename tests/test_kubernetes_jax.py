@@ -78,7 +78,7 @@ def test_a_pod_is_a_host_with_all_its_gpus(kind, gpus, given, hosts, of_each):
     assert command[:2] == [".venv/bin/python", "train.py"]
     batch_size = int(flags["batch_size"])
     assert batch_size * gpus == min(200 * gpus, 2048)  # per GPU, as over Horovod
-    assert int(flags["eval_batch_size"]) == batch_size * of_each  # per process
+    assert int(flags["eval_batch_size"]) == batch_size
 
 
 def test_the_pods_of_a_jobset_meet_at_the_first():

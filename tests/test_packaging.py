@@ -44,6 +44,7 @@ OTHERS_FLAGS = {
     "auto-orient",
     "batch-size",  # batch-size, data-path, test-only, weights-backbone: torchvision's
     "data-path",
+    "directory",  # of http.server
     "detect",
     "gloo",
     "gres",
@@ -56,6 +57,7 @@ OTHERS_FLAGS = {
     "peer_python",
     "requeue",
     "ruleset",
+    "show_operations",  # of edgetpu_compiler
     "test-only",
     "weights-backbone",
     "worker",

@@ -37,11 +37,17 @@ def _image(side, *, objects=()):
     )
 
 
-def test_the_side_is_the_largest_that_leaves_time():
+def budget(seconds, **changes):
+    """A budget without a smaller input; a step takes a second at 256 pixels."""
     step_time = StepTime(seconds=1.0, side=256, batch_size=4, accelerated=False)
+    settings = {"start_seconds": 30, "target_steps": 1000, "min_side": 128, "is_pretrained": True, **changes}
+    settings = {"step_time": step_time, **settings}
+    return choices.Budget(seconds=seconds, **settings)
 
+
+def test_the_side_is_the_largest_that_leaves_time():
     def chosen(largest, seconds):
-        return choices.image_side(_image(largest), 512, step_time, min_side=128, target_steps=1000, seconds=seconds)
+        return choices.image_side(_image(largest), 512, budget(seconds))
 
     side, why = chosen(640, 1530)  # 1.53 s a step, so 256 * sqrt(1.53) = 316 pixels
     assert side == 288
@@ -55,18 +61,15 @@ def test_the_side_is_the_largest_that_leaves_time():
 
 
 def test_small_objects_need_pixels_and_large_ones_steps():
-    step_time = StepTime(seconds=1.0, side=256, batch_size=4, accelerated=False)
-
     def chosen(images):
-        return choices.image_side(images, 640, step_time, min_side=128, target_steps=1000, seconds=1000)
+        return choices.image_side(images, 640, budget(1000))
 
     assert chosen(_image(640))[0] == chosen(_image(640, objects=[70]))[0] == 256  # 70 of 640 pixels are 28 of 256
     side, why = chosen(_image(640, objects=[300, 70, 45]))
     assert side == 288  # 45 are 20.25 pixels, which need 523 steps of 790; at 320, 646 of 640
     assert why == "the largest at which 523 steps fit into the time limit, with objects of about 20 pixels"
     assert chosen(_image(640, objects=[8]))[0] == 384  # 400 of 444 steps; at 416 of 379
-    assert chosen(_image(640, objects=[170]))[0] == 160  # 42.5 pixels: 2304 of 2560 steps
-    assert chosen(_image(640, objects=[600]))[0] == 128  # 4000 of 4000 steps
+    assert chosen(_image(640, objects=[170]))[0] == chosen(_image(640, objects=[600]))[0] == 192  # 1500 of 1777 steps
     rare = _image(640, objects=[70, 8])
     rare = replace(rare, **{key: getattr(rare, key)[:-1] for key in ("owners", "boxes", "classes")})
     assert chosen(rare)[0] == 256
@@ -74,22 +77,22 @@ def test_small_objects_need_pixels_and_large_ones_steps():
 
 def test_epochs_are_short_enough_to_look_at_the_clock():
     step_time = StepTime(seconds=0.5, side=256, batch_size=4, accelerated=False)
-    length, why = choices.training_length(
-        205, step_time, side=256, target_steps=2500, seconds=1500
-    )  # 3000 steps, 52 an epoch
+
+    def length_of(images, *, side=256, target_steps=2500, seconds):
+        limits = budget(seconds, step_time=step_time, target_steps=target_steps)
+        return choices.training_length(images, limits, side=side, seconds=seconds)
+
+    length, why = length_of(205, seconds=1500)  # 3000 steps, 52 an epoch
     assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (116, 208, 15)
     assert "at most 6032 steps of 4 images, limited by the time" in why
-    length, why = choices.training_length(205, step_time, side=256, target_steps=250, seconds=1500)
+    length, why = length_of(205, target_steps=250, seconds=1500)
     assert length.num_epochs == 20  # 1000 steps
     assert "further steps would gain little" in why
-    length, _ = choices.training_length(
-        118287, step_time, side=128, target_steps=2500, seconds=150
-    )  # 1200 steps, 60 an epoch
-    assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (40, 240, 20)
-    assert length.warmup_epochs == 1.0
-    length, _ = choices.training_length(4, step_time, side=256, target_steps=2500, seconds=1e6)
-    assert length.num_epochs <= 600
-    length, _ = choices.training_length(205, step_time, side=256, target_steps=2500, seconds=0.1)
+    length, _ = length_of(118287, side=128, seconds=150)  # 1200 steps, 60 an epoch
+    assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (40, 240, 40)
+    assert length.warmup_epochs == 1.0  # and no evaluation before the last: one takes 12 of the 150 seconds or more
+    assert length_of(4, seconds=1e6)[0].num_epochs <= 600
+    length, _ = length_of(205, seconds=0.1)
     assert (length.num_epochs, length.checkpoint_period) == (1, 1)
 
 
@@ -104,6 +107,19 @@ def test_the_time_of_training_is_what_the_other_steps_leave():
 def test_a_step_with_a_fixed_share():
     step_time = StepTime(seconds=4.0, side=256, batch_size=4, accelerated=False, fixed_share=0.75)
     assert [step_time.at(side) for side in (128, 256, 512)] == [3.25, 4.0, 7.0]
+
+
+def test_random_weights_begin_with_a_smaller_input():
+    limits = budget(1000, is_pretrained=False)
+    assert limits.inputs((240, 320)) == [(128, 160), (240, 320)]
+    assert limits.inputs((512, 512)) == [(256, 256), (512, 512)]
+    assert limits.inputs((192, 192)) == [(128, 128), (192, 192)]
+    assert limits.inputs((160, 160)) == [(160, 160)]  # 128x128 has more than half of the pixels
+    assert budget(1000).inputs((512, 512)) == [(512, 512)]
+    assert budget(299, is_pretrained=False).inputs((512, 512)) == [(512, 512)]  # a start takes over a tenth
+    assert limits.steps(512) == 500 / 4 + 500
+    assert budget(1000).steps(512) == 250
+    assert choices.image_side(_image(640), 640, limits)[0] == 384  # 222 and 889 steps; at 416, 174 and 643
 
 
 def test_other_choices():
@@ -147,9 +163,9 @@ def programs(tmp_path, monkeypatch):
             draw_records(settings["output_dir"], images={"train": 5, "val": 2})
         elif module == "doctor":
             settings["output_dir"].mkdir()
-            (settings["output_dir"] / "doctor.json").write_text(
-                json.dumps({"suggested": {"settings": {"image_size": "96x64", "anchor_scale": 2.0}}})
-            )
+            has_anchors = not settings["model_name"].startswith("ssd")
+            suggested = {"image_size": "96x64", "anchor_scale": 2.0} if has_anchors else {}
+            (settings["output_dir"] / "doctor.json").write_text(json.dumps({"suggested": {"settings": suggested}}))
         elif settings.get("benchmark"):
             settings["model_dir"].mkdir()
             (settings["model_dir"] / "time_log.txt").write_text(
@@ -218,6 +234,34 @@ def test_the_way(programs, tmp_path, capsys):
     assert calls[0][1]["max_minutes"] == pytest.approx(45, abs=0.3)
     assert calls[0][1]["num_epochs"] == 884  # half as many more
     assert "--minutes raised from 30 to 45: resuming the training" in capsys.readouterr().out
+
+
+def test_the_smaller_input(programs, tmp_path, monkeypatch, capsys):
+    calls, _ = programs
+    monkeypatch.setattr(chosen_settings, "local_path", lambda name: name)  # as if the backbone were downloaded
+    wanted = {"model_name": "retinanet-resnet18", "hparams": "image_size=640,lr_end_factor=0.1", "weights": None}
+    quickstart(config(tmp_path / "out", **wanted))
+    first, last = [settings for module, settings in calls[2:] if module == "train"]
+    assert first["model_dir"] == last["pretrained_ckpt"] == tmp_path / "out" / "model_smaller_input"
+    assert last["model_dir"] == tmp_path / "out" / "model"
+    assert "image_size=320x320," in first["hparams"]
+    assert "lr_end_factor=0.3" in first["hparams"]
+    assert "image_size=640," in last["hparams"]
+    assert "lr_end_factor=0.1" in last["hparams"]
+    assert first["backbone_init"].startswith("resnet18")
+    assert "backbone_init" not in last  # the first training had it
+    assert first["max_minutes"] == pytest.approx(15, abs=0.3)  # half of the time
+    assert last["max_minutes"] == pytest.approx(30, abs=0.3)  # the rest: the first took none
+    assert "at 320x320 pixels at most" in capsys.readouterr().out
+
+    del calls[:]
+    quickstart(config(tmp_path / "out", **wanted, minutes=45.0))
+    assert [settings["model_dir"].name for module, settings in calls if module == "train"] == ["model"]
+
+    del calls[:]
+    wanted |= {"model_name": "retinanet-resnet50", "hparams": "image_size=640"}
+    quickstart(config(tmp_path / "pretrained", **wanted))
+    assert len([module for module, _ in calls[2:] if module == "train"]) == 1
 
 
 def test_other_families(programs, tmp_path, monkeypatch, capsys):

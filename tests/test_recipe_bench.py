@@ -35,6 +35,7 @@ TABLE = {
             "hparams_of": {"cells": {"anchor_scale": 3.0}},
         },
         "all": {"kind": "quickstart", "flags": {"minutes": 3}},
+        "twice": {"first": {"cost": 2, "hparams": {"jitter_min": 0.5}}, "cost": 8, "cost_of": {"cells": 4}},
     },
 }
 PROGRAM = """
@@ -86,7 +87,7 @@ def bench(tmp_path, monkeypatch):
 
 def test_flags_of_a_cell():
     """Half the steps at cost 2, in 20 epochs; the recipe's values come last, and null removes a flag."""
-    assert training_flags(Cell("cells", "dear", 3), TABLE, steps=400) == {
+    assert training_flags(TABLE["recipes"]["dear"], Cell("cells", "dear", 3), TABLE, steps=400) == {
         "batch_size": 4,
         "balance": "repeat_factor",
         "num_epochs": 20,
@@ -127,6 +128,19 @@ def test_the_quick_start_as_a_recipe(bench, tmp_path):
     program, flags = calls()[-1]
     assert (program, flags["minutes"], flags["images"]) == ("quickstart", "3", str(tmp_path / "data/cells/images"))
     assert json.loads((tmp_path / "output/results.json").read_text())["cells"][0]["val"]["AP"] == 0.3
+
+
+def test_a_recipe_with_a_training_before_it(bench, tmp_path):
+    run, calls = bench
+    assert run(Cell("cells", "twice", 2)) == []
+    (_, first), (_, last) = calls()[1:]
+    assert first["model_dir"] == last["pretrained_ckpt"] == str(tmp_path / "output/cells/cells-twice-2/first")
+    assert (first["num_examples_per_epoch"], first["hparams"].split(",")[0]) == ("40", "jitter_min=0.5")
+    assert (last["num_examples_per_epoch"], last["hparams"].split(",")[0]) == ("20", "jitter_min=0.8")
+    assert first["seed"] == last["seed"] == "2"
+    dearer = {**TABLE["recipes"]["twice"], "first": {"cost": 4}}
+    with pytest.raises(InputError, match="other settings"):
+        run(Cell("cells", "twice", 2), table={**TABLE, "recipes": {**TABLE["recipes"], "twice": dearer}})
 
 
 AP = {  # by recipe and data set, one value per seed
@@ -189,8 +203,9 @@ def test_table_and_page(tmp_path):
 def test_every_recipe_of_the_table_has_valid_hyperparameters():
     table = yaml.safe_load((ROOT / "benchmarks" / "recipes.yaml").read_text())
     for name, recipe in table["recipes"].items():
-        if recipe.get("kind") != "quickstart":
+        trainings = [] if recipe.get("kind") == "quickstart" else [recipe, recipe.get("first", {})]
+        for training in trainings:
             for data_set in table["data_sets"]:
-                flags = training_flags(Cell(data_set, name, 0), table, steps=1000)
+                flags = training_flags(training, Cell(data_set, name, 0), table, steps=1000)
                 hparams = hyperparameters_of(flags["model_name"], {})
                 with_overrides(hparams, parse_overrides(flags["hparams"]))

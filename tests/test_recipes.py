@@ -26,9 +26,9 @@ CONVERGENCE = {
     "convergence-AMP-32xV100-32G.sub": (32, 64, 64, 350, 1.5, 90, 0.999, 0.95, True, "traineval"),
     "convergence-FP32-32xV100-32G.sub": (32, 40, 40, 350, 1.0, 90, 0.999, 0.95, False, "traineval"),
 }
-JAX = {  # nodes, devices of each, batch, evaluation batch of a node, epochs, rate, warm-up, average, momentum
-    "convergence-JAX-BF16-8xH100-80G.sh": (1, 8, 200, 1600, 400, 2.2, 25, 0.999, 0.93),
-    "convergence-JAX-BF16-32xH100-80G.sub": (4, 8, 64, 512, 350, 1.5, 90, 0.999, 0.95),
+JAX = {  # nodes, devices of each, batch, evaluation batch, epochs, rate, warm-up, average, momentum
+    "convergence-JAX-BF16-8xH100-80G.sh": (1, 8, 200, 200, 400, 2.2, 25, 0.999, 0.93),
+    "convergence-JAX-BF16-32xH100-80G.sub": (4, 8, 64, 64, 350, 1.5, 90, 0.999, 0.95),
 }
 BENCHMARK = {  # processes, batch, rate, warm-up, average, momentum, amp
     "training-benchmark-AMP-1xA100-80G.sh": (1, 200, 2.2, 25, 0.999, 0.93, True),

@@ -22,6 +22,7 @@ from efficientdet.checkpoints.restore import restore_detector
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.devices.distributed import World
 from efficientdet.evaluation import evaluate
 from efficientdet.evaluation.evaluate import (
     EvaluationConfig,
@@ -467,6 +468,17 @@ def test_the_default_threshold_is_the_stored_one_of_each_class(
     found = json.loads((tmp_path / "coco.json").read_text())["annotations"]
     assert [entry["score"] for entry in found] == pytest.approx(drawn_scores)
     assert f"score threshold: {told}" in capsys.readouterr().out
+
+
+def test_batch_size_of_an_evaluation_is_per_device(checkpoint, drawn, monkeypatch):
+    def refuse(predict, index, inputs, **_):
+        raise InputError(f"{inputs.batch_size} images")
+
+    monkeypatch.setattr(evaluate, "join_world", lambda: World(devices=2))
+    monkeypatch.setattr(evaluate, "detect_all", refuse)
+    model = ModelConfig(ckpt_path=checkpoint, class_names=drawn.class_names, precision="float32", use_xla=False)
+    with pytest.raises(InputError, match=r"^6 images"):
+        evaluate_checkpoint(EvaluationConfig(model=model, records=drawn.records("val"), json_file=None, batch_size=3))
 
 
 def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, drawn, tmp_path, capsys):

@@ -1,9 +1,12 @@
+import os
+
 import keras
 import pytest
 import tensorflow as tf
 
 from efficientdet.devices import runtime
 from efficientdet.devices.runtime import Runtime, start_runtime
+from efficientdet.devices.runtime_environment import prepare_environment
 
 
 @pytest.fixture
@@ -47,3 +50,12 @@ def test_bfloat16_on_a_cpu_is_warned_of_in_one_line(monkeypatch, capsys, precisi
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == warned
     assert all("--precision=float32" in line for line in lines)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "1"), ("0", "0")])
+def test_onednn_is_used_unless_the_user_disables_it(monkeypatch, given, expected):
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
+    if given:
+        monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", given)
+    prepare_environment(owns_process=False)
+    assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == expected

@@ -738,6 +738,20 @@ def test_without_validation_records_trains_without_evaluating(drawn, tmp_path, c
         assert f"<figcaption>{chart}</figcaption><svg" in page
 
 
+def test_evaluation_batch_size_is_per_device(drawn, tmp_path, monkeypatch):
+    def refuse(predict, index, inputs, **_):
+        raise InputError(f"{inputs.batch_size} images")
+
+    monkeypatch.setattr(validation, "detect_all", refuse)
+    settings = config(drawn, tmp_path, eval_batch_size=3)
+    state = initial_state(settings, precision="float32", world=World(devices=2), log=print)
+    inputs = InputConfig.letterboxed(image_size=(64, 64), batch_size=3, category_ids=drawn.class_names.category_ids)
+    with StopRequest(World(), saved_step=int, unsaved_steps=int) as stop_request:
+        evaluator = validation.Evaluator(settings, state, inputs=inputs, predict=None, stop_request=stop_request)
+        with pytest.raises(InputError, match=r"^6 images"):
+            evaluator.averaged()
+
+
 def test_losses_of_validation_do_not_depend_on_the_batch(drawn, tmp_path):
     """Six images: some, all, and more than all of them at a time."""
     found = []

@@ -28,6 +28,7 @@ class HostResize:
     half_pixel_centers: bool = True
     shorter: int = 0
     longer: int = 0
+    padding: tuple[int, int, int] = (0, 0, 0)  # color outside the image; files that take `sizes` ignore it
 
     def __post_init__(self):
         if self.kind not in RULES:
@@ -38,21 +39,25 @@ class HostResize:
                 f"resize rule {self.kind} with size {self.size}, sides {self.shorter} and {self.longer}; expected "
                 f"all above zero, and of two sides at most {_MOST_SIDE}"
             )
+        if len(self.padding) != 3 or not 0 <= min(self.padding) <= max(self.padding) <= 255:
+            raise InputError(f"resize rule {self.kind} with padding {self.padding}; expected a color, 0 to 255 each")
 
     @classmethod
     def from_dict(cls, stated: Mapping[str, Any]) -> "HostResize":
         """Create from the output of `to_dict`. Raises InputError for missing or invalid fields."""
         try:
             stated = {_FORMER_KEYS.get(key, key): value for key, value in stated.items()}
-            return cls(**{**stated, "size": tuple(int(side) for side in stated["size"])})
+            padding = tuple(int(value) for value in stated.get("padding", (0, 0, 0)))
+            return cls(**{**stated, "size": tuple(int(side) for side in stated["size"]), "padding": padding})
         except InputError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"a resize rule is {stated!r}; expected its kind, size and other fields") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
-        return {**vars(self), "size": list(self.size)}
+        """Return the fields for JSON, without black padding, which earlier versions of this project do not know."""
+        fields = {**vars(self), "size": list(self.size), "padding": list(self.padding)}
+        return fields if any(self.padding) else {key: value for key, value in fields.items() if key != "padding"}
 
     def scaled_size(self, source: tuple[int, int]) -> tuple[int, int]:
         """Return height and width of the valid area of the input, from those of the original."""
@@ -75,7 +80,7 @@ class HostResize:
         """
         source = image.shape[0], image.shape[1]
         scaled = self.scaled_size(source)
-        made = np.zeros((*self.size, 3), np.uint8)
+        made = np.full((*self.size, 3), self.padding, np.uint8)
         resample = _antialiased if self.antialias else _interpolated
         made[: scaled[0], : scaled[1]] = (resample(image, scaled, self._places) + np.float32(0.5)).astype(np.uint8)
         return made, np.array(scaled, np.int32), np.array(source, np.float32) / np.array(scaled, np.float32)

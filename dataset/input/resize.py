@@ -145,13 +145,14 @@ def host_resize(rule: ResizeRule) -> HostResize:
         raise InputError(
             f"resize rule {type(rule).__name__} has no NumPy implementation; expected Letterbox, Stretch or FitWithin"
         )
-    sides = {"shorter": rule.shorter, "longer": rule.longer} if isinstance(rule, FitWithin) else {}
+    shorter, longer = (rule.shorter, rule.longer) if isinstance(rule, FitWithin) else (0, 0)
     return HostResize(
         kind=kinds[type(rule)],
         size=rule.size,
         antialias=rule.antialias,
         half_pixel_centers=rule.half_pixel_centers,
-        **sides,
+        shorter=shorter,
+        longer=longer,
     )
 
 

@@ -30,6 +30,7 @@ from program_support.atomic_files import write_bytes
 from program_support.errors import InputError
 
 Inputs = Iterable[Mapping[str, np.ndarray]]
+_SIZES = tf.TensorSpec([1, 2], tf.int32)
 
 
 def write_litert(
@@ -45,37 +46,40 @@ def write_litert(
     The model computes `DETECTIONS` of one image, as `onnx_model` does, from `images` [1, H, W, 3] uint8 and `sizes` [1,
     2] int32. Raise InputError for two-stage detectors and for backends other than TensorFlow; OSError of the disk.
     """
+    check_convertible(detector, path)
+    image = tf.TensorSpec([1, *detector.image_size, 3], tf.uint8), _SIZES
+    files = ArtifactMetadata(description=description, resize=host_resize(resize), outputs=DETECTIONS).to_props()
+    if calibration is None:
+        model = converted(
+            lambda images, sizes: _detections(detector, detector.outputs(images, sizes), sizes),
+            ("images", "sizes"),
+            image,
+            DETECTIONS,
+        )
+    else:
+
+        def quantize(converter: tf.lite.TFLiteConverter) -> None:
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+            converter.representative_dataset = lambda: iter(calibration)
+
+        names = network_output_names(detector)
+        model = converted(detector.outputs, ("images", "sizes"), image, names, configure=quantize)
+        second = postprocessing_file(path)
+        write_bytes(second, litert_postprocessing(detector), flush=True)
+        files[POSTPROCESSING] = json.dumps(second.name)
+    write_with_files(path, model, files)
+
+
+def check_convertible(detector: Detector, path: str | Path) -> None:
+    """Raise InputError for two-stage detectors and for backends other than TensorFlow."""
     if detector.litert_obstacle:
         raise InputError(f"{path}: {detector.litert_obstacle}; use --formats=onnx,openvino")
     if (backend := backend_name()) != "tensorflow":
         raise InputError(f"{path}: LiteRT export needs the TensorFlow backend; KERAS_BACKEND is {backend}")
-    image = tf.TensorSpec([1, *detector.image_size, 3], tf.uint8), tf.TensorSpec([1, 2], tf.int32)
 
-    def found(outputs, sizes) -> tuple:
-        detections = detector.detections(outputs, sizes)
-        return clip_boxes(detections.boxes, sizes), detections.scores, detections.classes
 
-    files = ArtifactMetadata(description=description, resize=host_resize(resize), outputs=DETECTIONS).to_props()
-    if calibration is None:
-        model = _converted(
-            lambda images, sizes: found(detector.outputs(images, sizes), sizes), ("images", "sizes"), image, DETECTIONS
-        )
-    else:
-        names = detector.output_names or tuple(detector.network.output_names)
-        model = _converted(detector.outputs, ("images", "sizes"), image, names, calibration=calibration)
-        shapes = [tf.TensorSpec([1, *output.shape[1:]], tf.float32) for output in detector.network.outputs]
-        second = postprocessing_file(path)
-        write_bytes(
-            second,
-            _converted(
-                lambda *tensors: found(tensors[:-1], tensors[-1]),
-                (*names, "sizes"),
-                (*shapes, image[1]),
-                DETECTIONS,
-            ),
-            flush=True,
-        )
-        files[POSTPROCESSING] = json.dumps(second.name)
+def write_with_files(path: str | Path, model: bytes, files: Mapping[str, str]) -> None:
+    """Write a model followed by a zip archive of files by name. Raise OSError."""
     content = io.BytesIO(model)
     with zipfile.ZipFile(content, "a") as archive:
         for name, entry in files.items():
@@ -83,22 +87,51 @@ def write_litert(
     write_bytes(path, content.getvalue(), flush=True)
 
 
+def network_output_names(detector: Detector) -> tuple[str, ...]:
+    """Return the names of the network's outputs, the inputs of `litert_postprocessing`."""
+    return tuple(detector.output_names or detector.network.output_names)
+
+
+def litert_postprocessing(detector: Detector) -> bytes:
+    """Return a float32 model that computes `DETECTIONS` from the outputs of the network and `sizes`."""
+    shapes = [tf.TensorSpec([1, *output.shape[1:]], tf.float32) for output in detector.network.outputs]
+    return converted(
+        lambda *tensors: _detections(detector, tensors[:-1], tensors[-1]),
+        (*network_output_names(detector), "sizes"),
+        (*shapes, _SIZES),
+        DETECTIONS,
+    )
+
+
+def _detections(detector: Detector, outputs: Sequence, sizes: tf.Tensor) -> tuple:
+    found = detector.detections(outputs, sizes)
+    return clip_boxes(found.boxes, sizes), found.scores, found.classes
+
+
 @without_gradient_warnings()
-def _converted(
+def converted(
     function: Callable,
     inputs: Sequence[str],
     shapes: Sequence[tf.TensorSpec],
     outputs: Sequence[str],
     *,
-    calibration: Inputs | None = None,
+    operator: Callable | None = None,
+    configure: Callable[[tf.lite.TFLiteConverter], None] | None = None,
 ) -> bytes:
-    """Convert a function to a model with constant weights and these names in its signature."""
+    """Convert a function to a model with constant weights and these names in its signature.
+
+    operator: a `tf.function` that is called with the results and becomes a custom operator, so it must not be inlined.
+    configure: sets options of the converter.
+    """
     traced = tf.function(function, autograph=False).get_concrete_function(*shapes)
     frozen = convert_variables_to_constants_v2(traced)
     named = [tf.TensorSpec(shape.shape, shape.dtype, name=name) for name, shape in zip(inputs, shapes, strict=True)]
-    run = tf.function(
-        lambda *tensors: dict(zip(outputs, frozen(*tensors), strict=True)), input_signature=named, autograph=False
-    )
+
+    def results(*tensors) -> dict:
+        found = frozen(*tensors)
+        return dict(zip(outputs, operator(*found) if operator else found, strict=True))
+
+    run = tf.function(results, input_signature=named, autograph=False)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # missing ranges: the images determine them
         try:
@@ -107,7 +140,6 @@ def _converted(
         except tf.errors.OpError as error:
             raise OSError(None, str(error.message).splitlines()[0], folder) from error
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
-        if calibration is not None:
-            converter.optimizations = [tf.lite.Optimize.DEFAULT]
-            converter.representative_dataset = lambda: iter(calibration)
+        if configure:
+            configure(converter)
         return converter.convert()

@@ -13,15 +13,17 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from dataset.input.host_resize import HostResize
 from dataset.input.resize import ResizeRule, host_resize
-from efficientdet.artifacts.artifact_metadata import ArtifactMetadata
+from efficientdet.artifacts.artifact_metadata import DETECTIONS, ArtifactMetadata
 from efficientdet.artifacts.onnx_graph import OnnxGraph
 from efficientdet.artifacts.onnx_layers import add_network
 from efficientdet.artifacts.onnx_normalization import add_normalization
+from efficientdet.artifacts.onnx_resize import add_resize
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.devices.signal_stack import kept_signal_stack
 from model.detector import Detector
-from object_detection.onnx_nodes import Output
+from object_detection.onnx_nodes import Output, clipped
 from program_support.atomic_files import unfinished_folder, write_bytes
 
 OPSET = 18
@@ -86,15 +88,24 @@ def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bo
     Raise InputError for a layer without a translation (see `OnnxGraph`).
     """
     graph = OnnxGraph(for_onnxruntime=for_onnxruntime)
-    tensors = translated(graph, detector)
-    outputs = None
-    if detects:
-        named = [
-            graph.add("Identity", [tensor], name=f"{_NETWORK_OUTPUT}{number}") for number, tensor in enumerate(tensors)
-        ]
-        outputs = detector.onnx_detections(graph, named, _INPUTS[1])
-    outputs = outputs or detector.onnx_outputs(graph, tensors) or _own_outputs(graph, detector, tensors)
-    return assembled(graph, detector, outputs)
+    return assembled(graph, detector, added_outputs(graph, detector, detects=detects))
+
+
+def web_model(detector: Detector, resize: HostResize) -> onnx.ModelProto:
+    """Return a model that detects in one image of any size: it includes `resize`.
+
+    The input is `image` [h, w, 4] uint8, RGBA as in a canvas of a web page. The outputs are `DETECTIONS` as those of
+    `onnx_model`, but with boxes in pixels of the image and clipped to it. Masks are left out. Raise InputError as
+    `onnx_model` does.
+    """
+    graph = OnnxGraph()
+    scales = add_resize(graph, resize, "image", images=_INPUTS[0], sizes=_INPUTS[1])
+    found = added_outputs(graph, detector, detects=True)
+    boxes = clipped(graph, found["boxes"].tensor, _INPUTS[1], last_pixel=False)
+    boxes = graph.add("Mul", [boxes, graph.add("Concat", [scales, scales], axis=0)])
+    outputs = {**{name: found[name] for name in DETECTIONS}, "boxes": found["boxes"]._replace(tensor=boxes)}
+    image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["h", "w", 4])
+    return assembled(graph, detector, outputs, inputs=[image])
 
 
 def without_postprocessing(model: onnx.ModelProto) -> onnx.ModelProto | None:
@@ -121,6 +132,18 @@ def without_postprocessing(model: onnx.ModelProto) -> onnx.ModelProto | None:
     )
 
 
+def added_outputs(graph: OnnxGraph, detector: Detector, *, detects: bool) -> dict[str, Output]:
+    """Add normalization, network and, with `detects`, post-processing; return the outputs of `onnx_model`."""
+    tensors = translated(graph, detector)
+    outputs = None
+    if detects:
+        named = [
+            graph.add("Identity", [tensor], name=f"{_NETWORK_OUTPUT}{number}") for number, tensor in enumerate(tensors)
+        ]
+        outputs = detector.onnx_detections(graph, named, _INPUTS[1])
+    return outputs or detector.onnx_outputs(graph, tensors) or _own_outputs(graph, detector, tensors)
+
+
 def translated(graph: OnnxGraph, detector: Detector) -> list[str]:
     """Add normalization and network; return a tensor for each output of the network."""
     pixels = add_normalization(graph, detector, images=_INPUTS[0], sizes=_INPUTS[1])
@@ -128,18 +151,26 @@ def translated(graph: OnnxGraph, detector: Detector) -> list[str]:
 
 
 def assembled(
-    graph: OnnxGraph, detector: Detector, outputs: Mapping[str, Output], *, domains: Sequence[str] = ()
+    graph: OnnxGraph,
+    detector: Detector,
+    outputs: Mapping[str, Output],
+    *,
+    inputs: Sequence[onnx.ValueInfoProto] = (),
+    domains: Sequence[str] = (),
 ) -> onnx.ModelProto:
-    """Return the checked model of a graph with these outputs. `domains`: additional operator domains."""
+    """Return the checked model of a graph with these outputs.
+
+    inputs: other inputs than `images` and `sizes`; domains: additional operator domains.
+    """
     for name, output in outputs.items():
         graph.call_output(output.tensor, name)
     nodes = graph.nodes(list(outputs))
-    inputs = [_value("images", "uint8", (*detector.image_size, 3)), _value("sizes", "int32", (2,))]
+    usual = [_value("images", "uint8", (*detector.image_size, 3)), _value("sizes", "int32", (2,))]
     model = helper.make_model(
         helper.make_graph(
             nodes,
             detector.network.name,
-            inputs,
+            inputs or usual,
             [_value(name, output.dtype, output.shape) for name, output in outputs.items()],
             graph.initializers(nodes),
         ),

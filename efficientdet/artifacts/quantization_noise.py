@@ -1,6 +1,6 @@
 """Quantization error of an int8 network by layer."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +28,17 @@ def signal_to_noise(
         expected, found = (session.run(names, one) for session in sessions)
         pairs = zip(expected, found, strict=True)
         by_image.append([(np.mean(np.square(ours)), np.mean(np.square(ours - theirs))) for ours, theirs in pairs])
-    powers = np.array(by_image, np.float64)  # [images, layers, 2]: signal and noise
+    return ratios(np.array(by_image, np.float64), names, last)
+
+
+def ratios(powers: np.ndarray, names: Sequence[str], last: np.ndarray) -> tuple[dict[str, float], list[float]]:
+    """Return the result of `signal_to_noise`.
+
+    Args:
+        powers: [images, layers, 2], signal and noise.
+        names: the layers.
+        last: [layers] bool, whether there is no convolution between a layer and the outputs.
+    """
     by_layer = dict(zip(names, _decibels(powers.sum(axis=0)), strict=True))
     return (
         dict(sorted(by_layer.items(), key=lambda entry: entry[1])),

@@ -13,11 +13,16 @@ FORMATS = {
     "openvino": "detector.xml",  # complete detector, with detector.bin
     "litert": "detector.tflite",  # complete detector, batch size 1
     "litert-int8": "detector-int8.tflite",  # int8 network, and a file for post-processing
+    "litert-full-int8": "detector-full-int8.tflite",  # complete detector, uint8 input, 8 bits: for Edge TPU, Frigate
+    "litert-full-int8-raw": "network-full-int8.tflite",  # its network only: int8 logits and deltas
     "savedmodel": "saved_model",  # a folder; complete detector for images of any size
+    "web": "web",  # a folder; page that detects in the browser
 }
 DEFAULT_FORMATS = ("onnx", "onnx-raw", "savedmodel")
-IN_8_BITS = ("onnx-int8", "litert-int8")  # These need calibration.
-RUNTIMES_OF = {"openvino": "openvino", "litert": "litert", "litert-int8": "litert"}  # others: ONNX Runtime
+FULL_INTEGER = ("litert-full-int8", "litert-full-int8-raw")
+IN_8_BITS = ("onnx-int8", "litert-int8", *FULL_INTEGER)  # These need calibration.
+# Others: ONNX Runtime
+RUNTIMES_OF = {"openvino": "openvino", **dict.fromkeys(("litert", "litert-int8", *FULL_INTEGER), "litert")}
 
 
 def checked_formats(names: Sequence[str]) -> tuple[str, ...]:

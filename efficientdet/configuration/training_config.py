@@ -25,8 +25,8 @@ class TrainingConfig:
     class_names: ClassNames
     model_dir: str
     training_mode: Annotated[str, one_of("train", "train300", "traineval")] = "traineval"
-    batch_size: Count | None = None  # images per process; None: efficientdet.devices.memory.with_batch_sizes
-    eval_batch_size: Count | None = None  # images per process; None: as batch_size
+    batch_size: Count | None = None  # per process, under JAX per device; None: devices.memory.with_batch_sizes
+    eval_batch_size: Count | None = None  # per process, under JAX per device; None: as batch_size
     num_examples_per_epoch: Count | None = None  # images; None: the number of records
     max_minutes: Positive | None = None  # time budget in minutes, including evaluations
     stop_epoch: CountOrZero = 0  # epoch; 0: num_epochs

@@ -23,6 +23,7 @@ from program_support.command_line import USER_ERROR_EXIT_CODE
 from program_support.errors import InputError
 
 _CONNECTION_SECONDS = 60  # of processes that have arrived
+_HEARTBEAT_SECONDS = 1200  # busy or paused machines miss heartbeats for minutes; `deadline` finds lost processes sooner
 
 
 class _JaxWorld(World):
@@ -58,7 +59,7 @@ class _JaxWorld(World):
     def __exit__(self, kind, error, traceback) -> None:
         if error is None:
             return  # JAX waits for all processes when Python exits
-        lost = isinstance(error, jax.errors.JaxRuntimeError) and "Gloo" in str(error)
+        lost = "Gloo" in str(error)  # a JaxRuntimeError in a step, a ValueError elsewhere
         code = error.code if isinstance(error, SystemExit) else 1
         atexit.register(_exit_at_once, USER_ERROR_EXIT_CODE if lost or isinstance(error, InputError) else code)
         if lost:
@@ -92,7 +93,7 @@ def join_processes(
         local_device_ids=gpus,
         cluster_detection_method="deactivate",
         initialization_timeout=_CONNECTION_SECONDS,
-        heartbeat_timeout_seconds=max(int(_stall_seconds()), 1),
+        heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         shutdown_timeout_seconds=int(WRITING_FACTOR * STALL_SECONDS),
     )
     counts = Counter(device.process_index for device in jax.devices())

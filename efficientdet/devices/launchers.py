@@ -41,26 +41,21 @@ def join_world(
         group_size = group_size or 1
         _check_group_size(group_size, of=process_count, name="processes")
         return World() if process_count == 1 else join_horovod(launcher, process_count, group_size=group_size)
-    world = (
-        _join_jax(launcher, process_count, environment, num_devices=num_devices)
-        if process_count > 1
-        else _single_jax_process(num_devices)
-    )
+    if process_count > 1:
+        world = _join_jax(launcher, process_count, environment, num_devices=num_devices)
+    else:
+        from efficientdet.devices.mesh import device_count
+
+        world = World(devices=device_count(num_devices))
     devices = world.devices * world.size
-    _check_group_size(group_size or devices, of=devices, name="devices")
-    groups = devices // (group_size or devices)
-    return replace(world, groups=groups, state_parts=devices if shard_state else 1)
+    group_size = group_size or devices
+    _check_group_size(group_size, of=devices, name="devices")
+    return replace(world, groups=devices // group_size, state_parts=devices if shard_state else 1)
 
 
 def _check_group_size(size: int, *, of: int, name: str) -> None:
     if of % size:
         raise InputError(f"--bn_group={size}: expected 1 or a divisor of the number of {name}, {of}")
-
-
-def _single_jax_process(num_devices: int | None) -> World:
-    from efficientdet.devices.mesh import device_count
-
-    return World(devices=device_count(num_devices))
 
 
 def launched_by(environment: Mapping[str, str]) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Process-wide settings: TensorFlow's start-up messages and the C library's allocator. Imports nothing slow."""
+"""Process-wide settings of TensorFlow and of the C library's allocator. Imports nothing slow."""
 
 import ctypes
 import gc
@@ -13,13 +13,15 @@ _STEP = 256 << 20  # bytes taken from the system at a time
 
 
 def prepare_environment(*, owns_process: bool = True) -> None:
-    """Import TensorFlow without its start-up messages on the console.
+    """Import TensorFlow with oneDNN's kernels and without its start-up messages on the console.
 
     C++ code writes them to the standard error of the process before a log level can be set, so the file descriptor is
-    redirected.
+    redirected. TensorFlow itself uses oneDNN only on processors with AVX-512 VNNI, but convolutions, batch norm and
+    their gradients are faster with it on others too.
     owns_process: False in a third-party process, whose objects are not exempted from garbage collection.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     sys.stderr.flush()
     collects = gc.isenabled()
     gc.disable()  # garbage collection would take a fifth of the import and find nothing

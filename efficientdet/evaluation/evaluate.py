@@ -47,7 +47,7 @@ class EvaluationConfig:
     model: ModelConfig  # with the class names of the data
     records: tuple[str, ...]
     json_file: str | None
-    batch_size: Count = 8
+    batch_size: Count = 8  # per process, under JAX per device
     samples: Annotated[CountOrZero, "eval_samples"] = 0
     num_threads: int = 0
     testdev_dir: str | None = None
@@ -66,10 +66,11 @@ def _evaluate(config: EvaluationConfig, world: World) -> CocoMeasures | None:
     restored, runtime = load_model(config.model)
     index = index_records(config.records)
     evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file) if world.is_first else None
+    batch_size = config.batch_size * world.devices
     inputs = input_config(
-        restored.hparams, class_names=restored.class_names, batch_size=config.batch_size, num_threads=config.num_threads
+        restored.hparams, class_names=restored.class_names, batch_size=batch_size, num_threads=config.num_threads
     )
-    replicate(restored.detector.network, batch_size=config.batch_size)
+    replicate(restored.detector.network, batch_size=batch_size)
     predict = build_predict(
         restored.detector,
         compiled=runtime.use_xla,

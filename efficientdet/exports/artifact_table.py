@@ -49,6 +49,7 @@ class Artifact:
     score_difference: float  # largest difference of scores
     quality: Quality | None = None
     loss: QuantizationLoss | None = field(default=None)
+    edge_tpu: list[str] = field(default_factory=list)  # report of the operator check; [] if not checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +140,9 @@ def _losses(line: Artifact) -> list[str]:
             + ", ".join(f"{name} {-lost:+.3f}" for name, lost in line.quality.class_losses.items())
             + ".",
         ]
+    if line.edge_tpu:
+        lines += ["", f"{line.file} by the documented list of the Edge TPU compiler, which was not run:", ""]
+        lines += [f"    {text}" for text in line.edge_tpu]
     if line.loss:
         for title, entries in (
             ("layer (output of its convolution)", line.loss.layers),

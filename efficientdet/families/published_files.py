@@ -26,6 +26,7 @@ class PublishedFile:
     holds: str
     published: str  # accuracy stated by the publisher
     site: str = TORCHVISION
+    sha256: str = ""  # if the file name has no digits of it
 
     @property
     def url(self) -> str:
@@ -34,9 +35,9 @@ class PublishedFile:
 
     @property
     def sha256_prefix(self) -> str:
-        """First digits of the SHA-256 if the file name has them, else ""."""
+        """SHA-256 or its first digits, which the file name may have; "" if neither is known."""
         found = re.search(r"-([0-9a-f]{8,64})\.", self.file)
-        return found[1] if found else ""
+        return found[1] if found else self.sha256
 
     @property
     def is_archive(self) -> bool:

@@ -43,7 +43,7 @@ def define_flags(values: FlagValues = FLAGS) -> None:
         None,
         "Checkpoint to evaluate: a prefix or a folder, written by this project, google/automl or NVIDIA.",
     )
-    define_flag("batch_size", Count, 8, "Batch size per process.", values)
+    define_flag("batch_size", Count, 8, "Batch size per process, or per device under KERAS_BACKEND=jax.", values)
     define_flag("eval_samples", CountOrZero, 0, "Number of records to evaluate, from the first; 0: all.", values)
     define.enum(
         "weights",

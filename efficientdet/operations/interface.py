@@ -56,7 +56,7 @@ def train(
         hparams: hyperparameters, such as {"image_size": 640}, or as text.
         num_epochs: length of the learning rate schedule. Default: 300.
         max_minutes: time budget; the schedule is shortened to it.
-        batch_size: batch size per process. Default: as large as fits in memory.
+        batch_size: batch size per process, or per device under JAX. Default: as large as fits in memory.
         pretrained_ckpt: checkpoint or name of published weights to start from.
         lr: peak learning rate. Default: the model's.
         precision: float32, mixed_float16 or mixed_bfloat16.
@@ -108,7 +108,7 @@ def evaluate(
         ckpt_path: a prefix, a folder or the name of published weights.
         val_file_pattern: folder that `convert` wrote (its `val-*` records are used), or a glob of records.
         val_json_file: COCO json to evaluate against. Default: the boxes in the records.
-        batch_size: batch size per process. Default: 8.
+        batch_size: batch size per process, or per device under JAX. Default: 8.
         report: folder for report.html with curves, confusion and the worst images.
         hparams: hyperparameters that override those of the checkpoint.
         flags: further flags of eval.py.

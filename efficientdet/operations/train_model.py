@@ -52,9 +52,10 @@ def _define_data_and_schedule_flags(values: FlagValues) -> None:
             "then evaluate once; train300: do not evaluate.",
             "val_json_file": "COCO JSON file with the ground truth. Default: the boxes in the records.",
             "model_dir": "Output folder for checkpoints, logs and reports. An existing training in it resumes.",
-            "batch_size": "Batch size per process, under JAX per device. Default: 64 (16 on CPU), reduced to what fits "
-            "in memory.",
-            "eval_batch_size": "Batch size per process in evaluation. Default: as for --batch_size.",
+            "batch_size": "Batch size per process, or per device under KERAS_BACKEND=jax. Default: 64 (16 on CPU), "
+            "reduced to what fits in memory.",
+            "eval_batch_size": "Batch size per process, or per device under KERAS_BACKEND=jax, in evaluation. Default: "
+            "as for --batch_size.",
             "num_examples_per_epoch": "Number of images per epoch. Default: the number of records.",
             "max_minutes": "Time budget in minutes, including evaluations. After each epoch the schedule is "
             "shortened, or lengthened up to --num_epochs, to end within it.",
@@ -147,7 +148,7 @@ def _define_optimization_flags(values: FlagValues) -> None:
             "weights, in batches of up to 64, before an evaluation and at the end of a checkpoint period. Default: "
             "512 if the batch size per process is below 16 and twice as many images fit in memory, else 0.",
             "accumulate_steps": "Number of batches whose gradients are accumulated in one step.",
-            "num_devices": "Number of devices that share a step under KERAS_BACKEND=jax. Default: all of the machine.",
+            "num_devices": "Number of devices per process under KERAS_BACKEND=jax. Default: all that it finds.",
             "shard_optimizer_state": "Distribute optimizer state and averaged weights over the devices under "
             "KERAS_BACKEND=jax, to save memory. Checkpoints are the same.",
             "bn_group": "Number of processes, or of devices under KERAS_BACKEND=jax, that share batch norm "

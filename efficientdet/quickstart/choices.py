@@ -14,13 +14,17 @@ _LENGTHENED = 2  # as a multiple of the expected steps: the machine may become f
 _PATIENCE = 4  # as a multiple of the target number of steps: more would gain little
 # The target number of steps is for objects of this many pixels. It is proportional to the area of the objects, within
 # these limits: small objects gain more from pixels, large ones from steps (docs/measurements/accuracy.md).
-_OBJECT_SIDE, _LEAST_SHARE, _LARGEST_SHARE = 28, 0.4, 4.0
+_OBJECT_SIDE, _LEAST_SHARE, _LARGEST_SHARE = 28, 0.4, 1.5
 _MIN_OBJECTS = 10  # of a class that counts
 # Seconds after the choice without training itself, as multiples of the seconds of train.py up to its first step: start
 # and end of train.py, its SavedModel, eval.py and export.py; and for each format.
 _AFTER_CHOICE, _EACH_FORMAT = 2.2, 0.5
+# An evaluation during the training, with its calibration, takes about as long as training on all images.
+_EVALUATION_SHARE, _EVALUATED_IMAGES = 0.1, 2000  # share of the time for all, most images
 _EVALUATION = 0.5  # of a training step with the same number of images
 _MIN_SHARE = 0.1  # of the minutes, for training
+_MIN_STARTS = 10  # seconds of training, as a multiple of those of a start, from which on a second start pays
+FIRST_LR_END_FACTOR = 0.3  # with the smaller input; the training with the larger one continues it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,21 +82,53 @@ def training_seconds(minutes: float, *, others: float) -> float:
     return max(60 * minutes - others, 60 * _MIN_SHARE * minutes)
 
 
-def image_side(
-    images: LabeledImages, published: int, step_time: StepTime, *, min_side: int, target_steps: int, seconds: float
-) -> tuple[int, str]:
-    """Return the longer side of the network's input, at least `min_side`, and the reason.
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Time and required steps of a training.
+
+    seconds: of training. start_seconds: of train.py up to its first step. target_steps: for a good AP with objects of
+    28 pixels. min_side: the smallest side of an input in pixels. is_pretrained: whether it starts from a pretrained
+    detector.
+    """
+
+    step_time: StepTime
+    seconds: float
+    start_seconds: float
+    target_steps: int
+    min_side: int
+    is_pretrained: bool
+
+    def inputs(self, size: tuple[int, int]) -> list[tuple[int, int]]:
+        """Return the inputs (height, width) of the trainings that share the seconds; the last is `size`.
+
+        From random weights the first has about half the sides, as more steps fit then (docs/measurements/accuracy.md);
+        not if that is over half of the pixels, or if another start of train.py takes much of the time.
+        """
+        if self.is_pretrained or self.seconds < _MIN_STARTS * self.start_seconds:
+            return [size]
+        height, width = (max(self.min_side, math.ceil(side / 2 / _MULTIPLE) * _MULTIPLE) for side in size)
+        is_smaller = 2 * height * width <= size[0] * size[1]
+        return [(height, width), size] if is_smaller else [size]
+
+    def steps(self, side: int) -> float:
+        """Return the number of steps of all trainings that fit into the seconds, for a square input."""
+        inputs = self.inputs((side, side))
+        return sum(self.seconds / len(inputs) / self.step_time.at(height) for height, _ in inputs)
+
+
+def image_side(images: LabeledImages, published: int, budget: Budget) -> tuple[int, str]:
+    """Return the longer side of the network's input and the reason.
 
     It is the largest side at which enough steps fit into the seconds of training: `target_steps`, fewer if the objects
     are small at that side and more if they are large. It is limited by the sides of the images and of the published
     model. Seconds grow with the number of pixels.
     """
     largest, share = typical_side(images.sizes), _object_share(images)
-    most = max(min_side, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
-    for side in range(most, min_side - 1, -_MULTIPLE):
+    most = max(budget.min_side, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
+    for side in range(most, budget.min_side - 1, -_MULTIPLE):
         area = 1.0 if share is None else (share * side / _OBJECT_SIDE) ** 2
-        steps = round(target_steps * min(max(area, _LEAST_SHARE), _LARGEST_SHARE))
-        if seconds / step_time.at(side) >= steps:
+        steps = round(budget.target_steps * min(max(area, _LEAST_SHARE), _LARGEST_SHARE))
+        if budget.steps(side) >= steps:
             limit = (
                 "as large as the images"
                 if side >= largest
@@ -101,7 +137,7 @@ def image_side(
                 else f"the largest at which {steps} steps fit into the time limit"
             )
             return side, limit + ("" if share is None else f", with objects of about {share * side:.0f} pixels")
-    return min_side, "the smallest; the steps needed for a good AP exceed the time limit"
+    return budget.min_side, "the smallest; the steps needed for a good AP exceed the time limit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,25 +150,24 @@ class Length:
     warmup_epochs: float
 
 
-def training_length(
-    images: int, step_time: StepTime, *, side: int, target_steps: int, seconds: float
-) -> tuple[Length, str]:
-    """Return number and length of the epochs that fit into the seconds, and the reason.
+def training_length(images: int, budget: Budget, *, side: int, seconds: float) -> tuple[Length, str]:
+    """Return number and length of the epochs that fit into the seconds of one training, and the reason.
 
     Epochs are short, because the time is checked after each; an epoch need not cover the data set. There are at most
-    four times the target number of steps.
+    four times the target number of steps. Evaluations before the last take at most a tenth of the time.
     """
-    max_steps = _PATIENCE * target_steps
+    step_time, max_steps = budget.step_time, _PATIENCE * budget.target_steps
     affordable_steps = max(seconds / step_time.at(side), 1)
     all_images = math.ceil(images / step_time.batch_size)
     steps_per_epoch = max(math.ceil(max_steps / _MAX_EPOCHS), min(all_images, int(affordable_steps / _MIN_EPOCHS)))
     epochs = max(1, math.ceil(min(_LENGTHENED * affordable_steps, max_steps) / steps_per_epoch))
     expected = min(affordable_steps, max_steps) / steps_per_epoch
-    evaluations = min(4, max(1, int(seconds / 240)))
+    evaluation = min(images, _EVALUATED_IMAGES) * step_time.at(side) / step_time.batch_size
+    evaluations = min(4, int(_EVALUATION_SHARE * seconds / evaluation))
     length = Length(
         num_epochs=epochs,
         num_examples_per_epoch=steps_per_epoch * step_time.batch_size,
-        checkpoint_period=max(1, math.ceil(expected / evaluations)),
+        checkpoint_period=max(1, math.ceil(expected / evaluations)) if evaluations else epochs,
         warmup_epochs=max(1.0, round(_WARMUP_STEPS / steps_per_epoch, 2)),
     )
     return length, (

@@ -26,13 +26,12 @@ _TIMED_STEPS = 12
 
 
 def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, spent: float) -> dict[str, Any]:
-    """Return the flags of the training, lines with the reasons, and the estimated seconds of the other steps."""
+    """Return the flags of one or two trainings, lines with the reasons, and the estimated time of the other steps."""
     start_time, images = time.monotonic(), labeled_images(records_pattern(folder, "train"))
     defaults = hyperparameters_of(config.model_name, {})
     recipe = defaults.family.quickstart
     weights, weights_reason = _weights(config, defaults)
     is_pretrained = "pretrained_ckpt" in weights
-    target_steps = recipe.pretrained_steps if is_pretrained else recipe.random_steps
     given = parse_overrides(config.hparams)
     rate = recipe.pretrained_rate if is_pretrained else recipe.random_rate
     of_family = {**recipe.settings, **({} if is_pretrained else recipe.random_settings)}
@@ -55,27 +54,27 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
     after = choices.seconds_after_choice(
         start, formats=len(config.formats), step_time=step_time, measured_images=image_count(measured)
     )
-    seconds = choices.training_seconds(config.minutes, others=spent + time.monotonic() - start_time + after)
+    budget = choices.Budget(
+        step_time=step_time,
+        seconds=choices.training_seconds(config.minutes, others=spent + time.monotonic() - start_time + after),
+        start_seconds=start,
+        target_steps=recipe.pretrained_steps if is_pretrained else recipe.random_steps,
+        min_side=recipe.min_side,
+        is_pretrained=is_pretrained,
+    )
     side, side_reason = first, "set by --hparams"
     if "image_size" not in given:
-        side, side_reason = choices.image_side(
-            images, published, step_time, min_side=recipe.min_side, target_steps=target_steps, seconds=seconds
-        )
+        side, side_reason = choices.image_side(images, published, budget)
     settings = {"image_size": shape_of(side), **of_family, **given}
     suggested = _suggested_settings(config, folder, settings)
     settings |= {key: value for key, value in suggested.items() if key not in given}
-    length, length_reason = choices.training_length(
-        len(images), step_time, side=side, target_steps=target_steps, seconds=seconds
-    )
     learning_rate = rate.of(step_time.batch_size)
+    lr = None if "learning_rate" in given else learning_rate
+    flags = {"batch_size": step_time.batch_size, **weights, "lr": lr}
+    size = hyperparameters_of(config.model_name, settings).input_size
+    trainings, training_reason = _trainings(settings, flags, budget, size=size, images=len(images))
     return {
-        "flags": {
-            "hparams": as_hparams(settings),
-            "batch_size": step_time.batch_size,
-            **weights,
-            "lr": None if "learning_rate" in given else learning_rate,
-            **asdict(length),
-        },
+        "trainings": trainings,
         "minutes": config.minutes,
         "seconds_after_choice": after,
         "why": [
@@ -83,8 +82,7 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
             f"input size {side} pixels (longer side): {side_reason} (median of the images: "
             f"{choices.typical_side(images.sizes)})",
             f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
-            f"{length_reason}; train.py checks the time every "
-            f"{counted(length.num_examples_per_epoch, 'image', 'images')}",
+            training_reason,
             f"learning rate {learning_rate:g}: "
             + (
                 "lower than for random weights, to preserve the pretrained weights"
@@ -94,6 +92,23 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
             *([f"{as_hparams(of_family)}: for a short training of {config.model_name}"] if of_family else []),
         ],
     }
+
+
+def _trainings(
+    settings: dict[str, Any], flags: dict[str, Any], budget: choices.Budget, *, size: tuple[int, int], images: int
+) -> tuple[list[dict[str, Any]], str]:
+    """Return the flags of each training, the last with an input of `size` (height, width), and the reason."""
+    inputs, trainings, reasons = budget.inputs(size), [], []
+    for height, width in inputs:
+        length, reason = choices.training_length(
+            images, budget, side=max(height, width), seconds=budget.seconds / len(inputs)
+        )
+        checked = counted(length.num_examples_per_epoch, "image", "images")
+        reasons.append(f"at {width}x{height} pixels {reason}; train.py checks the time every {checked}")
+        is_last = (height, width) == size
+        own = {} if is_last else {"image_size": f"{width}x{height}", "lr_end_factor": choices.FIRST_LR_END_FACTOR}
+        trainings.append({**flags, "hparams": as_hparams(settings | own), **asdict(length)})
+    return trainings, "; then ".join(reasons)
 
 
 def _weights(config: QuickstartConfig, defaults: Hyperparameters) -> tuple[dict[str, str], str]:

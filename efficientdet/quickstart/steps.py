@@ -1,5 +1,6 @@
 """Steps from a folder of labeled images to an exported detector; finished steps of earlier calls are skipped."""
 
+import functools
 import json
 import math
 import os
@@ -37,7 +38,15 @@ def quickstart(config: QuickstartConfig) -> None:
     )
     for line in chosen["why"]:
         print(f"chose {line}")
-    state.once("train", lambda: _train(config, folder, chosen, other_seconds=state.seconds("train")))
+    trainings = chosen.get("trainings") or [chosen["flags"]]  # the latter of an earlier version
+    *smaller, flags = trainings
+    train = functools.partial(_train, config, folder, chosen)
+    if smaller:
+        others, share = state.seconds("train_smaller_input"), 1 / len(trainings)
+        unevaluated = {**smaller[0], "val_file_pattern": None, "training_mode": "train300"}
+        state.once("train_smaller_input", lambda: train(unevaluated, "model_smaller_input", others=others, share=share))
+        flags = {**flags, "pretrained_ckpt": folder / "model_smaller_input", "backbone_init": None}
+    state.once("train", lambda: train(flags, "model", others=state.seconds("train")))
     state.once("evaluate", lambda: _evaluate(folder, measured=measured))
     compared = [Path(images, name) for name in labeled_images(measured, most=_COMPARED).names]
     state.once("export", lambda: _export(config, folder, compared=compared, measured=measured))
@@ -63,19 +72,33 @@ def _convert(config: QuickstartConfig, folder: Path, *, images: str) -> None:
     )
 
 
-def _train(config: QuickstartConfig, folder: Path, chosen: dict[str, Any], *, other_seconds: float) -> None:
+def _train(
+    config: QuickstartConfig,
+    folder: Path,
+    chosen: dict[str, Any],
+    flags: dict[str, Any],
+    model_dir: str,
+    *,
+    others: float,
+    share: float = 1.0,
+) -> None:
+    """Train for a share of the time that the other steps leave; `others`: their seconds so far."""
     val = records_of(folder, "val")
+    others += chosen["seconds_after_choice"]
+    minutes = _training_minutes(config.minutes, others=others)
+    more = max(1.0, config.minutes / chosen["minutes"])  # --minutes relative to the call that chose the epochs
     run_program(
         "train",
         {
             "training_file_pattern": records_pattern(folder, "train"),
             "val_file_pattern": val,
             "training_mode": None if val else "train300",
-            "model_dir": folder / "model",
+            "model_dir": folder / model_dir,
             "model_name": config.model_name,
             "warn_of_lr": False,
-            **chosen["flags"],
-            **_time_of_training(config.minutes, chosen, others=other_seconds),
+            **flags,
+            "max_minutes": round(share * minutes, 3),
+            "num_epochs": math.ceil(more * flags["num_epochs"]),
         },
     )
 
@@ -107,17 +130,15 @@ def _export(config: QuickstartConfig, folder: Path, *, compared: Sequence[Path],
     )
 
 
-def _time_of_training(minutes: float, chosen: dict[str, Any], *, others: float) -> dict[str, Any]:
-    """Return flags of train.py for the length of the training; `others`: seconds of the other steps so far."""
-    others += chosen["seconds_after_choice"]
+def _training_minutes(minutes: float, *, others: float) -> float:
+    """Return and print the minutes for training; `others`: seconds of the other steps."""
     seconds = choices.training_seconds(minutes, others=others)
     print(f"time: {seconds / 60:.1f} of {minutes:g} minutes for training, about {others / 60:.1f} for the other steps")
     if seconds + others > 60 * minutes:
         print(
             f"warning: --minutes={minutes:g} is too short for this machine; it will take {(seconds + others) / 60:.1f}"
         )
-    more = max(1.0, minutes / chosen["minutes"])  # --minutes relative to the call that chose the epochs
-    return {"max_minutes": round(seconds / 60, 3), "num_epochs": math.ceil(more * chosen["flags"]["num_epochs"])}
+    return seconds / 60
 
 
 def _print_summary(folder: Path, *, measured_on: str, image_folder: Path) -> None:

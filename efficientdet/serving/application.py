@@ -19,13 +19,12 @@ from starlette.types import ASGIApp
 
 from dataset.class_names import ClassNames
 from efficientdet.inference.image_rows import Detect
-from efficientdet.reports.drawing import class_color
 from efficientdet.serving.api_description import api_document
 from efficientdet.serving.batching import Batcher, ImageResult
 from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, Limits, MemoryBudget, RequestError
 from efficientdet.serving.metrics import Metrics
 from efficientdet.serving.middleware import SecurityMiddleware
-from efficientdet.serving.pages import api_page, content_security_policy, detector_page
+from efficientdet.serving.pages import api_page, content_security_policy, detector_page, model_description
 from efficientdet.serving.request_body import DetectRequest, read_request
 
 _DETECT = "/v1/detect"
@@ -98,12 +97,7 @@ class _Service:
     def model_reply(self) -> dict:
         """Return the reply of /v1/model."""
         limits = {name: getattr(self._limits, name) for name in ("max_request_bytes", "max_pixels", "max_queue")}
-        return {
-            "model": self._model,
-            "classes": _classes_reply(self._class_names),
-            "min_score": self._limits.min_score,
-            "limits": limits,
-        }
+        return {**model_description(self._model, self._class_names, self._limits.min_score), "limits": limits}
 
     async def detect(self, request: Request) -> Response:
         """Return the reply of /v1/detect."""
@@ -155,14 +149,6 @@ def image_reply(found: ImageResult, *, names: Mapping[int, str], min_score: floa
         for detection, mask in zip(detections, rows.masks, strict=True):
             detection["mask"] = mask
     return {"width": width, "height": height, "detections": detections}
-
-
-def _classes_reply(class_names: ClassNames) -> list[dict[str, Any]]:
-    """Return all classes with their colors in the plots of infer.py."""
-    return [
-        {"id": number, "name": name, "color": "#{:02x}{:02x}{:02x}".format(*class_color(index))}
-        for index, (number, name) in enumerate(zip(class_names.category_ids, class_names.names, strict=True))
-    ]
 
 
 async def _disconnected(request: Request) -> None:

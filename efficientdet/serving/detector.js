@@ -1,36 +1,18 @@
 
 "use strict";
-const LEAST_SCORE = 0.05; // requested from the server; the slider filters further
+const LEAST_SCORE = 0.05; // requested from the detector; the slider filters further
 const THUMBNAIL = 208;
 const LETTERS = 13; // minimum font size of a label in screen pixels
 const WEBCAM_SIDE = 960; // longer side of a frame that is sent, in pixels
 const $ = (id) => document.getElementById(id);
 const state = {images: [], current: null, colors: new Map(), hidden: new Set(), key: "score", ascending: false, marked: null,
-               camera: null, waiting: [], processing: false, limits: null};
+               camera: null, waiting: [], processing: false};
 
-// Requests to the server
-
-async function loadModel() {
-  const reply = await fetch("/v1/model");
-  const about = await reply.json();
-  $("model").textContent = `${about.model} · ${about.classes.length} ${about.classes.length === 1 ? "class" : "classes"}`;
-  state.limits = about.limits;
+async function start() { // loadModel and detect: server_requests.js or worker_requests.js
+  const about = await loadModel();
+  const classes = `${about.classes.length} ${about.classes.length === 1 ? "class" : "classes"}`;
+  $("model").textContent = [about.model, classes, about.runs_on].filter(Boolean).join(" · ");
   for (const one of about.classes) state.colors.set(one.id, one.color);
-}
-
-async function detect(blob) {
-  if (state.limits && blob.size > state.limits.max_request_bytes - 4096) {
-    throw new Error(`image too large: ${blob.size} bytes; at most ${state.limits.max_request_bytes} bytes are accepted`);
-  }
-  const form = new FormData();
-  form.append("image", blob, "image");
-  for (;;) {
-    const reply = await fetch(`/v1/detect?min_score=${LEAST_SCORE}`, {method: "POST", body: form});
-    const content = await reply.json();
-    if (reply.ok) return content;
-    if (reply.status !== 503) throw new Error(content.error);
-    await new Promise((done) => setTimeout(done, 1000 * Number(reply.headers.get("retry-after") || 1)));
-  }
 }
 
 function prepared(found) {
@@ -64,7 +46,7 @@ async function processQueue() {
   state.processing = false;
 }
 
-function newImage(name, blob) { // found, size: null until the server has answered; foreign: the browser cannot decode the image
+function newImage(name, blob) { // found, size: null until the detector has answered; foreign: the browser cannot decode the image
   return {name, blob, bitmap: null, foreign: false, found: null, size: null, error: "", milliseconds: 0};
 }
 
@@ -461,4 +443,4 @@ for (const kind of ["dragenter", "dragover", "dragleave", "drop"]) {
     if (kind === "drop") add(event.dataTransfer.files);
   });
 }
-loadModel().then(refreshAll, () => setStatus("The server does not respond.", true));
+start().then(refreshAll, (error) => setStatus(error.message, true));

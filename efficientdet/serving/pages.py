@@ -1,4 +1,4 @@
-"""HTML pages of the server. They are self-contained: no external resources, no script but their own."""
+"""HTML pages of the server, and the page without one. They use no external resources, and no script but their own."""
 
 import base64
 import hashlib
@@ -7,6 +7,8 @@ import re
 from importlib import resources
 from typing import Any
 
+from dataset.class_names import ClassNames
+from efficientdet.reports.drawing import class_color
 from efficientdet.reports.html_page import collapsible, command, document, heading, paragraph, section, table
 from efficientdet.reports.page_style import THEME
 
@@ -18,13 +20,46 @@ echo "{\\"images\\": [\\"$(base64 -w0 photo.jpg)\\"]}" |
 
 
 def detector_page(min_score: float) -> str:
-    """Return the HTML of /, assembled from `detector.html`, `detector.css` and `detector.js`.
+    """Return the HTML of / of the server. min_score: Initial score threshold of the slider."""
+    links = '<a href="/docs">API</a><a href="/metrics">Metrics</a>'
+    return _detector_page("server_requests.js", min_score, links=links)
 
-    min_score: Initial score threshold of the slider.
-    """
-    html, style, program = ((_FILES / f"detector.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
-    html = html.replace("/*theme*/", THEME).replace("/*style*/", style).replace("/*program*/", program)
-    return html.replace("{min_score}", f"{min_score:.2f}")
+
+def static_page(min_score: float) -> tuple[str, str]:
+    """Return the HTML of the same page without a server, and the script of the worker that it starts."""
+    page = _detector_page("worker_requests.js", min_score, links="")
+    return page, _text("worker.js")
+
+
+def _detector_page(requests: str, min_score: float, *, links: str) -> str:
+    """Assemble `detector.html`, `detector.css`, `detector.js` and the script that defines loadModel and detect."""
+    html = _text("detector.html").replace("{links}", links).replace("{min_score}", f"{min_score:.2f}")
+    parts = {
+        "theme": THEME,
+        "style": _text("detector.css"),
+        "requests": _text(requests),
+        "program": _text("detector.js"),
+    }
+    for name, content in parts.items():
+        html = html.replace(f"/*{name}*/", content)
+    return html
+
+
+def _text(name: str) -> str:
+    return (_FILES / name).read_text(encoding="utf-8")
+
+
+def model_description(model: str, class_names: ClassNames, min_score: float) -> dict[str, Any]:
+    """Return what the page needs to know of a model: its name, classes with the colors of plots, score threshold."""
+    numbered = enumerate(zip(class_names.category_ids, class_names.names, strict=True))
+    return {
+        "model": model,
+        "classes": [
+            {"id": number, "name": name, "color": "#{:02x}{:02x}{:02x}".format(*class_color(index))}
+            for index, (number, name) in numbered
+        ],
+        "min_score": min_score,
+    }
 
 
 def api_page(api: dict[str, Any]) -> str:

@@ -112,7 +112,7 @@ class Evaluator:
         rows = detect_all(
             self._predict,
             self.index,
-            self._inputs,
+            replace(self._inputs, batch_size=self._inputs.batch_size * world.devices),
             class_names=config.class_names,
             samples=config.eval_samples,
             world=world,

@@ -48,7 +48,7 @@ class Training:
 
     @property
     def command(self) -> list[str]:
-        """Return the command of one process; the evaluation batch is shared by the GPUs of its pod."""
+        """Return the command of one process."""
         recipe, data = recipe_of(self.model), f"/pvc/{recipe_of(self.model).data}"
         mlperf = [f"--mlperf_log=/pvc/runs/{self.name}/mlperf.log,-"] if recipe.is_mlperf else []  # - is the pod's log
         annotations = [f"--val_json_file={data}/{recipe.annotations}"] if recipe.annotations else []
@@ -63,7 +63,7 @@ class Training:
             f"--model_dir=/pvc/runs/{self.name}",
             "--backbone_init=imagenet",
             f"--batch_size={self.batch_size}",
-            f"--eval_batch_size={self.batch_size * self.gpus_per_pod}",
+            f"--eval_batch_size={self.batch_size}",
             f"--num_epochs={self.epochs}",
             *recipe.flags(self.gpus * self.batch_size),
             *mlperf,

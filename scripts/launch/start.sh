@@ -68,7 +68,7 @@ _check_machine() {
         export CUDA_VISIBLE_DEVICES=""
     fi
     if [[ "$ENGINE" == jax ]]; then
-        has_package jax || fail "ENGINE=jax needs JAX: .venv/bin/python -m pip install -c requirements.lock 'jax[cuda12]'"
+        has_package jax || fail "ENGINE=jax needs JAX: bash scripts/install.sh jax-cuda"
     elif ((NGPU > 1)); then
         has_package horovod || fail "NGPU=$NGPU needs Horovod: bash scripts/install_horovod.sh"
         [[ "$LAUNCHER" != mpirun ]] || require_program mpirun "install Open MPI, or leave LAUNCHER= out"

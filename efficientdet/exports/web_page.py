@@ -1,0 +1,76 @@
+"""Export of a detector to a static web page, which detects in the browser with ONNX Runtime Web."""
+
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+
+from dataset.class_names import ClassNames
+from dataset.input.resize import ResizeRule, host_resize
+from efficientdet.artifacts.artifact_metadata import DETECTIONS
+from efficientdet.artifacts.onnx_file import web_model
+from efficientdet.checkpoints.description import Description
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.families.published_files import PublishedFile
+from efficientdet.inference.image_rows import Detect, rows_of_image
+from efficientdet.serving.pages import model_description, static_page
+from efficientdet.weights.downloads import cache_folder, cached_file
+from model.detector import Detector
+from object_detection.coco.results import DetectionRows
+from program_support.atomic_files import write_bytes
+
+# Its SHA-512 is the one in npm's registry, which begins with q0y+JrrtukXSzsBW in base64.
+RUNTIME = PublishedFile(
+    "onnxruntime-web-1.30.0.tgz",
+    33_106_585,
+    "ONNX Runtime Web",
+    "",
+    site="https://registry.npmjs.org/onnxruntime-web/-",
+    sha256="d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71",
+)
+# Name in the folder -> in the package. Some servers do not know the suffix .mjs.
+_RUNTIME_FILES = {
+    "onnxruntime.js": "package/dist/ort.wasm.bundle.min.mjs",
+    "ort-wasm-simd-threaded.wasm": "package/dist/ort-wasm-simd-threaded.wasm",
+}
+_MODEL = "detector.onnx"
+
+
+def write_web_page(detector: Detector, folder: Path, *, description: Description, resize: ResizeRule) -> None:
+    """Write the page, the model and ONNX Runtime Web, which is downloaded once, to a folder.
+
+    Raise InputError if the runtime cannot be downloaded or the detector has no translation to ONNX; OSError of the
+    disk.
+    """
+    runtime = cached_file(RUNTIME, cache_folder())
+    model = web_model(detector, host_resize(resize))
+    threshold = ScoreThresholds.stored_in(description).overall
+    about = model_description(description.model_name, ClassNames.from_categories(description.categories), threshold)
+    page, worker = static_page(threshold)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / _MODEL, model.SerializeToString(), flush=True)
+    with tarfile.open(runtime) as package:
+        for name, member in _RUNTIME_FILES.items():
+            if content := package.extractfile(member):
+                write_bytes(folder / name, content.read(), flush=True)
+    for name, text in (("model.json", json.dumps(about)), ("worker.js", worker), ("index.html", page)):
+        write_bytes(folder / name, text.encode(), flush=True)
+
+
+def web_page_detector(folder: Path, description: Description) -> Detect:
+    """Return the detection function of a page's model, run by ONNX Runtime instead of a browser."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(folder / _MODEL, providers=["CPUExecutionProvider"])
+    category_ids = np.array(ClassNames.from_categories(description.categories).category_ids)
+
+    def rows(image: np.ndarray) -> DetectionRows:
+        opaque = np.full((*image.shape[:2], 1), 255, np.uint8)
+        outputs = session.run(DETECTIONS, {"image": np.concatenate([image, opaque], axis=-1)})
+        boxes, scores, classes = (values[0] for values in outputs)
+        found = scores > 0
+        ids = category_ids[classes[found]]
+        return rows_of_image(boxes[found], scores[found], ids, image=image, masks=None, description=description)
+
+    return lambda images: [rows(image) for image in images]

@@ -1,0 +1,355 @@
+"""Full-integer LiteRT files: their contract, their detections, metadata, layers, and operators for Edge TPUs."""
+
+import dataclasses
+import io
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import flatbuffers
+import keras
+import numpy as np
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+from ai_edge_litert.interpreter import Interpreter
+from drawn_records import draw_records
+from miniature import miniature_detector
+from PIL import Image
+
+import efficientdet
+from dataset.input.resize import Letterbox
+from efficientdet.artifacts.edgetpu_operators import check_edgetpu
+from efficientdet.artifacts.litert_graph import LitertGraph, LitertOperator, LitertTensor, litert_graph
+from efficientdet.artifacts.litert_integer import integer_resize
+from efficientdet.checkpoints import restore
+from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.exports.export_artifacts import export_artifacts
+from efficientdet.exports.export_config import ExportConfig
+from efficientdet.inference.exported_network import ExportedNetwork, copied
+from model.batch_norm import BatchNormalization
+from model.bifpn import BifpnConfig, build_bifpn
+from model.dense_detector import DenseDetector, DenseDetectorConfig
+from model.detector import named_variables
+from model.heads import HeadConfig, build_box_head, build_class_head
+from object_detection.geometry.anchor_grid import AnchorConfig
+from object_detection.suppression.tensor_suppression import SuppressionConfig
+from program_support.errors import InputError
+
+SIDE = 80  # levels of 10, 5 and 3 cells: upsampling by 2, and from 3 to 5
+ANCHORS = AnchorConfig(min_level=3, max_level=5, num_scales=1, anchor_scale=3.0)
+SUPPRESSION = SuppressionConfig(method="hard", max_detections=20)
+FULL, RAW = "detector-full-int8.tflite", "network-full-int8.tflite"
+
+
+def tiny_lite(num_classes=5, **suppression):
+    """A network of EfficientDet-Lite's operations with random weights, of which some scores are high."""
+    keras.utils.set_random_seed(3)
+    images = features = keras.Input((SIDE, SIDE, 3))
+    levels = []
+    for number, filters in enumerate((8, 12, 16, 16, 16)):
+        features = keras.layers.Conv2D(filters, 3, strides=2, padding="same", use_bias=False, name=f"conv{number}")(
+            features
+        )
+        features = keras.layers.Activation("relu6")(BatchNormalization(name=f"norm{number}")(features))
+        levels.append(features)
+    config = BifpnConfig(filters=16, cells=1, min_level=3, max_level=5, weight_method="sum", activation="relu6")
+    pyramid = build_bifpn(levels[2:], config)
+    head = HeadConfig(filters=16, depth=1, activation="relu6")
+    logits = build_class_head(pyramid, head, num_anchors=3, num_classes=num_classes)
+    network = keras.Model(images, [logits, build_box_head(pyramid, head, num_anchors=3)])
+    for name, variable in named_variables(network).items():
+        if name.endswith("class-predict/bias"):
+            variable.assign(variable * 0 - 1.0)
+        if name.endswith("predict/pointwise_kernel"):  # the outputs of random features hardly differ
+            variable.assign(variable * (1000.0 if "class" in name else 100.0))
+    return DenseDetector(
+        network,
+        DenseDetectorConfig(
+            image_size=(SIDE, SIDE),
+            anchors=ANCHORS,
+            suppression=dataclasses.replace(SUPPRESSION, **suppression),
+            mean=(127 / 255,) * 3,
+            stddev=(128 / 255,) * 3,
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A folder with both files, the drawn records, and an image of another shape than the input."""
+    folder = tmp_path_factory.mktemp("integer")
+    drawn = draw_records(folder / "drawn", images={"val": 3}, side=SIDE)
+    arrays = {name: np.asarray(variable) for name, variable in named_variables(tiny_lite().network).items()}
+    categories = drawn.class_names.to_categories()
+    description = Description(
+        model_name="efficientdet-lite0",
+        hparams={"image_size": SIDE},
+        categories=categories,
+        weights="raw",
+        score_thresholds={"overall": 0.3, "classes": {}},
+    )
+    write_arrays(str(folder / "ckpt"), arrays, description)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(restore, "build_detector", lambda hparams, *, num_classes, precision: tiny_lite(num_classes))
+        export_artifacts(
+            ModelConfig(ckpt_path=f"{folder}/ckpt", model_name="efficientdet-d0", model_name_given=False, overrides={}),
+            ExportConfig(
+                output_dir=str(folder),
+                formats=("litert-full-int8", "litert-full-int8-raw"),
+                runs=1,
+                images=tuple(map(str, sorted((drawn.folder / "val").glob("*.jpg")))),
+                records=drawn.records("val"),
+                calibration_records=drawn.records("val"),
+                list_layers=True,
+            ),
+        )
+    return folder, drawn
+
+
+def an_image(drawn):
+    """Return a drawn image that fills the upper part of the input."""
+    from dataset.files.image_files import read_image
+
+    return read_image(str(sorted((drawn.folder / "val").glob("*.jpg"))[0]))[: SIDE * 3 // 4]
+
+
+def padded(image):
+    canvas = np.full((1, SIDE, SIDE, 3), 127, np.uint8)
+    canvas[0, : image.shape[0]] = image
+    return canvas
+
+
+def plain_run(path, image, *, threads=1):
+    """Run a file as Frigate and pycoral do: tensors by their position."""
+    interpreter = Interpreter(str(path), num_threads=threads)
+    interpreter.allocate_tensors()
+    [entry], outputs = interpreter.get_input_details(), interpreter.get_output_details()
+    interpreter.set_tensor(entry["index"], image)
+    interpreter.invoke()
+    return entry, [interpreter.get_tensor(output["index"]) for output in outputs]
+
+
+def test_the_inputs_and_outputs_are_those_that_consumers_expect(exported):
+    folder, drawn = exported
+    entry, (boxes, classes, scores, count) = plain_run(folder / FULL, padded(an_image(drawn)))
+    assert (entry["dtype"], entry["shape"].tolist()) == (np.uint8, [1, SIDE, SIDE, 3])
+    assert entry["quantization"] == (1 / 128, 127)
+    assert [values.shape for values in (boxes, classes, scores, count)] == [(1, 20, 4), (1, 20), (1, 20), (1,)]
+    assert all(values.dtype == np.float32 for values in (boxes, classes, scores, count))
+    assert 0 < count[0] <= 20
+    assert (np.diff(scores[0]) <= 0).all()
+    assert 0.2 < scores.max() < 1
+    assert (classes[0] == classes[0].astype(int)).all()
+    assert -1 < boxes.min() < boxes.max() < 2
+
+
+def test_detections_do_not_depend_on_the_number_of_threads(exported):
+    """With suppression per class the operator loses a class if there are two."""
+    folder, drawn = exported
+    _, wanted = plain_run(folder / FULL, padded(an_image(drawn)))
+    assert 2 in wanted[1][0]  # the class that would be lost
+    for threads in (2, 3):
+        _, found = plain_run(folder / FULL, padded(an_image(drawn)), threads=threads)
+        for ours, theirs in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_only_the_detection_operator_computes_in_float(exported):
+    folder, _ = exported
+    graph = litert_graph((folder / FULL).read_bytes())
+    *network, scores, deltas, detect = graph.operators
+    assert (scores.name, deltas.name, detect.name) == ("DEQUANTIZE", "DEQUANTIZE", "TFLite_Detection_PostProcess")
+    kinds = {tensor.dtype for one in network for tensor in (*one.inputs, *one.outputs)}
+    assert kinds == {"int8", "uint8", "int32"}
+    raw = litert_graph((folder / RAW).read_bytes())
+    assert {tensor.dtype for one in raw.operators for tensor in one.outputs} == {"int8"}
+
+
+def test_the_file_detects_what_the_network_in_8_bits_detects(exported):
+    """Our suppression of the raw file's outputs is the reference for the operator."""
+    folder, drawn = exported
+    image, size = padded(an_image(drawn)), np.int32([SIDE, SIDE])
+    network = ExportedNetwork((folder / RAW).read_bytes(), runtime="litert")
+    wanted, *_ = network(image, size[None], tiny_lite(per_class=False).detections_on_host)
+    _, (boxes, classes, scores, count) = plain_run(folder / FULL, image)
+    assert count[0] == 20
+    assert np.ptp(wanted.scores) > 0.02
+    matched = []
+    for box, score, number in zip(wanted.boxes, wanted.scores, wanted.classes, strict=True):
+        near = (np.abs(boxes[0] * SIDE - box).max(axis=1) < 0.01) & (classes[0] == number)
+        matched.append(bool(near.any()) and abs(scores[0][near].max() - score) < 0.01)
+    print(np.mean(matched))
+    assert np.mean(matched) >= 0.8  # its scores are rounded to 1/256, so another one of two equal boxes may remain
+
+
+def test_it_is_read_like_every_exported_file(exported):
+    """The image is padded with the color that the network's normalization makes zero."""
+    folder, drawn = exported
+    image = an_image(drawn)
+    [found] = efficientdet.load_detector(folder / FULL).predict([image], min_score=0)
+    _, (boxes, classes, scores, _) = plain_run(folder / FULL, padded(image))
+    shown = scores[0] > 0
+    sides = np.clip(boxes[0][shown] * SIDE, 0, [image.shape[0], SIDE] * 2)[:, [1, 0, 3, 2]]
+    np.testing.assert_allclose(found.boxes, sides, atol=1e-3)
+    np.testing.assert_array_equal(found.scores, scores[0][shown])
+    assert found.names == tuple(drawn.class_names.names[int(number)] for number in classes[0][shown])
+    with pytest.raises(InputError, match=r"network-full-int8\.tflite: has the outputs class_logits, box_deltas"):
+        efficientdet.load_detector(folder / RAW)
+
+
+def test_the_raw_outputs_are_those_of_the_network(exported):
+    folder, drawn = exported
+    image, size = padded(an_image(drawn)), np.int32([[SIDE, SIDE]])
+    [found] = ExportedNetwork((folder / RAW).read_bytes(), runtime="litert")(image, size, copied)
+    for ours, theirs in zip(found, tiny_lite().outputs(keras.ops.convert_to_tensor(image), size), strict=False):
+        assert np.corrcoef(ours.ravel(), np.asarray(theirs).ravel())[0, 1] > 0.95
+
+
+def test_the_table_has_accuracy_layers_and_operators(exported):
+    folder, _ = exported
+    full, raw = json.loads((folder / "artifacts.json").read_text())["artifacts"]
+    for line in (full, raw):
+        assert line["quality"]["ap"] >= 0
+        layers = line["loss"]["layers"]
+        convolutions = [one.name for one in litert_graph((folder / line["file"]).read_bytes()).operators]
+        assert len(layers) == sum(name in ("CONV_2D", "DEPTHWISE_CONV_2D") for name in convolutions) > 20
+        assert 5 < min(layers.values()) < max(layers.values()) < 200
+        assert any(name.startswith("class_net.class-predict") for name in layers)
+        assert set(line["loss"]["images"]) == {"record 0", "record 1", "record 2"}
+        assert line["edge_tpu"][0].startswith("one Edge TPU segment expected: ")
+    assert (
+        "detector-full-int8.tflite by the documented list of the Edge TPU compiler"
+        in (folder / "artifacts.md").read_text()
+    )
+
+
+class Field:
+    """A table of a flatbuffer, read by the numbers of its fields in TensorFlow Lite's schema."""
+
+    def __init__(self, data, position):
+        self._table = flatbuffers.table.Table(data, position)
+
+    def _offset(self, slot):
+        return self._table.Offset(4 + 2 * slot)
+
+    def table(self, slot):
+        start = self._table.Indirect(self._table.Pos + self._offset(slot))
+        return Field(self._table.Bytes, start)
+
+    def tables(self, slot):
+        start, count = self._table.Vector(self._offset(slot)), self._table.VectorLen(self._offset(slot))
+        return [Field(self._table.Bytes, self._table.Indirect(start + 4 * number)) for number in range(count)]
+
+    def text(self, slot):
+        return self._table.String(self._table.Pos + self._offset(slot)).decode()
+
+    def number(self, slot, flags):
+        return self._table.Get(flags, self._table.Pos + self._offset(slot))
+
+    def floats(self, slot):
+        return self._table.GetVectorAsNumpy(flatbuffers.number_types.Float32Flags, self._offset(slot)).tolist()
+
+
+def test_the_metadata_has_labels_normalization_and_threshold(exported):
+    folder, drawn = exported
+    content = (folder / FULL).read_bytes()
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert archive.read("labels.txt").decode().splitlines() == list(drawn.class_names.names)
+        assert all(entry.compress_type == zipfile.ZIP_STORED for entry in archive.infolist())
+    model = schema.Model.GetRootAsModel(content, 0)
+    entries = {model.Metadata(i).Name(): model.Metadata(i).Buffer() for i in range(model.MetadataLength())}
+    data = model.Buffers(entries[b"TFLITE_METADATA"]).DataAsNumpy().tobytes()
+    assert data[4:8] == b"M001"
+    [graph] = Field(data, int.from_bytes(data[:4], "little")).tables(3)
+    [image], outputs = graph.tables(2), graph.tables(3)
+    [normalization] = image.tables(4)
+    assert (normalization.table(1).floats(0), normalization.table(1).floats(1)) == ([127.0], [128.0])
+    assert [output.text(0) for output in outputs] == ["location", "category", "score", "number of detections"]
+    [labels] = outputs[1].tables(6)
+    assert (labels.text(0), labels.number(2, flatbuffers.number_types.Int8Flags)) == ("labels.txt", 3)
+    [threshold] = outputs[2].tables(4)
+    assert threshold.table(1).number(0, flatbuffers.number_types.Float32Flags) == np.float32(0.3)
+
+
+def test_other_normalizations_become_part_of_the_network():
+    """ImageNet's mean is 124, 116 and 104, which is the padding of such a file."""
+    detector = miniature_detector()
+    assert integer_resize(detector, Letterbox((64, 64))).padding == (124, 116, 104)
+    assert integer_resize(tiny_lite(), Letterbox((SIDE, SIDE))).padding == (127, 127, 127)
+
+
+def test_boxes_with_a_last_pixel_are_refused():
+    detector = tiny_lite(iou_pixel_offset=1.0)
+    with pytest.raises(InputError, match="TFLite_Detection_PostProcess measures boxes from corner to corner"):
+        detector.litert_operator()
+
+
+def tensor(shape, *, dtype="int8", constant=None):
+    return LitertTensor(0, "", shape, dtype, True, -1 in shape, constant)
+
+
+def operator(name, *shapes, dtype="int8", **options):
+    inputs, outputs = [tensor(shape, dtype=dtype) for shape in shapes], [tensor(shapes[0], dtype=dtype)]
+    return LitertOperator(name, tuple(inputs), tuple(outputs), type("Options", (), options))
+
+
+IMAGE = (1, 8, 8, 4)
+LOGISTIC = operator("LOGISTIC", IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("one", "reason"),
+    [
+        (operator("TILE", IMAGE), "TILE is not a supported operator"),
+        (operator("ADD", IMAGE, dtype="float32"), "ADD has a tensor of type float32"),
+        (operator("ADD", (1, -1, 8, 4)), "ADD has a tensor of unknown size"),
+        (operator("ADD", (2, 8, 8, 4)), "ADD has a tensor of shape [2, 8, 8, 4]"),
+        (operator("MAX_POOL_2D", IMAGE, fusedActivationFunction=3), "MAX_POOL_2D has a fused activation"),
+        (
+            operator("CONV_2D", IMAGE, dilationHFactor=1, dilationWFactor=2),
+            "CONV_2D has different dilations in x and y",
+        ),
+        (
+            operator("RESIZE_NEAREST_NEIGHBOR", IMAGE, halfPixelCenters=True, alignCorners=False),
+            "RESIZE_NEAREST_NEIGHBOR has half-pixel centers or aligned corners",
+        ),
+        (operator("SOFTMAX", (1, 9, 9)), "SOFTMAX has an input of more than one dimension"),
+    ],
+)
+def test_operators_outside_the_documented_list_end_the_segment(one, reason):
+    report = check_edgetpu(LitertGraph((LOGISTIC, one, LOGISTIC), ()))
+    assert not report.is_one_segment
+    assert (report.mapped.total(), report.on_cpu.total()) == (1, 2)
+    assert reason in "\n".join(report.lines())
+    fine = check_edgetpu(LitertGraph((LOGISTIC, operator("DEQUANTIZE", IMAGE, dtype="float32")), ()))
+    assert fine.is_one_segment
+
+
+def test_the_snippet_for_boards_prints_what_this_project_finds(exported, tmp_path, monkeypatch, capsys):
+    folder, drawn = exported
+    page = (Path(__file__).resolve().parent.parent / "docs/guides/edge.md").read_text()
+    [snippet] = [one for one in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "ai_edge_litert" in one]
+    (tmp_path / "exported").symlink_to(folder)
+    Image.fromarray(an_image(drawn)).save(tmp_path / "photo.jpg")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(snippet.replace("score >= 0.4", "score > 0"), "docs/guides/edge.md", "exec"), {})
+    [found] = efficientdet.load_detector(folder / FULL).predict("photo.jpg", min_score=0)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(found.scores) > 0
+    for line, name, score in zip(lines, found.names, found.scores, strict=True):
+        assert line.startswith(f"{name} {round(float(score), 3)} [")
+
+
+def test_a_file_can_be_checked_on_the_command_line(exported):
+    folder, _ = exported
+    command = [sys.executable, "-m", "efficientdet.artifacts.edgetpu_operators", str(folder / FULL)]
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("one Edge TPU segment expected")
+    missing = subprocess.run([*command[:-1], "none.tflite"], cwd=root, capture_output=True, text=True)
+    assert (missing.returncode, missing.stderr) == (2, "none.tflite: cannot be read (No such file or directory)\n")
