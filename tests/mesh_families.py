@@ -2,8 +2,9 @@
 
     python mesh_families.py folder
 
-The folder has NAME.npz with the weights of each family that is trained. Written into it are lowered.json, the numbers
-of devices of all lowered programs, and found.npz, reports and weights.
+The folder has NAME.npz with the weights of each family that is trained. Written into it are, under JAX, lowered.json,
+the numbers of devices of all lowered programs, and jax.npz, reports and weights; under TensorFlow tensorflow.npz, the
+same of one device.
 """
 
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import jax
+import keras
 import numpy as np
 from small_families import SMALL, batch_of, small_detector
 
@@ -68,7 +70,7 @@ def infer(detector) -> None:
     Calibration(detector, use_xla=True)([batch])
 
 
-def main(folder: Path) -> None:
+def main_under_jax(folder: Path) -> None:
     """Lower all programs on eight devices, then on one, and take the steps on eight of families with weights."""
     lowered, found = {}, {}
     for name in SMALL:
@@ -88,8 +90,19 @@ def main(folder: Path) -> None:
             reports_and_weights(detector, hparams, devices=1, rates=RATES[:1], runs=False)
             infer(detector)
     (folder / "lowered.json").write_text(json.dumps(lowered))
-    np.savez(folder / "found.npz", **found)
+    np.savez(folder / "jax.npz", **found)
+
+
+def main_under_tensorflow(folder: Path) -> None:
+    """Take the steps on one device."""
+    expected = {}
+    for file in sorted(folder.glob("*.npz")):
+        detector, hparams = small_detector(file.stem, np.load(file))
+        steps = reports_and_weights(detector, hparams, devices=1)
+        expected |= {f"{file.stem}/{key}": value for key, value in steps.items()}
+    np.savez(folder / "tensorflow.npz", **expected)
 
 
 if __name__ == "__main__":
+    main = main_under_jax if keras.backend.backend() == "jax" else main_under_tensorflow
     main(Path(sys.argv[1]))

@@ -4,9 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from jax_process import TESTS, run_under_jax
-from mesh_families import reports_and_weights
-from small_families import SMALL, drawn_weights, small_detector
+from jax_process import TESTS, run_script, run_under_jax
+from small_families import SMALL, drawn_weights
 
 pytestmark = pytest.mark.slow
 
@@ -18,6 +17,7 @@ def folder(tmp_path_factory, with_jax):
     folder = tmp_path_factory.mktemp("families")
     for name in TRAINED:
         np.savez(folder / f"{name}.npz", **drawn_weights(name))
+    run_script(TESTS / "mesh_families.py", folder, TF_ENABLE_ONEDNN_OPTS="0")
     run_under_jax(TESTS / "mesh_families.py", folder, devices=8)
     return folder
 
@@ -32,10 +32,9 @@ def test_no_program_needs_a_cpu(folder, name):
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_eight_devices_take_the_steps_of_tensorflow(folder, name):
-    with np.load(folder / f"{name}.npz") as weights:
-        detector, hparams = small_detector(name, weights)
-    expected = reports_and_weights(detector, hparams, devices=1)
-    assert len(expected) > 50
-    with np.load(folder / "found.npz") as found:
-        for key, value in expected.items():
-            np.testing.assert_allclose(found[f"{name}/{key}"], value, rtol=1e-4, atol=1e-4, err_msg=key)
+    """Its own kernels' steps: oneDNN's differ from both by up to 4e-4 after a step on processors with AVX-512."""
+    with np.load(folder / "tensorflow.npz") as expected, np.load(folder / "jax.npz") as found:
+        keys = [key for key in expected if key.startswith(f"{name}/")]
+        assert len(keys) > 50
+        for key in keys:
+            np.testing.assert_allclose(found[key], expected[key], rtol=1e-4, atol=1e-4, err_msg=key)
