@@ -204,13 +204,12 @@ def test_the_way(programs, tmp_path, capsys):
         quickstart(config(tmp_path / "out", hparams="box_class_repeats=1"))
     assert caught.value.code == 3
     assert [module for module, _ in calls] == ["dataset.create_tfrecord", "train", "doctor", "train"]
-    assert calls[1][1]["hparams"] == (
-        "image_size=256,jitter_min=0.8,jitter_max=1.25,learning_rate=0.1,box_class_repeats=1"
-    )
+    recipe = "jitter_min=0.8,jitter_max=1.25,survival_prob=1.0"
+    assert calls[1][1]["hparams"] == f"image_size=256,{recipe},learning_rate=0.1,box_class_repeats=1"
     assert calls[1][1]["log_steps"] == 1  # of more together the times are means
-    assert calls[2][1]["hparams"] == "image_size=128,jitter_min=0.8,jitter_max=1.25,box_class_repeats=1"
+    assert calls[2][1]["hparams"] == f"image_size=128,{recipe},box_class_repeats=1"
     training = calls[-1][1]
-    assert training["hparams"] == "image_size=96x64,jitter_min=0.8,jitter_max=1.25,box_class_repeats=1,anchor_scale=2.0"
+    assert training["hparams"] == f"image_size=96x64,{recipe},box_class_repeats=1,anchor_scale=2.0"
     assert training["training_file_pattern"] == f"{tmp_path}/out/records/train-*"
     assert (training["batch_size"], training["num_epochs"], training["checkpoint_period"]) == (4, 589, 148)
     assert training["max_minutes"] == pytest.approx(30, abs=0.3)  # programs that do nothing take no time

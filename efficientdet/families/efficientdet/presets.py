@@ -106,7 +106,8 @@ NVIDIA_CONVENTIONS = {
 
 # Measured in docs/tutorials/bccd.md. The published jitter is 0.1 to 2: less suits a short training.
 QUICKSTART = QuickstartRecipe(
-    random_settings={"jitter_min": 0.8, "jitter_max": 1.25},
+    # survival_prob: without the stochastic depth that Lite's presets have for long trainings
+    random_settings={"jitter_min": 0.8, "jitter_max": 1.25, "survival_prob": 1.0},
     random_rate=LearningRate(per_image=0.025, maximum=0.16),
     pretrained_rate=LearningRate(per_image=0.0025, maximum=0.04),
 )
