@@ -37,6 +37,7 @@ OTHERS = {
     "gcloud",
     "kubectl",
     "mpirun",
+    "peer/bin/python",  # the environment of another project
     "pip",
     "pre-commit",
     "srun",
@@ -131,6 +132,8 @@ def program_of(words):
         function = PROJECT["scripts"][program].partition(":")[2]
         module = re.search(rf'def {function}\(.*?_run\("efficientdet\.(programs\.)?([\w.]+)"\)', COMMANDS, re.DOTALL)
         return module[2].replace(".", "/") + ".py", rest
+    if program == "taskset":
+        return program_of(rest[2:])
     if program == "sbatch":
         return next((word, rest[index + 1 :]) for index, word in enumerate(rest) if word.endswith(".sub"))
     assert program in ("python", "bash"), f"{program}: unknown program"
