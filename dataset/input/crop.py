@@ -151,7 +151,7 @@ def mask_at(mask: np.ndarray, y: np.ndarray, x: np.ndarray, crop: Crop) -> np.nd
         np.clip(places.astype(np.int64), 0, mask.shape[axis] - 1)
         for axis, places in enumerate(_in_original(y, x, crop))
     )
-    return mask[rows[:, None], columns] != 0
+    return mask[rows].take(columns, axis=1) != 0
 
 
 def _in_original(y: np.ndarray, x: np.ndarray, crop: Crop) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from dataset.input.composition import FILL, Load, View
+from dataset.input.composition import Load, View, fill_row
 from object_detection.structures import Objects, Tensor
 from program_support.errors import InputError
 
@@ -60,7 +60,7 @@ class Mosaic:
 
     def _pasted(self, *starts_and_parts: np.ndarray) -> np.ndarray:
         image = np.empty((*self.size, 3), np.uint8)
-        image[:] = FILL
+        image[:] = fill_row(self.size[1])
         for (top, left), part in zip(starts_and_parts[:4], starts_and_parts[4:], strict=True):
             image[top : top + part.shape[0], left : left + part.shape[1]] = part
         return image
