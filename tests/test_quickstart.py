@@ -41,7 +41,7 @@ def budget(seconds, **changes):
     """A budget without a smaller input; a step takes a second at 256 pixels."""
     step_time = StepTime(seconds=1.0, side=256, batch_size=4, accelerated=False)
     settings = {"start_seconds": 30, "target_steps": 1000, "min_side": 128, "is_pretrained": True, **changes}
-    settings = {"step_time": step_time, **settings}
+    settings = {"step_time": step_time, "object_share": None, **settings}
     return choices.Budget(seconds=seconds, **settings)
 
 
@@ -49,10 +49,11 @@ def test_the_side_is_the_largest_that_leaves_time():
     def chosen(largest, seconds):
         return choices.image_side(_image(largest), 512, budget(seconds))
 
-    side, why = chosen(640, 1530)  # 1.53 s a step, so 256 * sqrt(1.53) = 316 pixels
+    side, why = chosen(640, 2400)  # 1516 steps of 1.58 s at 320 pixels and 1562 required; 1896 and 1266 at 288
     assert side == 288
-    assert "largest at which 1000 steps fit" in why
-    assert chosen(640, 4590) == (512, "the model's default")
+    assert "largest at which 1266 steps fit" in why
+    assert chosen(640, 16000) == (512, "the model's default")  # 4000 steps of 4 s
+    assert chosen(640, 15999)[0] == 480
     assert chosen(300, 4590) == (320, "as large as the images")
     side, why = chosen(640, 51)
     assert side == 128
@@ -61,16 +62,15 @@ def test_the_side_is_the_largest_that_leaves_time():
 
 
 def test_small_objects_need_pixels_and_large_ones_steps():
-    def chosen(images):
-        return choices.image_side(images, 640, budget(1000))
+    def chosen(images, seconds=1000):
+        return choices.image_side(images, 640, budget(seconds, object_share=choices.object_share(images)))
 
-    assert chosen(_image(640))[0] == chosen(_image(640, objects=[70]))[0] == 256  # 70 of 640 pixels are 28 of 256
-    side, why = chosen(_image(640, objects=[300, 70, 45]))
-    assert side == 288  # 45 are 20.25 pixels, which need 523 steps of 790; at 320, 646 of 640
-    assert why == "the largest at which 523 steps fit into the time limit, with objects of about 20 pixels"
-    assert chosen(_image(640, objects=[8]))[0] == 384  # 400 of 444 steps; at 416 of 379
-    assert chosen(_image(640, objects=[170]))[0] == chosen(_image(640, objects=[600]))[0] == 192  # 1500 of 1777 steps
-    rare = _image(640, objects=[70, 8])
+    assert chosen(_image(640))[0] == chosen(_image(640, objects=[40]))[0] == 256  # 40 of 640 pixels are 16 of 256
+    side, why = chosen(_image(640, objects=[300, 40, 10]))
+    assert side == 320  # a quarter of 16 of 256 pixels needs 0.4 times the steps: 620 of 640; at 352, 750 of 529
+    assert why == "the largest at which 620 steps fit into the time limit, with objects of about 5 pixels"
+    assert chosen(_image(640, objects=[320]))[0] == 160  # four times the steps: 1563 of 2560; at 192, 2250 of 1777
+    rare = _image(640, objects=[40, 5])
     rare = replace(rare, **{key: getattr(rare, key)[:-1] for key in ("owners", "boxes", "classes")})
     assert chosen(rare)[0] == 256
 
@@ -119,7 +119,7 @@ def test_random_weights_begin_with_a_smaller_input():
     assert budget(299, is_pretrained=False).inputs((512, 512)) == [(512, 512)]  # a start takes over a tenth
     assert limits.steps(512) == 500 / 4 + 500
     assert budget(1000).steps(512) == 250
-    assert choices.image_side(_image(640), 640, limits)[0] == 384  # 222 and 889 steps; at 416, 174 and 643
+    assert choices.image_side(_image(640), 640, limits)[0] == 320  # 320 and 889 steps of 1562; at 352, 265 and 889 of 1891
 
 
 def test_other_choices():

@@ -11,10 +11,10 @@ _MULTIPLE = 32  # pixels: candidate sides are multiples of it
 _MIN_EPOCHS, _MAX_EPOCHS = 20, 600  # train.py checks the time after each
 _WARMUP_STEPS = 50
 _LENGTHENED = 2  # as a multiple of the expected steps: the machine may become faster
-_PATIENCE = 4  # as a multiple of the target number of steps: more would gain little
-# The target number of steps is for objects of this many pixels. It is proportional to the area of the objects, within
-# these limits: small objects gain more from pixels, large ones from steps (docs/measurements/accuracy.md).
-_OBJECT_SIDE, _LEAST_SHARE, _LARGEST_SHARE = 28, 0.4, 1.5
+_PATIENCE = 4  # as a multiple of the required steps: more would gain little
+# `target_steps` are for an input of this side and objects of a sixteenth of it. More pixels pay only with more steps,
+# and small objects gain more from pixels than large ones do (docs/measurements/accuracy.md).
+_TARGET_SIDE, _TARGET_OBJECT, _OBJECT_EXPONENT = 256, 1 / 16, 2 / 3
 _MIN_OBJECTS = 10  # of a class that counts
 # Seconds after the choice without training itself, as multiples of the seconds of train.py up to its first step: start
 # and end of train.py, its SavedModel, eval.py and export.py; and for each format.
@@ -50,7 +50,7 @@ def typical_side(sizes: np.ndarray) -> int:
     return int(np.median(sizes.max(axis=1)))
 
 
-def _object_share(images: LabeledImages) -> float | None:
+def object_share(images: LabeledImages) -> float | None:
     """Return the side of the median object of the smallest class relative to the longer side of its image.
 
     The side is the square root of the object's area. Classes with fewer than 10 objects are ignored; None if there is
@@ -86,15 +86,16 @@ def training_seconds(minutes: float, *, others: float) -> float:
 class Budget:
     """Time and required steps of a training.
 
-    seconds: of training. start_seconds: of train.py up to its first step. target_steps: for a good AP with objects of
-    28 pixels. min_side: the smallest side of an input in pixels. is_pretrained: whether it starts from a pretrained
-    detector.
+    seconds: of training. start_seconds: of train.py up to its first step. target_steps: for a good AP with an input of
+    256 pixels and objects of 16. object_share: side of the objects relative to the image's, if known. min_side: the
+    smallest side of an input in pixels. is_pretrained: whether it starts from a pretrained detector.
     """
 
     step_time: StepTime
     seconds: float
     start_seconds: float
     target_steps: int
+    object_share: float | None
     min_side: int
     is_pretrained: bool
 
@@ -115,19 +116,22 @@ class Budget:
         inputs = self.inputs((side, side))
         return sum(self.seconds / len(inputs) / self.step_time.at(height) for height, _ in inputs)
 
+    def required_steps(self, side: int) -> int:
+        """Return the number of steps for a good AP: proportional to the pixels, and more for large objects."""
+        objects = (self.object_share or _TARGET_OBJECT) / _TARGET_OBJECT
+        return round(self.target_steps * (side / _TARGET_SIDE) ** 2 * objects**_OBJECT_EXPONENT)
+
 
 def image_side(images: LabeledImages, published: int, budget: Budget) -> tuple[int, str]:
     """Return the longer side of the network's input and the reason.
 
-    It is the largest side at which enough steps fit into the seconds of training: `target_steps`, fewer if the objects
-    are small at that side and more if they are large. It is limited by the sides of the images and of the published
-    model. Seconds grow with the number of pixels.
+    It is the largest side at which the required steps fit into the seconds of training. It is limited by the sides of
+    the images and of the published model.
     """
-    largest, share = typical_side(images.sizes), _object_share(images)
+    largest, share = typical_side(images.sizes), budget.object_share
     most = max(budget.min_side, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
     for side in range(most, budget.min_side - 1, -_MULTIPLE):
-        area = 1.0 if share is None else (share * side / _OBJECT_SIDE) ** 2
-        steps = round(budget.target_steps * min(max(area, _LEAST_SHARE), _LARGEST_SHARE))
+        steps = budget.required_steps(side)
         if budget.steps(side) >= steps:
             limit = (
                 "as large as the images"
@@ -154,9 +158,9 @@ def training_length(images: int, budget: Budget, *, side: int, seconds: float) -
     """Return number and length of the epochs that fit into the seconds of one training, and the reason.
 
     Epochs are short, because the time is checked after each; an epoch need not cover the data set. There are at most
-    four times the target number of steps. Evaluations before the last take at most a tenth of the time.
+    four times the required steps. Evaluations before the last take at most a tenth of the time.
     """
-    step_time, max_steps = budget.step_time, _PATIENCE * budget.target_steps
+    step_time, max_steps = budget.step_time, _PATIENCE * max(budget.target_steps, budget.required_steps(side))
     affordable_steps = max(seconds / step_time.at(side), 1)
     all_images = math.ceil(images / step_time.batch_size)
     steps_per_epoch = max(math.ceil(max_steps / _MAX_EPOCHS), min(all_images, int(affordable_steps / _MIN_EPOCHS)))

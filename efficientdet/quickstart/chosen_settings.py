@@ -59,6 +59,7 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
         seconds=choices.training_seconds(config.minutes, others=spent + time.monotonic() - start_time + after),
         start_seconds=start,
         target_steps=recipe.pretrained_steps if is_pretrained else recipe.random_steps,
+        object_share=choices.object_share(images),
         min_side=recipe.min_side,
         is_pretrained=is_pretrained,
     )

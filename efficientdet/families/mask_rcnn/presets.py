@@ -60,8 +60,8 @@ QUICKSTART = QuickstartRecipe(
     random_settings={"trainable_backbone_stages": 5, "is_training_bn": True},
     random_rate=LearningRate(per_image=1.25e-4, maximum=5e-4),
     pretrained_rate=LearningRate(per_image=2.5e-5, maximum=1e-4),
-    random_steps=1000,
-    pretrained_steps=500,
+    random_steps=500,
+    pretrained_steps=125,
     min_side=192,
     fixed_share=0.7,  # estimate: with resnet18 and 64 regions 4.4 s at 128 pixels, 5.0 s at 256
     detectors={"mask-rcnn-resnet50": "maskrcnn_resnet50_fpn_coco"},
