@@ -1,5 +1,7 @@
 """Areas, IoU and clipping of boxes (y_min, x_min, y_max, x_max) in continuous pixels."""
 
+from typing import NamedTuple
+
 from keras import ops
 
 from object_detection.structures import Tensor
@@ -34,12 +36,27 @@ def clip_boxes(boxes: Tensor, sizes: Tensor, *, last_pixel: bool = False) -> Ten
     return ops.minimum(ops.maximum(boxes, 0.0), limits)
 
 
-def _overlap(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+class Sides(NamedTuple):
+    """Boxes as separate arrays of the same shape. A loop that computes IoUs splits its boxes once, before it begins."""
+
+    top: Tensor
+    left: Tensor
+    bottom: Tensor
+    right: Tensor
+    area: Tensor
+
+
+def sides_of(boxes: Tensor) -> Sides:
+    """Split boxes [..., 4] into sides and areas [...]."""
+    return Sides(*(boxes[..., side] for side in range(4)), box_area(boxes))
+
+
+def _overlap(boxes: Sides, others: Sides) -> tuple[Tensor, Tensor]:
     """Return the areas of intersection and union of boxes that broadcast against each other."""
-    height = ops.minimum(boxes[..., 2], others[..., 2]) - ops.maximum(boxes[..., 0], others[..., 0])
-    width = ops.minimum(boxes[..., 3], others[..., 3]) - ops.maximum(boxes[..., 1], others[..., 1])
+    height = ops.minimum(boxes.bottom, others.bottom) - ops.maximum(boxes.top, others.top)
+    width = ops.minimum(boxes.right, others.right) - ops.maximum(boxes.left, others.left)
     intersection = _area(height, width)
-    return intersection, box_area(boxes) + box_area(others) - intersection
+    return intersection, boxes.area + others.area - intersection
 
 
 def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
@@ -49,6 +66,11 @@ def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
 
 def iou(boxes: Tensor, others: Tensor) -> Tensor:
     """Return the IoU of boxes that broadcast against each other. [..., 4], [..., 4] -> [...]; 0 if a box is empty."""
+    return iou_of_sides(sides_of(boxes), sides_of(others))
+
+
+def iou_of_sides(boxes: Sides, others: Sides) -> Tensor:
+    """Return the IoU of boxes that broadcast against each other, 0 if one is empty."""
     intersection, union = _overlap(boxes, others)
     return ops.where(intersection > 0.0, intersection / ops.where(union > 0.0, union, 1.0), 0.0)
 
@@ -60,7 +82,7 @@ def generalized_iou(boxes: Tensor, others: Tensor, *, kind: str) -> Tensor:
     """
     if kind not in IOU_KINDS:
         raise ValueError(f"kind of IoU {kind!r}; expected one of {', '.join(IOU_KINDS)}")
-    intersection, union = _overlap(boxes, others)
+    intersection, union = _overlap(sides_of(boxes), sides_of(others))
     overlap = intersection / ops.maximum(union, _SMALLEST)
     if kind == "iou":
         return overlap
