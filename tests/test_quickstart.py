@@ -119,7 +119,7 @@ def test_random_weights_begin_with_a_smaller_input():
     assert budget(299, is_pretrained=False).inputs((512, 512)) == [(512, 512)]  # a start takes over a tenth
     assert limits.steps(512) == 500 / 4 + 500
     assert budget(1000).steps(512) == 250
-    assert choices.image_side(_image(640), 640, limits)[0] == 320  # 320 and 889 steps of 1562; at 352, 265 and 889 of 1891
+    assert choices.image_side(_image(640), 640, limits)[0] == 320  # 1600 steps of 1562; at 352, 1153 of 1891
 
 
 def test_other_choices():
