@@ -211,7 +211,7 @@ def test_the_way(programs, tmp_path, capsys):
     training = calls[-1][1]
     assert training["hparams"] == f"image_size=96x64,{recipe},box_class_repeats=1,anchor_scale=2.0"
     assert training["training_file_pattern"] == f"{tmp_path}/out/records/train-*"
-    assert (training["batch_size"], training["num_epochs"], training["checkpoint_period"]) == (4, 589, 148)
+    assert (training["batch_size"], training["num_epochs"], training["checkpoint_period"]) == (4, 587, 147)
     assert training["max_minutes"] == pytest.approx(30, abs=0.3)  # programs that do nothing take no time
     assert training["warn_of_lr"] is False
     assert not (tmp_path / "out" / "probe").exists()
@@ -231,7 +231,7 @@ def test_the_way(programs, tmp_path, capsys):
     quickstart(config(tmp_path / "out", hparams="box_class_repeats=1", minutes=45.0))
     assert [module for module, _ in calls] == ["train", "eval", "export"]
     assert calls[0][1]["max_minutes"] == pytest.approx(45, abs=0.3)
-    assert calls[0][1]["num_epochs"] == 884  # half as many more
+    assert calls[0][1]["num_epochs"] == 881  # half as many more
     assert "--minutes raised from 30 to 45: resuming the training" in capsys.readouterr().out
 
 
