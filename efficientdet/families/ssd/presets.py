@@ -10,7 +10,7 @@ PUBLISHED_FILES = {"resnet34-2017": torchvision_file("resnet34-333f7ec4.pth", 83
 # Activations per input pixel of each network with 80 classes (test_memory.py counts them).
 ACTIVATIONS_PER_PIXEL = {"resnet18": 289, "resnet34": 460, "resnet50": 1224}
 
-# Near the settings of the 160 steps in docs/reference/detectors.md; not measured as a quick start.
+# Near the settings of the 160 steps in docs/reference/detectors.md; measured in docs/measurements/accuracy.md.
 QUICKSTART = QuickstartRecipe(
     settings={
         "clip_gradients_norm": 10.0,
