@@ -160,10 +160,14 @@ def _top(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """
     num_anchors, num_classes = values.shape[1], values.shape[2]
     kept_anchors = min(count, num_anchors)
+    if 2 * kept_anchors > num_anchors:  # few would be left out
+        flattened = ops.reshape(values, (-1, num_anchors * num_classes))
+        best, flat = ops.top_k(flattened, min(count, flattened.shape[1]))
+        return best, flat % num_classes, flat // num_classes
     _, anchor_numbers = ops.top_k(ops.max(values, axis=-1), kept_anchors)
     anchor_numbers = ops.sort(anchor_numbers, axis=-1)  # ascending, so that ties are ordered as in the flattened values
     kept = entries(values, anchor_numbers)  # [B, k, K]
-    best, flat = ops.top_k(ops.reshape(kept, (-1, kept_anchors * num_classes)), min(count, kept_anchors * num_classes))
+    best, flat = ops.top_k(ops.reshape(kept, (-1, kept_anchors * num_classes)), count)
     anchors = entries(anchor_numbers, flat // num_classes)
     return best, flat % num_classes, anchors
 
