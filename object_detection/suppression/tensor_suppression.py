@@ -213,7 +213,8 @@ def _selected_scores(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: 
     The highest `max_detections` are the detections, ties by index; others may have a score too.
     """
     count = boxes.shape[1]
-    examined, most = min(_EXAMINED, count), min(_SELECTED, count)
+    examined = min(_EXAMINED, count)
+    most = min(_SELECTED, examined)
     numbers = ops.arange(count, dtype="int32")
     better = numbers[:examined, None] > numbers[:examined]
     everywhere = sides_of(boxes[:, None])  # [B, 1, N]
