@@ -48,7 +48,7 @@ class Sides(NamedTuple):
 
 def sides_of(boxes: Tensor) -> Sides:
     """Split boxes [..., 4] into sides and areas [...]."""
-    return Sides(*(boxes[..., side] for side in range(4)), box_area(boxes))
+    return Sides(boxes[..., 0], boxes[..., 1], boxes[..., 2], boxes[..., 3], box_area(boxes))
 
 
 def _overlap(boxes: Sides, others: Sides) -> tuple[Tensor, Tensor]:
