@@ -62,8 +62,8 @@ def test_the_side_is_the_largest_that_leaves_time():
 
 
 def test_small_objects_need_pixels_and_large_ones_steps():
-    def chosen(images, seconds=1000):
-        return choices.image_side(images, 640, budget(seconds, object_share=choices.object_share(images)))
+    def chosen(images):
+        return choices.image_side(images, 640, budget(1000, object_share=choices.object_share(images)))
 
     assert chosen(_image(640))[0] == chosen(_image(640, objects=[40]))[0] == 256  # 40 of 640 pixels are 16 of 256
     side, why = chosen(_image(640, objects=[300, 40, 10]))
