@@ -10,6 +10,7 @@ the training, validation after each epoch included; the length of ultralytics' s
 """
 
 import argparse
+import functools
 import json
 import operator
 import resource
@@ -18,8 +19,7 @@ import time
 from pathlib import Path
 
 import torch
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
+from coco_split import Detections, annotations, evaluate
 from ultralytics import YOLO
 
 
@@ -65,14 +65,14 @@ def main() -> None:
     }
     best = YOLO(folder / "run" / "weights" / "best.pt")
     for split in ("val", "test"):
-        result[split] = evaluate(best, arguments.data, split, size=arguments.size)
+        result[split] = evaluate(arguments.data, split, functools.partial(detect, best, size=arguments.size))
     (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
 
 
 def write_labels(data: Path, folder: Path, split: str) -> list[str]:
     """Write the images of a split as links and their labels in YOLO's format; return the class names."""
-    truth = json.loads((data / "annotations" / f"instances_{split}.json").read_text())
+    truth = annotations(data, split)
     categories = sorted(truth["categories"], key=operator.itemgetter("id"))
     rows = {category["id"]: row for row, category in enumerate(categories)}
     lines: dict[int, list[str]] = {image["id"]: [] for image in truth["images"]}
@@ -92,37 +92,10 @@ def write_labels(data: Path, folder: Path, split: str) -> list[str]:
     return [category["name"] for category in categories]
 
 
-def evaluate(model: YOLO, data: Path, split: str, *, size: int) -> dict[str, float]:
-    """Return COCO's AP and AP50 of a model on a split."""
-    truth = COCO(data / "annotations" / f"instances_{split}.json")
-    categories, detections = sorted(truth.getCatIds()), []
-    for image in truth.dataset["images"]:
-        # 0.001 and 0.7: the thresholds of ultralytics' own validation
-        found = model.predict(
-            data / "images" / image["file_name"],
-            imgsz=size,
-            conf=0.001,
-            iou=0.7,
-            max_det=300,
-            device="cpu",
-            verbose=False,
-        )[0].boxes
-        for (x_min, y_min, x_max, y_max), score, row in zip(
-            found.xyxy.tolist(), found.conf.tolist(), found.cls.tolist(), strict=True
-        ):
-            detections.append(
-                {
-                    "image_id": image["id"],
-                    "category_id": categories[int(row)],
-                    "bbox": [x_min, y_min, x_max - x_min, y_max - y_min],
-                    "score": score,
-                }
-            )
-    measured = COCOeval(truth, truth.loadRes(detections), "bbox")
-    measured.evaluate()
-    measured.accumulate()
-    measured.summarize()
-    return {"AP": float(measured.stats[0]), "AP50": float(measured.stats[1])}
+def detect(model: YOLO, image: Path, *, size: int) -> Detections:
+    """Return the detections of an image with the thresholds of ultralytics' own validation."""
+    found = model.predict(image, imgsz=size, conf=0.001, iou=0.7, max_det=300, device="cpu", verbose=False)[0].boxes
+    return zip(found.xyxy.tolist(), found.conf.tolist(), found.cls.tolist(), strict=True)
 
 
 if __name__ == "__main__":
