@@ -115,6 +115,10 @@ def test_random_weights_begin_with_a_smaller_input():
     assert limits.inputs((512, 512)) == [(256, 256), (512, 512)]
     assert limits.inputs((192, 192)) == [(128, 128), (192, 192)]
     assert limits.inputs((160, 160)) == [(160, 160)]  # 128x128 has more than half of the pixels
+    small_objects = budget(1000, is_pretrained=False, object_share=0.05)
+    assert small_objects.inputs((240, 320)) == [(128, 160), (240, 320)]  # 8 pixels
+    assert small_objects.inputs((256, 256)) == [(160, 160), (256, 256)]  # 6.4 at 128
+    assert small_objects.inputs((192, 192)) == [(192, 192)]
     assert budget(1000).inputs((512, 512)) == [(512, 512)]
     assert budget(299, is_pretrained=False).inputs((512, 512)) == [(512, 512)]  # a start takes over a tenth
     assert limits.steps(512) == 500 / 4 + 500

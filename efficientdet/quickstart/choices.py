@@ -15,6 +15,7 @@ _PATIENCE = 4  # as a multiple of the required steps: more would gain little
 # `target_steps` are for an input of this side and objects of a sixteenth of it. More pixels pay only with more steps,
 # and small objects gain more from pixels than large ones do (docs/measurements/accuracy.md).
 _TARGET_SIDE, _TARGET_OBJECT, _OBJECT_EXPONENT = 256, 1 / 16, 2 / 3
+_MIN_FIRST_OBJECT = 7.5  # pixels: side of the objects in a smaller first input
 _MIN_OBJECTS = 10  # of a class that counts
 # Seconds after the choice without training itself, as multiples of the seconds of train.py up to its first step: start
 # and end of train.py, its SavedModel, eval.py and export.py; and for each format.
@@ -102,12 +103,14 @@ class Budget:
     def inputs(self, size: tuple[int, int]) -> list[tuple[int, int]]:
         """Return the inputs (height, width) of the trainings that share the seconds; the last is `size`.
 
-        From random weights the first has about half the sides, as more steps fit then (docs/measurements/accuracy.md);
-        not if that is over half of the pixels, or if another start of train.py takes much of the time.
+        From random weights the first has about half the sides, as more steps fit then, but more where objects would be
+        too small (docs/measurements/accuracy.md). It is left out if it has over half of the pixels, or if another start
+        of train.py takes much of the time.
         """
         if self.is_pretrained or self.seconds < _MIN_STARTS * self.start_seconds:
             return [size]
-        height, width = (max(self.min_side, math.ceil(side / 2 / _MULTIPLE) * _MULTIPLE) for side in size)
+        scale = max(1 / 2, _MIN_FIRST_OBJECT / (self.object_share or math.inf) / max(size))
+        height, width = (max(self.min_side, math.ceil(scale * side / _MULTIPLE) * _MULTIPLE) for side in size)
         is_smaller = 2 * height * width <= size[0] * size[1]
         return [(height, width), size] if is_smaller else [size]
 
