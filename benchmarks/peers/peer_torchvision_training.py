@@ -10,7 +10,6 @@ program has one thread, so that minutes are CPU minutes if nothing else runs on 
 COCO's AP on the validation and test images by pycocotools.
 """
 
-import argparse
 import json
 import resource
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torchvision
-from coco_split import Detections, annotations, evaluate
+from peer_training import Detections, annotations, evaluate, training_flags
 from PIL import Image
 
 RATE_PER_IMAGE, WARMUP_STEPS, DROPS = 0.01 / 16, 1000, (16 / 26, 22 / 26)
@@ -59,15 +58,8 @@ def read(path: Path) -> torch.Tensor:
 
 def main() -> None:
     """Train, evaluate and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data", type=Path, required=True, help="Folder with images/ and annotations/instances_*.json."
-    )
-    parser.add_argument("--output_dir", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, required=True)
-    parser.add_argument("--size", type=int, default=320, help="Longer side of the input in pixels.")
+    parser = training_flags(__doc__.splitlines()[0])
     parser.add_argument("--batch_size", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(arguments.seed)
@@ -102,7 +94,7 @@ def train(model: torch.nn.Module, split: Split, *, batch_size: int, seconds: flo
     batches = torch.utils.data.DataLoader(
         split, batch_size=batch_size, shuffle=True, drop_last=True, collate_fn=lambda pairs: zip(*pairs, strict=True)
     )
-    # An epoch is at most as long as the warmup, as in the reference
+    # The warmup takes at most an epoch, as in the reference
     warmup = min(WARMUP_STEPS, len(batches) - 1)
     begun, steps = time.monotonic(), 0
     while True:

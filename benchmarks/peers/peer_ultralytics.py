@@ -9,7 +9,6 @@ the training, validation after each epoch included; the length of ultralytics' s
 `result.json` with COCO's AP on the test images by pycocotools, of the weights with the best validation AP.
 """
 
-import argparse
 import functools
 import json
 import operator
@@ -19,21 +18,14 @@ import time
 from pathlib import Path
 
 import torch
-from coco_split import Detections, annotations, evaluate
+from peer_training import Detections, annotations, evaluate, training_flags
 from ultralytics import YOLO
 
 
 def main() -> None:
     """Train, evaluate and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data", type=Path, required=True, help="Folder with images/ and annotations/instances_*.json."
-    )
-    parser.add_argument("--output_dir", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, required=True)
+    parser = training_flags(__doc__.splitlines()[0])
     parser.add_argument("--model", default="yolo11n.yaml")
-    parser.add_argument("--size", type=int, default=320, help="Longer side of the input in pixels.")
-    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     folder = arguments.output_dir.resolve()

@@ -1,5 +1,6 @@
-"""A split of a data set of compare_recipes.py, for the peers: its file, and the AP of a peer on it."""
+"""What trainings of peers share: their flags, the data sets of compare_recipes.py, and the AP on a split."""
 
+import argparse
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -9,6 +10,19 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 Detections = Iterable[tuple[list[float], float, int]]  # box (x_min, y_min, x_max, y_max) in pixels, score, class number
+
+
+def training_flags(description: str) -> argparse.ArgumentParser:
+    """Return a parser of the flags of every training."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "--data", type=Path, required=True, help="Folder with images/ and annotations/instances_*.json."
+    )
+    parser.add_argument("--output_dir", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--size", type=int, default=320, help="Longer side of the input in pixels.")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
 
 
 def annotations(data: Path, split: str) -> dict[str, Any]:
