@@ -67,12 +67,25 @@ def test_small_objects_need_pixels_and_large_ones_steps():
 
     assert chosen(_image(640))[0] == chosen(_image(640, objects=[40]))[0] == 256  # 40 of 640 pixels are 16 of 256
     side, why = chosen(_image(640, objects=[300, 40, 10]))
-    assert side == 320  # a quarter of 16 of 256 pixels needs 0.4 times the steps: 620 of 640; at 352, 750 of 529
-    assert why == "the largest at which 620 steps fit into the time limit, with objects of about 5 pixels"
+    assert side == 416  # a quarter of 16 of 256 pixels needs 0.4 / 3 times the steps: 349 of 379; at 448, 405 of 327
+    assert why == "the largest at which 349 steps fit into the time limit, with objects of about 6 pixels"
     assert chosen(_image(640, objects=[320]))[0] == 160  # four times the steps: 1563 of 2560; at 192, 2250 of 1777
     rare = _image(640, objects=[40, 5])
     rare = replace(rare, **{key: getattr(rare, key)[:-1] for key in ("owners", "boxes", "classes")})
     assert chosen(rare)[0] == 256
+
+
+def test_fewer_steps_are_enough_until_objects_have_12_pixels():
+    """Of 640 pixels, 40 are 12 in an input of 192: there a third of 562 steps is enough, of 0.56 seconds."""
+    images = _image(640, objects=[40])
+
+    def chosen(seconds):
+        return choices.image_side(images, 640, budget(seconds, object_share=40 / 640))
+
+    side, why = chosen(316)
+    assert side == 192
+    assert why == "the largest at which 188 steps fit into the time limit, with objects of about 12 pixels"
+    assert [chosen(seconds)[0] for seconds in (587, 586, 106, 105)] == [224, 192, 192, 160]
 
 
 def test_epochs_are_short_enough_to_look_at_the_clock():

@@ -15,7 +15,8 @@ _PATIENCE = 4  # as a multiple of the required steps: more would gain little
 # `target_steps` are for an input of this side and objects of a sixteenth of it. More pixels pay only with more steps,
 # and small objects gain more from pixels than large ones do (docs/measurements/accuracy.md).
 _TARGET_SIDE, _TARGET_OBJECT, _OBJECT_EXPONENT = 256, 1 / 16, 2 / 3
-_MIN_FIRST_OBJECT = 7.5  # pixels: side of the objects in a smaller first input
+_MIN_OBJECT, _MIN_FIRST_OBJECT = 12, 7.5  # pixels: side of the objects in the input and in a smaller first one
+_FEWER_STEPS = 1 / 3  # of the required ones are enough where a smaller input would leave objects fewer pixels
 _MIN_OBJECTS = 10  # of a class that counts
 # Seconds after the choice without training itself, as multiples of the seconds of train.py up to its first step: start
 # and end of train.py, its SavedModel, eval.py and export.py; and for each format.
@@ -120,9 +121,15 @@ class Budget:
         return sum(self.seconds / len(inputs) / self.step_time.at(height) for height, _ in inputs)
 
     def required_steps(self, side: int) -> int:
-        """Return the number of steps for a good AP: proportional to the pixels, and more for large objects."""
-        objects = (self.object_share or _TARGET_OBJECT) / _TARGET_OBJECT
-        return round(self.target_steps * (side / _TARGET_SIDE) ** 2 * objects**_OBJECT_EXPONENT)
+        """Return the number of steps for a good AP: proportional to the pixels, and more for large objects.
+
+        A third is enough for the smallest input with objects of 12 pixels or more, and for smaller inputs.
+        """
+        share = self.object_share
+        objects = (share or _TARGET_OBJECT) / _TARGET_OBJECT
+        steps = self.target_steps * (side / _TARGET_SIDE) ** 2 * objects**_OBJECT_EXPONENT
+        has_small_objects = share is not None and share * (side - _MULTIPLE) < _MIN_OBJECT
+        return round(_FEWER_STEPS * steps if has_small_objects else steps)
 
 
 def image_side(images: LabeledImages, published: int, budget: Budget) -> tuple[int, str]:
