@@ -272,7 +272,7 @@ def test_a_resumed_training_equals_the_unbroken_one_and_has_nothing_of_the_teach
     drawn, teacher, tmp_path, miniature_network, capsys
 ):
     unbroken = run(drawn, tmp_path / "unbroken", teacher_ckpt=teacher)
-    line = f"teacher: efficientdet-d2 of {teacher}, 2 classes, input size of the student; --distillation_weight=6"
+    line = f"teacher: efficientdet-d2 of {teacher}, 2 classes, input size of the student; --distillation_weight=1"
     assert line in capsys.readouterr().out
     assert "distillation_loss" in (tmp_path / "unbroken" / "time_log.txt").read_text()
     run(drawn, tmp_path / "resumed", teacher_ckpt=teacher, stop_epoch=1)

