@@ -15,9 +15,9 @@ _PATIENCE = 4  # as a multiple of the required steps: more would gain little
 # `target_steps` are for an input of this side and objects of a sixteenth of it. More pixels pay only with more steps,
 # and small objects gain more from pixels than large ones do (docs/measurements/accuracy.md).
 _TARGET_SIDE, _TARGET_OBJECT, _OBJECT_EXPONENT = 256, 1 / 16, 2 / 3
-_MIN_OBJECT, _MIN_FIRST_OBJECT = 12, 7.5  # pixels: side of the objects in the input and in a smaller first one
-_FEWER_STEPS = 1 / 3  # of the required ones are enough where a smaller input would leave objects fewer pixels
-_MIN_OBJECTS = 10  # of a class that counts
+_MIN_OBJECT_SIDE, _MIN_FIRST_OBJECT_SIDE = 12, 7.5  # pixels: in the input, and in a smaller first one
+_FEWER_STEPS = 1 / 3  # share of the required steps, which is enough where a smaller input would have smaller objects
+_MIN_CLASS_OBJECTS = 10  # fewer do not count
 # Seconds after the choice without training itself, as multiples of the seconds of train.py up to its first step: start
 # and end of train.py, its SavedModel, eval.py and export.py; and for each format.
 _AFTER_CHOICE, _EACH_FORMAT = 2.2, 0.5
@@ -60,7 +60,7 @@ def object_share(images: LabeledImages) -> float | None:
     """
     heights, widths = (images.boxes[:, 2:] - images.boxes[:, :2]).T
     shares = np.sqrt(heights * widths) / images.sizes.max(axis=1)[images.owners]
-    frequent = np.flatnonzero(np.bincount(images.classes) >= _MIN_OBJECTS)
+    frequent = np.flatnonzero(np.bincount(images.classes) >= _MIN_CLASS_OBJECTS)
     return min((float(np.median(shares[images.classes == number])) for number in frequent), default=None)
 
 
@@ -110,7 +110,7 @@ class Budget:
         """
         if self.is_pretrained or self.seconds < _MIN_STARTS * self.start_seconds:
             return [size]
-        scale = max(1 / 2, _MIN_FIRST_OBJECT / (self.object_share or math.inf) / max(size))
+        scale = max(1 / 2, _MIN_FIRST_OBJECT_SIDE / (self.object_share or math.inf) / max(size))
         height, width = (max(self.min_side, math.ceil(scale * side / _MULTIPLE) * _MULTIPLE) for side in size)
         is_smaller = 2 * height * width <= size[0] * size[1]
         return [(height, width), size] if is_smaller else [size]
@@ -128,7 +128,7 @@ class Budget:
         share = self.object_share
         objects = (share or _TARGET_OBJECT) / _TARGET_OBJECT
         steps = self.target_steps * (side / _TARGET_SIDE) ** 2 * objects**_OBJECT_EXPONENT
-        has_small_objects = share is not None and share * (side - _MULTIPLE) < _MIN_OBJECT
+        has_small_objects = share is not None and share * (side - _MULTIPLE) < _MIN_OBJECT_SIDE
         return round(_FEWER_STEPS * steps if has_small_objects else steps)
 
 
