@@ -76,7 +76,7 @@ def test_small_objects_need_pixels_and_large_ones_steps():
 
 
 def test_fewer_steps_are_enough_until_objects_have_12_pixels():
-    """Of 640 pixels, 40 are 12 in an input of 192: there a third of 562 steps is enough, of 0.56 seconds."""
+    """Of 640 pixels, 40 are 12 in an input of 192. A third of its 562 required steps, of 0.56 seconds, is enough."""
     images = _image(640, objects=[40])
 
     def chosen(seconds):

@@ -1,4 +1,4 @@
-"""What trainings of peers share: their flags, the data sets of compare_recipes.py, and the AP on a split."""
+"""Shared by the trainings of peers: flags, the data sets of compare_recipes.py, and the AP on a split."""
 
 import argparse
 import json
