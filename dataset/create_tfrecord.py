@@ -82,6 +82,7 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
         label_map=label_map,
         output_folder=values.output_dir,
     )
+    _print_unused(parts, images)
     parts = _with_val(parts, images, values=values)
     _warn_about_shared_images(parts)
     _refuse_other_parts(values.output_dir, parts)
@@ -101,6 +102,16 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
             start=start,
         )
     return reports
+
+
+def _print_unused(parts: dict[str, AnnotatedDataSet], images: ImageFolder) -> None:
+    """Print the number of images that the labels do not name: some tools write no file for one without objects."""
+    named = {image.file_name for data in parts.values() for image in data.images}
+    if unused := [name for name in images.names if name not in named]:
+        print(
+            f"not used: {len(unused)} of the {len(images.names)} images in {images.folder}, such as {unused[0]}, "
+            "because the labels do not name them"
+        )
 
 
 def _with_val(

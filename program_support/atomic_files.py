@@ -7,6 +7,7 @@ Killed processes cannot remove theirs, so the next process that writes into the 
 import contextlib
 import errno
 import hashlib
+import lzma
 import os
 import platform
 import re
@@ -150,12 +151,14 @@ def unpacked_zip(archive: str, folder: Path) -> str:
     try:
         with ZipFile(archive) as files, unfinished_folder(folder) as unfinished:
             members = [member for member in files.infolist() if not member.filename.startswith(_MACOS_PREFIX)]
+            for member in members:
+                member.filename = member.filename.replace("\\", "/")  # of older Windows programs
             needed, free = sum(member.file_size for member in members), shutil.disk_usage(unfinished).free
             if needed > free:
                 raise InputError(f"{archive}: unpacks to {needed:,} bytes; {folder.parent} has {free:,} bytes free")
             files.extractall(unfinished, members)
             shutil.rmtree(folder, ignore_errors=True)  # of a call that was killed before it recorded this step
             os.rename(unfinished, folder)
-    except (BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+    except (BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError, OSError) as error:
         raise InputError(f"{archive}: cannot be unpacked into {folder} ({error})") from error
     return str(folder)

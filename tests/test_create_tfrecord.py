@@ -168,6 +168,7 @@ def test_from_a_folder_of_yolo_labels_to_records_of_train_and_val(tmp_path):
     write_yolo(pictures, tmp_path / "data" / "labels")
     done = call("--images=data", "--output_dir=out", "--val_fraction=0.34", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+    assert "not used" not in done.stdout
     lines = done.stdout.splitlines()
     assert lines[0] == "labels: YOLO, because data/labels/p0.txt is a file of YOLO labels"
     assert lines[1].startswith("split: 3 images for val, 6 for train")
@@ -186,6 +187,40 @@ def test_from_a_folder_of_yolo_labels_to_records_of_train_and_val(tmp_path):
     refused = call("--images=data", "--output_dir=out", "--val_fraction=0", cwd=tmp_path)
     assert refused.returncode == 2
     assert "val-00000-of-00001.tfrecord is left from another conversion, and these labels have no val" in refused.stderr
+
+
+def test_images_that_the_labels_do_not_name(tmp_path):
+    """labelImg writes no XML file for an image without objects."""
+    draw(PICTURES, tmp_path / "photos")
+    WRITERS["voc"](PICTURES[:2], tmp_path / "labels")
+    done = call("--images=photos", "--annotations=labels", "--val_fraction=0", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "not used: 2 of the 4 images in photos, such as c.jpg, because the labels do not name them" in done.stdout
+
+
+def test_images_that_tools_label_upright(tmp_path):
+    """YOLO and labelme label what a viewer shows; the records have stored pixels."""
+    drawn = [Picture(f"{tag}.jpg", 40, 40, PICTURES[0].labels[:1]) for tag in (1, 3, 6)]
+    draw([*drawn, Picture("empty.jpg", 40, 40, ())], tmp_path / "photos")
+    for path in (tmp_path / "photos").iterdir():
+        exif = Image.Exif()
+        exif[0x0112] = int(path.stem) if path.stem.isdecimal() else 3
+        Image.open(path).save(path, exif=exif)
+    for name in ("yolo", "labelme", "voc"):
+        WRITERS[name](drawn, tmp_path / name)
+        done = call(
+            "--images=photos",
+            f"--annotations={name}",
+            f"--output_dir={name}",
+            "--max_bad_fraction=0.7",
+            "--val_fraction=0",
+            cwd=tmp_path,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        report = json.loads((tmp_path / name / "train.report.json").read_text())
+        skipped = {each["file"]: each["reason"] for each in report["skipped"]}
+        assert [*skipped] == ([] if name == "voc" else ["3.jpg", "6.jpg"])
+        assert all("labeled as rotated by its EXIF orientation" in reason for reason in skipped.values())
 
 
 def test_images_of_val_that_are_in_train_are_told(tmp_path):

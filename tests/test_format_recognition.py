@@ -294,29 +294,54 @@ def test_yolo_outlines_and_keypoints(tmp_path, photos):
     assert content(parts_of(tmp_path, photos)[""])["a.jpg"] == [("nut", 16, 12, 48, 36)]
 
 
-def test_yolo_labels_without_image_are_listed_and_turned_pictures_have_their_turned_size(tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.new("RGB", (40, 20)).save(tmp_path / "a.jpg", exif=exif)
+def test_yolo_labels_without_image_are_listed(tmp_path):
+    Image.new("RGB", (40, 20)).save(tmp_path / "a.jpg")
     write(tmp_path / "classes.txt", "nut\n")
     for name in ("a", "gone"):
         write(tmp_path / f"{name}.txt", "0 0.5 0.5 0.5 0.5\n")
     [data] = parts_of(tmp_path, tmp_path).values()
-    assert [(image.file_name, image.size) for image in data.images] == [("a.jpg", (40, 20)), ("gone.jpg", None)]
+    assert [(image.file_name, image.size) for image in data.images] == [("a.jpg", (20, 40)), ("gone.jpg", None)]
+    labeled = labeled_annotations(data, str(tmp_path))
+    assert (labeled.names, labeled.sizes.tolist(), labeled.boxes.tolist()) == (["a.jpg"], [[20, 40]], [[5, 10, 15, 30]])
+    assert [
+        line.endswith("/gone.jpg: No such file or directory; its annotations have no size either")
+        for line in labeled.images_left_out
+    ] == [True]
+
+
+def test_yolo_train_that_has_no_image(tmp_path):
+    """A validation split without images is noted: Roboflow names it in any case."""
+    draw(PICTURES, tmp_path / "images" / "train")
+    write_yolo(PICTURES, tmp_path / "labels" / "train")
+    for train, val, refused in (
+        ("[images/train, images/trian2]", "", "images/trian2"),
+        ("images/training", "images/train", "images/training"),
+    ):
+        write(tmp_path / "data.yaml", f"train: {train}\nval: {val}\nnames: [washer, bolt, nut]\n")
+        assert f"data.yaml: train is '{refused}', which has no image in {tmp_path}; expected" in refusal(
+            tmp_path, tmp_path
+        )
+    write(tmp_path / "data.yaml", "train: images/train\nval: images/valid\nnames: [washer, bolt, nut]\n")
+    assert [*parts_of(tmp_path, tmp_path)] == ["train"]
 
 
 def test_voc_splits(tmp_path):
     pictures = in_folders("{name}")
     draw(pictures, tmp_path / "JPEGImages")
     write_voc(pictures, tmp_path / "Annotations")
-    write(tmp_path / "ImageSets" / "Main" / "train.txt", "a\nb\nc\n")
-    write(tmp_path / "ImageSets" / "Main" / "val.txt", "d\n")
-    found = parts_of(tmp_path, tmp_path)
-    assert {split: [*content(data)] for split, data in found.items()} == {
-        "train": ["JPEGImages/a.jpg", "JPEGImages/b.jpg", "JPEGImages/c.jpg"],
-        "val": ["JPEGImages/d.jpg"],
-    }
-    assert [image.image_id for data in found.values() for image in data.images] == [1, 2, 3, 4]
+    sets = tmp_path / "ImageSets" / "Main"
+    for train, val in (("train", "val"), ("Train", "Validation")):  # the latter of CVAT
+        write(sets / f"{train}.txt", "a\nb\nc\n")
+        write(sets / f"{val}.txt", "d\n")
+        write(sets / "nut_train.txt", "a 1\nb -1\n")
+        found = parts_of(tmp_path, tmp_path)
+        assert {split: [*content(data)] for split, data in found.items()} == {
+            "train": ["JPEGImages/a.jpg", "JPEGImages/b.jpg", "JPEGImages/c.jpg"],
+            "val": ["JPEGImages/d.jpg"],
+        }
+        assert [image.image_id for data in found.values() for image in data.images] == [1, 2, 3, 4]
+        for path in sets.iterdir():
+            path.unlink()
 
 
 def test_folders_called_train_and_valid_are_the_split(tmp_path):
@@ -531,6 +556,8 @@ def test_voc_as_tools_leave_it(tmp_path):
     for name, other in (("a", "a"), ("b", "old.png")):  # no suffix, and the name before it was renamed
         text = (labels / f"{name}.xml").read_text()
         write(labels / f"{name}.xml", text.replace(f"<filename>{name}.jpg<", f"<filename>{other}<"))
+    text = (labels / "d.xml").read_text()
+    write(labels / "d.xml", text.replace("<filename>d.jpg<", "<filename>a.jpg<"))  # which is another image now
     (labels / "c.xml").rename(labels / "c.XML")
     write(labels / "._a.xml", "of macOS")
     found = {f"export/JPEGImages/{name}": boxes for name, boxes in drawn(PICTURES).items()}
@@ -595,6 +622,24 @@ def test_links_that_lead_in_circles(tmp_path, photos):
     write_coco(PICTURES, tmp_path / "labels" / "coco.json")
     (tmp_path / "labels" / "again").symlink_to(tmp_path / "labels")
     assert [file.name for file in recognize(str(tmp_path)).files] == ["coco.json"]
+
+
+def test_linked_folders_and_names_of_other_systems(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    pictures = [PICTURES[0]._replace(name="e\u0301.jpg"), PICTURES[1]._replace(name="b.jfif")]  # decomposed, as macOS
+    for picture in pictures:
+        draw([picture._replace(name="drawn.jpg")], tmp_path)
+        (tmp_path / "drawn.jpg").rename(tmp_path / "elsewhere" / picture.name)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "images").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data" / "images" / "up").symlink_to(tmp_path / "data")
+    write_yolo(
+        [picture._replace(name=picture.name.replace("e\u0301", "\xe9")) for picture in pictures],
+        tmp_path / "data" / "labels",
+    )
+    assert content(parts_of(tmp_path / "data", tmp_path / "data")[""]) == {
+        f"images/{name}": labels for name, labels in drawn(pictures).items()
+    }
 
 
 # Refused
@@ -819,8 +864,9 @@ def test_pictures_that_are_pipes_are_not_waited_for(tmp_path):
     with pytest.raises(OSError, match="it is a named pipe"):
         labeled.encoded(0)
     write(tmp_path / "csv" / "boxes.csv", "a.jpg,1,2,30,40,nut\n")
-    with pytest.raises(InputError, match="it is a named pipe; its annotations have no size"):
-        labeled_annotations(parts_of(tmp_path / "csv" / "boxes.csv", tmp_path, label_format="csv")[""], str(tmp_path))
+    without_sizes = parts_of(tmp_path / "csv" / "boxes.csv", tmp_path, label_format="csv")[""]
+    [line] = labeled_annotations(without_sizes, str(tmp_path)).images_left_out
+    assert line.endswith("a.jpg: it is a named pipe; its annotations have no size either")
 
 
 def test_the_page_names_every_format():

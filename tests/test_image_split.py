@@ -19,9 +19,10 @@ def alone(count):
 
 
 def chosen(classes, *, fraction, seed=0, groups=None):
+    names = [f"{number}.jpg" for number in range(len(classes))]
     return sorted(
         place
-        for group in stratified_groups(classes, groups or alone(len(classes)), fraction=fraction, seed=seed)
+        for group in stratified_groups(classes, groups or alone(len(classes)), names, fraction=fraction, seed=seed)
         for place in group
     )
 
@@ -38,6 +39,13 @@ def test_every_class_has_its_share():
             label: pytest.approx(0.2, abs=0.04) for label in total
         }
     assert chosen(classes, fraction=0.2, seed=1) == chosen(classes, fraction=0.2, seed=1) != found
+
+
+def test_few_images_change_their_split_if_others_are_added():
+    classes = [{number % 3} for number in range(400)]
+    before, after = ({*chosen(classes[:count], fraction=0.1)} for count in (350, 400))
+    assert len(after) == 40
+    assert len({place for place in after if place < 350} - before) <= 8  # of a permutation of all images about 32
 
 
 def test_training_keeps_an_image_of_every_class():

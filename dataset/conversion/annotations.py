@@ -31,8 +31,8 @@ class AnnotatedObject:
 class AnnotatedImage:
     """One image as its file describes it; `size` is (height, width), or None if unknown.
 
-    `in_shares`: the boxes are fractions of width and height, converted to pixels when the size is known. `refused`: the
-    number of objects that the reader skipped as unusable.
+    `in_shares`: the boxes are fractions of width and height, converted to pixels when the size is known. `is_upright`:
+    the tool labels images after EXIF rotation. `refused`: the number of objects that the reader skipped as unusable.
     """
 
     image_id: int
@@ -41,6 +41,7 @@ class AnnotatedImage:
     objects: list[AnnotatedObject] = field(default_factory=list)
     captions: list[str] = field(default_factory=list)
     in_shares: bool = False
+    is_upright: bool = False
     refused: int = 0
 
 

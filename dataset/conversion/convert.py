@@ -80,15 +80,17 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
     try:
         checked = check_image(read_regular_file(path), expected_size=image.size)
     except SizeDisagreement as error:
-        reason = exif_rotation_error(path, image.size) if image.size else None
+        reason = exif_rotation_error(path, image)
         if reason is None:
             raise InputError(f"{path} (image {image.image_id} of {task.source}): {error}") from error
     except (OSError, UnusableImage) as error:
         reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
     else:
-        if checked.fix:
-            report.fixed.append(finding(checked.fix))
-        return checked
+        reason = exif_rotation_error(path, image) if image.is_upright and image.objects else None
+        if reason is None:
+            if checked.fix:
+                report.fixed.append(finding(checked.fix))
+            return checked
     report.skipped.append(finding(reason))
     report.boxes_of_skipped_images += len(image.objects)
     return None
@@ -173,23 +175,27 @@ def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[A
     }
 
 
-def exif_rotation_error(path: Path, annotated_size: tuple[int, int]) -> str | None:
-    """Return the error if the annotated size (height, width) is that of the image after EXIF rotation, else None.
+def exif_rotation_error(path: Path, image: AnnotatedImage) -> str | None:
+    """Return the error if an image has EXIF rotation and its labels are of the upright image, else None.
 
-    It is not fixed automatically: sizes reveal only rotations by 90 degrees, and images of the same tool that are
-    rotated by 180 degrees would remain wrong.
+    They are if the tool shows images upright, or if the annotated size is that of the upright image. It is not fixed
+    automatically: sizes reveal only rotations by 90 degrees, and images of the same tool that are rotated by 180
+    degrees would remain wrong.
     """
     try:
-        with warnings.catch_warnings(), open_regular_file(path) as file, Image.open(file, formats=FORMATS) as image:
+        with warnings.catch_warnings(), open_regular_file(path) as file, Image.open(file, formats=FORMATS) as stored:
             warnings.simplefilter("ignore")  # about metadata
-            width, height = image.size
-            orientation = exif_orientation(image)
+            width, height = stored.size
+            orientation = exif_orientation(stored)
     except DECODING_ERRORS:
         return None
-    if orientation < 5 or annotated_size != (width, height):
+    if orientation == 1 or not (image.is_upright or (orientation >= 5 and image.size == (width, height))):
         return None
+    found = (
+        f"the annotations say {image.size[1]}x{image.size[0]}" if image.size else "its labels are of the upright image"
+    )
     return (
-        f"labeled as rotated by its EXIF orientation {orientation}: the annotations say {annotated_size[1]}x"
-        f"{annotated_size[0]}, but {width}x{height} pixels are stored; expected boxes in stored pixels; rotate all "
-        "images upright (mogrify -auto-orient), also those with a rotation by 180 degrees, and convert again"
+        f"labeled as rotated by its EXIF orientation {orientation}: {found}, but {width}x{height} pixels are stored; "
+        "expected boxes in stored pixels; rotate all images upright (mogrify -auto-orient), also those with a rotation "
+        "by 180 degrees, and convert again"
     )

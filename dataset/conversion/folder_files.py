@@ -1,6 +1,7 @@
 """Files in a folder tree, found by the names that annotations of any tool use."""
 
 import os
+import unicodedata
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -13,13 +14,13 @@ from dataset.conversion.annotations import AnnotatedImage, checked_file_name, in
 from dataset.conversion.named_splits import split_of_folders
 from dataset.files.bounded_files import open_regular_file
 from dataset.files.image_files import IMAGE_SUFFIXES
-from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
+from dataset.files.image_formats import DECODING_ERRORS, FORMATS
 from dataset.files.untrusted_values import listed, shown
 from program_support.errors import InputError
 
 
 class FolderFiles:
-    """Files by name relative to a folder, with '/'. Hidden files and folders, and links to folders, are ignored."""
+    """Files by name relative to a folder, with '/'. Hidden files and folders are ignored; links are followed."""
 
     def __init__(self, folder: str | Path, suffixes: Collection[str]):
         self.folder = Path(folder)
@@ -31,9 +32,11 @@ class FolderFiles:
 
         Raises InputError for an unreadable folder and for a name that cannot be stored.
         """
-        found = []
-        for place, folders, files in os.walk(self.folder, onerror=_raise_unreadable):
-            folders[:] = [name for name in folders if not name.startswith(".")]
+        found, seen = [], {os.path.realpath(self.folder)}
+        for place, folders, files in os.walk(self.folder, onerror=_raise_unreadable, followlinks=True):
+            real = {name: os.path.realpath(os.path.join(place, name)) for name in folders if not name.startswith(".")}
+            folders[:] = [name for name, path in real.items() if path not in seen]  # a link may lead to a folder above
+            seen.update(real.values())
             below = PurePosixPath(os.path.relpath(place, self.folder))
             found += [
                 str(below / name)
@@ -89,8 +92,12 @@ def _raise_unreadable(error: OSError) -> None:
 
 
 def _parts(name: str) -> list[str]:
-    """Return the components of a path without `.` and `..`, case-folded because some file systems ignore case."""
-    return [part for part in name.casefold().replace("\\", "/").split("/") if part not in ("", ".", "..")]
+    """Return the components of a path without `.` and `..`.
+
+    They are case-folded because some file systems ignore case, and composed because macOS decomposes letters.
+    """
+    letters = unicodedata.normalize("NFC", name).casefold().replace("\\", "/")
+    return [part for part in letters.split("/") if part not in ("", ".", "..")]
 
 
 def _common_suffix(parts: list[str], others: list[str]) -> int:
@@ -126,8 +133,8 @@ class ImageFolder(FolderFiles):
         suffixes = [""] if PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES else ["", *sorted(IMAGE_SUFFIXES)]
         return next(filter(None, (self.find(name + suffix, split=split) for suffix in suffixes)), None)
 
-    def size(self, name: str, *, upright: bool) -> tuple[int, int] | None:
-        """Return (height, width) from the header, `upright` after EXIF rotation; None if the file is not an image."""
+    def _size(self, name: str) -> tuple[int, int] | None:
+        """Return (height, width) from the header; None if the file is not an image."""
         try:
             with (
                 warnings.catch_warnings(),
@@ -135,17 +142,13 @@ class ImageFolder(FolderFiles):
                 Image.open(file, formats=FORMATS) as image,
             ):
                 warnings.simplefilter("ignore")  # about metadata
-                rotated = upright and exif_orientation(image) >= 5
-                return image.size if rotated else image.size[::-1]
+                return image.size[::-1]
         except DECODING_ERRORS:
             return None
 
-    def in_pixels(self, image: AnnotatedImage, *, upright: bool) -> None:
-        """Set the size of an image that is `in_shares` and convert its boxes to pixels, unless its file is unreadable.
-
-        `upright`: the tool labels images after EXIF rotation; the conversion then rejects images with EXIF rotation.
-        """
-        size = self.size(image.file_name, upright=upright)
+    def in_pixels(self, image: AnnotatedImage) -> None:
+        """Set the size of an image that is `in_shares`; convert its boxes to pixels, unless its file is unreadable."""
+        size = self._size(image.file_name)
         if size is not None and min(size) > 0:
             image.size, image.in_shares = size, False
             image.objects = [in_hundredths(one, size) for one in image.objects]

@@ -22,11 +22,16 @@ def split_off(
 ) -> tuple[AnnotatedDataSet, AnnotatedDataSet, int]:
     """Return train, val, and the number of images that follow a near-duplicate.
 
-    The split depends only on seed, names and content of the images. Raises InputError if no image can be used for val.
+    The split depends only on seed, names, content and classes of the images. Few images change their split if others
+    are added. Raises InputError if no image can be used for val.
     """
     groups = alike_groups([_thumbnail_of(image, images) for image in _with_progress(data.images)])
     aside = stratified_groups(
-        [{one.category_id for one in image.objects} for image in data.images], groups, fraction=fraction, seed=seed
+        [{one.category_id for one in image.objects} for image in data.images],
+        groups,
+        [image.file_name for image in data.images],
+        fraction=fraction,
+        seed=seed,
     )
     chosen = {place for group in aside for place in group}
     if not chosen or len(chosen) == len(data.images):
@@ -85,28 +90,29 @@ def alike_groups(thumbnails: Sequence[np.ndarray | None]) -> list[list[int]]:
 
 
 def stratified_groups(
-    classes: Sequence[set[int]], groups: Sequence[list[int]], *, fraction: float, seed: int
+    classes: Sequence[set[int]], groups: Sequence[list[int]], names: Sequence[str], *, fraction: float, seed: int
 ) -> list[list[int]]:
     """Return the groups for val, with about this fraction of the images of each class and of all images.
 
     Iterative stratification, rarest class first (Sechidis et al. 2011); images without objects are a class of their
     own.
     """
-    shuffled = [groups[place] for place in np.random.Generator(np.random.Philox(seed)).permutation(len(groups))]
-    counts = [Counter(label for place in group for label in classes[place] or {None}) for group in shuffled]
+    # By hash instead of a permutation: further images leave the order of the others as it is
+    groups = sorted(groups, key=lambda group: hashlib.sha256(f"{seed} {names[group[0]]}".encode()).digest())
+    counts = [Counter(label for place in group for label in classes[place] or {None}) for group in groups]
     kept = sum(counts, Counter())  # images of each class that training has
     targets = Counter({label: fraction * count for label, count in kept.items()})
     room, aside, waiting = fraction * len(classes), [], dict(enumerate(counts))
 
     def keep_aside(number: int, *, room: float) -> float:
-        aside.append(shuffled[number])
+        aside.append(groups[number])
         kept.subtract(counts[number])
         targets.subtract(counts[number])
-        return room - len(shuffled[number])
+        return room - len(groups[number])
 
     def fits(number: int) -> bool:
         """Return whether the group brings val closer to the fraction and leaves train an image of every class."""
-        return len(shuffled[number]) <= 2 * room and all(kept[label] > count for label, count in counts[number].items())
+        return len(groups[number]) <= 2 * room and all(kept[label] > count for label, count in counts[number].items())
 
     left_over = []
     while waiting:

@@ -18,7 +18,7 @@ from dataset.conversion.formats.labelme import read_labelme
 from dataset.conversion.formats.open_images.open_images_labels import read_open_images
 from dataset.conversion.formats.voc import read_voc
 from dataset.conversion.formats.yolo.yolo_labels import read_yolo
-from dataset.conversion.named_splits import SPLITS, split_of_file, split_of_folders
+from dataset.conversion.named_splits import SPLITS, split_of_file, split_of_folders, split_of_word
 from dataset.conversion.segmentation import reason_to_skip
 from dataset.files.csv_files import csv_rows
 from dataset.files.untrusted_values import listed
@@ -128,13 +128,11 @@ def _read_voc(annotations: str, labels: RecognizedLabels, images: ImageFolder) -
     parts: dict[str, tuple[Path, Path | None]]  # folder and list of images
     if len(folders) == 1:
         sets = folders[0].parent / "ImageSets" / "Main"
-        lists = {split: sets / f"{split}.txt" for split in SPLITS}
-        if not lists["train"].is_file():
-            lists["train"] = sets / "trainval.txt"
-        if lists["train"].is_file():
-            parts = {split: (folders[0], path) for split, path in lists.items() if path.is_file()}
-        else:
-            parts = {"": (folders[0], None)}
+        lists = {split_of_word(path.stem): path for path in sorted(sets.glob("*.txt"))}
+        if "train" not in lists and (both := sets / "trainval.txt").is_file():
+            lists["train"] = both
+        parts = {split: (folders[0], lists[split]) for split in SPLITS if "train" in lists and split in lists}
+        parts = parts or {"": (folders[0], None)}
     else:
         named = {split_of_folders(f"{folder.relative_to(annotations).as_posix()}/a.xml"): folder for folder in folders}
         parts = {split: (folder, None) for split, folder in named.items() if split is not None}
@@ -195,7 +193,7 @@ def _read_open_images(
     except OSError as error:
         raise InputError(f"cannot write to {output_folder}: {error}") from error
     for image in found:
-        images.in_pixels(image, upright=False)
+        images.in_pixels(image)
     return replace(data, images=found)
 
 

@@ -14,14 +14,19 @@ from program_support.errors import InputError
 def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledImages:
     """Return the images of a data set; boxes are clipped to their images, as in conversion.
 
-    Raises InputError for an image of unknown size and for data without classes.
+    An image of unknown size is left out. Raises InputError for data without classes.
     """
     if data.class_names is None:
         raise InputError(f"{data.source}: names no categories; expected annotations of objects")
     class_of = {category: number for number, category in enumerate(data.class_names.category_ids)}
-    sizes, owners, boxes, classes, crowd, left_out = [], [], [], [], [], []
-    for number, image in enumerate(data.images):
-        size = image.size or _size_of(Path(image_folder) / image.file_name)
+    names, sizes, owners, boxes, classes, crowd, left_out, images_left_out = [], [], [], [], [], [], [], []
+    for image in data.images:
+        try:
+            size = image.size or _size_of(Path(image_folder) / image.file_name)
+        except InputError as error:
+            images_left_out.append(str(error))
+            continue
+        names.append(image.file_name)
         sizes.append(size)
         for annotation in image.objects:
             fitted, reason = fitted_object(in_pixels(annotation, size) if image.in_shares else annotation, size)
@@ -29,11 +34,10 @@ def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledIma
                 left_out.append(f"{image.file_name}: {reason}")
                 continue
             x, y, width, height = fitted.box_xywh
-            owners.append(number)
+            owners.append(len(names) - 1)
             boxes.append((y, x, y + height, x + width))
             classes.append(class_of[fitted.category_id])
             crowd.append(fitted.is_crowd)
-    names = [image.file_name for image in data.images]
     return LabeledImages(
         class_names=data.class_names,
         names=names,
@@ -45,6 +49,7 @@ def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledIma
         digests=[b""] * len(names),
         encoded=lambda number: read_regular_file(Path(image_folder) / names[number]),
         left_out=left_out,
+        images_left_out=images_left_out,
     )
 
 

@@ -4,7 +4,15 @@ import re
 from pathlib import PurePosixPath
 
 SPLITS = ("train", "val", "test")
-_WORDS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+_WORDS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
 _YEAR = re.compile(r"20\d\d$")
 
 

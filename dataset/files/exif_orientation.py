@@ -3,14 +3,12 @@
 All entry points follow these rules:
 
 - Images for inference (`infer.py`, `load_detector`, `serve.py`, `export.py`, `inspector.py`, the images for 8-bit
-  calibration)
-are rotated upright, and boxes and masks are in pixels of the upright image; see `read_image` and `StoredImage.upright`.
-`infer.py --noapply_exif_orientation` ignores the tag, for results that are compared with annotations of stored pixels,
-such as COCO's.
+  calibration) are rotated upright, and boxes and masks are in pixels of the upright image; see `read_image` and
+  `StoredImage.upright`. `infer.py --noapply_exif_orientation` ignores the tag, for results that are compared with
+  annotations of stored pixels, such as COCO's.
 - Images with labels (conversion, data check, and records in training and evaluation) keep their stored pixels, because
-  the
-labels of COCO, VOC and Open Images refer to these. Labels of the upright image are rejected; see
-  `dataset/conversion/exif_mismatch.py`.
+  the labels of COCO, VOC and Open Images refer to these. Images that are labeled upright are rejected; see
+  `exif_rotation_error` in `dataset/conversion/convert.py`.
 - Pixels in memory (arrays, PIL images, video frames) are not rotated.
 
 Every orientation (EXIF 2.32, tag 0x0112) is an optional transposition, then an optional flip of rows, columns or both.

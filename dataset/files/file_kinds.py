@@ -17,7 +17,7 @@ _HEAD_BYTES = 1 << 16
 _MOST_PARSED_BYTES = 1 << 26  # a larger JSON file is not for a single image
 _LINES_LOOKED_AT = 20
 _MOST_FILES = 50  # of each suffix in a folder
-_ANNOTATION_SUFFIXES = (".xml", ".json", ".yaml", ".yml", ".data", ".csv", ".txt")
+ANNOTATION_SUFFIXES = (".xml", ".json", ".yaml", ".yml", ".data", ".csv", ".txt")
 _FOLDERS_LOOKED_AT = 100
 _MOST_LEVELS = 4  # a zip of VOC has VOCdevkit/VOC2012/Annotations
 _OF_A_CONVERSION = re.compile(r"(.+)\.(report|classes|instances)\.json")
@@ -99,7 +99,7 @@ def annotations_in(folder: str | Path) -> Iterator[tuple[Path, FileKind]]:
     """
     for place in islice(_folders(Path(folder)), _FOLDERS_LOOKED_AT):
         files = _entries(place)
-        for suffix in _ANNOTATION_SUFFIXES:
+        for suffix in ANNOTATION_SUFFIXES:
             for path in [file for file in files if file.suffix.lower() == suffix][:_MOST_FILES]:
                 kind = kind_of_file(path)
                 if kind is not None and kind.holds_annotations:

@@ -20,7 +20,20 @@ from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientati
 from dataset.files.untrusted_values import LARGEST_ID
 from program_support.errors import InputError
 
-IMAGE_SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".mpo", ".png", ".tif", ".tiff", ".webp"}
+IMAGE_SUFFIXES = {
+    ".bmp",
+    ".gif",
+    ".jfif",
+    ".jp2",
+    ".jpe",
+    ".jpeg",
+    ".jpg",
+    ".mpo",
+    ".png",
+    ".tif",
+    ".tiff",
+    ".webp",
+}
 
 
 class StoredImage(NamedTuple):

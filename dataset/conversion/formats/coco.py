@@ -180,7 +180,7 @@ def _is_above_all_others(entry: dict, categories: list[dict]) -> bool:
 
 def _boxed_annotations(content: dict, path: str) -> list[dict]:
     """Return the annotations. Raises InputError if none has a box."""
-    advice = "(expected instances_*.json; for images without annotations use --image_info_file instead)"
+    advice = "(expected instances_*.json; for images without annotations use create_coco_tfrecord.py --image_info_file)"
     if content.get("annotations") is None:
         raise InputError(f"{path}: has no annotations {advice}")
     annotations = _list_of_objects(content, "annotations", path=path)

@@ -76,7 +76,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
     noted = []
     if table.in_shares:
         for image in found.values():
-            images.in_pixels(image, upright=False)
+            images.in_pixels(image)
     elif "width" not in table.columns:
         noted.append(Finding(kind="image", file=path, reason="the annotation file has no sizes: taken from the images"))
     return AnnotatedDataSet(

@@ -77,7 +77,7 @@ def _read_image(
     size = None
     if sides != (None, None):
         size = whole_number(sides[0], "imageHeight", least=1), whole_number(sides[1], "imageWidth", least=1)
-    image = AnnotatedImage(image_id=0, file_name=_image_name(content, name, images), size=size)
+    image = AnnotatedImage(image_id=0, file_name=_image_name(content, name, images), size=size, is_upright=True)
     outlines: dict[tuple, list[list[float]]] = {}
     passed_over, boxes_only = [], set()
     for index, shape in enumerate(content["shapes"]):

@@ -132,13 +132,17 @@ def _text(node: ElementTree.Element, path: str) -> str:
 
 
 def _image_name(root: ElementTree.Element, path: Path, is_image: Callable[[str], bool]) -> str:
-    """Return the file name in the XML file, or the image with the name of the XML file; it need not exist."""
+    """Return the image with the name of the XML file, else the file name in it; it need not exist.
+
+    The file name in it is that of before a renaming, and may be that of another image now.
+    """
     named = _text(root, "filename")
-    if named:
-        checked_file_name(named, where=str(path))
-    candidates = [named] if named else []
-    candidates += [path.stem + suffix for suffix in _IMAGE_SUFFIXES]
-    return next(filter(is_image, candidates), candidates[0])
+    alike = [path.stem + suffix for suffix in _IMAGE_SUFFIXES]
+    if not named:
+        return next(filter(is_image, alike), alike[0])
+    checked_file_name(named, where=str(path))
+    candidates = [named, *alike] if Path(named).stem == path.stem else [*alike, named]
+    return next(filter(is_image, candidates), named)
 
 
 def _image_size(root: ElementTree.Element, path: Path) -> tuple[int, int] | None:

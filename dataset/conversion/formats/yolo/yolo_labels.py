@@ -75,7 +75,7 @@ def _read_part(
     known = frozenset(layout.class_names.category_ids)
     found, without = [], 0
     for name in layout.images[split]:
-        image = AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=True)
+        image = AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=True, is_upright=True)
         label = label_of.get(name)
         if label is None:
             without += 1
@@ -85,7 +85,7 @@ def _read_part(
             image.objects += _objects(
                 text, str(labels.path(label)), known=known, has_keypoints=layout.has_keypoints, with_masks=with_masks
             )
-        images.in_pixels(image, upright=True)
+        images.in_pixels(image)
         found.append(image)
     noted = list(layout.noted)
     if without:

@@ -56,6 +56,7 @@ class _LayoutReader:
         self._files = FolderFiles(self._root, (".yaml", ".yml", ".data", ".txt", ".names", ".labels"))
         self._read: list[bytes] = []
         self._noted: list[Finding] = []
+        self._without_images: list[tuple[str, str]] = []  # keys and values of splits
 
     def layout(self) -> YoloLayout:
         settings = self._settings()
@@ -70,6 +71,11 @@ class _LayoutReader:
                 f"{self._data_file}: none of the images that it names is in {self._images.folder}; expected "
                 "--images=FOLDER with the folders that train, val and test name"
             )
+        for key, entry in self._without_images:
+            reason = f"{key} is {shown(entry)}, which has no image in {self._images.folder}"
+            if key == "train":
+                raise InputError(f"{self._data_file}: {reason}; expected a folder or a list of images")
+            self._noted.append(Finding(kind="image", file=str(self._data_file), reason=f"{reason}: ignored"))
         return YoloLayout(
             source=source,
             content=b"\0".join(self._read),
@@ -147,13 +153,7 @@ class _LayoutReader:
                 raise InputError(f"{self._data_file}: {key} is {shown(value)}, expected folders or lists of images")
             found = list(self._images_in(entry, _SPLIT_KEYS[key]))
             if not found:
-                self._noted.append(
-                    Finding(
-                        kind="image",
-                        file=str(self._data_file),
-                        reason=(f"{key} is {shown(entry)}, which has no image in {self._images.folder}: ignored"),
-                    )
-                )
+                self._without_images.append((key, entry))
             yield from found
 
     def _images_in(self, entry: str, split: str) -> Iterator[str]:
