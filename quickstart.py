@@ -35,6 +35,10 @@ def define_flags() -> None:
             "annotations": "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the "
             "folder of the images.",
             "format": "Format of the labels. Default: detected from the content.",
+            "val_fraction": "Fraction of the images used for validation if the data set has no val split. Default: "
+            "0.1, as create_tfrecord.py.",
+            "max_bad_fraction": "Maximum fraction of images, and of boxes, that may be skipped as unusable. Default: "
+            "0.01, as create_tfrecord.py.",
             "minutes": "Time budget in minutes, from start to exported files. The same command with more minutes "
             "resumes the training.",
             "weights": f"Pretrained detector to start from: a name, a path, or {NO_WEIGHTS}. Default: the model's "
@@ -66,6 +70,8 @@ def main() -> None:
             annotations=FLAGS.annotations,
             output_dir=writable_folder(FLAGS.output_dir, "output_dir"),
             format=FLAGS.format,
+            val_fraction=FLAGS.val_fraction,
+            max_bad_fraction=FLAGS.max_bad_fraction,
             model_name=FLAGS.model_name,
             minutes=FLAGS.minutes,
             weights=weights,

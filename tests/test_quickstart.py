@@ -171,6 +171,8 @@ def test_recipes_of_the_families():
 def programs(tmp_path, monkeypatch):
     """Programs that record their calls and write what the steps read; `fails` names one that fails."""
     calls, fails = [], set()
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
 
     def run(module, settings):
         if module in fails:
@@ -190,6 +192,9 @@ def programs(tmp_path, monkeypatch):
                 'DLLL {"data": {"latency_training_p50": 0.5}}\n'
                 'DLLL {"data": {"peak_device_memory_bytes": null, "load_average": 1e3}}\n'
             )
+        elif module == "export":
+            settings["output_dir"].mkdir(exist_ok=True)
+            (settings["output_dir"] / "detector.onnx").touch()
         elif module == "eval":
             settings["output_json"].write_text('{"AP": 0.5, "AP50": 0.75, "mask_numbers": {"AP": 0.25, "AP50": 0.625}}')
 
@@ -309,7 +314,7 @@ def test_other_families(programs, tmp_path, monkeypatch, capsys):
 def test_a_zip_is_unpacked_once(programs, tmp_path, monkeypatch):
     calls, _ = programs
     with zipfile.ZipFile(tmp_path / "cells.zip", "w") as archive:
-        archive.writestr("cells/one.jpg", b"image")
+        archive.writestr("cells\\one.jpg", b"image")  # as some Windows programs write it
         archive.writestr("__MACOSX/cells/._one.jpg", b"none")
     for _ in range(2):
         quickstart(config(tmp_path / "out", images=str(tmp_path / "cells.zip")))
@@ -324,6 +329,13 @@ def test_a_zip_is_unpacked_once(programs, tmp_path, monkeypatch):
     assert not (tmp_path / "other" / "images").exists()
 
 
+def test_names_with_blanks_and_brackets(programs, tmp_path, capsys):
+    calls, _ = programs
+    quickstart(config(tmp_path / "run [1]"))
+    assert calls[-1][1]["val_file_pattern"] == f"{tmp_path}/run [[]1]/records/val-*"
+    assert f"python serve.py --model='{tmp_path}/run [1]/exported/detector.onnx'" in capsys.readouterr().out
+
+
 def test_format_of_the_labels(programs, tmp_path):
     calls, fails = programs
     fails.add("train")
@@ -332,9 +344,48 @@ def test_format_of_the_labels(programs, tmp_path):
     assert calls[0][1]["format"] == "yolo"
 
 
-def test_other_wishes_and_broken_notes_are_refused(tmp_path):
+def test_settings_of_the_conversion_may_be_corrected(programs, tmp_path):
+    """An archive is unpacked before the conversion; a corrected one is unpacked again."""
+    calls, fails = programs
+    wanted = {"images": str(tmp_path / "cells.zip"), "format": "yolo"}
+    fails.add("dataset.create_tfrecord")
+    for content in (b"wrong", b"right"):
+        with zipfile.ZipFile(tmp_path / "cells.zip", "w") as archive:
+            archive.writestr("one.txt", content)
+        with pytest.raises(SystemExit):
+            quickstart(config(tmp_path / "out", **wanted, max_bad_fraction=0.1))
+        assert (tmp_path / "out" / "images" / "one.txt").read_bytes() == content
+    fails.clear()
+    wanted |= {"max_bad_fraction": 0.2, "val_fraction": 0.0}
+    quickstart(config(tmp_path / "out", **wanted))
+    assert (calls[0][1]["max_bad_fraction"], calls[0][1]["val_fraction"]) == (0.2, 0.0)
+    with pytest.raises(InputError, match=r"was started with val_fraction 0\.0, not 0\.1"):
+        quickstart(config(tmp_path / "out", **wanted | {"val_fraction": 0.1}))
+
+
+def test_images_and_labels_that_change_after_the_conversion(programs, tmp_path):
+    photos, out = tmp_path / "photos", tmp_path / "photos" / "out"  # the output is in the folder of the images
+    labels = photos / "one.txt"
+    (photos / "one.jpg").write_bytes(b"image")
+    labels.write_text("0 0.5 0.5 0.1 0.1")
+    quickstart(config(out))
+    (photos / "labels.cache").write_text("of another program")
+    quickstart(config(out, minutes=40.0))
+    labels.write_text("0 0.5 0.5 0.2 0.2")
+    with pytest.raises(InputError, match=r"images or labels changed after their conversion; .*another --output_dir"):
+        quickstart(config(out, minutes=50.0))
+    labels.write_text("0 0.5 0.5 0.1 0.1")
+    quickstart(config(out, minutes=50.0))
+    (photos / "two.jpg").write_bytes(b"image")
+    with pytest.raises(InputError, match="images or labels changed"):
+        quickstart(config(out, minutes=50.0))
+
+
+def test_other_wishes_and_broken_notes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
     notes = tmp_path / "quickstart.json"
-    notes.write_text(json.dumps({"asked": {"minutes": 10}, "done": {}, "seconds": {}}))
+    notes.write_text(json.dumps({"asked": {"minutes": 10}, "done": {"convert": None}, "seconds": {}}))
     with pytest.raises(InputError, match=r"quickstart.json: was started with .*another --output_dir"):
         quickstart(config(tmp_path))
     for text in ("{", "[]", "{}", '{"asked": 3, "done": 4}'):
@@ -350,7 +401,7 @@ def test_a_program_that_fails_ends_with_its_code(capfd):
     told = capfd.readouterr()
     assert "$ python " in told.out
     assert "--images=/nowhere: no such folder" in told.err
-    assert "exited with status 2; run the same command again to resume" in told.err
+    assert told.err.endswith("quickstart: dataset.create_tfrecord exited with status 2\n")
 
 
 def test_a_signal_is_handed_on(tmp_path):

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from dataset.conversion.format_recognition import FORMATS
-from program_support.checked_fields import at_least, checked, one_of
+from program_support.checked_fields import Share, at_least, between, checked, one_of
 
 NO_WEIGHTS = "none"
 
@@ -25,3 +25,5 @@ class QuickstartConfig:
     formats: tuple[str, ...]
     hparams: str
     format: Annotated[str, one_of(*FORMATS)] | None = None  # format of the labels; None: recognized by content
+    val_fraction: Annotated[float, between(0, 0.9)] | None = None  # None: the default of create_tfrecord.py
+    max_bad_fraction: Share | None = None  # the same

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from program_support.command_line import USER_ERROR_EXIT_CODE
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # On Linux the kernel sends SIGTERM to the program when this process ends, even by SIGKILL; the program then saves and
 # stops. A small Python program requests it and then executes the program: `preexec_fn` is unsafe in a process with
@@ -56,9 +58,8 @@ def run_program(module: str, settings: Mapping[str, Any]) -> None:
             for number, handler in before.items():
                 signal.signal(number, handler)
     if code:
-        print(
-            f"\nquickstart: {module} exited with status {code}; run the same command again to resume", file=sys.stderr
-        )
+        advice = "" if code == USER_ERROR_EXIT_CODE else "; run the same command again to resume"
+        print(f"\nquickstart: {module} exited with status {code}{advice}", file=sys.stderr)
         sys.exit(code if code > 0 else 128 - code)
 
 

@@ -31,4 +31,4 @@ def records_of(folder: Path, split: str) -> str | None:
 
 def records_pattern(folder: Path, split: str) -> str:
     """Return the pattern of the records of train, val or test."""
-    return f"{folder}/records/{split}-*"
+    return f"{glob.escape(str(folder))}/records/{split}-*"

@@ -13,17 +13,21 @@ _REPEATED_FOR_MORE_MINUTES = ("train", "evaluate", "export")
 
 
 class State:
-    """State file of a quick start: finished steps and chosen settings, with which a second call resumes."""
+    """State file of a quick start: finished steps and chosen settings, with which a second call resumes.
 
-    def __init__(self, path: Path, settings: dict[str, Any]):
+    Until the conversion is finished a call starts over, so that settings, images and labels may be corrected. Later
+    ones must be the same: `source` is a fingerprint of images and labels.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any], *, source: str):
         self._path, settings = path, json.loads(json.dumps(settings))
+        new = {"asked": settings, "source": source, "done": {}, "seconds": {}}  # the keys of files of earlier versions
         try:
-            self._content = (
-                json.loads(path.read_text(encoding="utf-8"))
-                if path.exists()
-                else {"asked": settings, "done": {}, "seconds": {}}  # the keys of files of earlier versions
-            )
+            self._content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else new
+            if "convert" not in self._content["done"]:
+                self._content = new
             before, self._done, self._seconds = (self._content[part] for part in ("asked", "done", "seconds"))
+            has_other_source = self._content.setdefault("source", source) != source
             other = [
                 key for key in settings if key not in ("output_dir", "minutes") and before.get(key) != settings[key]
             ]
@@ -34,6 +38,10 @@ class State:
             raise InputError(
                 f"{path}: was started with {other[0]} {before.get(other[0])!r}, not {settings[other[0]]!r}; expected "
                 "the same, or another --output_dir"
+            )
+        if has_other_source:
+            raise InputError(
+                f"{path}: images or labels changed after their conversion; expected the same, or another --output_dir"
             )
         if longer and "train" in self._done:
             print(f"--minutes raised from {before['minutes']:g} to {settings['minutes']:g}: resuming the training")

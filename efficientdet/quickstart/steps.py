@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from efficientdet.quickstart import choices
 from efficientdet.quickstart.chosen_settings import choose_settings
 from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.programs import run_program
+from efficientdet.quickstart.source_fingerprint import source_fingerprint
 from efficientdet.quickstart.split_records import labeled_images, records_of, records_pattern
 from efficientdet.quickstart.state import State
 from program_support.atomic_files import unpacked_zip
@@ -26,7 +28,7 @@ _COMPARED = 8  # images on which exported files are compared with the checkpoint
 def quickstart(config: QuickstartConfig) -> None:
     """Convert, choose settings, check the data, train, evaluate and export. Raises InputError."""
     start_time, folder = time.monotonic(), Path(config.output_dir)
-    state = State(folder / "quickstart.json", asdict(config))
+    state = State(folder / "quickstart.json", asdict(config), source=source_fingerprint(config))
     images = config.images
     if os.path.isfile(images):
         images = state.once("unpack", lambda: unpacked_zip(config.images, folder / "images"))
@@ -67,6 +69,8 @@ def _convert(config: QuickstartConfig, folder: Path, *, images: str) -> None:
             "annotations": config.annotations,
             "format": config.format,
             "output_dir": folder / "records",
+            "val_fraction": config.val_fraction,
+            "max_bad_fraction": config.max_bad_fraction,
             "include_masks": hyperparameters_of(config.model_name, {}).mask_size > 0 or None,
         },
     )
@@ -155,8 +159,8 @@ def _print_summary(folder: Path, *, measured_on: str, image_folder: Path) -> Non
     ):
         print(f"  {folder / path}: {what}")
     if artifact.exists():
-        annotated = folder / "annotated"
+        model, images, annotated = (shlex.quote(str(path)) for path in (artifact, image_folder, folder / "annotated"))
         print(
-            f"annotate images:  python infer.py --model={artifact} --image_path={image_folder} "
-            f"--output_dir={annotated}\nin the browser:   python serve.py --model={artifact}"
+            f"annotate images:  python infer.py --model={model} --image_path={images} --output_dir={annotated}\n"
+            f"in the browser:   python serve.py --model={model}"
         )

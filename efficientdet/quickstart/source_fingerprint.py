@@ -1,0 +1,41 @@
+"""A fingerprint of the images and labels of a quick start, by which a later call finds that they changed."""
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+from dataset.conversion.folder_files import FolderFiles
+from dataset.files.bounded_files import read_regular_file
+from dataset.files.file_kinds import ANNOTATION_SUFFIXES
+from dataset.files.image_files import IMAGE_SUFFIXES
+from efficientdet.quickstart.configuration import QuickstartConfig
+
+_SUFFIXES = IMAGE_SUFFIXES | {*ANNOTATION_SUFFIXES, ".names", ".labels"}
+
+
+def source_fingerprint(config: QuickstartConfig) -> str:
+    """Return a fingerprint of the content of labels and of the names and sizes of images, or of the zip archive.
+
+    Files in the output folder are not included, which may be in the folder of the images.
+    """
+    hasher, output_dir = hashlib.sha256(), Path(config.output_dir).resolve()
+    for source in filter(None, (config.images, config.annotations)):
+        if zipfile.is_zipfile(source):
+            with zipfile.ZipFile(source) as archive:
+                hasher.update(repr([(member.filename, member.CRC) for member in archive.infolist()]).encode())
+            continue
+        path = Path(source)
+        files = [path] if path.is_file() else map(path.joinpath, FolderFiles(path, _SUFFIXES).names)
+        for file in files:
+            if not file.resolve().is_relative_to(output_dir):
+                hasher.update(f"{file} {_content(file)}\n".encode())
+    return hasher.hexdigest()
+
+
+def _content(file: Path) -> int | str:
+    """Return the size of an image and the hash of other files; empty for an unreadable one, which converters report."""
+    try:
+        is_image = file.suffix.lower() in IMAGE_SUFFIXES
+        return file.stat().st_size if is_image else hashlib.sha256(read_regular_file(file)).hexdigest()
+    except OSError:
+        return ""
