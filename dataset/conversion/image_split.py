@@ -99,7 +99,9 @@ def stratified_groups(
     """
     # By hash instead of a permutation: further images leave the order of the others as it is
     groups = sorted(groups, key=lambda group: hashlib.sha256(f"{seed} {names[group[0]]}".encode()).digest())
-    counts = [Counter(label for place in group for label in classes[place] or {None}) for group in groups]
+    counts: list[Counter[int | None]] = [
+        Counter(label for place in group for label in classes[place] or (None,)) for group in groups
+    ]
     kept = sum(counts, Counter())  # images of each class that training has
     targets = Counter({label: fraction * count for label, count in kept.items()})
     room, aside, waiting = fraction * len(classes), [], dict(enumerate(counts))

@@ -21,7 +21,8 @@ class State:
 
     def __init__(self, path: Path, settings: dict[str, Any], *, source: str):
         self._path, settings = path, json.loads(json.dumps(settings))
-        new = {"asked": settings, "source": source, "done": {}, "seconds": {}}  # the keys of files of earlier versions
+        # `asked` and `done` as in files of earlier versions
+        new: dict[str, Any] = {"asked": settings, "source": source, "done": {}, "seconds": {}}
         try:
             self._content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else new
             if "convert" not in self._content["done"]:
