@@ -34,6 +34,18 @@ from program_support.errors import InputError
 from program_support.field_flags import define_flag
 
 FLAGS = flags.FLAGS
+_FLAGS_OF_CHECKPOINTS = (
+    "model_dir",
+    "saved_model_dir",
+    "hparams",
+    "int8_images",
+    "model_name",
+    "weights",
+    "precision",
+    "amp",
+    "use_xla",
+    "debug",
+)
 
 
 def define_flags() -> None:
@@ -174,8 +186,8 @@ def _settings() -> dict:
 
 
 def _annotate_with_artifact(inputs: Inputs, settings: dict) -> None:
-    for flag in ("model_dir", "saved_model_dir", "hparams", "int8_images"):
-        if FLAGS[flag].value:
+    for flag in _FLAGS_OF_CHECKPOINTS:
+        if FLAGS[flag].present:
             raise InputError(f"--model={FLAGS.model}: an exported file runs without --{flag}")
     existing_file(FLAGS.model, "model")
     from efficientdet.inference.annotate import AnnotationConfig, annotate

@@ -88,6 +88,7 @@ def main() -> None:
         raise InputError(f"serve.py needs the package {missing[0]}: pip install -e '.[serve]'")
     from efficientdet.serving.application import build_application
     from efficientdet.serving.detection import load_detection
+    from efficientdet.serving.middleware import host_name
     from efficientdet.serving.server import LOCAL_NAMES, bind, serve
 
     given = {name: FLAGS[name].value for name in vars(Limits()) if FLAGS[name].value is not None}
@@ -103,14 +104,14 @@ def main() -> None:
     if FLAGS.min_score is None:
         limits = replace(limits, min_score=thresholds.overall)
     print(f"score threshold: {limits.min_score:g}, {thresholds.source if FLAGS.min_score is None else '--min_score'}")
-    hosts = FLAGS.allowed_hosts or (LOCAL_NAMES if FLAGS.host in LOCAL_NAMES else ())
+    hosts = [host_name(host) or host for host in FLAGS.allowed_hosts or ()]
     serve(
         build_application(
             detect,
             names,
             model=Path(path).name,
             limits=limits,
-            hosts=tuple(hosts),
+            hosts=tuple(hosts or (LOCAL_NAMES if FLAGS.host in LOCAL_NAMES else ())),
             origins=tuple(FLAGS.allowed_origins),
         ),
         bound,

@@ -458,9 +458,15 @@ def test_writing_and_running_litert_says_nothing(exported, tmp_path, capfd, capl
     assert not [record for record in caplog.records if "gradient" in record.getMessage()]
 
 
-def test_what_litert_has_no_operation_for_is_told():
-    with pytest.raises(InputError, match="LiteRT has no operation for"):
-        write_litert(TwoStageDetector.__new__(TwoStageDetector), "a.tflite", description=None, resize=None)
+def test_formats_that_a_network_or_a_backend_lacks_are_told_first(monkeypatch):
+    two_stages = TwoStageDetector.__new__(TwoStageDetector)
+    with pytest.raises(InputError, match="--formats=litert-int8: LiteRT has no operation for RoIAlign"):
+        artifacts.check_formats(two_stages, ("onnx", "savedmodel", "litert-int8"))
+    monkeypatch.setattr(artifacts, "backend_name", lambda: "jax")
+    for name in ("savedmodel", "litert"):
+        with pytest.raises(InputError, match=f"--formats={name}: needs the TensorFlow backend; KERAS_BACKEND is jax"):
+            artifacts.check_formats(two_stages, ("onnx", name))
+    artifacts.check_formats(two_stages, ("onnx", "openvino"))
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """The network of an ONNX file computes Keras's outputs in each runtime; the host post-processes both the same way."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
+from color_artifact import SIDE, write_color_artifact
 from miniature import miniature_detector
 from onnx import TensorProto
 from PIL import Image
@@ -188,6 +190,31 @@ def test_images_may_lie_otherwise_in_memory(small_d0, runtime):
     ):
         for one, other in zip(wanted, found, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_callers_in_several_threads_get_their_own_outputs(tmp_path, runtime):
+    """Each thread has images of its own gray, which the scores of this network tell."""
+    network = ExportedNetwork(write_color_artifact(tmp_path / "color.onnx").read_bytes(), runtime=runtime)
+    grays = np.uint8([60, 120, 180, 240])
+
+    def scores_of(gray):
+        image = np.full((1, SIDE, SIDE, 3), gray, np.uint8)
+        return [
+            network(image, np.int32([[SIDE, SIDE]]), lambda outputs, _: outputs[1][0].item())[0] for _ in range(300)
+        ]
+
+    with ThreadPoolExecutor(len(grays)) as threads:
+        for gray, scores in zip(grays, threads.map(scores_of, grays), strict=True):
+            np.testing.assert_allclose(scores, gray / 255, atol=1e-3)
+
+
+@pytest.mark.parametrize(("count", "most"), [(3, 100), (100, 100), (101, 100), (250, 100), (65, 64)])
+def test_as_many_images_as_asked_for_are_chosen(count, most):
+    names = calibration_of_files([f"{number:03}" for number in range(count)], most=most).names
+    assert (len({*names}), names[0]) == (min(count, most), "000")
+    steps = np.diff(np.int32(names))
+    assert steps.max() - steps.min() <= 1
 
 
 def test_an_error_in_reading_is_the_callers(small_d0):

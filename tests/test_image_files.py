@@ -118,6 +118,14 @@ def test_sixteen_bits_are_scaled_not_cut_off(tmp_path):
     assert read_image(str(tmp_path / "a.png"))[0, :, 0].tolist() == [0, 1, 128, 255]
 
 
+@pytest.mark.parametrize("values", [np.float32([[0.5]]), np.int32([[70_000]])])
+def test_pixels_of_unknown_range_are_refused(tmp_path, values):
+    """Pillow would make them black or white."""
+    Image.fromarray(values).save(tmp_path / "a.tif")
+    with pytest.raises(InputError, match=r"pixels of mode [FI] without a known range"):
+        read_image(str(tmp_path / "a.tif"))
+
+
 def test_unreadable(tmp_path):
     Image.effect_noise((64, 64), 50).convert("RGB").save(tmp_path / "whole.jpg")
     whole = (tmp_path / "whole.jpg").read_bytes()

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from dataset.class_names import ClassNames
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.formats.csv_boxes import read_csv_boxes
 from dataset.files.image_files import folder_names
+from efficientdet.artifacts.saved_model_files import is_saved_model
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference import annotate as annotate_module
+from efficientdet.inference import video
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.image_rows import LoadedModel
 from efficientdet.inference.inputs import Inputs, find_inputs
@@ -123,6 +126,8 @@ def test_crops_are_the_pixels_that_a_box_touches(place):
         with Image.open(crops / name) as crop:
             sizes.append(crop.size)
     assert sizes == [(21, 16), (21, 16), (9, 9), (9, 9)]
+    run(place, [place / "a" / "1.png"], save_crops=True, min_score=0.85)  # other crops of the first image are old
+    assert sorted(str(path.relative_to(crops)) for path in crops.rglob("*.jpg")) == [*found[:2], "cat/1-2_2.jpg"]
     assert sorted(path.name for path in place.iterdir()) == ["a", "b", "out"]
 
 
@@ -199,6 +204,31 @@ def test_an_image_on_the_standard_input(place, monkeypatch):
             InputError, match=f"none of 1 images could be decoded; the first: standard input: .*{reason}"
         ):
             run(place, ["-"])
+
+
+def test_a_second_recording_of_a_camera_leaves_the_first(place, monkeypatch):
+    def record(config, *_, **__):
+        Path(config.output_video).write_text(f"recording {len(list((place / 'out').glob('*.mp4')))}")
+
+    monkeypatch.setattr(video, "open_camera", lambda number: SimpleNamespace(release=lambda: None))
+    monkeypatch.setattr(video, "annotate_video", record)
+    (place / "out").mkdir()
+    for _ in range(3):
+        annotate(AnnotationConfig(inputs=Inputs(camera=0), output_dir=str(place / "out")))
+    assert {path.name: path.read_text() for path in (place / "out").glob("*.mp4")} == {
+        "camera_0.mp4": "recording 0",
+        "camera_0-2.mp4": "recording 1",
+        "camera_0-3.mp4": "recording 2",
+    }
+
+
+def test_names_that_are_too_long_are_one_line():
+    names = "\n".join(f"photo_{number}.jpg" for number in range(40))  # --image_path="$(ls)"
+    with pytest.raises(InputError, match=r"(?s)--image_path=photo_0\.jpg.*: cannot be read \(File name too long\)"):
+        find_inputs([names])
+    assert not is_saved_model("a" * 300)
+    with pytest.raises(InputError, match="is a camera, not a file"):
+        find_inputs(["1" * 300])
 
 
 def test_inputs_are_told_apart(place, monkeypatch):

@@ -582,12 +582,14 @@ def test_the_stored_threshold_is_the_default_of_page_and_api(tmp_path):
     stored = write_color_artifact(tmp_path / "stored.onnx", {"overall": 0.27, "classes": {"red": 0.9}})
     for flags, least, told in (
         ((), 0.27, "the best F1 on the validation data, stored with the model"),
-        (("--min_score=0.6",), 0.6, "--min_score"),
+        (("--min_score=0.6", "--allowed_hosts=LocalHost:80,127.0.0.1"), 0.6, "--min_score"),
     ):
         with running(tmp_path, "serve.py", f"--model={stored}", "--port=0", *flags) as one:
             assert one.threshold == f"score threshold: {least:g}, {told}\n"
             assert f'id="score" min="0.05" max="1" step="0.01" value="{least:.2f}"' in one.get("/").content
             assert one.get("/v1/model").content["min_score"] == least
+            with one.connect(b"GET /healthz HTTP/1.1\r\nHost: localhost:8000\r\n\r\n") as connection:
+                assert received(connection).status == 200
             [parameter] = one.get("/openapi.json").content["paths"]["/v1/detect"]["post"]["parameters"]
             assert parameter["schema"]["default"] == least
             reply = one.detect([encoded((204, 127, 77))])  # 0.8, 0.5, 0.3

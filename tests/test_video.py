@@ -1,6 +1,7 @@
 """Videos, and cameras."""
 
 import os
+import resource
 import signal
 import threading
 from types import SimpleNamespace
@@ -122,6 +123,26 @@ def test_an_error_leaves_nothing_behind(gray_video, tmp_path):
     assert list(tmp_path.iterdir()) == [gray_video]
 
 
+def test_a_full_disk_leaves_the_earlier_video(tmp_path):
+    """OpenCV reports no error; here no file can grow beyond 20 kB."""
+    noise = np.random.default_rng(0).integers(0, 256, (FRAMES, HEIGHT, WIDTH, 3), np.uint8)
+    writer = cv2.VideoWriter(str(tmp_path / "noise.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), 10, (WIDTH, HEIGHT))
+    for frame in noise:
+        writer.write(frame)
+    writer.release()
+    (tmp_path / "out.mp4").write_text("the earlier one")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(InputError, match=r"out\.mp4: \d of 7 frames could be written; is the disk full\?"):
+            annotate_video(
+                VideoConfig(source=str(tmp_path / "noise.mp4"), output_video=str(tmp_path / "out.mp4")), one_dog, NAMES
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "out.mp4").read_text() == "the earlier one"
+
+
 class Camera:
     """Shows so many gray frames."""
 
@@ -152,7 +173,8 @@ def film(monkeypatch, tmp_path):
     def film(camera, detect=one_dog):
         clock = iter(np.arange(1000) * 0.25)
         with monkeypatch.context() as patch:
-            patch.setattr(cv2, "VideoCapture", lambda source: camera)
+            read_file = cv2.VideoCapture
+            patch.setattr(cv2, "VideoCapture", lambda source: camera if source == 0 else read_file(source))
             patch.setattr(video, "time", SimpleNamespace(monotonic=lambda: next(clock)))
             annotate_video(VideoConfig(source=0, output_video=str(tmp_path / "a.mp4"), batch_size=4), detect, NAMES)
         assert camera.released

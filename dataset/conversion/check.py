@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
+from dataset.files.image_files import as_rgb
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, LARGEST_IMAGE_PIXELS
 from program_support.stderr_capture import captured_stderr
 
@@ -216,7 +217,7 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> Checked
             if max(image.size) > LONGEST_SIDE:
                 raise UnusableImage(f"{image.width}x{image.height} pixels; a JPEG has at most {LONGEST_SIDE} per side")
             found = f"{image.format} {image.mode}"
-            rgb = _as_rgb(image)
+            rgb = Image.fromarray(as_rgb(image))
         except (UnusableImage, SizeDisagreement):
             raise
         except Image.UnidentifiedImageError as error:
@@ -227,13 +228,3 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> Checked
     rgb.save(buffer, "JPEG", quality=JPEG_QUALITY, subsampling=0)
     height, width = _decoded_size(buffer.getvalue())
     return CheckedImage(encoded=buffer.getvalue(), height=height, width=width, fix=f"{found} re-encoded as RGB JPEG")
-
-
-def _as_rgb(image: Image.Image) -> Image.Image:
-    image.load()
-    if not image.mode.startswith(("I", "F")):
-        return image.convert("RGB")
-    values = np.asarray(image).astype(np.float64)
-    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
-        raise UnusableImage(f"pixels of mode {image.mode} without a known range")
-    return Image.fromarray(np.round(values / 257).astype(np.uint8)).convert("RGB")  # 65535 -> 255

@@ -69,14 +69,17 @@ def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str,
         if not name:  # Path("") is the current folder
             raise InputError(f"--{flag} is empty; expected an image, a folder or a glob")
         path = Path(name)
-        if path.is_dir():
-            files = sorted(
-                str(file)
-                for file in path.iterdir()
-                if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".") and file.is_file()
-            )
-        else:
-            files = [name] if path.is_file() else sorted(file for file in glob.glob(name) if Path(file).is_file())
+        try:
+            if path.is_dir():
+                files = sorted(
+                    str(file)
+                    for file in path.iterdir()
+                    if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".") and file.is_file()
+                )
+            else:
+                files = [name] if path.is_file() else sorted(file for file in glob.glob(name) if Path(file).is_file())
+        except OSError as error:
+            raise InputError(f"--{flag}={name}: cannot be read ({error.strerror})") from error
         if not files:
             raise InputError(f"--{flag}={name}: {_why_nothing(path)}; expected an image, a folder or a glob")
         found |= dict.fromkeys(files)
@@ -136,9 +139,13 @@ def decode_image(file: BinaryIO, *, name: str, least_side: int | None = None) ->
 
 
 def as_rgb(image: Image.Image) -> np.ndarray:
-    if image.mode.startswith("I;16"):  # Pillow would clip values above 255 instead of scaling
-        return np.asarray(Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB"))
-    return np.asarray(image.convert("RGB"))
+    """Return the pixels [h, w, 3] uint8; 16 bits are scaled to 8. Raises ValueError for pixels of unknown range."""
+    if not image.mode.startswith(("I", "F")):
+        return np.asarray(image.convert("RGB"))
+    values = np.asarray(image).astype(np.float64)  # Pillow would clip values above 255
+    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+        raise ValueError(f"pixels of mode {image.mode} without a known range")
+    return np.asarray(Image.fromarray(np.round(values / 257).astype(np.uint8)).convert("RGB"))  # 65535 -> 255
 
 
 def image_ids(paths: Sequence[str]) -> list[int]:

@@ -47,5 +47,6 @@ def calibration_of_records(index: "RecordIndex", *, most: int) -> CalibrationIma
     )
 
 
-def _evenly_spaced(count: int, most: int) -> range:
-    return range(0, count, max(-(-count // most), 1))
+def _evenly_spaced(count: int, most: int) -> list[int]:
+    chosen = min(count, most)
+    return [number * count // chosen for number in range(chosen)]

@@ -23,11 +23,9 @@ from efficientdet.artifacts.artifact_files import POSTPROCESSING, postprocessing
 from efficientdet.artifacts.artifact_metadata import DETECTIONS, ArtifactMetadata
 from efficientdet.artifacts.saved_model import FOR_INFERENCE, without_gradient_warnings
 from efficientdet.checkpoints.checkpoint import Description
-from efficientdet.devices.device import backend_name
 from model.detector import Detector
 from object_detection.geometry.box_geometry import clip_boxes
 from program_support.atomic_files import write_bytes
-from program_support.errors import InputError
 
 Inputs = Iterable[Mapping[str, np.ndarray]]
 _SIZES = tf.TensorSpec([1, 2], tf.int32)
@@ -44,9 +42,8 @@ def write_litert(
     """Write one file, or with `calibration` inputs an int8 file and its `postprocessing_file`.
 
     The model computes `DETECTIONS` of one image, as `onnx_model` does, from `images` [1, H, W, 3] uint8 and `sizes` [1,
-    2] int32. Raise InputError for two-stage detectors and for backends other than TensorFlow; OSError of the disk.
+    2] int32. Not for two-stage detectors or other backends than TensorFlow. Raise OSError.
     """
-    check_convertible(detector, path)
     image = tf.TensorSpec([1, *detector.image_size, 3], tf.uint8), _SIZES
     files = ArtifactMetadata(description=description, resize=host_resize(resize), outputs=DETECTIONS).to_props()
     if calibration is None:
@@ -68,14 +65,6 @@ def write_litert(
         write_bytes(second, litert_postprocessing(detector), flush=True)
         files[POSTPROCESSING] = json.dumps(second.name)
     write_with_files(path, model, files)
-
-
-def check_convertible(detector: Detector, path: str | Path) -> None:
-    """Raise InputError for two-stage detectors and for backends other than TensorFlow."""
-    if detector.litert_obstacle:
-        raise InputError(f"{path}: {detector.litert_obstacle}; use --formats=onnx,openvino")
-    if (backend := backend_name()) != "tensorflow":
-        raise InputError(f"{path}: LiteRT export needs the TensorFlow backend; KERAS_BACKEND is {backend}")
 
 
 def write_with_files(path: str | Path, model: bytes, files: Mapping[str, str]) -> None:

@@ -17,7 +17,7 @@ from dataset.input.host_resize import HostResize
 from dataset.input.resize import ResizeRule, host_resize
 from efficientdet.artifacts.artifact_metadata import DETECTIONS, ArtifactMetadata
 from efficientdet.artifacts.int8_calibration import CalibrationImages
-from efficientdet.artifacts.litert_file import check_convertible, converted, write_with_files
+from efficientdet.artifacts.litert_file import converted, write_with_files
 from efficientdet.artifacts.litert_metadata import LABELS, OPERATOR_OUTPUTS, labels_file, with_metadata
 from efficientdet.checkpoints.checkpoint import Description
 from model.bifpn import NearestResize
@@ -45,7 +45,6 @@ def write_full_integer(
     Images are padded with the color that the network's normalization converts to its padding, as there is no input
     `sizes`. Raise InputError for detectors that LiteRT or its operator cannot compute; OSError of the disk.
     """
-    check_convertible(detector, path)
     rule = integer_resize(detector, resize)
     model = _model(detector, quantize=_quantizer(calibration, rule, raw=not detects), detects=detects)
     metadata = ArtifactMetadata(

@@ -32,8 +32,10 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
     The outputs are `boxes` [B, D, 4] float32 yxyx in pixels of the images, `scores` [B, D] float32, `classes` [B, D]
     int64 (category ids of the data set) and `count` [B] int32, the number of valid detections; with masks also `masks`
     [B, D, S, S] float32, the probability that a cell of the box belongs to the object. Class names and configuration
-    are in description.json in the folder. Raise OSError.
+    are in description.json in the folder. Raise OSError, and InputError for backends other than TensorFlow.
     """
+    if (backend := keras.backend.backend()) != "tensorflow":
+        raise InputError(f"{folder}: a SavedModel needs the TensorFlow backend; KERAS_BACKEND is {backend}")
     class_names = ClassNames.from_categories(description.categories)
     module = tf.Module()
     module.network = detector.network
@@ -59,8 +61,6 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
             **({} if found.masks is None else {"masks": found.masks}),
         }
 
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(f"SavedModel export needs the TensorFlow backend; this is {keras.backend.backend()}")
     try:
         tf.saved_model.save(module, folder, signatures={SIGNATURE: detect}, options=FOR_INFERENCE)
     except tf.errors.OpError as error:

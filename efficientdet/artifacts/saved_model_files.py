@@ -1,6 +1,6 @@
 """Recognition of SavedModel folders without TensorFlow."""
 
-from pathlib import Path
+import os
 
 DESCRIPTION_FILE = "description.json"
 TRUSTED_ONLY = "use trusted sources only: its graph may read and write files"
@@ -8,4 +8,4 @@ TRUSTED_ONLY = "use trusted sources only: its graph may read and write files"
 
 def is_saved_model(folder: str | None) -> bool:
     """Return whether a folder has a SavedModel."""
-    return Path(folder, "saved_model.pb").is_file() if folder else False
+    return os.path.isfile(f"{folder}/saved_model.pb") if folder else False

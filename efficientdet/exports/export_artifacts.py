@@ -1,5 +1,6 @@
 """Export of a checkpoint to files that are compared with it, evaluated and timed."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from efficientdet.artifacts.onnx_file import export_onnx, onnx_model, write_onnx
 from efficientdet.artifacts.quantization import last_convolutions, quantized
 from efficientdet.artifacts.saved_model import export_saved_model
 from efficientdet.checkpoints.restore import Restored
-from efficientdet.configuration.artifact_formats import FORMATS, FULL_INTEGER, IN_8_BITS
+from efficientdet.configuration.artifact_formats import FORMATS, FULL_INTEGER, IN_8_BITS, RUNTIMES_OF
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.devices.device import device_name, versions
+from efficientdet.devices.device import backend_name, device_name, versions
 from efficientdet.exports.artifact_comparison import BATCHES, PIXELS, ArtifactComparison, quality_of
 from efficientdet.exports.artifact_table import Artifact, ArtifactTable
 from efficientdet.exports.export_config import ExportConfig
@@ -20,6 +21,7 @@ from efficientdet.exports.inspection import SAME_OBJECT_IOU
 from efficientdet.exports.web_page import write_web_page
 from efficientdet.inference.model_detection import detect_with_checkpoint
 from efficientdet.inference.model_loading import load_model
+from model.detector import Detector
 from program_support.errors import InputError
 
 _SCORE = 1e-3  # tolerance of the scores of agreeing detections
@@ -34,6 +36,7 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     detections in images than the checkpoint.
     """
     restored, _ = load_model(model)
+    check_formats(restored.detector, config.formats)
     calibration = _calibration(config)
     reference = detect_with_checkpoint(restored, batch_size=1, compiled=False).detect
     comparison = ArtifactComparison(restored, reference, config)
@@ -78,6 +81,16 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
             f"{config.output_dir}/artifacts.md for the differences"
         )
     return table
+
+
+def check_formats(detector: Detector, formats: Sequence[str]) -> None:
+    """Raise InputError for a format that cannot be written, before the files of the others are."""
+    for name in formats:
+        is_litert = RUNTIMES_OF.get(name) == "litert"
+        if (is_litert or name == "savedmodel") and (backend := backend_name()) != "tensorflow":
+            raise InputError(f"--formats={name}: needs the TensorFlow backend; KERAS_BACKEND is {backend}")
+        if is_litert and detector.litert_obstacle:
+            raise InputError(f"--formats={name}: {detector.litert_obstacle}; use --formats=onnx,openvino")
 
 
 def _calibration(config: ExportConfig) -> CalibrationImages:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.files.exif_orientation import stored_image, upright_boxes, upright_image
-from dataset.files.image_files import StoredImage, distinct_names, encode_image, image_ids, output_names
+from dataset.files.image_files import StoredImage, distinct_names, distinct_stem, encode_image, image_ids, output_names
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference.image_rows import Detect, LoadedModel
@@ -157,7 +157,7 @@ def _annotate_videos(
     from efficientdet.inference.video import UnreadableVideo, VideoConfig, annotate_video
 
     camera = config.inputs.camera
-    sources = videos if camera is None else {camera: Path(config.output_dir, f"camera_{camera}.mp4")}
+    sources = videos if camera is None else {camera: _camera_output(Path(config.output_dir), camera)}
     ids = itertools.count(first_id)
     for source, target in sources.items():
 
@@ -179,6 +179,12 @@ def _annotate_videos(
             )
         except UnreadableVideo as error:
             failures.append(str(error))
+
+
+def _camera_output(folder: Path, camera: int) -> Path:
+    """Return the first of camera_0.mp4, camera_0-2.mp4, .. that does not exist: a recording cannot be repeated."""
+    used = {path.stem.casefold() for path in folder.glob("*.mp4")}
+    return folder / f"{distinct_stem(f'camera_{camera}', used)}.mp4"
 
 
 def _in_tiles(config: AnnotationConfig, detect: Detect, progress: Progress | None = None) -> Detect:

@@ -2,6 +2,7 @@
 
 import contextlib
 import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -44,6 +45,7 @@ class ExportedNetwork:
         """
         self._runtime, self._model, self._path = runtime, model, path
         self._cores = cores or available_cores()
+        self._lock = threading.Lock()  # the caller may have several threads, and a run overwrites its outputs
         self._all_cores: Run | None = None
         self._streams: queue.SimpleQueue[Run] | None = None
 
@@ -55,14 +57,17 @@ class ExportedNetwork:
         """
         inputs = [(images[i : i + 1], sizes[i : i + 1]) for i in range(len(images))]
         if len(images) == 1 or self._cores == 1:
-            if self._all_cores is None:
-                [self._all_cores] = self._open(1, self._cores)
-            return [postprocess(self._outputs(self._all_cores, *image), image[1][0]) for image in inputs]
+            with self._lock:
+                if self._all_cores is None:
+                    [self._all_cores] = self._open(1, self._cores)
+                return [postprocess(self._outputs(self._all_cores, *image), image[1][0]) for image in inputs]
         count = min(self._cores, _MAX_STREAMS)
-        if self._streams is None:
-            self._streams = queue.SimpleQueue()
-            for stream in self._open(count, self._cores // count):
-                self._streams.put(stream)
+        with self._lock:
+            if self._streams is None:
+                opened = self._open(count, self._cores // count)
+                self._streams = queue.SimpleQueue()
+                for stream in opened:
+                    self._streams.put(stream)
         streams = self._streams
 
         def in_free_stream(image: tuple[np.ndarray, np.ndarray]) -> Result:

@@ -1,5 +1,6 @@
 """Inputs of infer.py: images, videos, a camera, or an image on the standard input."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ def find_inputs(names: Sequence[str]) -> Inputs:
     images: dict[str, None] = {}
     videos: dict[str, None] = {}
     for name in names:
-        if name.isascii() and name.isdecimal() and not Path(name).exists():
+        if name.isascii() and name.isdecimal() and not os.path.exists(name):
             if len(names) > 1 or len(name) > 4:
                 raise InputError(
                     f"--image_path={name}: is a camera, not a file; expected a single camera, numbered from 0"

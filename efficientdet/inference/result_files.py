@@ -5,7 +5,9 @@ The files contain the detections that are drawn, in pixels of the annotated imag
 
 import csv
 import io
+import itertools
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,9 @@ class ResultFiles:
     def __init__(self, folder: str, names: ClassNames, *, formats: Sequence[str] = (), crops: bool = False):
         self._folder, self._names, self._formats = Path(folder), names, formats
         self._crop_folders = [self._folder / "crops" / name for name in folder_names(names.names)] if crops else []
+        self._earlier_crops: dict[str, list[Path]] = defaultdict(list)  # of another run
+        for path in itertools.chain(*(crop_folder.glob("*_*.jpg") for crop_folder in self._crop_folders)):
+            self._earlier_crops[path.stem.rpartition("_")[0]].append(path)
         self._images: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
         self._lines: list[list] = []
@@ -121,7 +126,12 @@ class ResultFiles:
     def _write_crops(
         self, stem: str, pixels: np.ndarray, boxes: np.ndarray, classes: Sequence[int], *, orientation: int
     ) -> None:
-        """Write a crop per box with every pixel that it touches; none for a box outside the image."""
+        """Write a crop per box with every pixel that it touches; none for a box outside the image.
+
+        Crops of an earlier run of the same image are removed.
+        """
+        for path in self._earlier_crops.pop(stem, []):
+            path.unlink(missing_ok=True)
         for number, (box, index) in enumerate(zip(boxes, classes, strict=True), start=1):
             crop = cropped(pixels, box)
             if crop.size:

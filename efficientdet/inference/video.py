@@ -88,6 +88,7 @@ def annotate_video(
             if writer is None:
                 raise _unreadable(config.source, "contains no decodable frame")
             writer.release()
+            _check_complete(folder / "unfinished.mp4", written, target)
             (folder / "unfinished.mp4").replace(target)
     finally:
         source.release()
@@ -164,6 +165,15 @@ def _open_writer(path: Path, frames_per_second: float, size: tuple[int, int], ta
     if not writer.isOpened():
         raise InputError(f"{target}: a video of {size[1]} x {size[0]} pixels cannot be written")
     return writer
+
+
+def _check_complete(path: Path, written: int, target: Path) -> None:
+    """Raise InputError for a file with fewer frames: OpenCV reports no error of a full disk."""
+    capture = cv2.VideoCapture(str(path))
+    frames = int(capture.get(cv2.CAP_PROP_FRAME_COUNT)) if capture.isOpened() else 0
+    capture.release()
+    if frames < written:
+        raise InputError(f"{target}: {frames} of {written} frames could be written; is the disk full?")
 
 
 def _batches(source, batch_size: int, stop: threading.Event) -> Iterator[list[np.ndarray]]:

@@ -56,14 +56,14 @@ class SecurityMiddleware:
     def _rejection(self, headers: Headers) -> tuple[int, str] | None:
         """Return status and reason for a disallowed Host (DNS rebinding) or Origin (cross-site request), or None."""
         host, origin = headers.get("host", ""), headers.get("origin")
-        if self._hosts and _name_in(host) not in self._hosts:
+        if self._hosts and host_name(host) not in self._hosts:
             return 400, f"the Host header is not allowed; expected {', '.join(self._hosts)} (--allowed_hosts)"
         if origin and not {origin, "*"} & {*self._origins} and origin.partition("://")[2] != host:
             return 403, "cross-origin requests are not allowed (--allowed_origins)"
         return None
 
 
-def _name_in(host: str) -> str | None:
+def host_name(host: str) -> str | None:
     """Return the host name of a Host header without the port, in lower case."""
     try:
         return urlsplit(f"//{host}").hostname
