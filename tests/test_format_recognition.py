@@ -633,6 +633,7 @@ def test_linked_folders_and_names_of_other_systems(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "images").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "data" / "images" / "up").symlink_to(tmp_path / "data")
+    (tmp_path / "data" / "same").symlink_to(tmp_path / "elsewhere")
     write_yolo(
         [picture._replace(name=picture.name.replace("e\u0301", "\xe9")) for picture in pictures],
         tmp_path / "data" / "labels",

@@ -33,10 +33,17 @@ class FolderFiles:
         Raises InputError for an unreadable folder and for a name that cannot be stored.
         """
         found, seen = [], {os.path.realpath(self.folder)}
+
+        def is_new(path: str) -> bool:
+            if (real := os.path.realpath(path)) in seen:
+                return False
+            seen.add(real)
+            return True
+
         for place, folders, files in os.walk(self.folder, onerror=_raise_unreadable, followlinks=True):
-            real = {name: os.path.realpath(os.path.join(place, name)) for name in folders if not name.startswith(".")}
-            folders[:] = [name for name, path in real.items() if path not in seen]  # a link may lead to a folder above
-            seen.update(real.values())
+            paths = [os.path.join(place, name) for name in sorted(folders) if not name.startswith(".")]
+            paths = [path for path in sorted(paths, key=os.path.islink) if is_new(path)]  # a link may lead upwards
+            folders[:] = map(os.path.basename, paths)
             below = PurePosixPath(os.path.relpath(place, self.folder))
             found += [
                 str(below / name)
