@@ -18,6 +18,7 @@ from label_sets import (
     write,
     write_coco,
     write_csv,
+    write_cvat,
     write_labelme,
     write_open_images,
     write_retinanet_csv,
@@ -356,6 +357,22 @@ def test_folders_called_train_and_valid_are_the_split(tmp_path):
             "val": {f"valid/{name}": labels for name, labels in drawn(PICTURES[3:]).items()},
         }
         assert found["train"].class_names == found["val"].class_names
+
+
+def test_a_split_of_some_images_is_refused(tmp_path, photos):
+    """Else test images would be trained on: a split of all images would be drawn."""
+    pictures = [PICTURES[0]._replace(name="train/a.jpg"), PICTURES[1]._replace(name="test/b.jpg"), PICTURES[3]]
+    draw(pictures, tmp_path / "images")
+    write_yolo(pictures, tmp_path / "yolo")
+    for picture in pictures:
+        write_labelme([picture], (tmp_path / "labelme" / picture.name).parent)
+    for name, alone in (("yolo", "d.jpg"), ("labelme", "d.json")):
+        told = refusal(tmp_path / name, tmp_path / "images")
+        assert f"1 of 3, such as {alone}, are in no split named train, val or test; expected all or none" in told
+    write_cvat(PICTURES, tmp_path / "cvat.xml")
+    whole = (tmp_path / "cvat.xml").read_text()
+    write(tmp_path / "cvat.xml", whole.replace('name="a.jpg"', 'name="a.jpg" subset="Train"'))
+    assert "3 of 4, such as b.jpg, are in no split" in refusal(tmp_path / "cvat.xml", photos)
 
 
 def test_several_files_that_no_name_tells_apart(tmp_path, photos):

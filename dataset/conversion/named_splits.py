@@ -1,7 +1,10 @@
 """Recognize the split of a folder or a file by its name: train, val or test."""
 
 import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
+
+from program_support.errors import InputError
 
 SPLITS = ("train", "val", "test")
 _WORDS = {
@@ -14,6 +17,22 @@ _WORDS = {
     "testing": "test",
 }
 _YEAR = re.compile(r"20\d\d$")
+
+
+def split_of_each(names: Sequence[str], splits: Sequence[str | None], *, where: str) -> list[str]:
+    """Return the split of each named file; "" for all if none of them is in train.
+
+    Raises InputError, starting with `where`, if some are in train and others in no split.
+    """
+    if "train" not in splits:
+        return [""] * len(splits)
+    without = [name for name, split in zip(names, splits, strict=True) if split is None]
+    if without:
+        raise InputError(
+            f"{where}: {len(without)} of {len(names)}, such as {without[0]}, are in no split named train, val or test; "
+            "expected all or none"
+        )
+    return [split or "" for split in splits]
 
 
 def split_of_word(word: str) -> str | None:

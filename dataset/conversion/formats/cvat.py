@@ -13,7 +13,7 @@ import numpy as np
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject, Finding, box_around
 from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.named_splits import split_of_word
+from dataset.conversion.named_splits import split_of_each, split_of_word
 from dataset.conversion.segmentation import LARGEST_COORDINATE
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from dataset.files.untrusted_values import error_context, number_in_text, shown
@@ -26,7 +26,7 @@ _ELLIPSE_CORNERS = 64
 
 
 def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, AnnotatedDataSet]:
-    """Read a file by subsets if each image belongs to a train, val or test subset, else as the split "".
+    """Read a file by its subsets train, val and test, or as the split "" if it has none.
 
     Classes are the labels of the task and of the shapes. Raises InputError, with file, image and value, for an invalid
     file.
@@ -40,8 +40,7 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, 
             classes.id_of(node.text or "")
     nodes = root.findall("image")
     subsets = [split_of_word(node.get("subset", "")) for node in nodes]
-    splits = [split for split in subsets if split is not None]
-    split_of = splits if len(splits) == len(nodes) and "train" in splits else [""] * len(nodes)
+    split_of = split_of_each([node.get("name", "") for node in nodes], subsets, where=path)
     parts: dict[str, list[AnnotatedImage]] = {}
     skipped: list[Finding] = []
     for node, split in zip(nodes, split_of, strict=True):

@@ -12,7 +12,7 @@ from typing import Any
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject, Finding, box_around
 from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
-from dataset.conversion.named_splits import split_of_folders
+from dataset.conversion.named_splits import split_of_each, split_of_folders
 from dataset.conversion.segmentation import LARGEST_COORDINATE
 from dataset.files.bounded_files import read_json
 from dataset.files.file_kinds import is_conversion_output
@@ -27,9 +27,9 @@ _WITHOUT_AREA = ("point", "points", "line", "linestrip")
 def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> dict[str, AnnotatedDataSet]:
     """Read a JSON file, or all JSON files in a folder tree.
 
-    Splits are folders named train, val and test if every file is in one, else the split "" has all files. Shapes with
-    the same label and `group_id` are one object, as in labelme's own conversion to COCO. Raises InputError, with file,
-    shape and value, for an invalid file.
+    Splits are folders named train, val and test; without them the split "" has all files. Shapes with the same label
+    and `group_id` are one object, as in labelme's own conversion to COCO. Raises InputError, with file, shape and
+    value, for an invalid file.
     """
     path = Path(annotations)
     files = FolderFiles(path if path.is_dir() else path.parent, (".json",))
@@ -38,8 +38,7 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
     )
     if not names:
         raise InputError(f"{annotations}: contains no JSON file")
-    splits = [split for split in map(split_of_folders, names) if split is not None]
-    split_of = splits if len(splits) == len(names) and "train" in splits else [""] * len(names)
+    split_of = split_of_each(names, [*map(split_of_folders, names)], where=annotations)
     classes, hasher = ClassNumbering(), hashlib.sha256()
     parts: dict[str, list[AnnotatedImage]] = {}
     noted: list[Finding] = []

@@ -10,7 +10,7 @@ from typing import Any
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import Finding
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
-from dataset.conversion.named_splits import split_of_folders
+from dataset.conversion.named_splits import split_of_each, split_of_folders
 from dataset.files.bounded_files import read_regular_file
 from dataset.files.file_kinds import FileKind, kind_of_file
 from dataset.files.untrusted_values import LARGEST_ID, error_context, listed, shown
@@ -186,11 +186,13 @@ class _LayoutReader:
                     return
 
     def _by_folder(self) -> dict[str, list[str]]:
-        """Return the images by folders named train, val and test, if every image is in one."""
+        """Return the images by folders named train, val and test, or all as the split ""."""
         found: dict[str, list[str]] = {}
-        for name in self._images.names:
-            found.setdefault(split_of_folders(name) or "", []).append(name)
-        return found if "" not in found and "train" in found else {"": self._images.names}
+        names = self._images.names
+        splits = split_of_each(names, [*map(split_of_folders, names)], where=str(self._images.folder))
+        for name, split in zip(names, splits, strict=True):
+            found.setdefault(split, []).append(name)
+        return found or {"": []}
 
 
 def _is_number(key: Any) -> bool:
