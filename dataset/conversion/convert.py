@@ -1,5 +1,6 @@
 """Convert one shard: check images, clip objects, write records, report findings. Runs in a worker process."""
 
+import io
 import json
 import warnings
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from dataset.conversion.check import CheckedImage, SizeDisagreement, UnusableIma
 from dataset.conversion.conversion_report import Report
 from dataset.conversion.segmentation import UnusableSegmentation, mask_png
 from dataset.conversion.sharding.shard_task import ShardTask, flush_and_rename
-from dataset.files.bounded_files import open_regular_file, read_regular_file
+from dataset.files.bounded_files import read_regular_file
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
 from dataset.records.schema import Record, RecordObject, encode_record
 from program_support.atomic_files import write_text
@@ -78,15 +79,16 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
 
     path = Path(task.image_folder, image.file_name)
     try:
-        checked = check_image(read_regular_file(path), expected_size=image.size)
+        content = read_regular_file(path)
+        checked = check_image(content, expected_size=image.size)
     except SizeDisagreement as error:
-        reason = exif_rotation_error(path, image)
+        reason = _exif_rotation_error(content, image)
         if reason is None:
             raise InputError(f"{path} (image {image.image_id} of {task.source}): {error}") from error
     except (OSError, UnusableImage) as error:
         reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
     else:
-        reason = exif_rotation_error(path, image) if image.is_upright and image.objects else None
+        reason = _exif_rotation_error(content, image) if image.is_upright and image.objects else None
         if reason is None:
             if checked.fix:
                 report.fixed.append(finding(checked.fix))
@@ -175,7 +177,7 @@ def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[A
     }
 
 
-def exif_rotation_error(path: Path, image: AnnotatedImage) -> str | None:
+def _exif_rotation_error(content: bytes, image: AnnotatedImage) -> str | None:
     """Return the error if an image has EXIF rotation and its labels are of the upright image, else None.
 
     They are if the tool shows images upright, or if the annotated size is that of the upright image. It is not fixed
@@ -183,7 +185,7 @@ def exif_rotation_error(path: Path, image: AnnotatedImage) -> str | None:
     degrees would remain wrong.
     """
     try:
-        with warnings.catch_warnings(), open_regular_file(path) as file, Image.open(file, formats=FORMATS) as stored:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(content), formats=FORMATS) as stored:
             warnings.simplefilter("ignore")  # about metadata
             width, height = stored.size
             orientation = exif_orientation(stored)

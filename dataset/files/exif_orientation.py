@@ -8,7 +8,7 @@ All entry points follow these rules:
   annotations of stored pixels, such as COCO's.
 - Images with labels (conversion, data check, and records in training and evaluation) keep their stored pixels, because
   the labels of COCO, VOC and Open Images refer to these. Images that are labeled upright are rejected; see
-  `exif_rotation_error` in `dataset/conversion/convert.py`.
+  `_exif_rotation_error` in `dataset/conversion/convert.py`.
 - Pixels in memory (arrays, PIL images, video frames) are not rotated.
 
 Every orientation (EXIF 2.32, tag 0x0112) is an optional transposition, then an optional flip of rows, columns or both.
