@@ -16,7 +16,8 @@ _SUFFIXES = IMAGE_SUFFIXES | {*ANNOTATION_SUFFIXES, ".names", ".labels"}
 def source_fingerprint(config: QuickstartConfig) -> str:
     """Return a fingerprint of the content of labels and of the names and sizes of images, or of the zip archive.
 
-    Files in the output folder are not included, which may be in the folder of the images.
+    Files in the output folder are not included, which may be in the folder of the images. Of a source that does not
+    exist nothing is, which the conversion reports.
     """
     hasher, output_dir = hashlib.sha256(), Path(config.output_dir).resolve()
     for source in filter(None, (config.images, config.annotations)):
@@ -25,7 +26,7 @@ def source_fingerprint(config: QuickstartConfig) -> str:
                 hasher.update(repr([(member.filename, member.CRC) for member in archive.infolist()]).encode())
             continue
         path = Path(source)
-        files = [path] if path.is_file() else map(path.joinpath, FolderFiles(path, _SUFFIXES).names)
+        files = map(path.joinpath, FolderFiles(path, _SUFFIXES).names) if path.is_dir() else [path]
         for file in files:
             if not file.resolve().is_relative_to(output_dir):
                 hasher.update(f"{file} {_content(file)}\n".encode())
