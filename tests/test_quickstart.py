@@ -111,9 +111,9 @@ def test_epochs_are_short_enough_to_look_at_the_clock():
 
 def test_the_time_of_training_is_what_the_other_steps_leave():
     step_time = StepTime(seconds=0.4, side=256, batch_size=4, accelerated=False)
-    after = choices.seconds_after_choice(30.0, formats=1, measured_images=100, step_time=step_time)
-    assert after == pytest.approx(2.7 * 30 + 3 * 100 * 0.05)
-    assert choices.training_seconds(6, others=after + 42) == pytest.approx(222)
+    after = choices.seconds_after_choice(30.0, formats=1, measured_images=100, step_time=step_time, evaluation_cost=0.9)
+    assert after == pytest.approx(2.7 * 30 + 3 * 100 * 0.09)
+    assert choices.training_seconds(6, others=after + 42) == pytest.approx(210)
     assert choices.training_seconds(1, others=after) == 6  # a tenth at least
 
 

@@ -35,6 +35,7 @@ class QuickstartRecipe:
         pretrained_steps: the same, from a pretrained detector.
         min_side: the smallest side of the input in pixels.
         fixed_share: share of the time of a step with an input of 256 pixels that does not depend on its size.
+        evaluation_cost: time to evaluate an image relative to a training step's time per image.
         stretches: whether images are stretched to the input, which then gets their aspect ratio.
         detectors: model name -> name of its published weights, where that is another name.
     """
@@ -47,5 +48,6 @@ class QuickstartRecipe:
     pretrained_steps: int = 250
     min_side: int = 128
     fixed_share: float = 0.0
+    evaluation_cost: float = 0.5
     stretches: bool = False
     detectors: Mapping[str, str] = field(default_factory=dict)

@@ -23,7 +23,6 @@ _MIN_CLASS_OBJECTS = 10  # fewer do not count
 _AFTER_CHOICE, _EACH_FORMAT = 2.2, 0.5
 # An evaluation during the training, with its calibration, takes about as long as training on all images.
 _EVALUATION_SHARE, _EVALUATED_IMAGES = 0.1, 2000  # share of the time for all, most images
-_EVALUATION = 0.5  # of a training step with the same number of images
 _MIN_SHARE = 0.1  # of the minutes, for training
 _MIN_STARTS = 10  # seconds of training, as a multiple of those of a start, from which on a second start pays
 FIRST_LR_END_FACTOR = 0.3  # with the smaller input; the training with the larger one continues it
@@ -69,13 +68,16 @@ def batch_size(images: int, *, accelerated: bool) -> int:
     return max(1, min(images, 16 if accelerated else 4))
 
 
-def seconds_after_choice(start_seconds: float, *, formats: int, measured_images: int, step_time: StepTime) -> float:
+def seconds_after_choice(
+    start_seconds: float, *, formats: int, measured_images: int, step_time: StepTime, evaluation_cost: float
+) -> float:
     """Estimate the seconds of the remaining steps except training: program start, evaluation, export.
 
-    `start_seconds` are the seconds of train.py up to the end of its first step, including compilation.
+    `start_seconds` are the seconds of train.py up to the end of its first step, including compilation;
+    `evaluation_cost` is the time to evaluate an image relative to a training step's time per image.
     """
     passes = 2 + formats  # over the images that the AP is measured on
-    evaluation = passes * measured_images * _EVALUATION * step_time.seconds / step_time.batch_size
+    evaluation = passes * measured_images * evaluation_cost * step_time.seconds / step_time.batch_size
     return (_AFTER_CHOICE + _EACH_FORMAT * formats) * start_seconds + evaluation
 
 

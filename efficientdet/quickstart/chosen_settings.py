@@ -52,7 +52,11 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
     )
     step_time = replace(step_time, batch_size=choices.batch_size(len(images), accelerated=step_time.accelerated))
     after = choices.seconds_after_choice(
-        start, formats=len(config.formats), step_time=step_time, measured_images=image_count(measured)
+        start,
+        formats=len(config.formats),
+        measured_images=image_count(measured),
+        step_time=step_time,
+        evaluation_cost=recipe.evaluation_cost,
     )
     budget = choices.Budget(
         step_time=step_time,
