@@ -293,7 +293,9 @@ def test_other_families(programs, tmp_path, monkeypatch, capsys):
     recipe = family_of("mask-rcnn-resnet18").quickstart
     assert "trainable_backbone_stages=5,is_training_bn=True" in training["hparams"]
     assert training["lr"] == recipe.random_rate.of(4)
-    assert "mask AP 0.250, AP50 0.625" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "mask-rcnn-resnet18 learns masks and needs outlines in the labels" in printed
+    assert "mask AP 0.250, AP50 0.625" in printed
 
     del calls[:]
     monkeypatch.setattr(chosen_settings, "local_path", lambda name: name)  # as if it were downloaded

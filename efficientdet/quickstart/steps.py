@@ -62,6 +62,9 @@ def quickstart(config: QuickstartConfig) -> None:
 
 
 def _convert(config: QuickstartConfig, folder: Path, *, images: str) -> None:
+    learns_masks = hyperparameters_of(config.model_name, {}).mask_size > 0
+    if learns_masks:
+        print(f"{config.model_name} learns masks and needs outlines in the labels; other models need only boxes")
     run_program(
         "dataset.create_tfrecord",
         {
@@ -71,7 +74,7 @@ def _convert(config: QuickstartConfig, folder: Path, *, images: str) -> None:
             "output_dir": folder / "records",
             "val_fraction": config.val_fraction,
             "max_bad_fraction": config.max_bad_fraction,
-            "include_masks": hyperparameters_of(config.model_name, {}).mask_size > 0 or None,
+            "include_masks": learns_masks or None,
         },
     )
 
