@@ -74,6 +74,7 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
     suggested = _suggested_settings(config, folder, settings)
     settings |= {key: value for key, value in suggested.items() if key not in given}
     learning_rate = rate.of(step_time.batch_size)
+    rate_reason = "lower, to preserve the pretrained weights" if is_pretrained else "that of random weights"
     lr = None if "learning_rate" in given else learning_rate
     flags = {"batch_size": step_time.batch_size, **weights, "lr": lr}
     size = hyperparameters_of(config.model_name, settings).input_size
@@ -88,12 +89,7 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
             f"{choices.typical_side(images.sizes)})",
             f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
             training_reason,
-            f"learning rate {learning_rate:g}: "
-            + (
-                "lower than for random weights, to preserve the pretrained weights"
-                if is_pretrained
-                else "as for random weights"
-            ),
+            f"learning rate {learning_rate:g}: {rate_reason}",
             *([f"{as_hparams(of_family)}: for a short training of {config.model_name}"] if of_family else []),
         ],
     }
