@@ -406,6 +406,20 @@ def test_a_file_that_finds_something_else_is_an_error_unless_nothing_was_learnt(
     assert "warning: detector.onnx does not find all detections of the checkpoint, whose" in capsys.readouterr().out
 
 
+def test_images_of_the_records_are_compared_if_no_others_are_given(exported, tmp_path):
+    folder, _, _ = exported
+    records = tuple(sorted(map(str, (folder / "drawn").glob("val-*.tfrecord"))))
+
+    def compared(*images):
+        config = ExportConfig(output_dir=str(tmp_path), formats=("onnx",), runs=1, images=images, records=records)
+        [line] = export_artifacts(ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL), config).artifacts
+        return line.compared
+
+    files = sorted(map(str, (folder / "drawn" / "val").glob("*.jpg")))
+    assert compared() == compared(*files)
+    assert compared() > compared(files[0]) > 0
+
+
 def test_a_litert_file_of_others_or_cut_short(exported, tmp_path):
     folder, images, _ = exported
     whole = (folder / "detector.tflite").read_bytes()

@@ -7,9 +7,10 @@ import numpy as np
 import onnx
 
 from dataset.files.image_files import read_image
-from dataset.records.record_index import index_records
+from dataset.input.pipeline import original_images
+from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.artifacts.artifact_files import postprocessing_file
-from efficientdet.artifacts.int8_calibration import CalibrationImages
+from efficientdet.artifacts.int8_calibration import CalibrationImages, evenly_spaced
 from efficientdet.artifacts.onnx_file import onnx_model
 from efficientdet.artifacts.quantization_noise import signal_to_noise
 from efficientdet.checkpoints.restore import Restored
@@ -30,7 +31,7 @@ from object_detection.coco.evaluation import CocoMeasures
 
 BATCHES = (1, 2, 8)
 PIXELS = 0.5  # tolerance of the sides of agreeing detections
-_MAX_IMAGES = 64  # that each file is compared on
+_MAX_IMAGES, _MAX_RECORDS = 64, 16  # images of --images and of records that each file is compared on
 _WITH_LAYERS = ("onnx-int8", *FULL_INTEGER)  # formats whose layers can be compared
 
 
@@ -39,16 +40,14 @@ class ArtifactComparison:
 
     def __init__(self, restored: Restored, reference: Detect, config: ExportConfig):
         self.restored, self._config = restored, config
-        self._images = [read_image(path) for path in config.images[:: max(1, -(-len(config.images) // _MAX_IMAGES))]]
-        if len(self._images) < len(config.images):
-            print(f"comparing on {len(self._images)} of {len(config.images)} images, evenly spaced")
-        self._images = self._images or _noise(restored)
+        index = index_records(config.records) if config.records else None
+        self._images = _images(config, index, restored)
         self._expected = [reference([image])[0] for image in self._images]
         self.best_score = max((float(rows.scores.max(initial=0.0)) for rows in self._expected), default=0.0)
         self.measures: CocoMeasures | None = None
-        if config.records:
-            self._index = index_records(config.records)
-            self._evaluator = read_evaluator(self._index, restored.class_names, json_file=config.json_file)
+        if index:
+            self._index = index
+            self._evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file)
             self.measures = self._measured(reference)
             print(f"checkpoint: AP {self.measures.numbers['AP']:.4f} on {self.measures.images} images")
             if not restored.description.score_thresholds:
@@ -173,6 +172,14 @@ def _edge_tpu(path: Path) -> list[str]:
     return check_edgetpu(litert_graph(path.read_bytes())).lines()
 
 
-def _noise(restored: Restored) -> list[np.ndarray]:
+def _images(config: ExportConfig, index: RecordIndex | None, restored: Restored) -> list[np.ndarray]:
+    """Return the images of --images, else those of the records, else noise."""
+    if config.images:
+        numbers = evenly_spaced(len(config.images), _MAX_IMAGES)
+        if len(numbers) < len(config.images):
+            print(f"comparing on {len(numbers)} of {len(config.images)} images, evenly spaced")
+        return [read_image(config.images[number]) for number in numbers]
+    if index:
+        return [image.pixels for image in original_images(index, evenly_spaced(len(index), _MAX_RECORDS))]
     height, width = restored.detector.image_size
     return list(np.random.default_rng(0).integers(0, 256, (2, height * 3 // 4, width, 3), np.uint8))

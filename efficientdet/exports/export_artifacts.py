@@ -69,7 +69,7 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
         for line in lines
         if line.format not in IN_8_BITS and (line.agreement < _LEAST_AGREEMENT or line.score_difference > _SCORE)
     ]
-    if wrong and (comparison.best_score < _TRAINED or not config.images):
+    if wrong and (comparison.best_score < _TRAINED or not (config.images or config.records)):
         print(
             f"warning: {wrong[0].file} does not find all detections of the checkpoint, whose highest score is "
             f"{comparison.best_score:.3f}: rounding changes the order of uncertain boxes; compare on images of the "

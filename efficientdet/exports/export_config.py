@@ -12,7 +12,7 @@ class ExportConfig:
 
     output_dir: str
     formats: Sequence[str]
-    images: Sequence[str] = ()  # image files for the comparison; (): random noise
+    images: Sequence[str] = ()  # image files for the comparison; (): those of `records`, else random noise
     runs: Count = 30
     records: Sequence[str] = ()  # for AP; (): AP is not measured
     json_file: str | None = None  # COCO ground truth; None: boxes in the records

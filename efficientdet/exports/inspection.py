@@ -13,13 +13,11 @@ from efficientdet.checkpoints.checkpoint import write_arrays
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.devices.device import backend_name
 from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.model_loading import load_model
 from model.detector import named_variables
 from model.multiply_adds import multiply_adds
 from object_detection.geometry.box_geometry import pairwise_iou
-from program_support.errors import InputError
 
 _LARGEST_NETWORK_DIFFERENCE = 1e-3
 _LEAST_AGREEMENT = 0.95  # rounding may change the order of near-equal scores, and so the last detections
@@ -75,10 +73,6 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     Compares on `input_image`, else on random pixels. Raise InputError for backends other than TensorFlow, and
     RuntimeError if the detections differ.
     """
-    if backend_name() != "tensorflow":
-        raise InputError(
-            f"--mode=export: a SavedModel is written by the TensorFlow backend; KERAS_BACKEND is {backend_name()}"
-        )
     from dataset.files.image_files import read_image
     from efficientdet.artifacts.saved_model import export_saved_model
     from efficientdet.inference.model_detection import detect_with_checkpoint, saved_model_detector

@@ -34,7 +34,8 @@ def define_flags(values: FlagValues = FLAGS) -> None:
         "images",
         None,
         "Images on which each file is compared with the checkpoint: an image, a folder or "
-        "a glob pattern; of more than 64 an evenly spaced part. Default: random noise.",
+        "a glob pattern; of more than 64 an evenly spaced part. Default: 16 of the validation "
+        "records, else random noise.",
     )
     define.enum(
         "weights",
