@@ -15,6 +15,7 @@ from dataset.records.schema import parse_record
 from object_detection.coco.run_length_masks import RunLengths, run_lengths
 from object_detection.structures import Tensor
 from program_support.errors import InputError
+from program_support.processor_cores import available_cores
 
 
 def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with_masks: bool = False) -> dict:
@@ -34,7 +35,7 @@ def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with
     records = (
         tf.data.Dataset.range(len(index))
         .map(partial(read_record, reader))
-        .map(annotations_of, num_parallel_calls=tf.data.AUTOTUNE)
+        .map(annotations_of, num_parallel_calls=available_cores())
     )
     files: dict[int, str] = {}
     images: list[dict] = []

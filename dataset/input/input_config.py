@@ -8,6 +8,7 @@ from dataset.input.color_jitter import ColorJitter
 from dataset.input.composition import Composition
 from dataset.input.orientation import RandomOrientation
 from dataset.input.resize import Letterbox, ResizeRule
+from program_support.processor_cores import available_cores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,3 +51,8 @@ class InputConfig:
     def image_size(self) -> tuple[int, int]:
         """H, W of the network input."""
         return self.resize.size
+
+    @property
+    def parallel_calls(self) -> int:
+        """Number of images that are processed at a time."""
+        return self.num_threads or available_cores()

@@ -70,7 +70,7 @@ def training_dataset(
     examples = (
         groups.map(read_group, num_parallel_calls=_READS_IN_FLIGHT)
         .unbatch()
-        .map(training_example(config, cache), num_parallel_calls=tf.data.AUTOTUNE)
+        .map(training_example(config, cache), num_parallel_calls=config.parallel_calls)
     )
     batches = examples.batch(config.batch_size, drop_remainder=True)
     if config.pad_to_batch_maximum:
@@ -104,7 +104,7 @@ def evaluation_dataset(
     batches = (
         tf.data.Dataset.range(rank, count, world_size)
         .map(read_one, num_parallel_calls=_READS_IN_FLIGHT)
-        .map(example, num_parallel_calls=tf.data.AUTOTUNE)
+        .map(example, num_parallel_calls=config.parallel_calls)
         .batch(config.batch_size)
         .map(partial(_fill_up, batch_size=config.batch_size))
     )

@@ -50,6 +50,17 @@ def read_record(reader: RecordReader, number: Tensor) -> Tensor:
     return tf.ensure_shape(tf.numpy_function(lambda n: reader.read([n])[0], [number], tf.string, stateful=False), [])
 
 
+def _without_tuning() -> tf.data.Options:
+    """Return options without the thread that tunes parallelism while the pipeline runs.
+
+    The end of an iterator waits for that thread, and TensorFlow 2.21 sometimes fails to wake it: it sleeps on, for as
+    long as the iterator has existed and at most a minute.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return options
+
+
 class Rows(NamedTuple):
     """The records of the B rows of a batch."""
 
@@ -77,7 +88,7 @@ class RecordBatches:
 
         rows_of: batch number from 0 -> its records. example: the pipeline's function of (serialized record, position).
         """
-        self._dataset, self._reader, self._rows_of = dataset, reader, rows_of
+        self._dataset, self._reader, self._rows_of = dataset.with_options(_without_tuning()), reader, rows_of
         self._example, self._category_ids = example, category_ids
 
     @property
