@@ -32,7 +32,7 @@ class CalibrationImages:
 
 def calibration_of_files(paths: Sequence[str], *, most: int = _MAX_IMAGES) -> CalibrationImages:
     """Return up to `most` image files, evenly spaced. Reading raises InputError for a file that is no image."""
-    chosen = tuple(paths[number] for number in evenly_spaced(len(paths), most))
+    chosen = tuple(paths[number] for number in _evenly_spaced(len(paths), most))
     return CalibrationImages(chosen, lambda: map(read_image, chosen))
 
 
@@ -40,14 +40,13 @@ def calibration_of_records(index: "RecordIndex", *, most: int) -> CalibrationIma
     """Return up to `most` images of records, evenly spaced."""
     from dataset.input.pipeline import original_images
 
-    numbers = evenly_spaced(len(index), most)
+    numbers = _evenly_spaced(len(index), most)
     return CalibrationImages(
         tuple(f"record {number}" for number in numbers),
         lambda: (image.pixels for image in original_images(index, numbers)),
     )
 
 
-def evenly_spaced(count: int, most: int) -> list[int]:
-    """Return up to `most` of the numbers from 0 to `count` - 1."""
+def _evenly_spaced(count: int, most: int) -> list[int]:
     chosen = min(count, most)
     return [number * count // chosen for number in range(chosen)]

@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from dataset.files.image_files import read_image
-from dataset.input.pipeline import original_images
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.artifacts.artifact_files import postprocessing_file
-from efficientdet.artifacts.int8_calibration import CalibrationImages, evenly_spaced
+from efficientdet.artifacts.int8_calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from efficientdet.artifacts.onnx_file import onnx_model
 from efficientdet.artifacts.quantization_noise import signal_to_noise
 from efficientdet.checkpoints.restore import Restored
@@ -175,11 +173,11 @@ def _edge_tpu(path: Path) -> list[str]:
 def _images(config: ExportConfig, index: RecordIndex | None, restored: Restored) -> list[np.ndarray]:
     """Return the images of --images, else those of the records, else noise."""
     if config.images:
-        numbers = evenly_spaced(len(config.images), _MAX_IMAGES)
-        if len(numbers) < len(config.images):
-            print(f"comparing on {len(numbers)} of {len(config.images)} images, evenly spaced")
-        return [read_image(config.images[number]) for number in numbers]
+        chosen = calibration_of_files(config.images, most=_MAX_IMAGES)
+        if len(chosen.names) < len(config.images):
+            print(f"comparing on {len(chosen.names)} of {len(config.images)} images, evenly spaced")
+        return list(chosen.read())
     if index:
-        return [image.pixels for image in original_images(index, evenly_spaced(len(index), _MAX_RECORDS))]
+        return list(calibration_of_records(index, most=_MAX_RECORDS).read())
     height, width = restored.detector.image_size
     return list(np.random.default_rng(0).integers(0, 256, (2, height * 3 // 4, width, 3), np.uint8))
