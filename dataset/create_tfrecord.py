@@ -119,9 +119,13 @@ def _with_val(
 ) -> dict[str, AnnotatedDataSet]:
     """Return the splits by name; split val off train if there is none and one is requested. Prints the result."""
     found = {split or "train": data for split, data in parts.items()}
-    if "val" in found or not values.val_fraction or "train" not in found:
-        whose = "from the data set" if "" not in parts else "none, all images are train"
-        print(f"split: {whose}")
+    if "train" not in found:
+        print(
+            f"split: {' and '.join(found)} only, as folders or files are named: no train records are written; to train "
+            "on these images, rename that folder or file"
+        )
+    elif "val" in found or not values.val_fraction:
+        print("split: from the data set" if "" not in parts else "split: none, all images are train")
     else:
         found["train"], found["val"], alike = split_off(
             found["train"], images, fraction=values.val_fraction, seed=values.split_seed

@@ -503,7 +503,7 @@ def of_a_conversion(folder):
 @pytest.mark.parametrize("name", [name for name in WRITERS if name != "open_images"])
 def test_records_may_lie_in_the_folder_of_the_labels(name, tmp_path, photos):
     of_a_conversion(tmp_path)
-    assert content(parts_of(tmp_path, photos)[""]) == drawn(PICTURES[:1])  # where there is nothing else
+    assert content(parts_of(tmp_path, photos)["train"]) == drawn(PICTURES[:1])  # where there is nothing else
     WRITERS[name](PICTURES, tmp_path)
     assert content(parts_of(tmp_path, photos)[""]) == drawn(PICTURES)
 

@@ -18,7 +18,16 @@ from dataset.conversion.formats.labelme import read_labelme
 from dataset.conversion.formats.open_images.open_images_labels import read_open_images
 from dataset.conversion.formats.voc import read_voc
 from dataset.conversion.formats.yolo.yolo_labels import read_yolo
-from dataset.conversion.named_splits import SPLITS, split_of_file, split_of_folders, split_of_word
+from dataset.conversion.named_splits import (
+    SPLITS,
+    parts_by_name,
+    parts_of_file,
+    split_of_file,
+    split_of_folders,
+    split_of_root,
+    split_of_word,
+    without_held_out,
+)
 from dataset.conversion.segmentation import reason_to_skip
 from dataset.files.csv_files import csv_rows
 from dataset.files.untrusted_values import listed
@@ -71,12 +80,21 @@ def read_labels(
         parts = read_labelme(annotations, images, with_masks=with_masks)
     else:
         parts = _read_files(labels, annotations, lambda path, split: read_csv_boxes(path, images, split=split))
+    parts = _named_parts(parts, annotations, images)
     for part in parts.values():
         _check_part(part, labels.format)
     if with_masks:
         parts = {split: _without_unusable(part) for split, part in parts.items()}
     class_names = label_map or common_classes(parts, own_numbers=labels.format in _NUMBERED)
     return in_one_order(parts, class_names, own_image_ids=labels.format == "coco")
+
+
+def _named_parts(parts: Parts, annotations: str, images: ImageFolder) -> Parts:
+    """Return the splits by the folders of the images, or the split of the given folder, if the labels define none."""
+    if [*parts] != [""]:
+        return parts
+    whole = split_of_root(images.folder) or split_of_root(annotations)
+    return parts_by_name(parts[""], [split_of_folders(image.file_name) or whole for image in parts[""].images])
 
 
 def _only_file(labels: RecognizedLabels, annotations: str) -> str:
@@ -93,10 +111,15 @@ def _only_file(labels: RecognizedLabels, annotations: str) -> str:
 def _read_files(
     labels: RecognizedLabels, annotations: str, read: Callable[[str, str | None], AnnotatedDataSet]
 ) -> Parts:
-    """Return a split for each file if file or folder names identify it; a single file is the complete data set."""
-    if len(labels.files) <= 1:
-        return {"": read(_only_file(labels, annotations), None)}
+    """Return a split for each file if file or folder names identify it; a single file may hold several splits.
+
+    A file whose name tells no split is train if the others are held out.
+    """
     root = Path(annotations)
+    if len(labels.files) <= 1:
+        path = _only_file(labels, annotations)
+        named = split_of_file(Path(path).relative_to(root).as_posix() if root.is_dir() else Path(path).name)
+        return parts_of_file(read(path, None), named)
     of_split: dict[str | None, list[Path]] = {}
     for file in labels.files:
         of_split.setdefault(split_of_file(file.relative_to(root).as_posix()), []).append(file)
@@ -104,12 +127,20 @@ def _read_files(
         # COCO also has captions and keypoints.
         instances = [file for file in files if file.name.startswith("instances")]
         of_split[split] = instances if len(instances) == 1 else files
+    is_rest = "train" not in of_split and None in of_split
+    if is_rest:
+        of_split["train"] = of_split.pop(None)
     if None in of_split or any(len(files) > 1 for files in of_split.values()):
         raise InputError(
             f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
             f"{listed(labels.files[:3])}; expected one of them, or one each named train, val and test"
         )
-    return {split: read(str(of_split[split][0]), split) for split in SPLITS if split in of_split}
+    parts = {
+        split: read(str(of_split[split][0]), None if is_rest and split == "train" else split)
+        for split in SPLITS
+        if split in of_split
+    }
+    return without_held_out(parts) if is_rest else parts
 
 
 def _read_coco(path: str, images: ImageFolder, *, split: str | None, with_masks: bool) -> AnnotatedDataSet:
@@ -121,20 +152,29 @@ def _read_coco(path: str, images: ImageFolder, *, split: str | None, with_masks:
 
 
 def _read_voc(annotations: str, labels: RecognizedLabels, images: ImageFolder) -> Parts:
-    """Read splits from ImageSets/Main (train.txt or trainval.txt), else from folders named as splits, else as one."""
+    """Read splits from ImageSets/Main (train.txt or trainval.txt), else from folders named as splits, else as one.
+
+    What no list or no name of a folder tells is train if the others are held out.
+    """
     folders = sorted({file.parent for file in labels.files}) or [Path(annotations)]
     if Path(annotations).is_file():
         folders = [Path(annotations).parent]
     parts: dict[str, tuple[Path, Path | None]]  # folder and list of images
+    is_rest = False
     if len(folders) == 1:
         sets = folders[0].parent / "ImageSets" / "Main"
         lists = {split_of_word(path.stem): path for path in sorted(sets.glob("*.txt"))}
         if "train" not in lists and (both := sets / "trainval.txt").is_file():
             lists["train"] = both
-        parts = {split: (folders[0], lists[split]) for split in SPLITS if "train" in lists and split in lists}
-        parts = parts or {"": (folders[0], None)}
+        parts = {split: (folders[0], lists[split]) for split in SPLITS if split in lists}
+        is_rest = bool(parts) and "train" not in parts
+        if is_rest:
+            parts["train"] = folders[0], None
+        parts = parts or {_split_of_annotations(folders[0], annotations) or "": (folders[0], None)}
     else:
-        named = {split_of_folders(f"{folder.relative_to(annotations).as_posix()}/a.xml"): folder for folder in folders}
+        named = {_split_of_annotations(folder, annotations): folder for folder in folders}
+        if "train" not in named and None in named:
+            named["train"] = named.pop(None)
         parts = {split: (folder, None) for split, folder in named.items() if split is not None}
         if len(parts) < len(folders):
             raise InputError(
@@ -143,15 +183,21 @@ def _read_voc(annotations: str, labels: RecognizedLabels, images: ImageFolder) -
             )
     found = {}
     for split, (folder, image_set) in parts.items():
+        of_folders = None if is_rest and split == "train" else split or None
         found[split] = read_voc(
             annotations_folder=str(folder),
             image_folder=str(images.folder),
             image_set_file=str(image_set or ""),
-            is_image=functools.partial(_is_in, images, split=split or None),
+            is_image=functools.partial(_is_in, images, split=of_folders),
         )
         for image in found[split].images:
-            image.file_name = images.named(image.file_name, where=str(folder), split=split or None)
-    return found
+            image.file_name = images.named(image.file_name, where=str(folder), split=of_folders)
+    return without_held_out(found) if is_rest else found
+
+
+def _split_of_annotations(folder: Path, annotations: str) -> str | None:
+    """Return the split that the folder of annotations names, as far as it lies below the given folder."""
+    return split_of_folders(f"{folder.relative_to(annotations).as_posix()}/a") if Path(annotations).is_dir() else None
 
 
 def _is_in(images: ImageFolder, name: str, *, split: str | None) -> bool:

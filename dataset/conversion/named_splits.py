@@ -2,37 +2,55 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
+from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage
 from program_support.errors import InputError
 
 SPLITS = ("train", "val", "test")
+HELD_OUT = ("val", "test")
 _WORDS = {
     "train": "train",
     "training": "train",
+    "trainset": "train",
     "val": "val",
     "valid": "val",
+    "valset": "val",
     "validation": "val",
+    "eval": "val",
+    "evaluation": "val",
     "test": "test",
     "testing": "test",
+    "testset": "test",
+    "holdout": "test",
+    "heldout": "test",
 }
+# Words of folder names that say what a folder holds: test_images and labels-val are splits, crash_test is none
+_CONTENTS = frozenset(
+    f"{word}{end}"
+    for word in ("annotation", "dataset", "data", "image", "img", "label", "photo", "set", "split", "txt", "xml")
+    for end in ("", "s")
+)
 _YEAR = re.compile(r"20\d\d$")
+_LETTERS_AND_DIGITS = re.compile(r"[^A-Za-z0-9]+")
 
 
 def split_of_each(names: Sequence[str], splits: Sequence[str | None], *, where: str) -> list[str]:
-    """Return the split of each named file; "" for all if none of them is in train.
+    """Return the split of each named file; "" for all if no name has a split.
 
-    Raises InputError, starting with `where`, if some are in train and others in no split.
+    Where only val or test is named, the other files are train. Raises InputError, starting with `where`, if some files
+    are in train and others in no split.
     """
-    if "train" not in splits:
+    if not any(splits):
         return [""] * len(splits)
-    without = [name for name, split in zip(names, splits, strict=True) if split is None]
-    if without:
+    without = [name for name, split in zip(names, splits, strict=True) if not split]
+    if without and "train" in splits:
         raise InputError(
             f"{where}: {len(without)} of {len(names)}, such as {without[0]}, are in no split named train, val or test; "
             "expected all or none"
         )
-    return [split or "" for split in splits]
+    return [split or "train" for split in splits]
 
 
 def split_of_word(word: str) -> str | None:
@@ -40,12 +58,79 @@ def split_of_word(word: str) -> str | None:
     return _WORDS.get(_YEAR.sub("", word.lower()))
 
 
+def split_of_folder(name: str) -> str | None:
+    """Return the split that a folder such as test, val2017 or test_images names, or None."""
+    words = [word for word in _LETTERS_AND_DIGITS.split(name) if word]
+    telling = [word for word in words if word.lower() not in _CONTENTS and not _YEAR.fullmatch(word)]
+    return split_of_word(telling[0]) if len(telling) == 1 else None
+
+
 def split_of_folders(path: str) -> str | None:
     """Return the split that the innermost folder of a relative path names, or None."""
-    return next(filter(None, map(split_of_word, reversed(PurePosixPath(path).parts[:-1]))), None)
+    return next(filter(None, map(split_of_folder, reversed(PurePosixPath(path).parts[:-1]))), None)
 
 
 def split_of_file(path: str) -> str | None:
     """Return the split that a relative path names, by a word of its file name, else by its folders, or None."""
-    words = re.split(r"[^A-Za-z0-9]+", PurePosixPath(path).name)
+    words = _LETTERS_AND_DIGITS.split(PurePosixPath(path).name)
     return next(filter(None, map(split_of_word, words)), None) or split_of_folders(path)
+
+
+def split_of_root(folder: str | Path) -> str | None:
+    """Return the split of a folder that lies beside the folder of another split, such as photos/test, or None.
+
+    photos/test/images is one, too. A folder of this name that stands alone may hold anything.
+    """
+    path = Path(folder).resolve()
+    for place in (path, path.parent):
+        split = split_of_folder(place.name)
+        if split is not None:
+            try:
+                others = {split_of_folder(other.name) for other in place.parent.iterdir() if other.is_dir()}
+            except OSError:  # a folder whose parent may not be listed
+                return None
+            return split if others - {split, None} else None
+        if place.name.lower() not in _CONTENTS:
+            return None
+    return None
+
+
+def parts_by_name(data: AnnotatedDataSet, splits: Sequence[str | None]) -> dict[str, AnnotatedDataSet]:
+    """Return the splits of a data set, whose images are in these `splits`, or all of it as the split "".
+
+    The first split keeps the findings of the reader and the boxes of images that are not listed. Raises InputError as
+    `split_of_each` does.
+    """
+    assigned = split_of_each([image.file_name for image in data.images], splits, where=data.source)
+    images: dict[str, list[AnnotatedImage]] = {split: [] for split in SPLITS if split in assigned}
+    for image, split in zip(data.images, assigned, strict=True):
+        images.setdefault(split, []).append(image)
+    boxes = {split: sum(len(image.objects) for image in found) for split, found in images.items()}
+    first, *others = images
+    return {
+        first: replace(
+            data, images=images[first], listed_boxes=data.listed_boxes - sum(boxes[split] for split in others)
+        ),
+        **{
+            split: replace(data, images=images[split], listed_boxes=boxes[split], skipped=[], noted=[])
+            for split in others
+        },
+    }
+
+
+def parts_of_file(data: AnnotatedDataSet, named: str | None) -> dict[str, AnnotatedDataSet]:
+    """Return the splits of a file whose name tells a split, or None; images in held-out folders remain held out."""
+    if named is None:
+        return {"": data}
+    folders = [split_of_folders(image.file_name) for image in data.images]
+    return parts_by_name(data, [folder if folder in HELD_OUT else named for folder in folders])
+
+
+def without_held_out(parts: dict[str, AnnotatedDataSet]) -> dict[str, AnnotatedDataSet]:
+    """Return the splits, without those images of train that another split has, and without train if none is left."""
+    others = {split: part for split, part in parts.items() if split != "train"}
+    held_out, train = {image.file_name for part in others.values() for image in part.images}, parts["train"]
+    images = [image for image in train.images if image.file_name not in held_out]
+    boxes = sum(len(image.objects) for image in train.images if image.file_name in held_out)
+    rest = {"train": replace(train, images=images, listed_boxes=train.listed_boxes - boxes)} if images else {}
+    return rest | others

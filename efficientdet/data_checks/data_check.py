@@ -11,7 +11,6 @@ from dataset.records.labeled_images import LabeledImages
 from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.families.hyperparameters import Hyperparameters
 from program_support.checked_fields import Count, checked, one_of
-from program_support.errors import InputError
 from program_support.progress import Progress
 
 if TYPE_CHECKING:
@@ -93,7 +92,8 @@ def _read_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
     found = parts(config.annotations or folder)
     if config.val_annotations:
         found["val"] = next(iter(parts(config.val_annotations).values()))
+    if not {"", "train"} & {*found}:
+        print(f"split: {' and '.join(found)} only; examined as training images")
+        found["train"] = found.pop("test" if "test" in found else "val")
     named = {"training": found.get("", found.get("train")), "validation": found.get("val")}
-    if named["training"] is None:
-        raise InputError(f"--annotations={config.annotations}: has {', '.join(found)}; expected a train split")
     return {name: labeled_annotations(part, folder) for name, part in named.items() if part is not None}

@@ -21,6 +21,7 @@ from efficientdet.quickstart.source_fingerprint import source_fingerprint
 from efficientdet.quickstart.split_records import labeled_images, records_of, records_pattern
 from efficientdet.quickstart.state import State
 from program_support.atomic_files import unpacked_zip
+from program_support.errors import InputError
 
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
 
@@ -77,6 +78,11 @@ def _convert(config: QuickstartConfig, folder: Path, *, images: str) -> None:
             "include_masks": learns_masks or None,
         },
     )
+    if records_of(folder, "train") is None:
+        raise InputError(
+            f"{images}: all images are in splits named val or test, and none is left to train on; add training images, "
+            "or rename those folders or files and choose another --output_dir"
+        )
 
 
 def _train(

@@ -22,7 +22,7 @@ from dataset.conversion.annotations import (
 )
 from dataset.conversion.folder_files import FolderFiles, ImageFolder, best_path_matches
 from dataset.conversion.formats.yolo.yolo_layout import YoloLayout, text_of, yolo_layout
-from dataset.conversion.named_splits import split_of_folders
+from dataset.conversion.named_splits import split_of_each, split_of_folders
 from dataset.files.file_kinds import FileKind, kind_of_file
 from dataset.files.untrusted_values import error_context, listed, number_in_text, shown
 from program_support.errors import InputError
@@ -40,6 +40,8 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
     root = Path(annotations) if Path(annotations).is_dir() else Path(annotations).parent
     labels = FolderFiles(root, (".txt",))
     label_of = _labels_of(sorted({name for names in layout.images.values() for name in names}), labels, images)
+    if [*layout.images] == [""]:
+        layout = replace(layout, images=_by_label_folder(layout.images[""], label_of))
     parts = {
         split: _read_part(split, layout, images=images, labels=labels, label_of=label_of, with_masks=with_masks)
         for split in layout.images
@@ -60,6 +62,15 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
             f"{images.folder}, and they contain no boxes"
         )
     return parts
+
+
+def _by_label_folder(names: list[str], label_of: dict[str, str]) -> dict[str, list[str]]:
+    """Return the images by folders named train, val and test of their labels, or all as the split ""."""
+    found: dict[str, list[str]] = {}
+    splits = [split_of_folders(label_of.get(name, "")) for name in names]
+    for name, split in zip(names, split_of_each(names, splits, where="the label files"), strict=True):
+        found.setdefault(split, []).append(name)
+    return found or {"": []}
 
 
 def _read_part(

@@ -10,7 +10,7 @@ from typing import Any
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import Finding
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
-from dataset.conversion.named_splits import split_of_each, split_of_folders
+from dataset.conversion.named_splits import HELD_OUT, split_of_each, split_of_folders
 from dataset.files.bounded_files import read_regular_file
 from dataset.files.file_kinds import FileKind, kind_of_file
 from dataset.files.untrusted_values import LARGEST_ID, error_context, listed, shown
@@ -64,7 +64,8 @@ class _LayoutReader:
         splits: dict[str, list[str]] = {}
         for key, split in _SPLIT_KEYS.items():
             if settings.get(key) not in (None, "", []):
-                splits[split] = [*splits.get(split, []), *self._images_of(key, settings[key])]
+                for name, held_out in self._images_of(key, settings[key]):
+                    splits.setdefault(held_out or split, []).append(name)
         splits = {split: sorted({*found}) for split, found in splits.items() if found}
         if settings and not splits and any(key in settings for key in _SPLIT_KEYS):
             raise InputError(
@@ -146,7 +147,8 @@ class _LayoutReader:
             f"expected {shown(named) if named else 'one of them'} next to the labels"
         )
 
-    def _images_of(self, key: str, value: Any) -> Iterator[str]:
+    def _images_of(self, key: str, value: Any) -> Iterator[tuple[str, str | None]]:
+        """Yield each image, and the held-out split that a folder below the listed one names for it."""
         entries = value if isinstance(value, list) else [value]
         for entry in entries:
             if not isinstance(entry, str):
@@ -156,8 +158,8 @@ class _LayoutReader:
                 self._without_images.append((key, entry))
             yield from found
 
-    def _images_in(self, entry: str, split: str) -> Iterator[str]:
-        """Yield the images of a folder or a list.
+    def _images_in(self, entry: str, split: str) -> Iterator[tuple[str, str | None]]:
+        """Yield the images of a folder or a list as `_images_of` does.
 
         Both are searched only inside the data and image folders, regardless of `path` and `..`: Roboflow's
         ../train/images is train/images.
@@ -175,14 +177,17 @@ class _LayoutReader:
                 for line in filter(None, map(str.strip, text.splitlines())):
                     place = f"{self._files.path(listing)}: {shown(line)}"
                     inside = "/".join(part for part in PurePosixPath(line).parts if part not in ("/", ".."))
-                    yield self._images.named(inside, where=place, split=split)
+                    yield self._images.named(inside, where=place, split=split), None
             return
         folder = self._images.folder.resolve()
         for tail in tails:
             for base in (self._root, folder, folder.parent):
                 listed_folder = base.resolve().joinpath(*tail)
                 if listed_folder.is_dir():
-                    yield from (name for name in self._images.names if (folder / name).is_relative_to(listed_folder))
+                    for name in self._images.names:
+                        if (folder / name).is_relative_to(listed_folder):
+                            below = split_of_folders((folder / name).relative_to(listed_folder).as_posix())
+                            yield name, below if below in HELD_OUT else None
                     return
 
     def _by_folder(self) -> dict[str, list[str]]:
