@@ -14,6 +14,7 @@ from efficientdet.artifacts.saved_model_files import TRUSTED_ONLY, is_saved_mode
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.flag_definitions import (
     checked_overrides,
+    define_class_names_flag,
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
@@ -37,6 +38,7 @@ FLAGS = flags.FLAGS
 _FLAGS_OF_CHECKPOINTS = (
     "model_dir",
     "saved_model_dir",
+    "class_names",
     "hparams",
     "int8_images",
     "model_name",
@@ -53,11 +55,13 @@ def define_flags() -> None:
     define_model_flags()
     define_machine_flags()
     define_runtime_flag()
+    define_class_names_flag()
     flags.DEFINE_multi_string(
         "image_path",
         None,
-        "Input: an image, a folder of images, a video or a glob pattern; -: an "
-        "image on standard input; a number: the camera of that index, until Ctrl-C.",
+        "Input: an image, a video, a folder of both or a glob pattern; -: an image on "
+        "standard input; a number or /dev/video0: that camera, rtsp://... or http://...: a network stream, each until "
+        "Ctrl-C.",
     )
     flags.DEFINE_string("output_dir", "annotated", "Output folder for annotated images, videos and detections.json.")
     flags.DEFINE_string(

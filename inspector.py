@@ -17,6 +17,7 @@ from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS, checked_formats
 from efficientdet.configuration.flag_definitions import (
     checked_overrides,
+    define_class_names_flag,
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
@@ -43,6 +44,7 @@ def define_flags() -> None:
     define_model_flags()
     define_machine_flags()
     define_runtime_flag()
+    define_class_names_flag()
     flags.DEFINE_enum(
         "mode",
         "benchmark",

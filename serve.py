@@ -15,6 +15,7 @@ from absl import flags
 
 from efficientdet.configuration.flag_definitions import (
     checked_overrides,
+    define_class_names_flag,
     define_model_flags,
     define_runtime_flag,
     finish_flags,
@@ -41,6 +42,7 @@ def define_flags() -> None:
     """Define the flags of serve.py."""
     define_model_flags()
     define_runtime_flag()
+    define_class_names_flag()
     flags.DEFINE_string(
         "model",
         None,
@@ -98,6 +100,7 @@ def main() -> None:
         path,
         max_batch=limits.max_batch,
         hparams=overrides,
+        class_names=FLAGS.class_names or None,
         model_name=FLAGS.model_name if model_name_given() else None,
         **runtime,
     )

@@ -151,7 +151,7 @@ MISTAKES = [
     ("doctor", ("--imgsz=640",), "use --image_size"),
     ("dataset.create_tfrecord", ("--source=photos",), "use --images"),
     ("train", (*TRAIN, "--batchsize=4"), "unknown flag --batchsize; the nearest is --batch_size"),
-    ("train", (*TRAIN, "--hparams=num_classes=5"), "num_classes is 5; the data names 2 classes"),
+    ("train", (*TRAIN, "--hparams=num_classes=5"), "num_classes is 5; the data has 2 classes"),
     ("train", (*TRAIN, "--num_epochs=0"), "--num_epochs=0: expected at least 1"),
     ("train", (*TRAIN, "--val_json_file=nosuch.json"), "--val_json_file=nosuch.json: there is no such file"),
     ("train", (*TRAIN, "--val_json_file=broken.json"), "broken.json: "),

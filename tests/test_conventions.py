@@ -161,7 +161,7 @@ def test_a_training_that_goes_on_keeps_its_own(tmp_path):
 def test_number_of_classes_is_said_or_refused(tmp_path):
     _, [line] = with_conventions_of_start(config(tmp_path, overrides={"num_classes": 91}))
     assert line == "num_classes=91 counts as the reference does; the network has the 3 classes of the data"
-    with pytest.raises(InputError, match="num_classes is 7; the data names 3 classes"):
+    with pytest.raises(InputError, match="num_classes is 7; the data has 3 classes"):
         config(tmp_path, overrides={"num_classes": 7})
 
 

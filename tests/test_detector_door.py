@@ -108,11 +108,44 @@ def test_a_checkpoint_that_names_no_classes_is_told_them(stored):
         Description(model_name="efficientdet-d0", hparams={"image_size": 64}, categories=[], weights="raw"),
     )
     (folder / "nameless" / "ckpt.json").unlink()
-    with pytest.raises(efficientdet.InputError, match="does not name its classes"):
-        efficientdet.load_detector(folder / "nameless", hparams={"image_size": 64})
+    numbered = efficientdet.load_detector(folder / "nameless", hparams={"image_size": 64})
+    assert numbered.class_names.names == ("class 1", "class 2")
     detector = efficientdet.load_detector(folder / "nameless", class_names=["cat", "dog"], hparams={"image_size": 64})
     [found] = detector.predict(images[0], min_score=0)
     assert {*zip(found.category_ids.tolist(), found.names, strict=True)} == {(1, "cat"), (2, "dog")}
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_folders_patterns_and_file_objects(tmp_path, batch_size):
+    """The result of each image is its mean gray level as a score, in 1/256."""
+    for level, name in enumerate(("a.png", "b.png", "c.jpg"), start=1):
+        Image.new("RGB", (8, 8), (level * 10,) * 3).save(tmp_path / name)
+    (tmp_path / "notes.txt").touch()
+    detector = LoadedDetector(
+        lambda images: [
+            DetectionRows.of_image(
+                np.zeros((1, 4), np.float32), np.float32([image.mean() / 256]), np.array([1], np.int64)
+            )
+            for image in images
+        ],
+        ClassNames((1,), ("cat",)),
+        batch_size=batch_size,
+    )
+
+    def levels(images):
+        return [round(float(one.scores[0]) * 256) for one in detector.predict(images, min_score=0)]
+
+    assert levels(tmp_path) == [10, 20, 30]
+    assert levels(f"{tmp_path}/*.png") == [10, 20]
+    assert levels([f"{tmp_path}/c.jpg", f"{tmp_path}/*.png", tmp_path / "a.png"]) == [30, 10, 20, 10]
+    with (tmp_path / "b.png").open("rb") as file:
+        [found] = detector.predict(file, min_score=0)
+    assert found.draw().size == (8, 8)  # the file is closed
+    assert levels([io.BytesIO((tmp_path / name).read_bytes()) for name in ("b.png", "a.png")]) == [20, 10]
+    gray = np.full((8, 8), 7, np.uint8)
+    transparent = np.dstack([gray, gray, gray, np.zeros_like(gray)])
+    assert levels([gray, gray[..., None], transparent]) == [7, 7, 7]
+    assert levels(np.stack([transparent, transparent])) == [7, 7]
 
 
 @pytest.mark.parametrize(
@@ -120,8 +153,11 @@ def test_a_checkpoint_that_names_no_classes_is_told_them(stored):
     [
         ("nosuch.jpg", "nosuch.jpg: there is no such file"),
         (np.zeros((4, 5, 3)), r"image 0 is float64 \[4, 5, 3\]; expected uint8 \[height, width, 3\]"),
-        (np.zeros((4, 5), np.uint8), r"image 0 is uint8 \[4, 5\]; expected"),
-        ([3], "image 0 is of type int; expected a file name, a PIL image or an array"),
+        (np.zeros((4, 5, 2), np.uint8), r"image 0 is uint8 \[4, 5, 2\]; expected"),
+        (io.BytesIO(b""), r"image 0: cannot be decoded \(it is empty\)"),
+        (io.StringIO("text"), r"image 0 cannot be read \(.*\); expected a binary file"),
+        ("nosuch/*.jpg", r"nosuch/\*.jpg: no such file; expected an image, a folder or a glob"),
+        ([3], "image 0 is of type int; expected a file name, a file object, a PIL image or an array"),
     ],
 )
 def test_what_is_no_image_is_one_line(stored, image, message):
@@ -179,7 +215,7 @@ def cut_short():
     [
         (cut_short(), r"image 0 cannot be decoded \(.*truncated"),
         (Image.new("L", (0, 5)), r"image 0 is uint8 \[5, 0, 3\]; expected uint8 \[height, width, 3\]"),
-        (None, "image 0 is of type NoneType; expected a file name, a PIL image or an array"),
+        (None, "image 0 is of type NoneType; expected a file name, a file object, a PIL image or an array"),
         (b"\xff\xd8", "image 0 is of type bytes; expected"),
         (5, "image 0 is of type int; expected"),
     ],

@@ -431,7 +431,7 @@ def test_the_references_numbers_of_classes_are_taken_and_said(count, said):
 @pytest.mark.parametrize("count", [1, 2, 5, 11, 80])
 def test_another_number_of_classes_is_refused(count):
     with pytest.raises(
-        InputError, match=f"num_classes is {count}; the data names 3 classes .cat, dog, cow.: leave it out"
+        InputError, match=f"num_classes is {count}; the data has 3 classes .cat, dog, cow.: leave it out"
     ):
         stated_classes(count, THREE)
 

@@ -243,8 +243,8 @@ def description_of(class_names):
 
 @pytest.mark.parametrize("described", [True, False])
 def test_a_head_of_other_classes_starts_anew_and_says_so(network, described):
-    arrays = arrays_like(network, num_classes=4)
-    others = ClassNames.numbered(["red", "green", "blue", "gray"])
+    arrays = arrays_like(network, num_classes=5)
+    others = ClassNames.numbered(["red", "green", "blue", "gray", "pink"])
     source = Source("some/ckpt", arrays, description_of(others) if described else None)
     before = values_of(network)
     with pytest.raises(InputError, match="its classes differ from the requested ones"):
@@ -254,7 +254,7 @@ def test_a_head_of_other_classes_starts_anew_and_says_so(network, described):
     assert_holds(network, {name: before[name] if name in kept else arrays[name] for name in before})
     assert lines[0] == f"{len(before) - 3} weights from some/ckpt"
     assert lines[1].startswith("class_net/class-predict starts from scratch: the checkpoint ")
-    assert ("has 4 classes (red, green, blue, gray), the data 3 (one, two, three)" in lines[1]) == described
+    assert ("has 5 classes (red, green, blue, gray, pink), the data 3 (one, two, three)" in lines[1]) == described
 
 
 @pytest.mark.parametrize(

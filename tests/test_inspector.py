@@ -1,6 +1,7 @@
 """inspector.py as a user calls it, and what its modes dry and export do."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -105,9 +106,11 @@ def test_summary_of_d0_with_random_weights():
     assert runtime.precision == "float32"
 
 
-def test_random_weights_have_the_classes_of_coco_unless_told():
-    assert model_loading._names_for(None) == COCO_2017
-    assert model_loading._names_for(2) == ClassNames((1, 2), ("class 1", "class 2"))
+@pytest.mark.parametrize(
+    ("overrides", "names"), [({}, COCO_2017), ({"num_classes": 2}, ClassNames((1, 2), ("class 1", "class 2")))]
+)
+def test_random_weights_have_the_classes_of_coco_unless_told(miniature, overrides, names):
+    assert model_loading.load_model(replace(MODEL, overrides={"image_size": 64, **overrides}))[0].class_names == names
 
 
 def test_dry_run_writes_a_checkpoint_by_name(miniature, tmp_path, capsys):

@@ -143,7 +143,7 @@ def test_a_label_is_no_model(drawn, tmp_path, stored_name):
 
 def test_overrides_may_say_the_classes_as_the_reference_counts_them(checkpoint):
     assert len(restored(checkpoint, overrides={"num_classes": 91}).class_names) == 5
-    with pytest.raises(InputError, match="num_classes is 4; the data names 5 classes"):
+    with pytest.raises(InputError, match="num_classes is 4; the checkpoint has 5 classes"):
         restored(checkpoint, overrides={"num_classes": 4})
 
 

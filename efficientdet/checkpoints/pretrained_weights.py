@@ -1,7 +1,7 @@
 """Load weights into a detector: all of a checkpoint, or those that match."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -9,7 +9,15 @@ import numpy as np
 
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_bundle
-from efficientdet.families.family import Arrays, Family, Shapes
+from efficientdet.checkpoints.checkpoint_classes import (
+    StatedClasses,
+    check_fit,
+    classes_beside,
+    rows_are_cocos,
+    rows_of_classes,
+    some,
+)
+from efficientdet.families.family import Family
 from efficientdet.weights.array_files import is_array_file, read_array_file
 from efficientdet.weights.downloads import local_path
 from model.detector import named_variables, set_value
@@ -19,11 +27,12 @@ from program_support.errors import InputError
 
 @dataclass(frozen=True)
 class Source:
-    """The content of a checkpoint."""
+    """The content of a checkpoint. `stated`: classes of one without a description, named elsewhere."""
 
     prefix: str
     arrays: dict[str, np.ndarray]
     description: Description | None
+    stated: StatedClasses | None = None
 
     def conventions(self, family: Family) -> dict[str, Any]:
         """Return the stored or inferred hyperparameters that these weights need."""
@@ -33,19 +42,37 @@ class Source:
 
     @property
     def class_names(self) -> ClassNames | None:
-        """Classes of the training; None if the checkpoint does not name them."""
-        return ClassNames.from_categories(self.description.categories) if self.description else None
+        """Classes of the training; None if neither the checkpoint nor a file beside it names them."""
+        if self.description is not None:
+            return ClassNames.from_categories(self.description.categories)
+        return self.stated.names if self.stated else None
 
 
-def read_source(path: str) -> Source:
+def read_source(path: str, *, class_names: ClassNames | None = None) -> Source:
     """Read a checkpoint: a prefix, one of its files, a folder, a PyTorch or safetensors file, or published weights.
 
-    Raise InputError if there is none, it is damaged, or it cannot be downloaded.
+    class_names: classes of a checkpoint that does not name them. Default: those of a file beside it, if there is one.
+
+    Raise InputError if there is none, it is damaged, it cannot be downloaded, or it has other classes.
     """
     prefix = checkpoint_prefix(local_path(path))
-    if is_array_file(prefix):
-        return Source(prefix, read_array_file(prefix), None)
-    return Source(prefix, *read_bundle(prefix))
+    arrays, description = (read_array_file(prefix), None) if is_array_file(prefix) else read_bundle(prefix)
+    stated = StatedClasses(class_names, "--class_names") if class_names else None
+    if description is None:
+        return Source(prefix, arrays, None, stated or classes_beside(prefix))
+    source = Source(prefix, arrays, description)
+    if stated and source.class_names and not source.class_names.has_names_of(stated.names):
+        raise InputError(
+            f"--class_names: names {some(stated.names.names)}, but {prefix} is a checkpoint of "
+            f"{some(source.class_names.names)}"
+        )
+    return source
+
+
+def class_rows_in(network: keras.Model, source: Source, *, family: Family) -> int | None:
+    """Return the number of rows of a checkpoint's class predictor; None if unknown. The network's may be another."""
+    variables = named_variables(network)
+    return family.count_classes(_named_arrays(source, variables, family=family), _shapes(variables))
 
 
 def load_weights(
@@ -58,10 +85,14 @@ def load_weights(
     """
     variables = named_variables(network)
     arrays = _named_arrays(source, variables, family=family, averaged=averaged)
-    rows = _class_rows(source, arrays, class_names, family=family, shapes=_shapes(variables))
+    count = family.count_classes(arrays, _shapes(variables))
+    if source.stated:
+        check_fit(source.prefix, source.stated, count, family)
+    rows = _class_rows(source, class_names, count=count, family=family)
     if rows is None:
         raise InputError(
-            f"{source.prefix}: its classes differ from the requested ones ({_class_difference(source, class_names)})"
+            f"{source.prefix}: its classes differ from the requested ones "
+            f"({_class_difference(source, class_names, count=count)})"
         )
     _assign(variables, family.with_class_rows(arrays, rows, _shapes(variables)), source=source)
 
@@ -77,29 +108,44 @@ def load_matching_weights(
     """Load pretrained weights; return lines for the log.
 
     If the classes differ, the class predictor keeps its initial values for classes that the checkpoint does not name,
-    and all of its weights if it names none of them. Names are compared without case and surrounding spaces.
+    and all of its weights if it names none of them. Names are compared without case and surrounding spaces. Without
+    names, as many rows as there are classes in the data are taken as their rows, unless they are those of COCO.
     aliases: "NAME IN THE CHECKPOINT:NAME IN THE DATA" of classes.
 
     Raise InputError if any other weight is missing, unexpected or of another shape, or if an alias names no class.
     """
     variables = named_variables(network)
     arrays = _named_arrays(source, variables, family=family)
-    if _class_rows(source, arrays, class_names, family=family, shapes=_shapes(variables)) is not None:
+    count = family.count_classes(arrays, _shapes(variables))
+    source, ignored = _fitting(source, count, family=family)
+    rows = _class_rows(source, class_names, count=count, family=family)
+    if (
+        source.class_names is None
+        and class_names != COCO_2017
+        and (rows_are_cocos(count, family) or count not in (None, len(class_names)))
+    ):
+        rows = None
+    if rows is not None:
         load_weights(network, source, family=family, class_names=class_names)
-        return [f"all {len(variables)} weights from {source.prefix}"]
-    named = _rows_by_name(source, arrays, family=family, shapes=_shapes(variables))
+        return [
+            *ignored,
+            f"all {len(variables)} weights from {source.prefix}",
+            *_assumption(source, class_names, count),
+        ]
+    named = {_folded(name): row for name, row in _rows_by_name(source, count=count, family=family).items()}
     for alias in aliases:
         _add_alias(named, alias, class_names, source=source)
-    rows = [named.get(_folded(name)) for name in class_names.names]
-    kept = [name for name, row in zip(class_names.names, rows, strict=True) if row is not None]
+    rows_or_none = [named.get(_folded(name)) for name in class_names.names]
+    kept = [name for name, row in zip(class_names.names, rows_or_none, strict=True) if row is not None]
     reinitialized = [name for name in variables if family.is_class_predictor(name)]
     initial = {name: np.asarray(variable.value) for name, variable in variables.items()}
-    chosen = family.with_class_rows(arrays, rows, _shapes(variables), defaults=initial)
+    chosen = family.with_class_rows(arrays, rows_or_none, _shapes(variables), defaults=initial)
     if kept and all(chosen[name].shape == initial[name].shape for name in reinitialized if name in chosen):
         _assign(variables, chosen, source=source)
         return [
+            *ignored,
             f"{len(variables)} weights from {source.prefix}",
-            f"class predictor: kept {len(kept)} of {len(rows)} class rows ({_some(tuple(kept))}), "
+            f"class predictor: kept {len(kept)} of {len(rows_or_none)} class rows ({some(tuple(kept))}), "
             "the others are reinitialized",
         ]
     matching = {name: variable for name, variable in variables.items() if name not in reinitialized}
@@ -108,8 +154,9 @@ def load_matching_weights(
     )
     layers = ", ".join(dict.fromkeys(name.rsplit("/", 1)[0] for name in reinitialized))
     return [
+        *ignored,
         f"{len(matching)} weights from {source.prefix}",
-        f"{layers} starts from scratch: {_class_difference(source, class_names)}",
+        f"{layers} starts from scratch: {_class_difference(source, class_names, count=count)}",
     ]
 
 
@@ -122,7 +169,7 @@ def load_backbone(network: keras.Model, source: Source, *, family: Family) -> li
     variables = {name: variable for name, variable in every.items() if family.is_backbone(name)}
     if not variables:
         raise InputError(
-            f"{source.prefix}: the network has no backbone weights to load; its first weights are {_some(tuple(every))}"
+            f"{source.prefix}: the network has no backbone weights to load; its first weights are {some(tuple(every))}"
         )
     arrays = _named_arrays(source, variables, family=family)
     _assign(variables, {name: array for name, array in arrays.items() if name in variables}, source=source)
@@ -136,8 +183,8 @@ def _named_arrays(
     arrays = family.named_arrays(source.arrays, variables, averaged=averaged)
     if is_array_file(source.prefix) and not any(name in variables for name in arrays):
         raise InputError(
-            f"{source.prefix}: has the arrays {_some(tuple(source.arrays))}, none of which is a weight of this "
-            f"network of the family {family.name}; expected {_some(tuple(variables))}"
+            f"{source.prefix}: has the arrays {some(tuple(source.arrays))}, none of which is a weight of this "
+            f"network of the family {family.name}; expected {some(tuple(variables))}"
         )
     return arrays
 
@@ -152,33 +199,53 @@ def _shapes(variables: dict[str, keras.Variable]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(variable.shape) for name, variable in variables.items()}
 
 
-def _class_rows(source: Source, arrays, class_names: ClassNames, *, family: Family, shapes) -> list[int] | None:
+def _class_rows(source: Source, class_names: ClassNames, *, count: int | None, family: Family) -> list[int] | None:
     """Return the row in the checkpoint's predictor of each class, by name; None if the class sets differ."""
-    count = family.count_classes(arrays, shapes)
-    if (theirs := source.class_names) is not None:
-        if not theirs.has_names_of(class_names):
-            return None
-        if count in (None, len(theirs)):
-            return [theirs.names.index(name) for name in class_names.names]
-        return list(range(count))  # `check_against` reports the error
-    if count in (None, len(class_names)):
-        return list(range(len(class_names)))  # without names: assumed to be the same classes
-    if count in family.coco_class_rows and class_names == COCO_2017:
-        return [family.coco_class_rows[count] + category_id - 1 for category_id in class_names.category_ids]
-    return None
+    theirs = source.class_names
+    if theirs is None:  # without names: assumed to be the same classes
+        is_possible = class_names == COCO_2017 or not rows_are_cocos(count, family) or count == len(class_names)
+        return rows_of_classes(class_names, count, family) if is_possible else None
+    if not theirs.has_names_of(class_names):
+        return None
+    row_of = _rows_by_name(source, count=count, family=family)
+    if not row_of:
+        return list(range(len(class_names)))  # `check_against` reports the error
+    return [row_of[name] for name in class_names.names]
 
 
-def _rows_by_name(source: Source, arrays: Arrays, *, family: Family, shapes: Shapes) -> dict[str, int]:
+def _rows_by_name(source: Source, *, count: int | None, family: Family) -> dict[str, int]:
     """Return the row in the checkpoint's class predictor of each class it names, or of those of COCO."""
-    count = family.count_classes(arrays, shapes)
-    if (theirs := source.class_names) is not None:
-        return {_folded(name): row for row, name in enumerate(theirs.names)} if count in (None, len(theirs)) else {}
-    if count is None or count not in family.coco_class_rows:
-        return {}
-    first = family.coco_class_rows[count]
-    return {
-        _folded(name): first + number - 1 for number, name in zip(COCO_2017.category_ids, COCO_2017.names, strict=True)
-    }
+    names = source.class_names
+    if source.description is not None:
+        rows = list(range(len(names or ()))) if count in (None, len(names or ())) else None
+    elif names is None and (count is None or not rows_are_cocos(count, family)):
+        rows = None
+    else:
+        names = names or COCO_2017
+        rows = rows_of_classes(names, count, family)
+    return dict(zip(names.names, rows, strict=True)) if names and rows else {}
+
+
+def _fitting(source: Source, count: int | None, *, family: Family) -> tuple[Source, list[str]]:
+    """Return the source without names that a file beside it states for another number of rows, and a line on these."""
+    if source.stated is None:
+        return source, []
+    try:
+        check_fit(source.prefix, source.stated, count, family)
+    except InputError as error:
+        return replace(source, stated=None), [f"warning: {error}; the file is ignored"]
+    return source, []
+
+
+def _assumption(source: Source, class_names: ClassNames, count: int | None) -> list[str]:
+    """Return a warning if class rows without names are used for the classes of the data."""
+    if source.class_names is not None or count is None or class_names == COCO_2017:
+        return []
+    return [
+        f"warning: {source.prefix} does not name its classes; its {count} class rows are taken as those of the data in "
+        f"the order of their ids ({some(class_names.names)}). If they are of other classes, put a classes.json with "
+        "their names beside it: then rows are kept by name, and the others are reinitialized"
+    ]
 
 
 def _add_alias(named: dict[str, int], alias: str, class_names: ClassNames, *, source: Source) -> None:
@@ -187,8 +254,8 @@ def _add_alias(named: dict[str, int], alias: str, class_names: ClassNames, *, so
     if theirs not in named or ours not in map(_folded, class_names.names):
         raise InputError(
             f"--class_aliases={alias}: expected NAME:NAME, first a class of {source.prefix} "
-            f"({_some(source.class_names.names) if source.class_names else 'which names none'}), then one of the data "
-            f"({_some(class_names.names)})"
+            f"({some(source.class_names.names) if source.class_names else 'which names none'}), then one of the data "
+            f"({some(class_names.names)})"
         )
     named[ours] = named[theirs]
 
@@ -197,15 +264,8 @@ def _folded(name: str) -> str:
     return name.strip().casefold()
 
 
-def _class_difference(source: Source, class_names: ClassNames) -> str:
+def _class_difference(source: Source, class_names: ClassNames, *, count: int | None) -> str:
+    ours = f"the data {len(class_names)} ({some(class_names.names)})"
     if source.class_names is None:
-        return f"the checkpoint does not name its classes, and their number is not {len(class_names)}"
-    theirs, ours = set(source.class_names.names), set(class_names.names)
-    return (
-        f"the checkpoint has {len(theirs)} classes ({_some(source.class_names.names)}), "
-        f"the data {len(ours)} ({_some(class_names.names)})"
-    )
-
-
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        return f"the checkpoint has {'no' if count is None else count} class rows and does not name them, {ours}"
+    return f"the checkpoint has {len(source.class_names)} classes ({some(source.class_names.names)}), {ours}"

@@ -6,10 +6,12 @@ from typing import Any
 from absl import flags
 from absl.flags import FlagValues
 
+from dataset.class_files import CLASS_FILE_SUFFIXES, parse_class_names
 from dataset.files.image_files import find_images
+from dataset.files.untrusted_values import error_context
 from efficientdet.configuration.inference_runtimes import RUNTIMES, require_runtime
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.overrides import parse_overrides, split_label_map
 from efficientdet.configuration.removed_flags import ALIASES, GONE
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of, model_names
@@ -53,6 +55,17 @@ def define_runtime_flag(values: FlagValues = FLAGS) -> None:
         None,
         "With --runtime=openvino: run convolutions in int8, calibrated on these images; "
         "use training images. An image, a folder or a glob pattern.",
+    )
+
+
+def define_class_names_flag(values: FlagValues = FLAGS) -> None:
+    """Define --class_names, for entry points that open checkpoints."""
+    Define(values).string(
+        "class_names",
+        None,
+        "Classes of a checkpoint that does not name them (google/automl, NVIDIA, PyTorch): names in the order of their "
+        f"ids, comma-separated, or a file of them ({', '.join(CLASS_FILE_SUFFIXES)}). Default: classes.json, a label "
+        "map or another such file beside the checkpoint, else those of COCO, or numbers.",
     )
 
 
@@ -105,15 +118,22 @@ def machine_settings(values: FlagValues = FLAGS) -> dict:
 def checked_overrides(given: Mapping[str, Any] | None = None, *, values: FlagValues = FLAGS) -> dict[str, Any]:
     """Return --hparams, overridden by `given`. Raise InputError if --model_name does not accept one of them."""
     overrides = {**parse_overrides(values.hparams), **(given or {})}
-    with_overrides(hyperparameters_of(values.model_name, {}), overrides)
+    with_overrides(hyperparameters_of(values.model_name, {}), split_label_map(overrides)[0])
     return overrides
 
 
 def model_config(
     ckpt_path: str | None, overrides: Mapping[str, Any], *, values: FlagValues = FLAGS, **settings: Any
 ) -> ModelConfig:
-    """Return the configuration of --model_name, --weights and the arguments. `settings` are further fields."""
+    """Return the configuration of --model_name, --weights, --class_names and the arguments.
+
+    `settings` are further fields. google/automl's hyperparameter label_map names classes as --class_names does.
+    """
+    overrides, label_map = split_label_map(overrides)
+    with error_context("--class_names:"):
+        named = parse_class_names(values.class_names) if values.class_names else label_map
     return ModelConfig(
+        checkpoint_classes=named,
         ckpt_path=ckpt_path,
         model_name=values.model_name,
         model_name_given=model_name_given(values),

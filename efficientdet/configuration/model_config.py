@@ -17,7 +17,9 @@ class ModelConfig:
         model_name: model of a checkpoint that does not state its model.
         model_name_given: raise an error if the checkpoint states another model.
         overrides: flat hyperparameters that override the checkpoint's, such as {"nms_configs.method": "hard"}.
-        class_names: classes of the data; None: the checkpoint's, else COCO's.
+        class_names: classes of the data; None: the checkpoint's.
+        checkpoint_classes: classes of a checkpoint that does not name them; None: those of a file beside it, else
+            COCO's or numbered.
         averaged: use the moving average of the weights if the checkpoint has both.
         precision, amp, use_xla: see `start_runtime`.
         runtime: runtime of the network: "keras", "onnxruntime" or "openvino".
@@ -29,6 +31,7 @@ class ModelConfig:
     model_name_given: bool = False
     overrides: Mapping[str, Any] = field(default_factory=dict)
     class_names: ClassNames | None = None
+    checkpoint_classes: ClassNames | None = None
     averaged: bool = True
     precision: str | None = None
     amp: bool | None = None

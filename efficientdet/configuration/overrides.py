@@ -5,7 +5,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from dataset.files.untrusted_values import shown
+from dataset.class_files import class_names_from, parse_class_names
+from dataset.class_names import COCO_2017, ClassNames
+from dataset.files.untrusted_values import error_context, shown
 from dataset.files.yaml_files import ValueLoader, read_yaml
 from efficientdet.families.hyperparameters import flattened
 from program_support.errors import InputError
@@ -28,6 +30,19 @@ def parse_overrides(text: str | Mapping[str, Any]) -> dict[str, Any]:
             )
         items.append((key, tuple(map(_literal, value.split("*"))) if "*" in value else _literal(value)))
     return _distinct(items, where=shown(text)[1:-1])
+
+
+def split_label_map(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], ClassNames | None]:
+    """Return overrides without google/automl's `label_map`, and its classes: a mapping, a file of names or "coco"."""
+    others = {key: value for key, value in overrides.items() if key.partition(".")[0] != "label_map"}
+    mapping = {key.removeprefix("label_map."): str(value) for key, value in overrides.items() if key not in others}
+    if not mapping or overrides.get("label_map", "") is None:
+        return others, None
+    with error_context("hparam label_map:"):
+        value = overrides.get("label_map")
+        if value == "coco":
+            return others, COCO_2017
+        return others, parse_class_names(value) if isinstance(value, str) else class_names_from(value or mapping)
 
 
 def _literal(text: str) -> Any:

@@ -63,7 +63,7 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
 
 
 def _evaluate(config: EvaluationConfig, world: World) -> CocoMeasures | None:
-    restored, runtime = load_model(config.model)
+    restored, runtime = load_model(config.model, silent=not world.is_first)
     index = index_records(config.records)
     evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file) if world.is_first else None
     batch_size = config.batch_size * world.devices

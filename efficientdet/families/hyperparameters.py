@@ -225,6 +225,7 @@ def _check_key(key: str, owner: type[Hyperparameters]) -> None:
     nested = owner._nested()
     valid = [item.name for item in dataclasses.fields(owner) if item.name != "model_name" and item.name not in nested]
     valid += [f"{name}.{item.name}" for name, inner in nested.items() for item in dataclasses.fields(inner)]
+    is_removed(key.partition(".")[0], "a mapping", owner.REMOVED)
     if key in RENAMED:
         raise InputError(f"hparam {key} is now {RENAMED[key]}")
     if key not in valid:
@@ -259,8 +260,8 @@ def check_order(hparams: Hyperparameters, low: str, high: str, *, may_be_equal: 
         )
 
 
-def stated_classes(num_classes: int | None, class_names: ClassNames) -> str | None:
-    """Return a log line about hparam num_classes, which has no effect: the records name the classes.
+def stated_classes(num_classes: int | None, class_names: ClassNames, *, owner: str = "the data") -> str | None:
+    """Return a log line about hparam num_classes, which has no effect: `owner`, the data or a checkpoint, has classes.
 
     The references count the background as a class, or all ids up to the largest category id, and have COCO's 90 and 91
     as defaults. Raise InputError for any other number that differs from the data.
@@ -271,7 +272,7 @@ def stated_classes(num_classes: int | None, class_names: ClassNames) -> str | No
         return None
     if num_classes not in (named + 1, largest, largest + 1, 90, 91):
         raise InputError(
-            f"hparam num_classes is {num_classes}; the data names {named} classes "
+            f"hparam num_classes is {num_classes}; {owner} has {named} classes "
             f"({', '.join(class_names.names[:6])}{', ..' if named > 6 else ''}): leave it out"
         )
-    return f"num_classes={num_classes} counts as the reference does; the network has the {named} classes of the data"
+    return f"num_classes={num_classes} counts as the reference does; the network has the {named} classes of {owner}"

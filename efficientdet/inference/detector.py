@@ -1,16 +1,17 @@
 """Python interface of detection: images of any kind and size to boxes with names; free of Keras and TensorFlow."""
 
+import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.files.image_files import as_rgb, encode_image, read_image
+from dataset.files.image_files import as_rgb, encode_image, find_images, read_image, read_image_stream
 from dataset.files.image_formats import DECODING_ERRORS
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.image_rows import Detect
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN = 10  # objects listed in the text of a result
 _PREVIEW_SIDE = 640  # pixels
+_CHANNELS = ((), (1,), (3,), (4,))  # of an array's last axis: gray, gray, RGB, RGBA
 _FILE_KINDS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
-AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
+AnyImage = str | os.PathLike[str] | IO[bytes] | Image.Image | np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -166,29 +168,30 @@ class LoadedDetector:
         """Detect objects in one or several images.
 
         Args:
-            images: file names, PIL images or uint8 arrays [height, width, 3] (RGB), mixed and of any sizes. The EXIF
-                orientation of files is applied, and boxes refer to the upright image; PIL images and arrays are used
-                unchanged.
+            images: names of files, of folders (their images) and glob patterns, binary file objects, PIL images or
+                uint8 arrays [height, width, 3] (RGB), [height, width, 4] (alpha is ignored) or [height, width] (gray),
+                mixed and of any sizes. The EXIF orientation of files is applied, and boxes refer to the upright image;
+                PIL images and arrays are used unchanged.
             min_score: lowest score of the returned detections; 0 returns all. Default: the score with the best F1 of
                 each class on the validation data if the model stores it, else 0.4.
 
         Returns:
-            One result per image, in their order.
+            One result per image, in their order, by name within a folder or pattern.
 
         Raises:
-            InputError: an input is not an image.
+            InputError: an input is not an image, or a folder or pattern has none.
         """
-        inputs = _as_list(images)
-        given, found = iter(inputs), []
-        for batch in _batches(inputs, self._batch_size):
-            for rows, pixels in zip(self.detect(batch), batch, strict=True):
+        inputs = [image for one in _as_list(images) for image in _files_of(one)]
+        found = []
+        for given, batch in _batches(inputs, self._batch_size):
+            for rows, pixels, image in zip(self.detect(batch), batch, given, strict=True):
                 threshold = self.thresholds.of(rows.category_ids) if min_score is None else min_score
                 found.append(
                     _result(
                         rows.chosen(np.asarray(rows.scores) >= threshold),
                         self.class_names,
                         size=pixels.shape[:2],
-                        image=next(given),
+                        image=pixels if _is_stream(image) else image,  # a stream cannot be read again
                     )
                 )
         return found
@@ -198,15 +201,32 @@ def _as_list(images: AnyImage | Sequence[AnyImage]) -> list[AnyImage]:
     """Return the images of a list, a tuple or an array of rank 4; any other input is a single image."""
     if isinstance(images, np.ndarray):
         return list(images) if images.ndim == 4 else [images]
-    if isinstance(images, str | bytes | os.PathLike | Image.Image) or not isinstance(images, Iterable):
-        return [images]
-    return list(images)
+    single = isinstance(images, str | bytes | os.PathLike | Image.Image) or _is_stream(images)
+    return [images] if single or not isinstance(images, Iterable) else list(images)
 
 
-def _batches(images: Sequence, size: int) -> Iterator[list[np.ndarray]]:
-    """Yield the pixels of up to `size` images at a time, read on demand."""
+def _is_stream(image) -> bool:
+    return hasattr(image, "read") and not isinstance(image, os.PathLike)
+
+
+def _files_of(image: AnyImage) -> Sequence[AnyImage]:
+    """Return the files that a folder or pattern names; any other input is a single image."""
+    if not isinstance(image, str | os.PathLike):
+        return [image]
+    name = os.fspath(image)
+    if not os.path.isdir(name) and (os.path.exists(name) or not glob.has_magic(name)):
+        return [image]
+    try:
+        return find_images([name])
+    except InputError as error:
+        raise InputError(str(error).removeprefix("--image_path=")) from error
+
+
+def _batches(images: Sequence, size: int) -> Iterator[tuple[Sequence, list[np.ndarray]]]:
+    """Yield up to `size` images at a time and their pixels, read on demand."""
     for first in range(0, len(images), size):
-        yield [_pixels(image, number) for number, image in enumerate(images[first : first + size], start=first)]
+        given = images[first : first + size]
+        yield given, [_pixels(image, number) for number, image in enumerate(given, start=first)]
 
 
 def _pixels(image, number: int) -> np.ndarray:
@@ -219,13 +239,30 @@ def _pixels(image, number: int) -> np.ndarray:
         except DECODING_ERRORS as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise InputError(f"image {number} cannot be decoded ({reason})") from error
+    if _is_stream(image):
+        return _pixels_of_stream(image, number)
     if not isinstance(image, np.ndarray):
         raise InputError(
-            f"image {number} is of type {type(image).__name__}; expected a file name, a PIL image or an array"
+            f"image {number} is of type {type(image).__name__}; expected a file name, a file object, a PIL image or an "
+            "array"
         )
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise InputError(f"image {number} is {image.dtype} {list(image.shape)}; expected uint8 [height, width, 3]")
-    return np.ascontiguousarray(image)
+    if image.dtype != np.uint8 or image.ndim not in (2, 3) or image.shape[2:] not in _CHANNELS or not image.size:
+        raise InputError(
+            f"image {number} is {image.dtype} {list(image.shape)}; expected uint8 [height, width, 3] (RGB), "
+            "[height, width, 4] or [height, width]"
+        )
+    colors = image[..., :3] if image.shape[2:] in ((3,), (4,)) else np.repeat(image.reshape(*image.shape[:2], 1), 3, 2)
+    return np.ascontiguousarray(colors)
+
+
+def _pixels_of_stream(stream: IO[bytes], number: int) -> np.ndarray:
+    name = f"image {number}"
+    try:
+        return read_image_stream(stream, name).upright()
+    except InputError:
+        raise
+    except (OSError, ValueError, TypeError) as error:  # a closed file, or one of text
+        raise InputError(f"{name} cannot be read ({' '.join(str(error).split())}); expected a binary file") from error
 
 
 def _result(rows: DetectionRows, class_names: ClassNames, *, size: tuple[int, int], image: AnyImage) -> ImageDetections:

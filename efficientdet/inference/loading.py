@@ -21,7 +21,7 @@ def load_detector(
     *,
     runtime: Runtime = "keras",
     model_name: str | None = None,
-    class_names: Sequence[str] | None = None,
+    class_names: str | os.PathLike[str] | Sequence[str] | None = None,
     hparams: Mapping[str, Any] | None = None,
     averaged: bool = True,
     batch_size: int = 1,
@@ -37,7 +37,8 @@ def load_detector(
             .onnx, .xml and .tflite files neither TensorFlow nor Keras is imported.
         runtime: runtime of a checkpoint's network; "onnxruntime" and "openvino" are faster on CPUs (extra `export`).
         model_name: one of the models, for a checkpoint without a description. Default: efficientdet-d0.
-        class_names: names of the categories 1, 2, ... for a checkpoint without a description. Default: COCO's.
+        class_names: names of the categories 1, 2, ..., or a file of names, for a checkpoint that does not name its
+            classes. Default: classes.json, a label map or another such file beside it, else those of COCO, or numbers.
         hparams: hyperparameters that override those of the checkpoint, such as {"image_size": 640}.
         averaged: use the moving average of the weights if both are stored.
         batch_size: number of images per call of the network.
@@ -86,17 +87,25 @@ def load_detector(
 
 
 def _checkpoint(
-    path: str, *, batch_size: int, model_name: str | None, class_names: Sequence[str] | None, **settings: Any
+    path: str,
+    *,
+    batch_size: int,
+    model_name: str | None,
+    class_names: str | os.PathLike[str] | Sequence[str] | None,
+    overrides: dict[str, Any],
+    **settings: Any,
 ) -> "LoadedDetector":
     """Load a checkpoint; settings: fields of `ModelConfig`."""
-    from dataset.class_names import ClassNames
+    from dataset.class_files import parse_class_names
     from efficientdet.checkpoints.checkpoint import checkpoint_prefix
     from efficientdet.configuration.model_config import ModelConfig
+    from efficientdet.configuration.overrides import split_label_map
     from efficientdet.devices.runtime_environment import prepare_environment
     from efficientdet.families.registry import DEFAULT_MODEL
     from efficientdet.weights.downloads import local_path
 
     prefix = checkpoint_prefix(local_path(path))
+    overrides, label_map = split_label_map(overrides)
     prepare_environment(owns_process=False)  # before the slow imports: TensorFlow without its start-up messages
     from efficientdet.inference.detector import LoadedDetector
     from efficientdet.inference.model_detection import detect_with_model
@@ -105,7 +114,8 @@ def _checkpoint(
         ckpt_path=prefix,
         model_name=model_name or DEFAULT_MODEL,
         model_name_given=model_name is not None,
-        class_names=ClassNames.numbered(class_names) if class_names else None,
+        checkpoint_classes=parse_class_names(class_names) if class_names else label_map,
+        overrides=overrides,
         **settings,
     )
     model = detect_with_model(config, batch_size=batch_size, owns_process=False)

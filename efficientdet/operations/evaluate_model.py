@@ -7,6 +7,7 @@ from efficientdet.configuration.flag_definitions import (
     FLAGS,
     FlagValues,
     checked_overrides,
+    define_class_names_flag,
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
@@ -36,6 +37,7 @@ def define_flags(values: FlagValues = FLAGS) -> None:
     define_model_flags(values)
     define_machine_flags(values)
     define_runtime_flag(values)
+    define_class_names_flag(values)
     define.string("val_file_pattern", None, "Glob pattern of the TFRecords to evaluate on.")
     define.string("val_json_file", None, "COCO JSON file with the ground truth. Default: the boxes in the records.")
     define.string(

@@ -10,6 +10,7 @@ from efficientdet.configuration.flag_definitions import (
     FLAGS,
     FlagValues,
     checked_overrides,
+    define_class_names_flag,
     define_model_flags,
     finish_flags,
     model_config,
@@ -27,6 +28,7 @@ def define_flags(values: FlagValues = FLAGS) -> None:
     """Define the flags of export.py."""
     define = Define(values)
     define_model_flags(values)
+    define_class_names_flag(values)
     define.string("ckpt", None, "Checkpoint to export: a prefix, a folder or the name of published weights.")
     define.string("output_dir", None, "Output folder for the exported files, artifacts.md and artifacts.json.")
     define.list("formats", list(DEFAULT_FORMATS), f"Formats to export, comma-separated: {', '.join(FORMATS)}.")

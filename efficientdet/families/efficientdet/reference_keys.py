@@ -18,7 +18,7 @@ REMOVED = {
     "grid_mask": Removed("the augmentation is flipping, scaling and cropping", (False, None)),
     "heads": Removed("there is no segmentation head", (("object_detection",), "object_detection", None)),
     "img_summary_steps": Removed(_NOTHING_DONE),
-    "label_map": Removed("class names are stored with the records"),
+    "label_map": Removed("class names are stored with the records; --class_names names those of a checkpoint"),
     "map_freq": Removed("use --eval_period", (5, None)),
     "mixed_precision": Removed("use --precision", (False, None)),
     "mixed_precision_on_inputs": Removed(_NOTHING_DONE, (False, None)),
