@@ -210,7 +210,7 @@ def test_a_second_recording_of_a_camera_leaves_the_first(place, monkeypatch):
     def record(config, *_, **__):
         Path(config.output_video).write_text(f"recording {len(list((place / 'out').glob('*.mp4')))}")
 
-    monkeypatch.setattr(video, "open_camera", lambda number: SimpleNamespace(release=lambda: None))
+    monkeypatch.setattr(video, "open_source", lambda number, *, live: SimpleNamespace(release=lambda: None))
     monkeypatch.setattr(video, "annotate_video", record)
     (place / "out").mkdir()
     for _ in range(3):

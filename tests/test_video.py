@@ -176,7 +176,9 @@ def film(monkeypatch, tmp_path):
             read_file = cv2.VideoCapture
             patch.setattr(cv2, "VideoCapture", lambda source: camera if source == 0 else read_file(source))
             patch.setattr(video, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-            annotate_video(VideoConfig(source=0, output_video=str(tmp_path / "a.mp4"), batch_size=4), detect, NAMES)
+            annotate_video(
+                VideoConfig(source=0, live=True, output_video=str(tmp_path / "a.mp4"), batch_size=4), detect, NAMES
+            )
         assert camera.released
         return frames_of(tmp_path / "a.mp4")
 

@@ -6,7 +6,7 @@ import os
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from zipfile import is_zipfile
@@ -59,8 +59,10 @@ def image_folder(path: str | None) -> str:
     raise InputError(f"--images={path or ''}: {what}; expected the folder with the images")
 
 
-def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str, ...]:
-    """Return the files that paths, folders and globs name, in that order, without duplicates.
+def find_images(
+    names: Sequence[str], *, flag: str = "image_path", suffixes: Collection[str] = IMAGE_SUFFIXES
+) -> tuple[str, ...]:
+    """Return the files that paths, folders (their files with `suffixes`) and globs name, in order, without duplicates.
 
     Raises InputError, with the name of the `flag`, for a name without files.
     """
@@ -74,7 +76,7 @@ def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str,
                 files = sorted(
                     str(file)
                     for file in path.iterdir()
-                    if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".") and file.is_file()
+                    if file.suffix.lower() in suffixes and not file.name.startswith(".") and file.is_file()
                 )
             else:
                 files = [name] if path.is_file() else sorted(file for file in glob.glob(name) if Path(file).is_file())

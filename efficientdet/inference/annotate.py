@@ -15,7 +15,7 @@ from dataset.files.image_files import StoredImage, distinct_names, distinct_stem
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference.image_rows import Detect, LoadedModel
-from efficientdet.inference.inputs import Inputs, read_input, shown_path
+from efficientdet.inference.inputs import Inputs, read_input, recording_stem, shown_path
 from efficientdet.inference.result_files import ResultFiles, write_output
 from efficientdet.inference.tiles import TiledDetector, Tiling
 from efficientdet.reports.drawing import draw_detections
@@ -68,9 +68,9 @@ def annotate(config: AnnotationConfig) -> None:
     outputs = _output_paths(config, [shown_path(path) for path in inputs.images], ".jpg")
     videos = dict(zip(inputs.videos, _output_paths(config, inputs.videos, ".mp4"), strict=True))
     if inputs.camera is not None:
-        from efficientdet.inference.video import open_camera
+        from efficientdet.inference.video import open_source
 
-        open_camera(inputs.camera).release()  # checked before the detector is loaded, which takes longer
+        open_source(inputs.camera, live=True).release()  # checked before the detector is loaded, which takes longer
     model = _loaded_model(config)
     if config.min_score is not None:
         model = model._replace(thresholds=ScoreThresholds(overall=config.min_score, source="--min_score_thresh"))
@@ -153,7 +153,7 @@ def _annotate_videos(
     files: ResultFiles,
     failures: list[str],
 ) -> None:
-    """Annotate videos; frames are named STEM_000001 etc. and have image ids from `first_id` on."""
+    """Annotate videos or a camera; frames are named STEM_000001 etc. and have image ids from `first_id` on."""
     from efficientdet.inference.video import UnreadableVideo, VideoConfig, annotate_video
 
     camera = config.inputs.camera
@@ -162,12 +162,14 @@ def _annotate_videos(
     for source, target in sources.items():
 
         def add(number: int, frame: np.ndarray, rows: DetectionRows, stem: str = target.stem) -> None:
-            files.add(f"{stem}_{number:06d}", None, next(ids), pixels=frame, rows=rows)
+            if config.formats or config.save_crops:  # a stream without an end must not fill the memory
+                files.add(f"{stem}_{number:06d}", None, next(ids), pixels=frame, rows=rows)
 
         try:
             annotate_video(
                 VideoConfig(
                     source=source,
+                    live=camera is not None,
                     output_video=str(target),
                     batch_size=config.batch_size,
                     thresholds=model.thresholds,
@@ -181,10 +183,10 @@ def _annotate_videos(
             failures.append(str(error))
 
 
-def _camera_output(folder: Path, camera: int) -> Path:
+def _camera_output(folder: Path, camera: int | str) -> Path:
     """Return the first of camera_0.mp4, camera_0-2.mp4, .. that does not exist: a recording cannot be repeated."""
     used = {path.stem.casefold() for path in folder.glob("*.mp4")}
-    return folder / f"{distinct_stem(f'camera_{camera}', used)}.mp4"
+    return folder / f"{distinct_stem(recording_stem(camera), used)}.mp4"
 
 
 def _in_tiles(config: AnnotationConfig, detect: Detect, progress: Progress | None = None) -> Detect:

@@ -1,48 +1,119 @@
-"""Inputs of infer.py: images, videos, a camera, or an image on the standard input."""
+"""Inputs of infer.py: images, videos, a camera or network stream, or an image on the standard input."""
 
 import os
+import re
+import stat
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
-from dataset.files.image_files import StoredImage, find_images, read_image_stream, read_stored_image
+from dataset.files.image_files import IMAGE_SUFFIXES, StoredImage, find_images, read_image_stream, read_stored_image
 from program_support.errors import InputError
 
 STANDARD_INPUT = "-"
-VIDEO_SUFFIXES = {".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"}
+VIDEO_SUFFIXES = {
+    ".3g2",
+    ".3gp",
+    ".asf",
+    ".avi",
+    ".divx",
+    ".f4v",
+    ".flv",
+    ".h264",
+    ".h265",
+    ".hevc",
+    ".m2ts",
+    ".m4v",
+    ".mjpeg",
+    ".mjpg",
+    ".mkv",
+    ".mov",
+    ".mp4",
+    ".mpeg",
+    ".mpg",
+    ".mts",
+    ".mxf",
+    ".ogv",
+    ".qt",
+    ".ts",
+    ".vob",
+    ".webm",
+    ".wmv",
+}
+_ADDRESS = re.compile(r"(https?|mms[ht]?|rtmps?|rtsps?|srt|tcp|udp)://", re.IGNORECASE)
 
 
 class Inputs(NamedTuple):
     """Result of `find_inputs`."""
 
     images: tuple[str, ...] = ()  # files, and STANDARD_INPUT
-    videos: tuple[str, ...] = ()
-    camera: int | None = None
+    videos: tuple[str, ...] = ()  # files and addresses
+    camera: int | str | None = None  # a number, a device such as /dev/video0, or the address of a stream
+
+
+def is_stream(name: str | int) -> bool:
+    """Return whether an input is the address of a network stream or video."""
+    return isinstance(name, str) and _ADDRESS.match(name) is not None
+
+
+def shown_source(source: str | int) -> str:
+    """Return a video, camera or stream for messages: an address without user, password and query."""
+    if isinstance(source, str) and is_stream(source):
+        parts = urlsplit(source)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return f"camera {source}" if isinstance(source, int) else source
+
+
+def recording_stem(source: str | int) -> str:
+    """Return the name, without suffix, of the recording of a camera or stream."""
+    if isinstance(source, str) and is_stream(source):
+        return "stream_" + (re.sub(r"[^\w.-]+", "_", urlsplit(source).hostname or "").strip("._") or "1")
+    return f"camera_{PurePosixPath(str(source)).name}"
 
 
 def find_inputs(names: Sequence[str]) -> Inputs:
-    """Return the files of paths, folders (their images) and globs, or a camera.
+    """Return the files of paths, folders (their images and videos) and globs, or a camera or stream.
 
-    `-` is an image on the standard input; a number that is not a file is a camera. Raises InputError for a name without
-    a match, and for a camera together with other inputs.
+    `-` is an image on the standard input; a number that is not a file, and a device, is a camera; an address such as
+    rtsp://HOST/PATH is a stream, or a video if it ends with a video's suffix. Raises InputError for a name without a
+    match, and for a camera or stream together with other inputs.
     """
     images: dict[str, None] = {}
     videos: dict[str, None] = {}
     for name in names:
-        if name.isascii() and name.isdecimal() and not os.path.exists(name):
-            if len(names) > 1 or len(name) > 4:
+        if (camera := _camera(name)) is not None:
+            if len(names) > 1 or (isinstance(camera, int) and len(name) > 4):
                 raise InputError(
-                    f"--image_path={name}: is a camera, not a file; expected a single camera, numbered from 0"
+                    f"--image_path={shown_source(name)}: is a camera, not a file; expected a single camera, numbered "
+                    "from 0, or a single stream"
                 )
-            return Inputs(camera=int(name))
-        for file in (name,) if name == STANDARD_INPUT else find_images([name]):
-            found = videos if Path(file).suffix.lower() in VIDEO_SUFFIXES else images
+            return Inputs(camera=camera)
+        whole = name == STANDARD_INPUT or is_stream(name)
+        for file in (name,) if whole else find_images([name], suffixes=IMAGE_SUFFIXES | VIDEO_SUFFIXES):
+            found = videos if _suffix(file) in VIDEO_SUFFIXES else images
             found[file] = None
     if STANDARD_INPUT in images and (sys.stdin is None or sys.stdin.isatty()):
         state = "closed" if sys.stdin is None else "a terminal"
         raise InputError(f"--image_path=-: the standard input is {state}; expected an image piped into it")
     return Inputs(tuple(images), tuple(videos))
+
+
+def _camera(name: str) -> int | str | None:
+    """Return the camera or stream that a name stands for, None for anything else."""
+    if name.isascii() and name.isdecimal() and not os.path.exists(name):
+        return int(name[:5])
+    if not is_stream(name):
+        is_device = name.startswith("/dev/video") or (os.path.exists(name) and stat.S_ISCHR(os.stat(name).st_mode))
+        return name if is_device else None
+    if _suffix(name) in IMAGE_SUFFIXES:
+        raise InputError(f"--image_path={shown_source(name)}: is the address of an image; download it first")
+    return None if _suffix(name) in VIDEO_SUFFIXES else name
+
+
+def _suffix(name: str) -> str:
+    return Path(urlsplit(name).path if is_stream(name) else name).suffix.lower()
 
 
 def read_input(path: str) -> StoredImage:

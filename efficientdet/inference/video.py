@@ -1,4 +1,4 @@
-"""Detection in videos and cameras: an annotated copy of the video, read and written by OpenCV.
+"""Detection in videos, cameras and streams: an annotated copy of the video, read and written by OpenCV.
 
 OpenCV applies the rotation in a video's metadata; boxes are in pixels of the rotated frames.
 """
@@ -17,6 +17,8 @@ import numpy as np
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.image_rows import Detect
+from efficientdet.inference.inputs import is_stream, shown_source
+from efficientdet.inference.live_sources import NewestFrames, open_live, unreadable_camera
 from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import DecodedMasks
@@ -25,7 +27,8 @@ from program_support.errors import InputError
 from program_support.progress import Progress
 from program_support.signals import Listener
 
-_USUAL_FPS = 25.0  # default for a file without a frame rate
+_USUAL_FPS = 25.0  # default for a source without a frame rate
+_LARGEST_FPS = 1000.0  # some streams state the ticks of their clock
 _MIN_DECODED = 0.9  # fraction of the file's frame count, which some formats only estimate from the duration
 
 OnFrame = Callable[[int, np.ndarray, DetectionRows], None]  # number of a frame from 1, its pixels, drawn detections
@@ -37,9 +40,10 @@ class UnreadableVideo(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class VideoConfig:
-    """Configuration: a video or camera number to read, the MP4 to write, and which detections are drawn."""
+    """Configuration: a video, camera or stream to read, the MP4 to write, and which detections are drawn."""
 
     source: str | int
+    live: bool = False  # a camera or stream
     output_video: str
     batch_size: int = 1
     thresholds: ScoreThresholds = field(default_factory=ScoreThresholds)
@@ -51,33 +55,38 @@ def annotate_video(
 ) -> None:
     """Detect in every frame and write an MP4 with the frame rate of the source, atomically when it is complete.
 
-    A camera is read until Ctrl-C or SIGTERM, after which the file is finished. Frames that arrive during processing are
-    skipped, and each annotated frame is repeated until the next one, so that the video has the duration of the
-    recording.
+    A camera or stream is read until Ctrl-C or SIGTERM, after which the file is finished. Frames that arrive during
+    processing are skipped, and each annotated frame is repeated until the next one, so that the video has the duration
+    of the recording. A stream of known length is read as a file.
 
     Raises:
         UnreadableVideo: the file is not a video.
         InputError: the camera cannot be read, or the output cannot be written.
     """
-    live = not isinstance(config.source, str)
-    source = _open_source(config.source) if isinstance(config.source, str) else open_camera(config.source)
+    source = open_source(config.source, live=config.live)
     target = Path(config.output_video)
     writer, done, written = None, 0, 0
     try:
         frames_per_second, total = _rate_and_length(source)
+        of_stream = config.live and isinstance(config.source, str) and is_stream(config.source)
+        live = config.live and not (of_stream and total)
         with (
             _folder_beside(target) as folder,
             _stop_event(live) as stop,
             Progress("video", total=None if live else total or None, noun="frame", rate_of="frames") as progress,
         ):
+            if live and of_stream:
+                source = NewestFrames(str(config.source), source, stop)
             start = time.monotonic()
             for frames in _batches(source, 1 if live else config.batch_size, stop):
-                writer = writer or _open_writer(
-                    folder / "unfinished.mp4", frames_per_second, frames[0].shape[:2], target
-                )
+                if writer is None:
+                    size = frames[0].shape[:2]
+                    writer = _open_writer(folder / "unfinished.mp4", frames_per_second, size, target)
                 for frame, rows in zip(frames, detect(frames), strict=True):
                     shown = rows.drawn(config.thresholds.of(rows.category_ids), config.max_boxes)
                     drawn = _drawn(frame, shown, names)[..., ::-1].copy()  # OpenCV uses BGR
+                    if drawn.shape[:2] != size:  # a stream that was connected again; OpenCV would drop the frame
+                        drawn = cv2.resize(drawn, size[::-1])
                     due = int((time.monotonic() - start) * frames_per_second) if live else written + 1
                     for _ in range(max(due - written, 1 if not written else 0)):
                         writer.write(drawn)
@@ -86,44 +95,36 @@ def annotate_video(
                     on_frame(done, frame, shown)
                 progress.advance(len(frames), images=len(frames))
             if writer is None:
-                raise _unreadable(config.source, "contains no decodable frame")
+                raise (
+                    unreadable_camera(config.source)
+                    if live
+                    else UnreadableVideo(f"{shown_source(config.source)}: contains no decodable frame")
+                )
             writer.release()
             _check_complete(folder / "unfinished.mp4", written, target)
             (folder / "unfinished.mp4").replace(target)
     finally:
         source.release()
     if total and done < _MIN_DECODED * total and not live:
-        print(f"{config.source}: only {done} of {total} frames could be decoded; is the file complete?")
+        print(f"{shown_source(config.source)}: only {done} of {total} frames could be decoded; is the file complete?")
     print(f"wrote {target}")
 
 
-def open_camera(number: int):
-    """Return OpenCV's capture of a camera. Raises InputError if it cannot be opened."""
-    source = _open_source(number)
-    source.set(cv2.CAP_PROP_BUFFERSIZE, 1)  # read current frames, not buffered ones
-    return source
-
-
-def _open_source(source: str | int):
+def open_source(source: str | int, *, live: bool):
+    """Return OpenCV's capture of a video, camera or stream. Raises InputError if it cannot be opened."""
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # suppress its messages; read when first used
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    if live:
+        return open_live(source)
     capture = cv2.VideoCapture(source)
     if not capture.isOpened():
-        raise _unreadable(source, "cannot be read as a video")
+        raise UnreadableVideo(f"{shown_source(source)}: cannot be read as a video")
     return capture
-
-
-def _unreadable(source: str | int, reason: str) -> InputError:
-    if isinstance(source, str):
-        return UnreadableVideo(f"{source}: {reason}")
-    return InputError(
-        f"camera {source}: cannot be read; expected the number of a connected camera, from 0, and permission to read it"
-    )
 
 
 @contextlib.contextmanager
 def _stop_event(live: bool) -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and SIGTERM set while a camera is read; a second signal ends the process."""
+    """Yield an event that Ctrl-C and SIGTERM set while a camera or stream is read; a second signal ends the process."""
     stop = threading.Event()
 
     def on_signal(number: int) -> None:
@@ -144,7 +145,7 @@ def _stop_event(live: bool) -> Iterator[threading.Event]:
 def _rate_and_length(source) -> tuple[float, int]:
     """Return the frames per second and the number of frames (0: unknown)."""
     frames_per_second = source.get(cv2.CAP_PROP_FPS)
-    usable = np.isfinite(frames_per_second) and frames_per_second > 0
+    usable = np.isfinite(frames_per_second) and 0 < frames_per_second <= _LARGEST_FPS
     return frames_per_second if usable else _USUAL_FPS, max(int(source.get(cv2.CAP_PROP_FRAME_COUNT)), 0)
 
 

@@ -1,0 +1,105 @@
+"""Live sources of frames: cameras, and network streams that are read in a thread and opened again if they break off."""
+
+import threading
+import time
+
+import cv2
+
+from efficientdet.inference.inputs import is_stream, shown_source
+from program_support.errors import InputError
+
+_OPEN_TIMEOUT_MS = 5000
+_READ_TIMEOUT_MS = 5000
+_PAUSE_SECONDS = 1.0  # between attempts to open a stream again
+_GIVE_UP_SECONDS = 60.0  # without a frame
+
+
+def open_live(source: str | int):
+    """Return OpenCV's capture of a camera or stream. Raises InputError, in one line, if it cannot be opened."""
+    if isinstance(source, str) and is_stream(source):
+        if (capture := _opened_stream(source)) is None:
+            raise InputError(
+                f"{shown_source(source)}: no video could be read from this address within "
+                f"{_OPEN_TIMEOUT_MS / 1000:g} s; is it right, and the camera or server reachable?"
+            )
+        return capture
+    capture = cv2.VideoCapture(source)
+    if not capture.isOpened():
+        raise unreadable_camera(source)
+    capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)  # read current frames, not buffered ones
+    return capture
+
+
+def unreadable_camera(source: str | int) -> InputError:
+    """Return the error of a camera or stream that cannot be read."""
+    if isinstance(source, str) and is_stream(source):
+        return InputError(f"{shown_source(source)}: no frame was received")
+    return InputError(
+        f"camera {source}: cannot be read; expected the number of a connected camera, from 0, or its device such as "
+        "/dev/video0, and permission to read it"
+    )
+
+
+def _opened_stream(url: str):
+    limits = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, _OPEN_TIMEOUT_MS, cv2.CAP_PROP_READ_TIMEOUT_MSEC, _READ_TIMEOUT_MS]
+    capture = cv2.VideoCapture(url, cv2.CAP_FFMPEG, limits)
+    if capture.isOpened():
+        return capture
+    capture.release()
+    return None
+
+
+class NewestFrames:
+    """The newest frame of a stream, read in a thread: frames that arrive while one is processed are dropped.
+
+    A stream that breaks off is opened again until it has sent no frame for a minute.
+    """
+
+    def __init__(self, url: str, capture, stop: threading.Event):
+        """Start to read an opened capture, which the thread releases; `stop` ends `read`."""
+        self._url, self._stop = url, stop
+        self._ready, self._closed = threading.Condition(), threading.Event()
+        self._frame, self._has_ended = None, False
+        threading.Thread(target=self._receive, args=(capture,), daemon=True).start()
+
+    def read(self):
+        """Wait for a frame that was not returned before; return (True, frame), or (False, None) at the end."""
+        with self._ready:
+            while self._frame is None and not self._has_ended and not self._stop.is_set():
+                self._ready.wait(0.1)  # seconds; the handler of a signal cannot notify
+            frame, self._frame = self._frame, None
+        return frame is not None, frame
+
+    def release(self) -> None:
+        """Stop reading. The thread may need the timeout of a read to end."""
+        self._closed.set()
+
+    def _receive(self, capture) -> None:
+        lost = None  # time of the last frame before an interruption
+        while not self._closed.is_set():
+            received, frame = capture.read() if capture is not None else (False, None)
+            now = time.monotonic()
+            if received:
+                if lost is not None:
+                    print(f"{shown_source(self._url)}: connected again after {now - lost:.0f} s")
+                lost = None
+                with self._ready:
+                    self._frame = frame
+                    self._ready.notify()
+                continue
+            if lost is None:
+                lost = now
+                print(f"{shown_source(self._url)}: the connection broke off; connecting again")
+            if capture is not None:
+                capture.release()
+            if now - lost > _GIVE_UP_SECONDS:
+                print(f"{shown_source(self._url)}: no frame for {_GIVE_UP_SECONDS:g} s; the recording ends")
+                capture = None
+                break
+            self._closed.wait(_PAUSE_SECONDS)
+            capture = None if self._closed.is_set() else _opened_stream(self._url)
+        if capture is not None:
+            capture.release()
+        with self._ready:
+            self._has_ended = True
+            self._ready.notify()

@@ -1,0 +1,176 @@
+"""Network streams, from a server of motion JPEG on this machine."""
+
+import contextlib
+import http.server
+import threading
+import time
+
+import cv2
+import numpy as np
+import pytest
+
+from dataset.class_names import ClassNames
+from efficientdet.inference import live_sources
+from efficientdet.inference.inputs import Inputs, find_inputs, recording_stem, shown_source
+from efficientdet.inference.live_sources import NewestFrames, open_live
+from efficientdet.inference.video import VideoConfig, annotate_video
+from object_detection.coco.results import DetectionRows
+from program_support.errors import InputError
+
+NAMES = ClassNames((1,), ("cat",))
+HEIGHT, WIDTH = 48, 64
+
+
+def gray(value, height=HEIGHT, width=WIDTH):
+    return cv2.imencode(".jpg", np.full((height, width, 3), value, np.uint8))[1].tobytes()
+
+
+@contextlib.contextmanager
+def server(connections):
+    """Serve motion JPEG: each connection sends the frames of the next entry, 10 ms apart, and is closed; no more."""
+    entries, stopped = iter(connections), threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            frames = next(entries, None)
+            if frames is None:
+                self.send_error(503)
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=frame")
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                for frame in frames:
+                    head = f"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: {len(frame)}\r\n\r\n"
+                    self.wfile.write(head.encode() + frame + b"\r\n")
+                    if stopped.wait(0.01):
+                        return
+
+        def log_message(self, *_):
+            """Print nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://user:secret@127.0.0.1:{listening.server_port}/live?token=7"
+        finally:
+            stopped.set()
+            listening.shutdown()
+            thread.join()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(live_sources, "_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(live_sources, "_GIVE_UP_SECONDS", 0.3)
+    monkeypatch.setattr(live_sources, "_OPEN_TIMEOUT_MS", 1000)
+    monkeypatch.setattr(live_sources, "_READ_TIMEOUT_MS", 1000)
+
+
+def nothing(images):
+    return [DetectionRows.of_image(np.zeros((0, 4), np.float32), np.zeros(0), np.zeros(0, int)) for _ in images]
+
+
+def test_a_stream_is_recorded_through_an_interruption_until_it_ends(tmp_path, capsys):
+    seen = []
+
+    def detect(images):
+        seen.append((images[0].shape[:2], int(images[0].mean())))
+        return nothing(images)
+
+    # FFmpeg examines the first frames of a connection; one camera comes back with another size
+    with server([[gray(50)] * 40, [gray(200, 2 * HEIGHT, 2 * WIDTH)] * 40]) as url:
+        annotate_video(VideoConfig(source=url, live=True, output_video=str(tmp_path / "a.mp4")), detect, NAMES)
+    assert {shape for shape, _ in seen} == {(HEIGHT, WIDTH), (2 * HEIGHT, 2 * WIDTH)}
+    assert all(abs(value - 50) < 5 or abs(value - 200) < 5 for _, value in seen)
+    found = cv2.VideoCapture(str(tmp_path / "a.mp4"))
+    assert (found.get(cv2.CAP_PROP_FRAME_WIDTH), found.get(cv2.CAP_PROP_FRAME_HEIGHT)) == (WIDTH, HEIGHT)
+    printed = capsys.readouterr().out
+    address = url.partition("@")[2].partition("?")[0]
+    assert f"http://{address}: the connection broke off; connecting again" in printed
+    assert f"http://{address}: connected again after " in printed
+    assert f"http://{address}: no frame for 0.3 s; the recording ends" in printed
+    assert "secret" not in printed
+    assert "token" not in printed
+
+
+def test_only_the_newest_frame_is_kept():
+    class Numbered:
+        """Sends 200 numbered frames, then waits."""
+
+        def __init__(self):
+            self.sent, self.all_sent = 0, threading.Event()
+
+        def read(self):
+            if self.sent == 200:
+                self.all_sent.set()
+                time.sleep(0.01)
+                return False, None
+            self.sent += 1
+            return True, np.full((2, 2, 3), self.sent, np.uint8)
+
+        def release(self):
+            """Nothing to release."""
+
+    stop, source = threading.Event(), Numbered()
+    frames = NewestFrames("rtsp://host/1", source, stop)
+    assert source.all_sent.wait(10)
+    ok, frame = frames.read()
+    assert (ok, int(frame[0, 0, 0])) == (True, 200)
+    stop.set()
+    assert frames.read() == (False, None)
+    frames.release()
+
+
+def test_an_address_without_a_stream_is_one_line():
+    with server([]) as url, pytest.raises(InputError) as caught:
+        open_live(url)
+    address = url.partition("@")[2].partition("?")[0]
+    assert str(caught.value).startswith(f"http://{address}: no video could be read from this address within 1 s; ")
+    with pytest.raises(InputError, match="camera /dev/video99: cannot be read; expected the number of a connected"):
+        open_live("/dev/video99")
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("rtsp://user:pass@10.0.0.5:554/ch1?x=1", Inputs(camera="rtsp://user:pass@10.0.0.5:554/ch1?x=1")),
+        ("HTTP://host/video.mjpg/live", Inputs(camera="HTTP://host/video.mjpg/live")),
+        ("http://host/clips/a.MP4?token=1", Inputs(videos=("http://host/clips/a.MP4?token=1",))),
+        ("/dev/video7", Inputs(camera="/dev/video7")),
+        ("/dev/null", Inputs(camera="/dev/null")),
+    ],
+)
+def test_addresses_and_devices(name, inputs):
+    assert find_inputs([name]) == inputs
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["http://u:p@host/a.jpg"], "--image_path=http://host/a.jpg: is the address of an image; download it first"),
+        (
+            ["rtsp://u:p@host/1", "rtsp://host/2"],
+            "--image_path=rtsp://host/1: is a camera, not a file; ",
+        ),
+    ],
+)
+def test_refused_addresses(names, message):
+    with pytest.raises(InputError) as caught:
+        find_inputs(names)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_folder_with_images_and_videos(tmp_path):
+    for name in ("b.jpg", "a.3gp", "c.TS", "d.asf", "notes.txt"):
+        (tmp_path / name).touch()
+    found = find_inputs([str(tmp_path)])
+    assert found == Inputs((f"{tmp_path}/b.jpg",), (f"{tmp_path}/a.3gp", f"{tmp_path}/c.TS", f"{tmp_path}/d.asf"))
+
+
+def test_names_of_recordings():
+    assert recording_stem(0) == "camera_0"
+    assert recording_stem("/dev/video2") == "camera_video2"
+    assert recording_stem("rtsp://user:pass@cam-1.lan:554/ch/1") == "stream_cam-1.lan"
+    assert shown_source("rtsp://user:pass@cam-1.lan:554/ch/1?key=2") == "rtsp://cam-1.lan:554/ch/1"
