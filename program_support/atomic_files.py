@@ -7,22 +7,18 @@ Killed processes cannot remove theirs, so the next process that writes into the 
 import contextlib
 import errno
 import hashlib
-import lzma
 import os
 import platform
 import re
 import shutil
 import tempfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from zipfile import BadZipFile, ZipFile
 
 from program_support.errors import InputError
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node()) or "host"
 _UNFINISHED = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<process>\d{1,9})\.unfinished")
-_MACOS_PREFIX = "__MACOSX/"  # prefix of macOS metadata entries in a zip archive
 _LONG_NAME = 128  # bytes; a file system allows 255, including the additions here
 _SECONDS_UNTIL_ABANDONED = 3600.0  # a running process of another host writes more often than this
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # some network and FUSE mounts
@@ -116,14 +112,14 @@ def _remove_abandoned(own: Path, *, also: re.Pattern | None) -> None:
             continue
         with contextlib.suppress(OSError):
             process = int(match["process"]) if match and match["host"] == _HOST else None  # of this host
-            abandoned = _is_old(found, beside=own) if process is None else not _is_other_process(process)
+            abandoned = _is_old(found, beside=own) if process is None else not is_other_process(process)
             if abandoned and found.is_dir():
                 shutil.rmtree(found, ignore_errors=True)
             elif abandoned:
                 found.unlink(missing_ok=True)
 
 
-def _is_other_process(number: int) -> bool:
+def is_other_process(number: int) -> bool:
     """Return whether another process with this id exists on this host; this process does not write anything else."""
     if number == os.getpid():
         return False
@@ -141,24 +137,3 @@ def _is_old(found: Path, *, beside: Path) -> bool:
     touched = max(path.stat().st_mtime for path in (found, *(found.iterdir() if found.is_dir() else ())))
     with tempfile.TemporaryFile(dir=beside) as now:
         return os.fstat(now.fileno()).st_mtime - touched > _SECONDS_UNTIL_ABANDONED
-
-
-def unpacked_zip(archive: str, folder: Path) -> str:
-    """Unpack a zip archive into a folder that appears complete or not at all, and return the folder.
-
-    Raises InputError, one line, for an archive that cannot be unpacked or is larger than the disk.
-    """
-    try:
-        with ZipFile(archive) as files, unfinished_folder(folder) as unfinished:
-            members = [member for member in files.infolist() if not member.filename.startswith(_MACOS_PREFIX)]
-            for member in members:
-                member.filename = member.filename.replace("\\", "/")  # of older Windows programs
-            needed, free = sum(member.file_size for member in members), shutil.disk_usage(unfinished).free
-            if needed > free:
-                raise InputError(f"{archive}: unpacks to {needed:,} bytes; {folder.parent} has {free:,} bytes free")
-            files.extractall(unfinished, members)
-            shutil.rmtree(folder, ignore_errors=True)  # of a call that was killed before it recorded this step
-            os.rename(unfinished, folder)
-    except (BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError, OSError) as error:
-        raise InputError(f"{archive}: cannot be unpacked into {folder} ({error})") from error
-    return str(folder)

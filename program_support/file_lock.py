@@ -1,9 +1,18 @@
 """An exclusive lock on an open file. The kernel releases it when the process that holds it ends, in whatever way."""
 
+import contextlib
 import errno
 import fcntl
+import os
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
+from program_support.errors import InputError
+
+HOLDER = re.compile(r"process (?P<process>\d{1,9}) on (?P<host>.+)")  # content of a lock file
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # some network and FUSE mounts
 
 
@@ -19,3 +28,30 @@ def lock_file(stream: IO, *, wait: bool = False) -> bool:
             raise
         return False
     return True
+
+
+class LockedError(Exception):
+    """Another process holds a lock; the text names it as far as known."""
+
+
+@contextlib.contextmanager
+def held_lock(path: Path) -> Iterator[IO | None]:
+    """Hold the lock of a file, which names this process, in a block; yield None if the file system has no locks.
+
+    Raises LockedError if another process holds it, InputError for a file that is no lock, and OSError if it cannot be
+    written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8", errors="replace") as stream:
+        stream.seek(0)
+        before = stream.read(200)
+        if before and not HOLDER.fullmatch(before.strip()):
+            raise InputError(f"{path}: exists and was not written by this program, which would write there; move it")
+        try:
+            locked = lock_file(stream)
+        except BlockingIOError:
+            raise LockedError(before.strip() or "another process") from None
+        stream.truncate(0)
+        stream.write(f"process {os.getpid()} on {platform.node()}\n")
+        stream.flush()
+        yield stream if locked else None

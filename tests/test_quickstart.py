@@ -1,6 +1,8 @@
 """The quick start: choices, steps, repeated calls, errors; test_page_commands.py runs all of it in miniature."""
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,9 +21,11 @@ from efficientdet.families.registry import family_of, hyperparameters_of, model_
 from efficientdet.quickstart import choices, chosen_settings, steps
 from efficientdet.quickstart.choices import StepTime
 from efficientdet.quickstart.configuration import NO_WEIGHTS, QuickstartConfig
+from efficientdet.quickstart.output_folder import sole_quickstart
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.steps import quickstart
 from program_support.errors import InputError
+from program_support.marked_folders import MARKER
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -181,12 +185,12 @@ def programs(tmp_path, monkeypatch):
         if module == "dataset.create_tfrecord":
             draw_records(settings["output_dir"], images={"train": 5, "val": 2})
         elif module == "doctor":
-            settings["output_dir"].mkdir()
+            settings["output_dir"].mkdir(exist_ok=True)
             has_anchors = not settings["model_name"].startswith("ssd")
             suggested = {"image_size": "96x64", "anchor_scale": 2.0} if has_anchors else {}
             (settings["output_dir"] / "doctor.json").write_text(json.dumps({"suggested": {"settings": suggested}}))
         elif settings.get("benchmark"):
-            settings["model_dir"].mkdir()
+            settings["model_dir"].mkdir(exist_ok=True)
             (settings["model_dir"] / "time_log.txt").write_text(
                 f'other\nDLLL {{"step": "PARAMETER", "timestamp": "{time.time()}", "data": {{}}}}\n'
                 'DLLL {"data": {"latency_training_p50": 0.5}}\n'
@@ -234,9 +238,9 @@ def test_the_way(programs, tmp_path, capsys):
     assert training["hparams"] == f"image_size=96x64,{recipe},box_class_repeats=1,anchor_scale=2.0"
     assert training["training_file_pattern"] == f"{tmp_path}/out/records/train-*"
     assert (training["batch_size"], training["num_epochs"], training["checkpoint_period"]) == (4, 587, 147)
-    assert training["max_minutes"] == pytest.approx(30, abs=0.3)  # programs that do nothing take no time
+    assert training["max_minutes"] == pytest.approx(30, abs=5)  # programs that do nothing take no time
     assert training["warn_of_lr"] is False
-    assert not (tmp_path / "out" / "probe").exists()
+    assert not list((tmp_path / "out").glob(".timing*"))
     assert "warning: other processes use this machine (load average 1000.0" in capsys.readouterr().out
 
     fails.clear()
@@ -252,7 +256,7 @@ def test_the_way(programs, tmp_path, capsys):
     del calls[:]
     quickstart(config(tmp_path / "out", hparams="box_class_repeats=1", minutes=45.0))
     assert [module for module, _ in calls] == ["train", "eval", "export"]
-    assert calls[0][1]["max_minutes"] == pytest.approx(45, abs=0.3)
+    assert calls[0][1]["max_minutes"] == pytest.approx(45, abs=5)
     assert calls[0][1]["num_epochs"] == 881  # half as many more
     assert "--minutes raised from 30 to 45: resuming the training" in capsys.readouterr().out
 
@@ -271,8 +275,8 @@ def test_the_smaller_input(programs, tmp_path, monkeypatch, capsys):
     assert "lr_end_factor=0.1" in last["hparams"]
     assert first["backbone_init"].startswith("resnet18")
     assert "backbone_init" not in last  # the first training had it
-    assert first["max_minutes"] == pytest.approx(15, abs=0.3)  # half of the time
-    assert last["max_minutes"] == pytest.approx(30, abs=0.3)  # the rest: the first took none
+    assert first["max_minutes"] == pytest.approx(15, abs=5)  # half of the time
+    assert last["max_minutes"] == pytest.approx(30, abs=5)  # the rest: the first took none
     assert "at 320x320 pixels at most" in capsys.readouterr().out
 
     del calls[:]
@@ -321,9 +325,8 @@ def test_a_zip_is_unpacked_once(programs, tmp_path, monkeypatch):
     for _ in range(2):
         quickstart(config(tmp_path / "out", images=str(tmp_path / "cells.zip")))
     assert calls[0][1]["images"] == str(tmp_path / "out" / "images")
-    assert [
-        str(path.relative_to(tmp_path / "out" / "images")) for path in (tmp_path / "out" / "images").rglob("*")
-    ] == ["cells", "cells/one.jpg"]
+    images = tmp_path / "out" / "images"
+    assert sorted(str(path.relative_to(images)) for path in images.rglob("*")) == [MARKER, "cells", "cells/one.jpg"]
     damaged = tmp_path / "damaged.zip"
     damaged.write_bytes((tmp_path / "cells.zip").read_bytes().replace(b"image", b"other"))
     with pytest.raises(InputError, match=r"damaged.zip: cannot be unpacked into .*Bad CRC"):
@@ -383,6 +386,103 @@ def test_images_and_labels_that_change_after_the_conversion(programs, tmp_path):
         quickstart(config(out, minutes=50.0))
 
 
+def test_a_correction_of_an_unpacked_file_survives_and_is_used(programs, tmp_path, capsys):
+    _, fails = programs
+    fails.add("dataset.create_tfrecord")
+    with zipfile.ZipFile(tmp_path / "cells.zip", "w") as archive:
+        archive.writestr("one.txt", "wrong")
+        archive.writestr("two.txt", "right")
+    wanted = {"images": str(tmp_path / "cells.zip")}
+    with pytest.raises(SystemExit):
+        quickstart(config(tmp_path / "out", **wanted))
+    label = tmp_path / "out" / "images" / "one.txt"
+    label.write_text("corrected")
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            quickstart(config(tmp_path / "out", **wanted))
+        assert label.read_text() == "corrected"
+    with zipfile.ZipFile(tmp_path / "cells.zip", "a") as archive:
+        archive.writestr("three.txt", "new")
+    with pytest.raises(InputError, match=r"out/images/one\.txt: changed after .*cells\.zip was unpacked"):
+        quickstart(config(tmp_path / "out", **wanted))
+    assert label.read_text() == "corrected"
+
+    fails.clear()
+    (tmp_path / "out" / "images").rename(tmp_path / "mine")  # as the message advises
+    quickstart(config(tmp_path / "out", **wanted))
+    assert sorted(path.name for path in (tmp_path / "out" / "images").glob("*.txt")) == [
+        "one.txt", "three.txt", "two.txt"
+    ]  # fmt: skip
+    label.write_text("corrected again")
+    with pytest.raises(InputError, match=r"changed after their conversion; .* quickstart.py .*/out/images --out"):
+        quickstart(config(tmp_path / "out", **wanted))
+    assert label.read_text() == "corrected again"
+
+
+@pytest.mark.parametrize("name", ["images", "records", "doctor", "model", "evaluation", "exported", "metrics.json"])
+def test_files_of_the_user_in_the_output_folder_stay(name, programs, tmp_path):
+    calls, _ = programs
+    with zipfile.ZipFile(tmp_path / "cells.zip", "w") as archive:
+        archive.writestr("one.txt", "label")
+    path = tmp_path / "out" / name
+    path.parent.mkdir()
+    if path.suffix:
+        path.write_text("of the user")
+    else:
+        path.mkdir()
+        (path / "file").write_text("of the user")
+    with pytest.raises(InputError, match=f"out/{name}: exists and was not written by this program"):
+        quickstart(config(tmp_path / "out", images=str(tmp_path / "cells.zip")))
+    assert [path.name for path in (tmp_path / "out" / name).glob("*")] == ([] if path.suffix else ["file"])
+    assert not calls
+
+
+def test_other_files_in_the_output_folder_are_no_matter(programs, tmp_path):
+    for name in ("probe", "src"):
+        (tmp_path / "out" / name).mkdir(parents=True)
+        (tmp_path / "out" / name / "file").write_text("of the user")
+    (tmp_path / "out" / "records").mkdir()  # an empty folder is used
+    quickstart(config(tmp_path / "out"))
+    assert [(tmp_path / "out" / name / "file").read_text() for name in ("probe", "src")] == ["of the user"] * 2
+
+
+def test_a_state_of_an_earlier_version_resumes(programs, tmp_path):
+    calls, fails = programs
+    with zipfile.ZipFile(tmp_path / "cells.zip", "w") as archive:
+        archive.writestr("one.txt", "label")
+    wanted = {"images": str(tmp_path / "cells.zip")}
+    fails.add("eval")
+    with pytest.raises(SystemExit):
+        quickstart(config(tmp_path / "out", **wanted))
+    state = tmp_path / "out" / "quickstart.json"
+    content = json.loads(state.read_text())
+    del content["marks_folders"], content["unpacked"]
+    state.write_text(json.dumps(content))
+    for marker in (tmp_path / "out").glob(f"*/{MARKER}"):
+        marker.unlink()
+    del calls[:]
+    fails.clear()
+    quickstart(config(tmp_path / "out", **wanted))
+    assert [module for module, _ in calls] == ["eval", "export"]
+
+
+def test_a_second_quick_start_in_the_folder_is_refused(programs, tmp_path, monkeypatch):
+    run, refusals = steps.run_program, []
+
+    def run_twice(module, settings):
+        with pytest.raises(InputError) as caught:
+            quickstart(config(tmp_path / "out"))
+        refusals.append(str(caught.value))
+        run(module, settings)
+
+    for module in (steps, chosen_settings):
+        monkeypatch.setattr(module, "run_program", run_twice)
+    quickstart(config(tmp_path / "out"))
+    assert len(refusals) == 6  # convert, time, doctor, train, eval, export
+    expected = rf"{tmp_path}/out: another quick start \(process {os.getpid()} on .*another --output_dir"
+    assert all(re.match(expected, text) for text in refusals)
+
+
 def test_other_wishes_and_broken_notes_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("photos").mkdir()
@@ -437,9 +537,30 @@ def test_a_program_ends_with_a_quick_start_that_is_killed(tmp_path):
     assert (tmp_path / "saved").exists()
 
 
-def start_program_in(folder):
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+def test_the_programs_of_a_quick_start_that_was_killed_are_waited_for(tmp_path, capsys):
+    (tmp_path / "listening.py").write_text(
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), pathlib.Path('saved').touch(), sys.exit(143)))\n"
+        "pathlib.Path('ready').touch()\ntime.sleep(60)\n"
+    )
+    starter = start_program_in(tmp_path, locking=tmp_path / "out")
+    starter.kill()
+    starter.wait()
+    with sole_quickstart(tmp_path / "out"):
+        assert (tmp_path / "saved").exists()
+    expected = f"waiting for the programs of a quick start that was killed (process {starter.pid} on "
+    assert capsys.readouterr().out.count(expected) == 1
+
+
+def start_program_in(folder, *, locking=None):
     """A process that runs listening.py as a quick start does; returns when that is ready."""
-    starting = "from efficientdet.quickstart.programs import run_program; run_program('listening', {})"
+    starting = (
+        "import contextlib, pathlib\nfrom efficientdet.quickstart.output_folder import sole_quickstart\n"
+        "from efficientdet.quickstart.programs import run_program\n"
+        f"with {f'sole_quickstart(pathlib.{locking!r})' if locking else 'contextlib.nullcontext()'}:\n"
+        "    run_program('listening', {})"
+    )
     starter = subprocess.Popen(
         [sys.executable, "-c", starting], cwd=folder, env={"PYTHONPATH": f"{folder}:{ROOT}", "PATH": ""}
     )

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,7 +18,9 @@ from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.split_records import image_count, labeled_images, records_of, records_pattern
 from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
 from efficientdet.weights.downloads import local_path
+from program_support.atomic_files import unfinished_folder
 from program_support.errors import InputError
+from program_support.marked_folders import claim_folder
 
 _FIRST_SIDE = 256  # longer side for the first measurement of the step time
 _TIMED_STEPS = 12
@@ -136,25 +137,24 @@ def _measure_step_time(
     config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int
 ) -> tuple[choices.StepTime, float]:
     """Time a training step with an input of this longer side; also return the seconds until the first step ended."""
-    start_time, probe = time.time(), folder / "probe"
-    shutil.rmtree(probe, ignore_errors=True)
-    run_program(
-        "train",
-        {
-            "training_file_pattern": records_pattern(folder, "train"),
-            "model_dir": probe,
-            "model_name": config.model_name,
-            "benchmark": True,
-            "benchmark_steps": _TIMED_STEPS,
-            "batch_size": batch,
-            "log_steps": 1,  # time every step, so that the median excludes the compilation
-            "hparams": as_hparams(settings),
-        },
-    )
-    log = list(read_log(probe / DEFAULT_FILE_NAME))
+    start_time = time.time()
+    with unfinished_folder(folder / "timing") as timing:
+        run_program(
+            "train",
+            {
+                "training_file_pattern": records_pattern(folder, "train"),
+                "model_dir": timing,
+                "model_name": config.model_name,
+                "benchmark": True,
+                "benchmark_steps": _TIMED_STEPS,
+                "batch_size": batch,
+                "log_steps": 1,  # time every step, so that the median excludes the compilation
+                "hparams": as_hparams(settings),
+            },
+        )
+        log = list(read_log(timing / DEFAULT_FILE_NAME))
     found = {key: value for entry in log for key, value in (entry.get("data") or {}).items()}
     first_step = next(float(entry["timestamp"]) for entry in log if entry.get("step") == INTERVAL_STEP)
-    shutil.rmtree(probe, ignore_errors=True)
     if found["load_average"] > 2 * (os.cpu_count() or 1):
         print(
             f"warning: other processes use this machine (load average {found['load_average']:.1f} on {os.cpu_count()} "
@@ -179,7 +179,7 @@ def _suggested_settings(config: QuickstartConfig, folder: Path, settings: dict[s
             "val_records": records_of(folder, "val"),
             "model_name": config.model_name,
             "hparams": as_hparams(settings),
-            "output_dir": folder / "doctor",
+            "output_dir": claim_folder(folder / "doctor"),
         },
     )
     suggested = json.loads((folder / "doctor" / "doctor.json").read_text(encoding="utf-8"))["suggested"]["settings"]

@@ -44,7 +44,9 @@ def run_program(module: str, settings: Mapping[str, Any]) -> None:
     print(f"\n$ python {shlex.join(arguments)}", flush=True)
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     # A separate process group: a Ctrl-C reaches it only through this process; a second signal would end it unsaved.
-    with subprocess.Popen([sys.executable, *_ending_with_parent(), *arguments], process_group=0) as program:
+    # close_fds=False: it inherits the lock of the output folder; Python's other files are not inheritable.
+    command = [sys.executable, *_ending_with_parent(), *arguments]
+    with subprocess.Popen(command, process_group=0, close_fds=False) as program:
 
         def forward(number: int, _: FrameType | None) -> None:
             program.send_signal(number)

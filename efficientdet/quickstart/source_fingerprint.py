@@ -19,18 +19,37 @@ def source_fingerprint(config: QuickstartConfig) -> str:
     Files in the output folder are not included, which may be in the folder of the images. Of a source that does not
     exist nothing is, which the conversion reports.
     """
-    hasher, output_dir = hashlib.sha256(), Path(config.output_dir).resolve()
+    hasher = hashlib.sha256()
     for source in filter(None, (config.images, config.annotations)):
         if zipfile.is_zipfile(source):
-            with zipfile.ZipFile(source) as archive:
-                hasher.update(repr([(member.filename, member.CRC) for member in archive.infolist()]).encode())
-            continue
-        path = Path(source)
-        files = map(path.joinpath, FolderFiles(path, _SUFFIXES).names) if path.is_dir() else [path]
-        for file in files:
-            if not file.resolve().is_relative_to(output_dir):
-                hasher.update(f"{file} {_content(file)}\n".encode())
+            hasher.update(_members(source))
+        else:
+            _add_files(hasher, Path(source), except_below=Path(config.output_dir))
     return hasher.hexdigest()
+
+
+def archive_fingerprint(archive: str) -> str:
+    """Return a fingerprint of the names and contents of the files in a zip archive."""
+    return hashlib.sha256(_members(archive)).hexdigest()
+
+
+def folder_fingerprint(folder: Path) -> str:
+    """Return a fingerprint of the content of labels and of the names and sizes of images in a folder."""
+    hasher = hashlib.sha256()
+    _add_files(hasher, folder)
+    return hasher.hexdigest()
+
+
+def _members(archive: str) -> bytes:
+    with zipfile.ZipFile(archive) as files:
+        return repr([(member.filename, member.CRC) for member in files.infolist()]).encode()
+
+
+def _add_files(hasher: "hashlib._Hash", path: Path, *, except_below: Path | None = None) -> None:
+    files = map(path.joinpath, FolderFiles(path, _SUFFIXES).names) if path.is_dir() else [path]
+    for file in files:
+        if except_below is None or not file.resolve().is_relative_to(except_below.resolve()):
+            hasher.update(f"{file} {_content(file)}\n".encode())
 
 
 def _content(file: Path) -> int | str:

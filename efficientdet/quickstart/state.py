@@ -16,39 +16,51 @@ class State:
     """State file of a quick start: finished steps and chosen settings, with which a second call resumes.
 
     Until the conversion is finished a call starts over, so that settings, images and labels may be corrected. Later
-    ones must be the same: `source` is a fingerprint of images and labels.
+    ones must be the same.
     """
 
-    def __init__(self, path: Path, settings: dict[str, Any], *, source: str):
+    def __init__(self, path: Path, settings: dict[str, Any]):
         self._path, settings = path, json.loads(json.dumps(settings))
         # `asked` and `done` as in files of earlier versions
-        new: dict[str, Any] = {"asked": settings, "source": source, "done": {}, "seconds": {}}
+        new: dict[str, Any] = {"asked": settings, "done": {}, "seconds": {}, "marks_folders": True}
         try:
             self._content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else new
             if "convert" not in self._content["done"]:
                 self._content = new
             before, self._done, self._seconds = (self._content[part] for part in ("asked", "done", "seconds"))
-            has_other_source = self._content.setdefault("source", source) != source
             other = [
                 key for key in settings if key not in ("output_dir", "minutes") and before.get(key) != settings[key]
             ]
             longer = settings["minutes"] > before["minutes"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise InputError(f"{path}: not a state file of a quick start ({error}); delete it to start over") from error
+            raise InputError(
+                f"{path}: not a state file of a quick start ({error}); expected another --output_dir"
+            ) from error
         if other:
             raise InputError(
                 f"{path}: was started with {other[0]} {before.get(other[0])!r}, not {settings[other[0]]!r}; expected "
                 "the same, or another --output_dir"
-            )
-        if has_other_source:
-            raise InputError(
-                f"{path}: images or labels changed after their conversion; expected the same, or another --output_dir"
             )
         if longer and "train" in self._done:
             print(f"--minutes raised from {before['minutes']:g} to {settings['minutes']:g}: resuming the training")
             for step in _REPEATED_FOR_MORE_MINUTES:
                 self._done.pop(step, None)
         before["minutes"] = settings["minutes"]
+
+    @property
+    def is_of_earlier_version(self) -> bool:
+        """Return whether a version wrote the state that did not mark the folders of its steps."""
+        return not self._content.get("marks_folders")
+
+    @property
+    def is_converted(self) -> bool:
+        """Return whether an earlier call finished the conversion."""
+        return "convert" in self._done
+
+    def require_same(self, name: str, fingerprint: str, *, where: Path | str, advice: str) -> None:
+        """Raise InputError if an earlier call converted images or labels with another fingerprint."""
+        if self._content.setdefault(name, fingerprint) != fingerprint:
+            raise InputError(f"{where}: images or labels changed after their conversion; {advice}")
 
     def seconds(self, other_than: str) -> float:
         """Return the seconds of all steps in all calls so far, except the named step."""

@@ -16,23 +16,29 @@ from efficientdet.families.registry import hyperparameters_of
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.chosen_settings import choose_settings
 from efficientdet.quickstart.configuration import QuickstartConfig
+from efficientdet.quickstart.output_folder import METRICS, mark_folders, refuse_foreign_output, sole_quickstart
 from efficientdet.quickstart.programs import run_program
-from efficientdet.quickstart.source_fingerprint import source_fingerprint
+from efficientdet.quickstart.source_fingerprint import archive_fingerprint, folder_fingerprint, source_fingerprint
 from efficientdet.quickstart.split_records import labeled_images, records_of, records_pattern
 from efficientdet.quickstart.state import State
-from program_support.atomic_files import unpacked_zip
 from program_support.errors import InputError
+from program_support.marked_folders import claim_folder, unpacked_zip
 
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
 
 
 def quickstart(config: QuickstartConfig) -> None:
     """Convert, choose settings, check the data, train, evaluate and export. Raises InputError."""
-    start_time, folder = time.monotonic(), Path(config.output_dir)
-    state = State(folder / "quickstart.json", asdict(config), source=source_fingerprint(config))
-    images = config.images
-    if os.path.isfile(images):
-        images = state.once("unpack", lambda: unpacked_zip(config.images, folder / "images"))
+    with sole_quickstart(Path(config.output_dir)):
+        _run_steps(config, Path(config.output_dir))
+
+
+def _run_steps(config: QuickstartConfig, folder: Path) -> None:
+    start_time, state = time.monotonic(), State(folder / "quickstart.json", asdict(config))
+    if state.is_of_earlier_version:
+        mark_folders(folder)
+    refuse_foreign_output(folder)
+    images = _source(config, folder, state=state)
     state.once("convert", lambda: _convert(config, folder, images=images))
     val, test = records_of(folder, "val"), records_of(folder, "test")
     measured = test or val or records_pattern(folder, "train")
@@ -62,6 +68,31 @@ def quickstart(config: QuickstartConfig) -> None:
     )
 
 
+def _source(config: QuickstartConfig, folder: Path, *, state: State) -> str:
+    """Return the folder of the images, into which an archive is unpacked once.
+
+    Raises InputError if images or labels changed after their conversion, also in the unpacked folder.
+    """
+    state.require_same(
+        "source",
+        source_fingerprint(config),
+        where=folder / "quickstart.json",
+        advice="expected the same, or another --output_dir",
+    )
+    if not os.path.isfile(config.images):
+        return config.images
+    images = folder / "images"
+    if not (state.is_of_earlier_version and state.is_converted and images.is_dir()):
+        unpacked_zip(config.images, images, fingerprint=archive_fingerprint(config.images))
+    state.require_same(
+        "unpacked",
+        folder_fingerprint(images),
+        where=images,
+        advice=f"to train on them, run: python quickstart.py {shlex.quote(str(images))} --output_dir=ANOTHER_FOLDER",
+    )
+    return str(images)
+
+
 def _convert(config: QuickstartConfig, folder: Path, *, images: str) -> None:
     learns_masks = hyperparameters_of(config.model_name, {}).mask_size > 0
     if learns_masks:
@@ -72,7 +103,7 @@ def _convert(config: QuickstartConfig, folder: Path, *, images: str) -> None:
             "images": images,
             "annotations": config.annotations,
             "format": config.format,
-            "output_dir": folder / "records",
+            "output_dir": claim_folder(folder / "records"),
             "val_fraction": config.val_fraction,
             "max_bad_fraction": config.max_bad_fraction,
             "include_masks": learns_masks or None,
@@ -106,7 +137,7 @@ def _train(
             "training_file_pattern": records_pattern(folder, "train"),
             "val_file_pattern": val,
             "training_mode": None if val else "train300",
-            "model_dir": folder / model_dir,
+            "model_dir": claim_folder(folder / model_dir),
             "model_name": config.model_name,
             "warn_of_lr": False,
             **flags,
@@ -122,8 +153,8 @@ def _evaluate(folder: Path, *, measured: str) -> None:
         {
             "ckpt": folder / "model",
             "val_file_pattern": measured,
-            "report": folder / "evaluation",
-            "output_json": folder / "metrics.json",
+            "report": claim_folder(folder / "evaluation"),
+            "output_json": folder / METRICS,
         },
     )
 
@@ -134,7 +165,7 @@ def _export(config: QuickstartConfig, folder: Path, *, compared: Sequence[Path],
         "export",
         {
             "ckpt": folder / "model",
-            "output_dir": folder / "exported",
+            "output_dir": claim_folder(folder / "exported"),
             "formats": ",".join(config.formats),
             "images": compared,
             "val_file_pattern": measured,
@@ -155,7 +186,7 @@ def _training_minutes(minutes: float, *, others: float) -> float:
 
 
 def _print_summary(folder: Path, *, measured_on: str, image_folder: Path) -> None:
-    numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    numbers = json.loads((folder / METRICS).read_text(encoding="utf-8"))
     artifact = folder / "exported" / "detector.onnx"
     print(f"\nAP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images")
     if masks := numbers.get("mask_numbers"):

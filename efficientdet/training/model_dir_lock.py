@@ -1,15 +1,13 @@
 """The lock of a model_dir: two trainings in one folder would remove each other's checkpoints."""
 
 import contextlib
-import os
-import platform
 from collections.abc import Iterator
 from pathlib import Path
 
 from efficientdet.devices.distributed import World
 from program_support.command_line import USER_ERROR_EXIT_CODE
 from program_support.errors import InputError
-from program_support.file_lock import lock_file
+from program_support.file_lock import LockedError, held_lock
 
 FILE_NAME = "lock"
 
@@ -32,18 +30,11 @@ def sole_training(model_dir: str, world: World) -> Iterator[str]:
 
 def _lock(folder: Path, stack: contextlib.ExitStack) -> tuple[str, str]:
     """Acquire the lock until the stack is closed; return an error message and a warning, each "" if there is none."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stream = stack.enter_context((folder / FILE_NAME).open("a+", encoding="utf-8", errors="replace"))
     try:
-        locked = lock_file(stream)
-    except BlockingIOError:
-        stream.seek(0)
-        holder = ascii(stream.read(200).strip())[1:-1] or "another process"
+        locked = stack.enter_context(held_lock(folder / FILE_NAME))
+    except LockedError as holder:
         return (
             f"{folder}: another training ({holder}) writes into this folder; wait until it ends or use another "
             "--model_dir"
         ), ""
-    stream.truncate(0)
-    stream.write(f"process {os.getpid()} on {platform.node()}\n")
-    stream.flush()
     return "", "" if locked else f"warning: {folder}: no file locks here: a second training in it would go undetected"

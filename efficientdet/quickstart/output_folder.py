@@ -1,0 +1,70 @@
+"""The output folder of a quick start: one quick start uses it at a time, and others' files in it stay as they are."""
+
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from program_support.atomic_files import is_other_process
+from program_support.errors import InputError
+from program_support.file_lock import HOLDER, LockedError, held_lock
+from program_support.marked_folders import is_marked, mark_folder, refuse_unmarked
+
+FOLDERS = ("records", "doctor", "model_smaller_input", "model", "evaluation", "exported")
+METRICS = "metrics.json"  # written together with the folder `evaluation`
+_LOCK = "quickstart.lock"
+_SECONDS_BETWEEN_TRIES = 0.5
+
+
+@contextlib.contextmanager
+def sole_quickstart(folder: Path) -> Iterator[None]:
+    """Hold the lock of the output folder in a block; the programs that the block starts hold it as well.
+
+    Waits for the programs of a quick start that was killed. Raises InputError if another quick start holds the lock.
+    """
+    with contextlib.ExitStack() as stack:
+        is_waiting = False
+        while True:
+            try:
+                stream = stack.enter_context(held_lock(folder / _LOCK))
+                break
+            except LockedError as error:
+                if not _was_killed(str(error)):
+                    raise InputError(
+                        f"{folder}: another quick start ({error}) uses this folder; wait until it ends or use another "
+                        "--output_dir"
+                    ) from None
+                if not is_waiting:
+                    print(f"{folder}: waiting for the programs of a quick start that was killed ({error})", flush=True)
+                is_waiting = True
+                time.sleep(_SECONDS_BETWEEN_TRIES)
+        if stream is None:
+            print(f"warning: {folder}: no file locks here: a second quick start in it would go undetected")
+        else:
+            os.set_inheritable(stream.fileno(), True)
+        yield
+
+
+def _was_killed(holder: str) -> bool:
+    """Return whether a process of this host held the lock that no longer exists, so that only its programs hold it."""
+    match = HOLDER.fullmatch(holder)
+    if not match or match["host"] != platform.node() or int(match["process"]) == os.getpid():
+        return False
+    return not is_other_process(int(match["process"]))
+
+
+def refuse_foreign_output(folder: Path) -> None:
+    """Raise InputError for anything in the output folder that a step would overwrite and no quick start wrote."""
+    for name in FOLDERS:
+        refuse_unmarked(folder / name)
+    if not is_marked(folder / "evaluation"):
+        refuse_unmarked(folder / METRICS)
+
+
+def mark_folders(folder: Path) -> None:
+    """Mark the folders of a quick start of an earlier version."""
+    for path in map(folder.joinpath, FOLDERS):
+        if path.is_dir() and not is_marked(path):
+            mark_folder(path)
