@@ -24,13 +24,19 @@ def best_overlaps(boxes: np.ndarray, grid: AnchorGrid) -> np.ndarray:
 
 def _best_overlaps(boxes: np.ndarray, grid: AnchorGrid) -> np.ndarray:
     sides, centers = boxes[:, 2:] - boxes[:, :2], (boxes[:, :2] + boxes[:, 2:]) / 2
-    areas, best = sides.prod(axis=1), np.zeros(len(boxes), np.float32)
-    for first, stride, anchor, count in zip(grid.centers.T, grid.strides.T, grid.sides.T, grid.counts.T, strict=True):
-        nearest = np.clip(np.round((centers - first) / stride), 0, count - 1)
-        reach = (sides + anchor) / 2 - np.abs(centers - first - nearest * stride)
-        common = np.clip(np.minimum(reach, np.minimum(sides, anchor)), 0, None).prod(axis=1)
-        np.maximum(best, common / np.maximum(areas + anchor.prod() - common, 1e-9), out=best)
-    return best
+    common = _common_length(sides, centers, grid, axis=0) * _common_length(sides, centers, grid, axis=1)  # [G, N]
+    areas = sides.prod(axis=1) + grid.sides.prod(axis=0)[:, None]
+    return (common / np.maximum(areas - common, 1e-9)).max(axis=0)
+
+
+def _common_length(sides: np.ndarray, centers: np.ndarray, grid: AnchorGrid, *, axis: int) -> np.ndarray:
+    """Return the length that each box shares with the nearest anchor of each lattice along an axis, [G, N]."""
+    first, stride, anchor, count = (
+        values[axis][:, None] for values in (grid.centers, grid.strides, grid.sides, grid.counts)
+    )
+    side, position = sides[:, axis], (centers[:, axis] - first) / stride
+    distance = stride * np.abs(position - np.clip(np.round(position), 0, count - 1))
+    return np.clip(np.minimum((side + anchor) / 2 - distance, np.minimum(side, anchor)), 0, None)
 
 
 def overlaps_in_training(

@@ -1,15 +1,29 @@
 """Findings about padding, anchors and orientation at the network's input, and the settings that they suggest."""
 
-from collections.abc import Collection, Iterator
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
+from efficientdet.data_checks.anchor_search import (
+    MANY_UNMATCHED,
+    OBJECTS,
+    better_anchors,
+    finer_level,
+    is_better,
+    larger_size,
+    scaled_size,
+    unmatched_severity,
+)
 from efficientdet.data_checks.findings import WARNING, Finding, as_hparams, named, share
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.data_checks.orientation_checks import orientation_findings
-from efficientdet.data_checks.suggestions import better_anchors, better_shape, finer_level, sampled
+from efficientdet.data_checks.suggestions import better_shape
+from program_support.errors import InputError
 
 _OBJECTS_OF_A_CLASS = 20  # fewer objects give no reliable share
+_MIN_TILE = 64  # pixels
+_COMMON, _TILE_OF_OBJECT = 90, 1.5  # percentile of the objects' sides, and the smallest tile as a multiple of it
 
 
 def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[Finding]:
@@ -30,36 +44,74 @@ def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[
             f"{share(1 - np.prod(after.size) / np.prod(view.size))}",
         )
         view = view if "image_size" in fixed else after
-    if view.has_anchors and len(view.boxes) and (settings := better_anchors(view, fixed=fixed)):
-        yield _anchor_finding(view, settings)
+    if view.has_anchors and len(view.boxes):
+        yield from _anchor_findings(view.sample(OBJECTS), fixed)
     yield from orientation_findings(view)
 
 
-def _anchor_finding(view: InputView, settings: dict) -> Finding:
-    numbers, after = sampled(view), view.after(**settings)
-    before, left = view.unmatched_in_training(numbers), after.unmatched_in_training(numbers)
-    classes = view.classes[numbers]
-    counts = np.bincount(classes, minlength=len(view.images.class_names))
-    often = np.flatnonzero(counts >= _OBJECTS_OF_A_CLASS)
-    shares = {number: (before[classes == number].mean(), left[classes == number].mean()) for number in often}
-    worst = sorted(
-        (number for number in often if shares[number][0] >= before.mean()), key=lambda number: -shares[number][0]
-    )
-    smallest = float(np.sqrt(view.anchors.sides.prod(axis=0)).min())
-    names = view.images.class_names.names
-    without, with_them = ([f"{names[number]} {share(shares[number][place])}" for number in worst] for place in (0, 1))
-    finer, option = finer_level(after), ""
+def _anchor_findings(view: InputView, fixed: Collection[str]) -> Iterator[Finding]:
+    """Yield a finding if many objects match no anchor, also where no setting fixes it."""
+    if unmatched_severity(view) < MANY_UNMATCHED:
+        return
+    settings = better_anchors(view, fixed=fixed)
+    after = view.after(**settings)
+    shares, worst = view.unmatched_in_training, _often_unmatched(view)
+    most_often = f", most often {_by_class(view, worst)}" if worst else ""
+    fixes = []
+    if settings:
+        reduced_to = f" ({_by_class(after, worst)})" if worst else ""
+        fixes.append(f"{as_hparams(settings)} reduces this to {share(after.unmatched_in_training.mean())}{reduced_to}")
+    finer = finer_level(after, fixed=fixed)
     if finer:
-        option = (
-            f"; {as_hparams({**settings, **finer})} would reduce it to "
-            f"{share(after.after(**finer).unmatched_in_training(numbers).mean())}, but slows down each step"
+        fixes.append(
+            f"{as_hparams({**settings, **finer})} would reduce it to "
+            f"{share(after.after(**finer).unmatched_in_training.mean())}, but slows down each step"
         )
-    most_often, reduced_to = (f", most often {named(without)}", f" ({named(with_them)})") if worst else ("", "")
-    return Finding(
+    if unmatched_severity(after) >= MANY_UNMATCHED:
+        fixes += _larger_objects(view, fixed)
+    height, width = view.size
+    yield Finding(
         about="anchors",
         level=WARNING,
         settings=settings,
-        line=f"{share(before.mean())} of the objects, at training scales, have an IoU below 0.5 with every anchor "
-        f"(the smallest is {smallest:.0f} pixels wide){most_often}; {as_hparams(settings)} reduces this to "
-        f"{share(left.mean())}{reduced_to}{option}",
+        line=f"{share(shares.mean())} of the objects, at training scales, have an IoU below 0.5 with every anchor "
+        f"(the smallest is {np.sqrt(view.anchors.sides.prod(axis=0)).min():.0f} pixels wide, the median object "
+        f"{np.median(view.sides):.0f} in an input of {width}x{height}){most_often}; "
+        + ("; ".join(fixes) or f"no anchors, jitter or input size of {view.hparams.name} reduces this by much"),
     )
+
+
+def _larger_objects(view: InputView, fixed: Collection[str]) -> Iterator[str]:
+    """Yield ways to show the objects so large that they match anchors: a larger input, and tiles of the images."""
+    found = larger_size(view, fixed=fixed)
+    if found is None:
+        return
+    factor, match = found
+    height, width = (round(side / (factor * view.scale)) for side in view.size)
+    settings = {"image_size": scaled_size(view.size, factor), **match.settings}
+    with contextlib.suppress(InputError):  # from a family of one size
+        left = view.after(**settings).unmatched_in_training.mean()
+        if is_better(left, view.unmatched_in_training.mean()):  # not if the anchors grow with the input
+            cost = f"{factor**2:.3g} times the computation of a step"
+            yield f"{as_hparams(settings)} would reduce it to {share(left)}, with {cost}"
+    objects = np.percentile((view.images.boxes[:, 2:] - view.images.boxes[:, :2]).max(axis=1), _COMMON)
+    if min(height, width) >= max(_TILE_OF_OBJECT * objects, _MIN_TILE):
+        anchors = f" with {as_hparams(match.settings)}" if match.settings else ""
+        yield (
+            f"training on tiles of {width}x{height} pixels of the images{anchors} would reduce it to "
+            f"{share(match.unmatched)}; detect with infer.py --tile={width}x{height}"
+        )
+
+
+def _often_unmatched(view: InputView) -> list[int]:
+    """Return the classes that match anchors less often than all objects, the worst first."""
+    shares, counts = view.unmatched_in_training, np.bincount(view.classes, minlength=len(view.images.class_names))
+    of_class = {
+        int(number): shares[view.classes == number].mean() for number in np.flatnonzero(counts >= _OBJECTS_OF_A_CLASS)
+    }
+    return sorted((number for number in of_class if of_class[number] >= shares.mean()), key=lambda n: -of_class[n])
+
+
+def _by_class(view: InputView, numbers: Sequence[int]) -> str:
+    names, shares = view.images.class_names.names, view.unmatched_in_training
+    return named([f"{names[number]} {share(shares[view.classes == number].mean())}" for number in numbers])

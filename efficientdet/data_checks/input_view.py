@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from efficientdet.data_checks.anchor_fit import ENOUGH, best_overlaps, overlaps_
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from object_detection.geometry.anchor_grid import AnchorGrid
 
+if TYPE_CHECKING:
+    from dataset.input.resize import ResizeRule
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class InputView:
@@ -17,24 +21,64 @@ class InputView:
 
     images: LabeledImages
     hparams: Hyperparameters
+    magnification: float = 1.0  # of the objects in training, as in tiles of the images
+
+    def sample(self, most: int) -> "InputView":
+        """Return the view of an evenly spaced sample of the objects used in training, each in an image of its own."""
+        chosen = np.flatnonzero(self.chosen)
+        numbers = chosen[np.unique(np.linspace(0, len(chosen) - 1, min(most, len(chosen))).astype(int))]
+        owners, images = self.images.owners[numbers], self.images
+        return replace(
+            self,
+            images=replace(
+                images,
+                names=[images.names[owner] for owner in owners],
+                sizes=images.sizes[owners],
+                owners=np.arange(len(numbers), dtype=np.int32),
+                boxes=images.boxes[numbers],
+                classes=images.classes[numbers],
+                crowd=images.crowd[numbers],
+                digests=[images.digests[owner] for owner in owners],
+                encoded=lambda number: images.encoded(owners[number]),
+            ),
+        )
+
+    def magnified(self, factor: float) -> "InputView":
+        """Return the view with objects shown larger by a factor in training."""
+        view = replace(self, magnification=factor * self.magnification)
+        view.__dict__["scaled"] = self.scaled
+        return view
 
     def after(self, **settings) -> "InputView":
         """Return the view with some hyperparameters changed. Raises InputError for invalid values."""
-        return replace(self, hparams=with_overrides(self.hparams, settings))
+        view = replace(self, hparams=with_overrides(self.hparams, settings))
+        if view.resize_rule == self.resize_rule:
+            view.__dict__["scaled"] = self.scaled  # computed by TensorFlow, most of the time of a search
+        return view
+
+    @cached_property
+    def resize_rule(self) -> "ResizeRule":
+        """The rule by which images are resized to the input."""
+        return self.hparams.family.resize_rule(self.hparams)
 
     @cached_property
     def size(self) -> tuple[int, int]:
         """Height and width of the network's input."""
-        return tuple(self.hparams.family.resize_rule(self.hparams).size)
+        height, width = self.resize_rule.size
+        return height, width
 
     @cached_property
     def scaled(self) -> np.ndarray:
         """Height and width of each image in the input, [n, 2] int32."""
-        rule = self.hparams.family.resize_rule(self.hparams)
         different, which = np.unique(self.images.sizes, axis=0, return_inverse=True)
-        return np.array([np.asarray(rule.scaled_size(size)) for size in different], np.int32).reshape(-1, 2)[
-            which.ravel()
-        ]
+        return np.array([np.asarray(self.resize_rule.scaled_size(size)) for size in different], np.int32).reshape(
+            -1, 2
+        )[which.ravel()]
+
+    @cached_property
+    def scale(self) -> float:
+        """Median input pixels per image pixel."""
+        return float(np.median(self.scaled / np.maximum(self.images.sizes, 1)))
 
     @cached_property
     def padding(self) -> float:
@@ -75,15 +119,13 @@ class InputView:
     @cached_property
     def unmatched(self) -> np.ndarray:
         """Mask of the objects whose best anchor has too low an IoU at evaluation scale, [M] bool."""
-        return self.unmatched_of(slice(None))
+        return best_overlaps(self.boxes, self.anchors) < ENOUGH
 
-    def unmatched_of(self, numbers: np.ndarray | slice) -> np.ndarray:
-        """Return `unmatched` for some objects."""
-        return best_overlaps(self.boxes[numbers], self.anchors) < ENOUGH
-
-    def unmatched_in_training(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the share of training scales at which each object has no matching anchor, [len(numbers)]."""
+    @cached_property
+    def unmatched_in_training(self) -> np.ndarray:
+        """The share of training scales at which each object has no matching anchor, [M]."""
         augmentation = self.hparams.family.augmentation(self.hparams)
-        scales = getattr(augmentation, "jitter_min", 1.0), getattr(augmentation, "jitter_max", 1.0)
-        overlaps = overlaps_in_training(self.boxes[numbers], self.anchors, image_size=self.size, scales=scales)
+        jitter = getattr(augmentation, "jitter_min", 1.0), getattr(augmentation, "jitter_max", 1.0)
+        scales = jitter[0] * self.magnification, jitter[1] * self.magnification
+        overlaps = overlaps_in_training(self.boxes, self.anchors, image_size=self.size, scales=scales)
         return np.mean(overlaps < ENOUGH, axis=0)
