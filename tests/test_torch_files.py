@@ -1,6 +1,11 @@
 """Files of torch read without torch. torch 2.13 wrote the fixtures (testdata/README.md); wrong files are built
 byte by byte."""
 
+import argparse
+import collections
+import datetime
+import pathlib
+import pickle
 import random
 import struct
 import tracemalloc
@@ -87,6 +92,41 @@ def test_one_level_around_the_weights_is_taken_off(file, wrapper):
     assert [*read(file(zipped(dictionary(epoch=integer(3), **{wrapper: dictionary(a=tensor())}))))] == ["a"]
     with pytest.raises(InputError, match="its entry 'model' is a Dictionary"):
         read(file(zipped(dictionary(model=dictionary(model=dictionary(a=tensor()))))))
+
+
+class Config(dict):
+    """Stands for a class of a training program."""
+
+
+def objects_of_a_training(protocol):
+    """Return what training programs save beside the weights."""
+    settings = argparse.Namespace(lr=0.1, output=pathlib.PurePosixPath("runs/1"), names={"a", "b"})
+    config, counts = Config(a=1), collections.defaultdict(list, {3: [1]})
+    config.parent = settings
+    values = (settings, config, counts, np.float64(0.5), datetime.date(2026, 1, 2), collections.Counter("aab"))
+    return pickle.dumps(values, protocol).removesuffix(b".")
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2])
+def test_objects_beside_the_weights_are_not_read(file, protocol):
+    """torch.save({"model": net.state_dict(), "args": argparse.Namespace(...)}), as of many training programs."""
+    others = objects_of_a_training(protocol)
+    np.testing.assert_array_equal(read(file(zipped(dictionary(args=others, model=dictionary(a=tensor())))))["a"], SIX)
+    with pytest.raises(
+        InputError, match=r"its entry 'args' refers to argparse\.Namespace; expected only named tensors"
+    ):
+        read(file(zipped(dictionary(args=call(named("argparse", "Namespace")), a=tensor()))))
+    with pytest.raises(InputError, match=r"weights\.pth: refers to torchvision\.models\.resnet\.ResNet; expected only"):
+        read(file(zipped(named("torchvision.models.resnet", "ResNet") + b")\x81" + dictionary(a=tensor()) + b"b")))
+
+
+def test_averaged_weights_are_preferred(file):
+    raw, averaged = dictionary(a=tensor()), dictionary(a=tensor((3,)))
+    for wrapper in ("state_dict_ema", "model_ema"):
+        assert read(file(zipped(dictionary(state_dict=raw, model=raw, **{wrapper: averaged}))))["a"].shape == (3,)
+    counted = dictionary(n_averaged=tensor((), ()), **{"module.a": tensor((2,))})  # torch's AveragedModel
+    found = read(file(zipped(dictionary(model_ema=counted, model=raw))))
+    assert {name: array.shape for name, array in found.items()} == {"a": (2,)}
 
 
 def test_byte_order_of_the_writer(file):
@@ -285,7 +325,7 @@ def test_numbers_before_parameters_as_torch_0_1_wrote_them(file):
     [
         (lambda content: content.replace(b"storages\0", b"storagez\0", 1), "damaged tar: invalid header at offset"),
         (lambda content: content[: content.index(b"tensors\0")], "tar without tensors, pickle"),
-        (lambda content: content.replace(b"FloatStorage", b"FloatStorag3"), "refers to torch.FloatStorag3"),
+        (lambda content: content.replace(b"FloatStorage", b"FloatStorag3"), "torch.FloatStorag3; expected only"),
         (lambda content: content[:2000], "tar without tensors, pickle|cut short"),
     ],
 )

@@ -21,7 +21,7 @@ from dataset.files.untrusted_values import error_context, shown
 from efficientdet.weights.bounded_file import BoundedFile
 from efficientdet.weights.torch_pickle import LARGEST_PICKLE, LARGEST_SMALL_PICKLE, read_pickle, read_pickle_at
 from efficientdet.weights.torch_tar import read_tar
-from efficientdet.weights.torch_tensors import ONLY_TENSORS, Storage, StorageKind, Tensor
+from efficientdet.weights.torch_tensors import ONLY_TENSORS, Placeholder, Storage, StorageKind, Tensor
 from program_support.errors import InputError
 
 _ZIP = b"PK\x03\x04"
@@ -30,17 +30,20 @@ _MAGIC = 0x1950A86A20F9469CFC6C
 _VERSION = 1001
 _MAGIC_PICKLED = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # after two bytes for the protocol
 _HEAD = 512  # bytes that determine the layout
-_WRAPPERS = ("model", "state_dict", "model_state_dict")  # keys under which training programs put the weights
+# Keys under which training programs put the weights, those of a moving average first
+_WRAPPERS = ("state_dict_ema", "model_ema", "model", "state_dict", "model_state_dict")
 _DATA_PARALLEL = "module."
+_COUNT_OF_AVERAGE = "n_averaged"  # a number beside the weights in torch.optim.swa_utils.AveragedModel
 _ZIP_DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OverflowError, struct.error)
 
 
 def read_torch_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """Return the tensors of a file of torch.save with PyTorch's names and layout; bfloat16 as float32.
 
-    Of a dictionary with a key `model`, `state_dict` or `model_state_dict`, only that entry is used. A prefix `module.`
-    of all names is removed. The arrays are read-only; tensors that share memory in the file share it. Raise InputError,
-    naming the file, if it is damaged or has anything but tensors of numbers.
+    Of a dictionary with a key `state_dict_ema`, `model_ema`, `model`, `state_dict` or `model_state_dict`, only the
+    first such entry is used, and other entries may be objects of any class. A prefix `module.` of all names is removed.
+    The arrays are read-only; tensors that share memory in the file share it. Raise InputError, naming the file, if it
+    is damaged or has anything but tensors of numbers as weights.
     """
     with error_context(f"{path}:"):
         try:
@@ -139,6 +142,7 @@ def _storage_of(identity: Any, storages: dict[str, Storage]) -> tuple[str, Stora
     if not is_storage or identity[5:] not in ((), (None,)):  # otherwise a view of another storage, as in old versions
         raise InputError(f"has the persistent id {shown(identity)}; {ONLY_TENSORS}")
     _, kind, key, _, count, *_ = identity
+    _refuse_placeholder(kind)
     if type(kind) is not StorageKind or type(key) is not str or type(count) is not int or count < 0:
         raise InputError(f"has a storage {shown(identity)}; expected its type, a text key and a count")
     storage = storages.setdefault(key, Storage(kind, count))
@@ -155,6 +159,7 @@ def _from_pickles(file: BoundedFile) -> Any:
         raise InputError(f"has version {shown(version)} of PyTorch's pickles; expected {_VERSION}")
     _, place = read_pickle_at(file, place, LARGEST_SMALL_PICKLE)  # the machine: numbers are always little-endian
     saved, place = read_pickle_at(file, place, LARGEST_PICKLE, lambda identity: _storage_of(identity, storages)[1])
+    _refuse_placeholder(saved)
     keys, place = read_pickle_at(file, place, LARGEST_PICKLE)
     if type(keys) is not list or not all(type(key) is str for key in keys) or sorted(keys) != sorted(storages):
         raise InputError(f"names the storages {shown(keys)}; its tensors are of {shown(sorted(storages))}")
@@ -163,15 +168,26 @@ def _from_pickles(file: BoundedFile) -> Any:
     return saved
 
 
+def _refuse_placeholder(value: Any) -> None:
+    if isinstance(value, Placeholder):
+        raise InputError(f"refers to {value!r}; {ONLY_TENSORS}")
+
+
 def _arrays(saved: Any) -> dict[str, np.ndarray]:
     for key in _WRAPPERS:
         if isinstance(saved, Mapping) and isinstance(saved.get(key), Mapping):
             saved = saved[key]
             break
+    _refuse_placeholder(saved)
     if not isinstance(saved, Mapping) or not saved:
         raise InputError(f"holds {'nothing' if saved == {} else f'a {type(saved).__name__}'}; {ONLY_TENSORS}")
     for name, value in saved.items():
+        if isinstance(value, Placeholder):
+            raise InputError(f"its entry {shown(name)} refers to {value!r}; {ONLY_TENSORS}")
         if type(name) is not str or not isinstance(value, Tensor):
             raise InputError(f"its entry {shown(name)} is a {type(value).__name__}; {ONLY_TENSORS}")
-    cut = len(_DATA_PARALLEL) if all(name.startswith(_DATA_PARALLEL) for name in saved) else 0
-    return {name[cut:]: value.array() for name, value in saved.items()}
+    names = [name for name in saved if name != _COUNT_OF_AVERAGE] or list(saved)
+    is_parallel = all(name.startswith(_DATA_PARALLEL) for name in names)
+    if not is_parallel:
+        names = list(saved)
+    return {name[len(_DATA_PARALLEL) if is_parallel else 0 :]: saved[name].array() for name in names}

@@ -1,4 +1,7 @@
-"""Restricted unpickling of tensors: a list of allowed operations and names."""
+"""Restricted unpickling of tensors: a list of allowed operations and names.
+
+Objects of other names, such as the settings of a training beside its weights, become placeholders, which do nothing.
+"""
 
 import io
 import pickle
@@ -9,7 +12,7 @@ from typing import Any, ClassVar
 
 from dataset.files.untrusted_values import shown
 from efficientdet.weights.bounded_file import BoundedFile
-from efficientdet.weights.torch_tensors import NAMES, ONLY_TENSORS, Dictionary
+from efficientdet.weights.torch_tensors import NAMES, ONLY_TENSORS, Dictionary, Placeholder
 from program_support.errors import InputError
 
 LARGEST_PICKLE = 8 * 2**20  # bytes; a ResNet-152 has 60,000: the numbers of the tensors are stored elsewhere
@@ -35,6 +38,15 @@ _ALLOWED = {
     "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "PUT", "BINPUT",
     "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ", "BUILD",
     "PERSID", "BINPERSID",
+}  # fmt: skip
+# Names of these modules are refused: a file that refers to them is meant to run something
+_MODULES_OF_PROGRAMS = {
+    "__builtin__", "builtins", "ctypes", "importlib", "nt", "os", "posix", "pty", "runpy", "shutil", "socket",
+    "subprocess", "sys",
+}  # fmt: skip
+_INERT_BUILTINS = {
+    "bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "long", "object", "range",
+    "set", "slice", "str", "tuple", "unicode", "xrange",
 }  # fmt: skip
 _OPERATION_NAMES = {ord(operation.code): operation.name for operation in pickletools.opcodes}
 
@@ -80,10 +92,13 @@ class _TensorUnpickler(pickle._Unpickler):
         self.dispatch = _Operations()  # type: ignore[misc, assignment]  # a class variable in typeshed
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the object of an allowed name; nothing is imported."""
-        if f"{module}.{name}" not in NAMES:
-            raise InputError(f"refers to {shown(f'{module}.{name}')[1:-1]}; {ONLY_TENSORS}")
-        return NAMES[f"{module}.{name}"]
+        """Return the object of an allowed name, a placeholder for any other; nothing is imported."""
+        if f"{module}.{name}" in NAMES:
+            return NAMES[f"{module}.{name}"]
+        placeholder = Placeholder(f"{module}.{name}")
+        if module.partition(".")[0] in _MODULES_OF_PROGRAMS and name not in _INERT_BUILTINS:
+            raise InputError(f"refers to {placeholder!r}; {ONLY_TENSORS}")
+        return placeholder
 
     def persistent_load(self, identity: Any) -> Any:
         """Return the storage or tensor of a persistent id."""

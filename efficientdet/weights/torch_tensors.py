@@ -174,6 +174,34 @@ class Dictionary(dict):
         """Ignore attributes such as `_metadata`, the versions of the layers."""
 
 
+class Placeholder:
+    """Stands for a class that is not read, and for its objects: ignores calls, items and states."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *arguments: Any) -> "Placeholder":
+        """Return the placeholder of an object of this class."""
+        return self
+
+    def __setstate__(self, state: Any) -> None:
+        """Ignore a state."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Ignore an item of a dictionary."""
+
+    def append(self, item: Any) -> None:
+        """Ignore an item of a list."""
+
+    def extend(self, items: Any) -> None:
+        """Ignore items of a list."""
+
+    def __repr__(self) -> str:
+        return shown(self._name)[1:-1]
+
+
 def _ordered_dictionary(pairs: Any = None) -> Dictionary:
     """Return a collections.OrderedDict. A list of pairs (Python 2) is emptied, so that it is not copied many times."""
     made = Dictionary()
