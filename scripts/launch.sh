@@ -13,7 +13,7 @@ ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 # shellcheck disable=SC2034 # its parts use them
 dry_run="" extra=() command=() devices_of_process=""
 source "$ROOT/scripts/usage.sh"
-for part in settings models systems commands start; do
+for part in settings reading models systems containers commands start; do
     # shellcheck source=/dev/null
     source "$ROOT/scripts/launch/$part.sh"
 done

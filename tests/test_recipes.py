@@ -238,6 +238,118 @@ def test_a_batch_size_in_any_spelling(env, words):
     assert {word for word in command if word.startswith("--batch_size")} == {"--batch_size=128"}
 
 
+@pytest.mark.parametrize(
+    ("script", "words", "wanted"),
+    [
+        ("mask_rcnn/run.sh", ["SYSTEM=1GPU_4", "AMP=FALSE"], "--amp=FALSE"),
+        ("retinanet/run.sub", ["SYSTEM=DGXA100", "amp=0"], "--amp=0"),
+        ("ssd/run.sh", ["SYSTEM=C4140", "--noamp"], "--noamp"),
+        ("D0/convergence-BF16-8xH100-80G.sh", ["--amp=False"], "--amp=False"),
+        ("D0/evaluate-BF16-1xH200-141G.sh", ["AMP=True"], "--amp=True"),
+        ("D0/training-benchmark-BF16-1xH100-80G.sh", ["AMP=False", "PRECISION=float32"], "--precision=float32"),
+        ("D0/convergence-AMP-8xV100-32G.sh", ["PRECISION=mixed_bfloat16"], "--precision=mixed_bfloat16"),
+        ("D0/convergence-AMP-8xV100-32G.sh", ["--precision=float32"], "--precision=float32"),
+        ("D0/inference.sh", ["AMP=False", "DEVICE=cpu"], "--amp=False"),
+        ("D0/convergence-AMP-8xV100-32G.sh", ["DEVICE=cpu", "AMP=True"], "--amp=True"),
+    ],
+)
+def test_the_users_precision_replaces_the_recipes(script, words, wanted):
+    command = dry_run(REPOSITORY / "scripts" / script, *words)
+    of_precision = {word for word in command if re.match(r"--(no)?amp|--precision", word)}
+    assert of_precision - {"--amp=False"} <= {wanted}
+    assert wanted in of_precision
+
+
+def test_two_precisions_that_contradict_each_other():
+    for words in (["AMP=False", "PRECISION=mixed_float16"], ["--noamp", "PRECISION=mixed_bfloat16"]):
+        done = run(D0 / "convergence-AMP-8xV100-32G.sh", *words, "--dry_run")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert f"error: AMP=False and {words[1]} contradict each other; expected one of them" in done.stderr
+
+
+NOT_READ = {  # script -> settings that its program does not read
+    "D0/convergence-AMP-8xA100-80G.sh": "OUTPUT CONT CKPT STEPS RUNS GPUS SYSTEM NETWORK CORES IMAGE NODES",
+    "D0/convergence-AMP-32xV100-32G.sub": "OUTPUT CKPT LAUNCHER PYTHON GPUS SYSTEM NETWORK",
+    "D0/training-benchmark-AMP-A100-80G.sh": "EPOCHS EVAL_BS TARGET_AP training_mode CKPT VAL EXAMPLES OUTPUT",
+    "D0/evaluate-AMP-8xA100-80G.sh": "MOMENTUM LR EPOCHS SEED BACKBONE TRAIN OUTPUT EVAL_BS",
+    "D0/inference.sh": "NGPU DATA SEED LR CONTAINER EPOCHS",
+    "D0/inference-benchmark.sh": "NGPU DATA SEED OUTPUT IMAGE LAUNCHER CONTAINER",
+    "benchmark/training.sh": "EPOCHS OUTPUT VAL_JSON EVAL_SAMPLES",
+    "ssd/run.sh": "NETWORK CORES STEPS OUTPUT CONT",
+    "ssd/run.sub": "LAUNCHER PYTHON OUTPUT CKPT",
+}
+A_VALUE = {"SYSTEM": "C4140", "LAUNCHER": "mpirun", "CONTAINER": "docker", "training_mode": "train", "CONT": "x:1"}
+
+
+@pytest.mark.parametrize("script", NOT_READ)
+def test_a_setting_that_is_not_read_is_refused(script):
+    more = [] if script.startswith(("D0", "benchmark")) else ["SYSTEM=C4140"]
+    path = REPOSITORY / "scripts" / script
+    for key in NOT_READ[script].split():
+        value = A_VALUE.get(key, "1")
+        for words, env in (([f"{key}={value}"], {}), ([], {key: value})):
+            done = run(path, *more, *words, "--dry_run", env=env)
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), (key, done.stderr)
+            assert f"={value}" in done.stderr
+            assert " is not read here" in done.stderr
+        assert run(path, *more, "--dry_run", env={key: ""}).returncode == 0, key
+
+
+def test_every_setting_is_read_somewhere():
+    printed = subprocess.run(
+        [
+            "bash",
+            "-c",
+            'source scripts/launch.sh; echo "${READ_BY[@]} $(<scripts/launch/reading.sh)|${LAUNCH_KEYS[@]}"',
+        ],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=True,
+    ).stdout
+    read, _, keys = printed.rpartition("|")
+    assert set(keys.split()) <= set(re.findall(r"\w+", read))
+
+
+def test_the_period_of_evaluations_follows_the_one_of_checkpoints():
+    for script in (D0 / "convergence-AMP-8xA100-80G.sh", REPOSITORY / "scripts" / "retinanet" / "run.sh"):
+        for words in (["CHECKPOINT_PERIOD=5"], ["--checkpoint_period=5"]):
+            more = ["SYSTEM=DGXA100"] if script.name == "run.sh" else []
+            assert flags_of(dry_run(script, *more, *words))["eval_period"] == "5"
+        assert flags_of(dry_run(script, *more, "CHECKPOINT_PERIOD=5", "EVAL_PERIOD=2"))["eval_period"] == "2"
+    flags = flags_of(dry_run(D0 / "convergence-AMP-8xA100-80G.sh", "EVAL_EPOCHS=100,300"))
+    assert not {"eval_period", "eval_from"} & flags.keys()  # train.py refuses them beside it
+    flags = flags_of(dry_run(REPOSITORY / "scripts" / "ssd" / "run.sh", "SYSTEM=C4140", "EVAL_PERIOD=5"))
+    assert (flags["eval_period"], "eval_epochs" in flags) == ("5", False)
+
+
+def test_data_and_datadir_are_one_folder_outside_a_container():
+    done = run(D0 / "convergence-AMP-8xA100-80G.sh", "DATA=/a", "datadir=/b", "--dry_run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "DATA=/a and datadir=/b are one setting here" in done.stderr
+
+
+def test_the_number_of_processes_of_a_job_is_the_one_given():
+    words = dry_run(D0 / "convergence-AMP-32xV100-32G.sub", "NODES=2", "NGPU=16")
+    assert {"--nodes=2", "--ntasks=16"} < set(words)
+    done = run(
+        D0 / "convergence-AMP-32xV100-32G.sub", "ENGINE=jax", "NODES=2", "--dry_run", env={"SLURM_JOB_NUM_NODES": "4"}
+    )
+    assert (done.returncode, "NODES=2, but the job has 4; expected sbatch -N 2" in done.stderr) == (2, True)
+
+
+def test_detection_in_images_needs_no_gpu(tmp_path):
+    program = tmp_path / "python"
+    program.write_text('#!/bin/bash\necho "ran $*"\n')
+    program.chmod(0o755)
+    here = [f"PYTHON={program}", f"MODEL_DIR={tmp_path}", f"OUTPUT={tmp_path}/out", f"IMAGE={tmp_path}/a.jpg"]
+    done = run(D0 / "inference.sh", *here)
+    assert done.returncode == 0, done.stderr
+    assert f"--output_dir={tmp_path}/out" in done.stdout
+    done = run(D0 / "inference.sh", *here, "DEVICE=gpu")
+    assert (done.returncode, "but this machine has 0 GPUs" in done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("value", ["TRUE", "FALSE", "True", "false"])
 def test_the_second_form_of_the_references_inference_benchmark(value):
     flags = flags_of(dry_run(D0 / "inference-benchmark.sh", env={"AMP": value, "BS": "4"}))
@@ -452,8 +564,8 @@ def test_texts_are_quoted_and_never_run(tmp_path):
         "PRETRAINED_DIR",
     ):
         for script in ("convergence-AMP-8xA100-80G.sh", "evaluate-AMP-8xA100-80G.sh", "inference.sh"):
-            dry_run(D0 / script, f"{key}={value}", "NGPU=1")
-            run(D0 / script, f"{key}={value}", "NGPU=1", "PYTHON=/bin/true", "DEVICE=cpu", f"OUTPUT={tmp_path}/out")
+            assert run(D0 / script, f"{key}={value}", "--dry_run").returncode in (0, 2)  # 2: not read there
+            run(D0 / script, f"{key}={value}", "PYTHON=/bin/true", "DEVICE=cpu", f"MODEL_DIR={tmp_path}/out")
             assert not (tmp_path / "ran").exists(), key
     shown = dry_run(D0 / "convergence-AMP-8xA100-80G.sh", f"DATA={value}")  # read as a shell reads it
     assert flags_of(shown)["val_file_pattern"] == f"{value}/val-*"
@@ -477,7 +589,18 @@ def test_no_name_of_a_setting_is_run_as_a_command(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "table", ["ALIASES", "REFUSED", "SETTING_OF_FLAG", "SETTING_BY_NAME", "EXPECTED", "LAUNCH_KEYS"]
+    "table",
+    [
+        "ALIASES",
+        "REFUSED",
+        "SETTING_OF_FLAG",
+        "SETTING_BY_NAME",
+        "EXPECTED",
+        "LAUNCH_KEYS",
+        "GIVEN",
+        "READ_BY",
+        "INSTEAD",
+    ],
 )
 def test_the_launchers_own_variables_are_not_taken_from_the_environment(tmp_path, table):
     for word in ("0=3", "NGPU=1", "--batch_size=3"):
@@ -516,7 +639,10 @@ def test_help_says_what_a_script_is_for_and_starts_nothing(script):
     assert done.stdout.startswith(first.removeprefix("# "))
     if script.parent == D0:
         assert "--dry_run" in done.stdout
-        assert re.search(r"KEY=VALUE.*NGPU.*training_mode", done.stdout, re.DOTALL)
+        listed = re.search(r"KEY=VALUE.*?one of\n(.*?)\n  \S", done.stdout, re.DOTALL)[1].split()
+        assert len(set(listed)) == len(listed) > 10
+        assert {"training_mode", "EPOCHS"} <= {*listed} or not script.name.startswith("convergence")
+        assert ("CKPT" in listed) == script.name.startswith(("evaluate", "inference"))
     if script.name in CONVERGENCE:
         assert f"NGPU={CONVERGENCE[script.name][0]} BS={CONVERGENCE[script.name][1]}" in done.stdout
     assert run(script, "nonsense").returncode == 2
@@ -597,19 +723,19 @@ def test_three_of_them_for_real_on_two_ranks(tmp_path):
         "NGPU=2",
         "DEVICE=cpu",
         f"DATA={drawn.folder}",
-        f"VAL_JSON={drawn.annotations('val')}",
         "BS=2",
-        "EVAL_BS=2",
         "HPARAMS=image_size=64",
-        "EVAL_SAMPLES=0",
         "BACKBONE=",
         f"PYTHON={forked_programs.python()}",
     ]
+    evaluated = [f"VAL_JSON={drawn.annotations('val')}", "EVAL_SAMPLES=0"]
     env = {"PATH": os.environ["PATH"], "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": path_to_miniature(tmp_path)}
     model = tmp_path / "model"
     done = run(
         D0 / "convergence-AMP-8xA100-80G.sh",
         *small,
+        *evaluated,
+        "EVAL_BS=2",
         "EPOCHS=1",
         "STOP_EPOCH=1",
         "EXAMPLES=8",
@@ -626,6 +752,7 @@ def test_three_of_them_for_real_on_two_ranks(tmp_path):
     done = run(
         D0 / "evaluate-AMP-8xA100-80G.sh",
         *small,
+        *evaluated,
         f"CKPT={model}/ema_weights/emackpt-1",
         f"MODEL_DIR={tmp_path}/evaluation",
         env=env,

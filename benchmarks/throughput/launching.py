@@ -72,21 +72,20 @@ def commit_here() -> str:
 def _command(cell: Cell, launch: Launch, folder: Path) -> list[str]:
     shared = [
         f"MODEL={cell.model}",
-        f"NGPU={cell.gpus}",
         f"BS={cell.batch_size}",
         f"MODEL_DIR={folder}",
-        "BACKBONE=",
         f"DEVICE={launch.device}",
         f"HPARAMS={launch.hparams}",
         f"PYTHON={launch.python}",
-        # after the launcher's own flag, which would be float32 on a CPU
-        f"--precision={PRECISIONS[cell.precision]}",
+        f"PRECISION={PRECISIONS[cell.precision]}",
     ]
     if cell.mode == "training":
         return [
             "bash",
             str(ROOT / "scripts" / "benchmark" / "training.sh"),
             *shared,
+            f"NGPU={cell.gpus}",
+            "BACKBONE=",
             f"TRAIN={launch.records}",
             f"STEPS={launch.dropped + launch.timed}",
         ]

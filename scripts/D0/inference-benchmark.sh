@@ -4,7 +4,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"
-: "${MODEL_DIR:=/tmp/inference-benchmark}"
+: "${MODEL_DIR:=${checkpointdir:-/tmp}/inference-benchmark}"
 reports=()
 IFS=, read -r -a sizes <<<"${BS:-8}"
 ((${#sizes[@]})) || fail "BS=$BS; expected one batch size or several, separated by commas"

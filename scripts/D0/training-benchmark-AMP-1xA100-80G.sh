@@ -4,5 +4,5 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"
 : "${NGPU:=1}" "${BS:=200}" "${LR:=2.2}" "${WARMUP:=25}" "${EMA:=0.999}" "${MOMENTUM:=0.93}" "${AMP:=True}"
-: "${MODEL_DIR:=/tmp/training-benchmark-1xAMP-A100-80G}"
+: "${MODEL_DIR:=${checkpointdir:-/tmp}/training-benchmark-1xAMP-A100-80G}"
 launch benchmark_training --enable_map_parallelization=False

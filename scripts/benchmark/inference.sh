@@ -3,5 +3,5 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"
-: "${BS:=1}" "${MODEL_DIR:=/tmp/benchmark-inference}"
+: "${BS:=1}" "${MODEL_DIR:=${checkpointdir:-/tmp}/benchmark-inference}"
 launch inspect --dllogger_path="$MODEL_DIR/infer-benchmark.log"

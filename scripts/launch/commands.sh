@@ -8,13 +8,13 @@ build() {
     check_values
     : "${NGPU:=1}" "${DEVICE:=gpu}" "${ENGINE:=horovod}" "${LAUNCHER:=horovodrun}"
     defaults_of_model
-    if [[ "$DEVICE" == cpu ]]; then
-        AMP=False XLA=False PRECISION="" # both are slower on a CPU
-    fi
+    _choose_precision
+    [[ "$verb" == infer ]] || : "${AMP:=True}" "${XLA:=True}"
     "_${verb}_command" "$@"
     command+=("${extra[@]}")
     local variables=(${WEIGHTS_DIR:+"EFFICIENTDET_WEIGHTS=$WEIGHTS_DIR"})
     [[ "$ENGINE" != jax ]] || variables+=(KERAS_BACKEND=jax)
+    [[ "$DEVICE" != cpu ]] || variables+=(CUDA_VISIBLE_DEVICES=)
     ((${#variables[@]} == 0)) || command=(env "${variables[@]}" "${command[@]}")
 }
 
@@ -24,13 +24,28 @@ print_command() {
     printf '\n'
 }
 
+# _choose_precision: the user's AMP or PRECISION replaces the recipe's. On a CPU mixed precision and XLA are slower, so off by default.
+_choose_precision() {
+    local is_full="" amp="${GIVEN[AMP]:+${AMP:-}}" precision="${GIVEN[PRECISION]:+${PRECISION:-}}"
+    [[ "$DEVICE" != cpu || -n "${GIVEN[XLA]:-}" ]] || XLA=False
+    [[ "${amp,,}" != false && "$amp" != 0 ]] || is_full=yes
+    if [[ -n "$amp" && -n "$precision" ]]; then
+        [[ "${is_full:-no}" == "$([[ "$precision" != float32 ]] && echo no || echo yes)" ]] ||
+            fail "AMP=$amp and PRECISION=$precision contradict each other; expected one of them"
+    elif [[ -n "$amp" ]]; then
+        PRECISION=""
+    elif [[ -z "$precision" && "$DEVICE" == cpu ]]; then
+        AMP=False PRECISION=""
+    fi
+}
+
 _precision_flags() {
     if [[ -n "${PRECISION:-}" ]]; then
         command+=("--precision=$PRECISION")
-    else
-        command+=("--amp=${AMP:-True}")
+    elif [[ -n "${AMP:-}" ]]; then
+        command+=("--amp=$AMP")
     fi
-    command+=("--use_xla=${XLA:-True}")
+    [[ -z "${XLA:-}" ]] || command+=("--use_xla=$XLA")
 }
 
 # Add the number of devices of the process under JAX. Over Horovod a process has one.
@@ -68,7 +83,7 @@ _train_command() {
 _benchmark_training_command() {
     command=("$PYTHON" "$ROOT/train.py" "--training_mode=train300" "--training_file_pattern=$TRAIN" "--model_name=$MODEL"
         "--model_dir=$MODEL_DIR" ${BACKBONE:+"--backbone_init=$BACKBONE"} "--batch_size=$BS" "--num_epochs=1" ${LR:+"--lr=$LR"}
-        ${WARMUP:+"--warmup_epochs=$WARMUP"} "--benchmark=True" "--benchmark_steps=${STEPS:-500}")
+        ${WARMUP:+"--warmup_epochs=$WARMUP"} ${SEED:+"--seed=$SEED"} "--benchmark=True" "--benchmark_steps=${STEPS:-500}")
     _devices_flag
     _precision_flags
     _hparams
@@ -80,18 +95,21 @@ _evaluate_command() {
     command=("$PYTHON" "$ROOT/eval.py" "--val_file_pattern=$VAL" ${VAL_JSON:+"--val_json_file=$VAL_JSON"} "--model_name=$MODEL"
         "--ckpt_path=$CKPT" "--batch_size=$BS" ${EVAL_SAMPLES:+"--eval_samples=$EVAL_SAMPLES"})
     _precision_flags
-    MOMENTUM="" DECAY="" DROPS="" _hparams
+    _hparams
     command+=("$@")
 }
 
 _infer_command() {
     : "${IMAGE:=$ROOT/testdata/img1.jpg}" "${OUTPUT:=/tmp/inference}"
-    command=("$PYTHON" "$ROOT/infer.py" "--image_path=$IMAGE" "--output_dir=$OUTPUT" "--model_dir=${CKPT:-$MODEL_DIR}" "$@")
+    command=("$PYTHON" "$ROOT/infer.py" "--image_path=$IMAGE" "--output_dir=$OUTPUT" "--model_dir=${CKPT:-$MODEL_DIR}"
+        ${GIVEN[MODEL]:+"--model_name=$MODEL"} ${BS:+"--batch_size=$BS"} ${HPARAMS:+"--hparams=$HPARAMS"})
+    _precision_flags
+    command+=("$@")
 }
 
 _inspect_command() {
     command=("$PYTHON" "$ROOT/inspector.py" "--model_name=$MODEL" "--mode=benchmark" "--batch_size=$BS"
-        "--bm_runs=${RUNS:-100}" ${HPARAMS:+"--hparams=$HPARAMS"})
+        "--bm_runs=${RUNS:-100}" ${CKPT:+"--ckpt_path=$CKPT"} ${HPARAMS:+"--hparams=$HPARAMS"})
     _precision_flags
     command+=("$@")
 }

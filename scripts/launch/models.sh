@@ -35,21 +35,23 @@ defaults_of_model() {
     default_backbone
     case "$MODEL" in
     retinanet-*) # mlcommons/training, single_stage_detector: evaluated after every epoch, until 0.34
-        : "${VAL:=$DATA/validation-*}" "${VAL_JSON=}" "${TARGET_AP=0.34}" "${EVAL_PERIOD=1}" "${CHECKPOINT_PERIOD=1}"
+        : "${VAL:=$DATA/validation-*}" "${VAL_JSON=}" "${TARGET_AP=0.34}" "${CHECKPOINT_PERIOD=1}"
         : "${BACKBONE=imagenet}"
         ;;
     ssd300-*) # its rules of v0.7: evaluated after these epochs, until 0.23
-        : "${TARGET_AP=0.23}" "${EVAL_EPOCHS=40,50,55,60,65,70,75,80}" "${CHECKPOINT_PERIOD=5}"
+        : "${TARGET_AP=0.23}" "${CHECKPOINT_PERIOD=5}"
+        [[ -n "${EVAL_PERIOD:-}${EVAL_FROM:-}" ]] || : "${EVAL_EPOCHS=40,50,55,60,65,70,75,80}"
         : "${EPOCHS:=80}" "${BACKBONE=imagenet}"
         ;;
     mask-rcnn-*) # MLPerf's rules: evaluated after every epoch, until 0.377 of the boxes (and 0.339 of the masks)
-        : "${TARGET_AP=0.377}" "${EVAL_PERIOD=1}" "${CHECKPOINT_PERIOD=1}" "${EPOCHS:=14}" "${BACKBONE=imagenet}"
+        : "${TARGET_AP=0.377}" "${CHECKPOINT_PERIOD=1}" "${EPOCHS:=14}" "${BACKBONE=imagenet}"
         ;;
     *) # NVIDIA's recipes of EfficientDet
-        : "${STOP_EPOCH=300}" "${EVAL_FROM=200}" "${EVAL_PERIOD=10}" "${CHECKPOINT_PERIOD=10}" "${EXAMPLES=120000}"
-        : "${EVAL_SAMPLES=5000}"
+        : "${STOP_EPOCH=300}" "${CHECKPOINT_PERIOD=10}" "${EXAMPLES=120000}" "${EVAL_SAMPLES=5000}"
+        [[ -n "${EVAL_EPOCHS:-}" ]] || : "${EVAL_FROM=200}"
         ;;
     esac
+    [[ -n "${EVAL_EPOCHS:-}" ]] || : "${EVAL_PERIOD=$CHECKPOINT_PERIOD}" # as in the reference, where one flag is both
     : "${TRAIN:=$DATA/train-*}" "${VAL:=$DATA/val-*}"
     : "${VAL_JSON=$DATA/annotations/instances_val2017.json}"
     : "${MODEL_DIR:=${checkpointdir:-/tmp}/${SYSTEM:-$(basename "$0" | sed 's/\.[a-z]*$//')}}" "${PYTHON:=$ROOT/.venv/bin/python}"
@@ -74,6 +76,10 @@ has_package() {
 # _rate: set LR from LR_PER_32 if no LR was given, and warn of a learning rate that is known to fail with the batch size.
 _rate() {
     local images=$((NGPU * BS))
+    if [[ -n "${GIVEN[LR_PER_32]:-}" && -n "${LR_PER_32:-}" ]]; then
+        [[ -z "${GIVEN[LR]:-}" || -z "${LR:-}" ]] || fail "LR=$LR and LR_PER_32=$LR_PER_32 are one setting; expected one of them"
+        LR="" # the recipe's
+    fi
     if [[ -z "${LR:-}" && -n "${LR_PER_32:-}" ]]; then
         # The published programs round SSD's learning rate to a multiple of 2.5e-3: 2.92e-3 for 32 is 0.0475 for 512, not 0.04672.
         LR="$(LC_ALL=C awk -v rate="$LR_PER_32" -v images="$images" 'BEGIN {

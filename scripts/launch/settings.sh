@@ -12,7 +12,7 @@ declare -A EXPECTED=( # setting -> type of its value; an empty value is not chec
     [LR]=decimal [LR_PER_32]=decimal [WARMUP]=decimal [EMA]=decimal [MOMENTUM]=decimal [DECAY]=decimal [TARGET_AP]=decimal
     [EVAL_EPOCHS]=counts [DROPS]=decimals [NETWORK]=name [SYSTEM]=name
     [AMP]=boolean [XLA]=boolean
-    [DEVICE]="cpu gpu" [ENGINE]="horovod jax" [LAUNCHER]="horovodrun mpirun" [CONTAINER]="pyxis apptainer singularity none"
+    [DEVICE]="cpu gpu" [ENGINE]="horovod jax" [LAUNCHER]="horovodrun mpirun" [CONTAINER]="pyxis apptainer singularity docker none"
     [PRECISION]="float32 mixed_float16 mixed_bfloat16" [training_mode]="train train300 traineval"
 )
 LAUNCH_KEYS=(DATA TRAIN VAL VAL_JSON CKPT MODEL_DIR BACKBONE MODEL SYSTEM NODES GPUS NGPU CORES NETWORK DEVICE ENGINE BS
@@ -28,8 +28,10 @@ declare -A REFUSED=( # names in the references' documents without a counterpart 
     [NEXP]="a job is one run; submit one job per run, with its own SEED= and MODEL_DIR="
 )
 declare -A SETTING_OF_FLAG=( # flags that other values follow from: the learning rate, default values, names of files
-    [batch_size]=BS [lr]=LR [model_name]=MODEL [mlperf_log]=MLPERF_LOG [val_json_file]=VAL_JSON
+    [batch_size]=BS [lr]=LR [model_name]=MODEL [mlperf_log]=MLPERF_LOG [val_json_file]=VAL_JSON [amp]=AMP [precision]=PRECISION
+    [use_xla]=XLA [checkpoint_period]=CHECKPOINT_PERIOD [eval_period]=EVAL_PERIOD [eval_from]=EVAL_FROM [eval_epochs]=EVAL_EPOCHS
 )
+declare -A GIVEN=() # setting -> the name under which the user gave it; recipes set defaults for the others
 
 fail() {
     printf '%s: error: %s\n' "${0##*/}" "$*" >&2
@@ -49,22 +51,36 @@ settings() {
             exit 0
             ;;
         --*)
-            flag="${word#--}"
-            flag="${flag%%=*}"
-            if [[ "$word" == *=* && "$flag" =~ ^[a-z_]+$ && -n "${SETTING_OF_FLAG[$flag]:-}" ]]; then
-                printf -v "${SETTING_OF_FLAG[$flag]}" '%s' "${word#*=}"
-            fi
+            _read_flag "${word#--}"
             extra+=("$word")
             ;;
         NEXP=1) ;; # one run per job, as here
         *=*)
             key="${word%%=*}"
             [[ "$key" =~ ^[A-Za-z0-9_]+$ && -n "${SETTING_BY_NAME[${key,,}]:-}" ]] || _fail_unknown "$key" "${word#*=}"
-            printf -v "${SETTING_BY_NAME[${key,,}]}" '%s' "${word#*=}"
+            give "${SETTING_BY_NAME[${key,,}]}" "$key" "${word#*=}"
             ;;
         *) fail "unexpected word '$word'; expected KEY=VALUE, --flag=value or --dry_run" ;;
         esac
     done
+}
+
+# give SETTING NAME VALUE: set it to the user's value, given under this name.
+give() {
+    printf -v "$1" '%s' "$3"
+    GIVEN["$1"]="$2"
+}
+
+# _read_flag FLAG[=VALUE]: also set the setting of a flag of the program, if it has one.
+_read_flag() {
+    local name="${1%%=*}" value="${1#*=}"
+    if [[ "$1" != *=* ]]; then # a switch
+        name="${1#no}" value=True
+        [[ "$1" == "$name" ]] || value=False
+        [[ "$name" == amp || "$name" == use_xla ]] || return 0
+    fi
+    [[ "$name" =~ ^[a-z_]+$ && -n "${SETTING_OF_FLAG[$name]:-}" ]] || return 0
+    give "${SETTING_OF_FLAG[$name]}" "--$name" "$value"
 }
 
 # _index_names: fill SETTING_BY_NAME, from each accepted name in lower case to its setting.
@@ -96,7 +112,9 @@ _read_environment() {
         container | system) continue ;;
         esac
         key="${SETTING_BY_NAME[${name,,}]:-}"
-        [[ -n "$key" && "$key" != "$name" ]] || continue
+        [[ -n "$key" ]] || continue
+        GIVEN["$key"]="$name"
+        [[ "$key" != "$name" ]] || continue
         [[ ! -v "$key" || "${!key}" == "${!name}" ]] ||
             fail "$name=${!name} and $key=${!key} are one setting; expected one of the two names, or one value"
         printf -v "$key" '%s' "${!name}"
@@ -105,12 +123,14 @@ _read_environment() {
 
 # Print the first comment of the recipe, its defaults and its arguments.
 _usage() {
-    local numbers=()
+    local numbers=() verb
     print_header "$0"
+    verb="$(grep -oE '(launch|submit) (evaluate|benchmark_training|infer|inspect)' "$0" || true)"
+    verb="${verb##* }"
     mapfile -t numbers < <(grep -oE '\$\{[A-Za-z_]+:?=[^}]*\}' "$0" | sed -E 's/^\$\{([A-Za-z_]+):?=/\1=/; s/\}$//')
     printf '\nusage: bash %s [KEY=VALUE ...] [--flag=value ...] [--dry_run]\n' "$0"
     printf '  KEY=VALUE     a setting, also read from the environment, its name in any case; one of\n'
-    printf '%s\n' "${LAUNCH_KEYS[*]}" | fold -s -w 100 | sed 's/^/                /'
+    printf '%s\n' "$(settings_read "$0" "${verb:-train}")" | fold -s -w 100 | sed 's/^/                /'
     ((${#numbers[@]} == 0)) || printf '  defaults here:    %s\n' "${numbers[*]}"
     _show_systems
     printf '  --flag=value  passed to the program; its --help lists the flags\n'
