@@ -2,46 +2,60 @@
 
 Usage: `python benchmarks/inference_table.py FILE...`
 
-Each batch size has the reference's published figure for one A100 in FP16 (D0 at 512, end to end, as here) and the ratio
-of images/s, ours over theirs.
+Reports of the work that the reference's README has figures of (D0 at 512 x 512, in FP16 or TF32) are shown beside its
+figures for one A100, with the ratio of images/s, ours over theirs. Both are end to end: uint8 images to detections.
 """
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from throughput.published import published_figures
+from throughput.published import Published, published_figures
+
+_MODEL, _SIZE, _MULTIPLY_ADDS = "efficientdet-d0", [512, 512], 2.5e9  # the published model; hyperparameters change it
+_PRECISIONS = {"mixed_float16": ("amp", "FP16"), "float32": ("tf32", "TF32")}
 
 
 def table(reports: list[dict]) -> list[str]:
     """Return the table in Markdown; end to end, uint8 images to detections."""
-    published = {
-        row.batch_size: row
-        for row in published_figures(model="efficientdet-d0", mode="inference")
-        if (row.gpu, row.precision) == ("A100", "amp")
-    }
-    lines = [
-        "| batch | images/s | mean ms | p50 | p90 | p95 | p99 | network ms | reference, A100 FP16: ms | images/s | "
-        "speed-up |",
-        "|" + "---|" * 11,
-    ]
-    for report in sorted(reports, key=lambda report: report["batch_size"]):
-        batch, latency = report["batch_size"], report["latency_ms"]
-        end_to_end = latency["end_to_end"]
-        rate = 1000 * batch / end_to_end["mean"]
-        network = f"{latency['network']['p50']:.2f}" if "network" in latency else "-"
-        theirs = published.get(batch)
-        beside = (
-            f"{theirs.latency_ms:.2f} | {theirs.images_per_second:g} | {rate / theirs.images_per_second:.2f}"
-            if theirs
-            else "- | - | -"
-        )
-        percentiles = " | ".join(f"{end_to_end[name]:.2f}" for name in ("mean", "p50", "p90", "p95", "p99"))
-        lines.append(f"| {batch} | {rate:.1f} | {percentiles} | {network} | {beside} |")
+    reports = sorted(reports, key=lambda report: report["batch_size"])
+    published = [_published(report) for report in reports]
+    heads = ["batch", "images/s", "mean ms", "p50", "p90", "p95", "p99", "network ms"]
+    if any(published):
+        heads += [f"reference, A100 {_PRECISIONS[reports[0]['precision']][1]}: ms", "images/s", "ratio of images/s"]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for report, theirs in zip(reports, published, strict=True):
+        latency = report["latency_ms"]
+        rate = 1000 * report["batch_size"] / latency["end_to_end"]["mean"]
+        cells = [str(report["batch_size"]), f"{rate:.1f}"]
+        cells += [f"{latency['end_to_end'][name]:.2f}" for name in ("mean", "p50", "p90", "p95", "p99")]
+        cells.append(f"{latency['network']['p50']:.2f}" if "network" in latency else "-")
+        if theirs:
+            ratio = rate / theirs.images_per_second
+            cells += [f"{theirs.latency_ms:.2f}", f"{theirs.images_per_second:g}", f"{ratio:.2f}"]
+        lines.append(f"| {' | '.join(cells + ['-'] * (len(heads) - len(cells)))} |")
     first = reports[0]
     versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
     setting = ", ".join(str(first[name]) for name in ("model", "image_size", "device", "runtime", "precision"))
-    return [*lines, "", f"{setting}; {versions}"]
+    lines += ["", f"{setting}; {versions}"]
+    if not any(published):
+        lines.append(
+            "no published figures of this work: the reference's are of efficientdet-d0 at 512 x 512 in FP16 and TF32"
+        )
+    return lines
+
+
+def _published(report: Mapping[str, Any]) -> Published | None:
+    """Return the reference's figures of the same work on an A100: model, input size, precision and batch size."""
+    work = report.get("multiply_adds_per_image", _MULTIPLY_ADDS)
+    is_equal = report["model"] == _MODEL and report["image_size"] == _SIZE and abs(work / _MULTIPLY_ADDS - 1) < 0.1
+    if not is_equal or report["precision"] not in _PRECISIONS:
+        return None
+    wanted = ("A100", _PRECISIONS[report["precision"]][0], report["batch_size"])
+    rows = published_figures(model=_MODEL, mode="inference")
+    return next((row for row in rows if (row.gpu, row.precision, row.batch_size) == wanted), None)
 
 
 if __name__ == "__main__":

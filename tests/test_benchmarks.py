@@ -155,25 +155,52 @@ def test_exported_inference_beside_a_peer(tmp_path, runtime):
     assert f"{runtime}, batch 1 at 64 px, python" in shown
 
 
+def inference_report(batch_size, milliseconds, **changes):
+    latency = dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), milliseconds)
+    return {
+        "batch_size": batch_size,
+        "latency_ms": {"end_to_end": latency, "network": latency},
+        "versions": {"keras": "3"},
+        "model": "efficientdet-d0",
+        "image_size": [512, 512],
+        "device": "card",
+        "runtime": "jax",
+        "precision": "mixed_float16",
+        **changes,
+    }
+
+
+def shown_table(tmp_path, *reports):
+    paths = []
+    for number, report in enumerate(reports):
+        paths.append(tmp_path / f"{number}.json")
+        paths[-1].write_text(json.dumps(report))
+    return run("inference_table.py", *map(str, paths)).splitlines()
+
+
 def test_inference_table(tmp_path):
     """Two sizes, of which the reference publishes one."""
-    for batch_size, milliseconds in ((3, 60.0), (1, 20.0)):
-        latency = dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), milliseconds)
-        (tmp_path / f"{batch_size}.json").write_text(
-            json.dumps(
-                {
-                    "batch_size": batch_size,
-                    "latency_ms": {"end_to_end": latency, "network": latency},
-                    "versions": {"keras": "3"},
-                    "model": "efficientdet-d0",
-                    "image_size": [512, 512],
-                    "device": "card",
-                    "runtime": "jax",
-                    "precision": "float32",
-                }
-            )
-        )
-    shown = run("inference_table.py", f"{tmp_path}/3.json", f"{tmp_path}/1.json").splitlines()
+    shown = shown_table(tmp_path, inference_report(3, 60.0), inference_report(1, 20.0))
     assert [line.split("|")[1:3] for line in shown[2:4]] == [[" 1 ", " 50.0 "], [" 3 ", " 50.0 "]]
     assert shown[2].endswith("| 26.31 | 38 | 1.32 |")
     assert shown[3].endswith("| - | - | - |")
+    shown = shown_table(tmp_path, inference_report(1, 20.0, precision="float32"))
+    assert "reference, A100 TF32: ms" in shown[0]
+    assert shown[2].endswith("| 26.09 | 38.33 | 1.30 |")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": "efficientdet-lite0"},
+        {"image_size": [320, 320]},
+        {"precision": "int8"},
+        {"precision": "mixed_bfloat16"},
+        {"multiply_adds_per_image": 1e9},  # of other hyperparameters
+    ],
+)
+def test_only_equal_work_is_compared(tmp_path, changes):
+    shown = shown_table(tmp_path, inference_report(1, 20.0, **changes))
+    assert "reference" not in shown[0]
+    assert shown[2].count("|") == shown[0].count("|") == 9
+    assert shown[-1].startswith("no published figures of this work")

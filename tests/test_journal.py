@@ -141,6 +141,8 @@ def test_average_speed_by_hand():
 def test_average_speed_of_few_intervals():
     assert average_speed([]) is None
     assert average_speed([Interval(0, 2, 8, 4.0)]) == Speed(2.0, 2.0, 2.0, 2.0)
+    few = [Interval(step, step + 1, 8, 2.0 if step else 60.0) for step in range(6)]
+    assert average_speed(few) == Speed(4.0, 2.0, 2.0, 2.0)  # without the compilation
 
 
 def test_average_speed_after_so_many_intervals():
@@ -170,7 +172,7 @@ def test_average_speed_of_random_intervals():
             Interval(int(end - n), int(end), int(4 * n), float(s))
             for end, n, s in zip(ends, steps, seconds, strict=True)
         ]
-        start = count // 10
+        start = max(count // 10, min(count - 1, 1))
         rate = steps[start:].sum() / seconds[start:].sum()
         assert average_speed(intervals)[:2] == (pytest.approx(4 * rate), pytest.approx(1 / rate))
 

@@ -61,12 +61,14 @@ class Speed(NamedTuple):
 def average_speed(intervals: Sequence[Interval], *, dropped: int | None = None) -> Speed | None:
     """Return images per second, and mean and percentiles of seconds per step; None without intervals.
 
-    The first `dropped` intervals are left out (None: the first tenth).
+    The first `dropped` intervals are left out (None: the first tenth, and always the first of several, which compiles).
 
     The reference averages the rates of the intervals, which counts a short one as much as a long one and so
     overstates the speed of an uneven run.
     """
-    kept = intervals[int(_WARMUP_FRACTION * len(intervals)) if dropped is None else dropped :]
+    if dropped is None:
+        dropped = max(int(_WARMUP_FRACTION * len(intervals)), 1 if len(intervals) > 1 else 0)
+    kept = intervals[dropped:]
     seconds = sum(interval.seconds for interval in kept)
     if seconds <= 0:
         return None
