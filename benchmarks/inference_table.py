@@ -53,9 +53,9 @@ def _published(report: Mapping[str, Any]) -> Published | None:
     is_equal = report["model"] == _MODEL and report["image_size"] == _SIZE and abs(work / _MULTIPLY_ADDS - 1) < 0.1
     if not is_equal or report["precision"] not in _PRECISIONS:
         return None
-    wanted = ("A100", _PRECISIONS[report["precision"]][0], report["batch_size"])
+    expected = ("A100", _PRECISIONS[report["precision"]][0], report["batch_size"])
     rows = published_figures(model=_MODEL, mode="inference")
-    return next((row for row in rows if (row.gpu, row.precision, row.batch_size) == wanted), None)
+    return next((row for row in rows if (row.gpu, row.precision, row.batch_size) == expected), None)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from absl import flags
-from throughput.cells import PRECISIONS, Machine, cells_of
+from throughput.cells import PRECISIONS, Machine, cells_of, host_description
 from throughput.launching import ROOT, Launch, commit_here, run_cell
 from throughput.matrix import Matrix
 from throughput.rendering import write_tables
@@ -75,7 +75,7 @@ def main() -> None:
     records = str(Path(FLAGS.records).resolve()) if FLAGS.records else None
     settings = {
         "commit": commit_here(),
-        "machine": machine.description,
+        "machine": f"{machine.description}; {host_description()}",
         "hparams": FLAGS.hparams,
         "image_size": hparams.input_size,
         "records": records or f"{SYNTHETIC_IMAGES} drawn images",

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 usage="usage: bash dataset/get_open_images.sh FOLDER [--classes=mlperf] [--max_images=N] [--splits=validation,train]
-  FOLDER              output folder for tables (2.5 GB), images (one folder per split) and records: train-*.tfrecord,
+  FOLDER, -d FOLDER   output folder for tables (2.5 GB), images (one folder per split) and records: train-*.tfrecord,
                       validation-*.tfrecord
   --classes           mlperf (264 classes; 352 GB of images), a file with one name per line, or names: --classes=Apple,Banana;
                       default: all 601 classes (534 GB)
@@ -88,7 +88,10 @@ get_split() { # split
   echo "$settings" > "$done_mark"
 }
 
-[[ $# -ge 1 && $1 != -* ]] || {
+if [[ ${1:-} == -d ]]; then # of download_openimages_mlperf.sh
+  shift
+fi
+[[ $# -ge 1 && -n $1 && $1 != -* ]] || {
   echo "$usage" >&2
   exit 2
 }

@@ -299,8 +299,10 @@ def test_usage(tmp_path, environment, arguments):
     assert done.stderr.startswith("usage: bash dataset/get_open_images.sh FOLDER")
 
 
-def test_offline_is_one_line(tmp_path, environment):
-    done = call({**environment, "OPEN_IMAGES_TABLES_URL": "http://127.0.0.1:9"}, tmp_path, "out")
+@pytest.mark.parametrize("folder", [["out"], ["-d", "out"]])  # -d as in MLPerf's download_openimages_mlperf.sh
+def test_offline_is_one_line(tmp_path, environment, folder):
+    done = call({**environment, "OPEN_IMAGES_TABLES_URL": "http://127.0.0.1:9"}, tmp_path, *folder)
+    assert (tmp_path / "out").is_dir()
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "http://127.0.0.1:9/v5/class-descriptions-boxable.csv: download failed (curl: (7)" in done.stderr

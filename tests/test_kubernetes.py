@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jsonschema
@@ -78,9 +79,7 @@ def test_the_data_preparation_pod():
 
 def test_what_a_worker_asks_for():
     worker = job()["spec"]["mpiReplicaSpecs"]["Worker"]
-    assert worker["replicas"] == 8
     [container] = worker["template"]["spec"]["containers"]
-    assert container["resources"]["requests"] == {"cpu": "8", "memory": "80Gi", "nvidia.com/gpu": "1"}
     volumes = {volume["name"]: volume for volume in worker["template"]["spec"]["volumes"]}
     mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
     assert mounts["/dev/shm"]["emptyDir"]["medium"] == "Memory"
@@ -157,6 +156,46 @@ def test_flags_of_the_training_exist():
     assert len(given) > 10
     for flag in given:
         assert f'"{flag.removeprefix("--").split("=")[0]}"' in train, flag
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 8])
+def test_a_job_needs_the_quota_of_its_gpus(gpus):
+    """8 CPU and 80 GiB each; the launcher runs in the first of the pods."""
+    document = job(gpus=gpus)
+    assert document["spec"]["runLauncherAsWorker"]
+    count = 0
+    for replica in document["spec"]["mpiReplicaSpecs"].values():
+        [container] = replica["template"]["spec"]["containers"]
+        wanted = {"cpu": "8", "memory": "80Gi", "nvidia.com/gpu": "1"}
+        assert container["resources"] == {"requests": wanted, "limits": wanted}
+        assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/pvc", "/dev/shm"}
+        count += replica["replicas"]
+    assert count == gpus
+
+
+def test_the_queue_is_a_commented_block():
+    """A user of a queue uncomments it, as in the published jobs."""
+    text = (K8S.parent / "retinanet" / "job_4GPU40GB.yaml").read_text()
+    block = text[text.index("  labels: {}\n") : text.index("spec:")].splitlines()
+    uncommented = "\n".join(line.replace("# ", "", 1) for line in block[2:])
+    assert yaml.safe_load(text.replace("\n".join(block), uncommented))["metadata"]["labels"] == {
+        "kueue.x-k8s.io/queue-name": "default"
+    }
+
+
+def test_the_data_pod_keeps_a_shell():
+    """It waits after its work, ends at SIGTERM, and fails as its work fails."""
+    [container] = yaml.safe_load((K8S / "data_preparation.yaml").read_text())["spec"]["containers"]
+    assert container["command"][4:] == ["bash", "dataset/get_coco.sh", "/pvc/coco"]
+    command = [*container["command"][:4], "echo", "done"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "done\n"
+        assert "kubectl exec -it efficientdet-data -- bash" in process.stdout.readline()
+        time.sleep(0.2)  # until it waits
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(timeout=30) == 0
+    assert subprocess.run([*container["command"][:4], "bash", "-c", "exit 3"]).returncode == 3
 
 
 def test_kueue():

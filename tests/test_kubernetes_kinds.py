@@ -269,7 +269,7 @@ def test_data_preparation_as_it_is_kept():
         validate(pod)
         for container in [*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())]:
             assert container["command"][0] == "bash"
-    assert pod["spec"]["containers"][0]["command"][2:4] == ["/pvc/openimages", "--classes=mlperf"]
+    assert pod["spec"]["containers"][0]["command"][6:8] == ["/pvc/openimages", "--classes=mlperf"]
     assert pod["spec"]["initContainers"][0]["command"][2:] == ["resnext50_32x4d", "/pvc/weights"]
 
 

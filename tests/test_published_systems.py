@@ -357,3 +357,109 @@ def test_train_py_takes_the_flags_of_each_system(verdicts, family, system):
         pytest.skip(f"{MODELS[family]} is not here")
     outcome = verdicts[family, system]
     assert outcome["wanted"] is not None, outcome["stderr"]
+
+
+WRITES_ITS_WORDS = '#!/bin/bash\nprintf "%s\\n" "$@" >"$0.words"\necho trained\nexit 7\n'
+
+
+def test_run_with_docker_of_the_documents(tmp_path):
+    """CONT= DATADIR= LOGDIR= PRETRAINED_DIR= SYSTEM= ./run_with_docker.sh, of NVIDIA's and Dell's documents."""
+    for program, text in (("docker", WRITES_ITS_WORDS), ("nvidia-smi", "#!/bin/bash\nprintf 'GPU\\n%.0s' {1..8}\n")):
+        (tmp_path / program).write_text(text)
+        (tmp_path / program).chmod(0o755)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "weights").mkdir()
+    theirs = {
+        "CONT": "registry/effdet:1",
+        "DATADIR": f"{tmp_path}/data",
+        "LOGDIR": f"{tmp_path}/logs",
+        "PRETRAINED_DIR": f"{tmp_path}/weights",
+        "SYSTEM": "DSS8440",
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+    }
+    done = run("ssd/run.sh", "CONTAINER=docker", env=theirs)
+    assert (done.returncode, done.stdout) == (7, "trained\n"), done.stderr
+    words = (tmp_path / "docker.words").read_text().splitlines()
+    at = words.index("registry/effdet:1")
+    assert words[:2] == ["run", "--rm"]
+    assert {"--net=host", "--uts=host", "--ipc=host", "--init", "stack=67108864", "memlock=-1"} < set(words[:at])
+    assert words[words.index("--gpus") + 1] == "all"
+    assert [words[index + 1] for index, word in enumerate(words[:at]) if word == "-v"] == [
+        f"{tmp_path}/logs:/workspace/checkpoints",
+        f"{tmp_path}/data:/workspace/coco",
+        f"{tmp_path}/weights:/workspace/weights",
+    ]
+    assert words[at + 1] == "/workspace/effdet-tf2/.venv/bin/python"
+    assert words[words.index("-np") + 1] == "8"
+    flags = flags_of(words[at:])
+    assert (flags["training_file_pattern"], flags["model_dir"]) == (
+        "/workspace/coco/train-*",
+        "/workspace/checkpoints/DSS8440",
+    )
+    [log] = (tmp_path / "logs" / "DSS8440").glob("train-*.log")  # on the host
+    assert log.read_text() == "trained\n"
+    done = run("ssd/run.sh", "CONTAINER=docker", env={**theirs, "DATADIR": "/nowhere"})
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "datadir=/nowhere: there is no such folder" in done.stderr
+
+
+def test_paths_of_the_host_become_paths_of_the_container():
+    words = dry_run("D0/evaluate-AMP-8xA100-80G.sh", "CONTAINER=docker", "CKPT=/old/ckpt-9", "VAL=/d/val-*", "DATA=/d")
+    assert {"/old:/workspace/checkpoint", "/d:/workspace/coco"} < set(words)
+    flags = flags_of(words)
+    assert flags["ckpt_path"] == "/workspace/checkpoint/ckpt-9"
+    assert flags["val_file_pattern"] == "/workspace/coco/val-*"
+    words = dry_run("D0/convergence-AMP-8xA100-80G.sh", "CONTAINER=docker", "MODEL_DIR=/r/d0", "ENGINE=jax")
+    assert "/r:/workspace/checkpoints" in words
+    assert flags_of(words)["model_dir"] == "/workspace/checkpoints/d0"
+    words = dry_run("D0/evaluate-AMP-32xV100-32G.sub", "CKPT=/results/d0/ckpt-9", "checkpointdir=/results")
+    assert flags_of(words)["ckpt_path"] == "/workspace/checkpoints/d0/ckpt-9"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["CONTAINER=pyxis"], "CONTAINER=pyxis; expected docker or none (the .sub recipes, for sbatch, have others)"),
+        (["CONTAINER=docker", "MODEL_DIR=/a/x", "checkpointdir=/b"], "MODEL_DIR=/a/x is not below checkpointdir=/b"),
+        (["CONTAINER=docker", "MODEL_DIR=/workspace/x"], "MODEL_DIR=/workspace/x is not mounted in the container"),
+        (["CONTAINER=docker", "DATA=/d", "TRAIN=/e/train-*"], "TRAIN=/e/train-* is in none of the mounted folders"),
+        (["CONTAINER=docker", "DATA=/d,/etc"], "/d,/etc: a comma or colon cannot stand in a container's mounts"),
+    ],
+)
+def test_refused_with_docker(words, message):
+    done = run("D0/convergence-AMP-8xA100-80G.sh", *words, "--dry_run")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "mounts"),
+    [
+        ("interactive.sh", ["my coco"], ["{}/my coco:/workspace/coco"]),
+        (
+            "launch.sh",
+            ["my coco", "results"],
+            ["{}/my coco:/workspace/coco", "{}/my coco:/datasets", "{}/results:/results"],
+        ),
+    ],
+)
+def test_shells_in_the_image_with_folders_as_words(tmp_path, script, words, mounts):
+    """interactive.sh PATH of Mask R-CNN's document, launch.sh DATA RESULTS of SSD300's."""
+    (tmp_path / "docker").write_text(WRITES_ITS_WORDS)
+    (tmp_path / "docker").chmod(0o755)
+    command = ["bash", str(SCRIPTS / "docker" / script)]
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run([*command, *words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"{tmp_path}/my coco: there is no such folder" in done.stderr  # which docker would make
+    for word in words:
+        (tmp_path / word).mkdir()
+    done = subprocess.run([*command, *words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (7, "")
+    found = (tmp_path / "docker.words").read_text().splitlines()
+    assert [found[at + 1] for at, word in enumerate(found) if word == "-v"] == [
+        mount.format(tmp_path) for mount in mounts
+    ]
+    assert found[-2:] == ["effdet_tf2:latest", "bash"]
+    done = subprocess.run([*command, *words, "one more"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (done.returncode, "unexpected word 'one more'" in done.stderr) == (2, True)

@@ -771,3 +771,30 @@ def test_three_of_them_for_real_on_two_ranks(tmp_path):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert "avg_fps_training " in done.stdout
     assert not list((tmp_path / "benchmark").glob("ckpt*"))
+
+
+def test_five_seeds_of_a_recipe(tmp_path):
+    """The reference's stability table: five seeds, mean and standard deviation of AP."""
+    program = tmp_path / "python"
+    program.write_text(
+        '#!/bin/bash\nif [[ "$1" == - ]]; then shift; exec python3 - "$@"; fi\n'
+        '[[ "$*" =~ model_dir=([^ ]+).*seed=([0-9]) ]] || exit 9\n'
+        'echo "{\\"AP\\": 0.34${BASH_REMATCH[2]}}" >"${BASH_REMATCH[1]}/metrics-final.json"\n'
+    )
+    program.chmod(0o755)
+    for name in ("train-0", "val-0"):
+        (tmp_path / name).touch()
+    words = [f"DATA={tmp_path}", "VAL_JSON=", f"checkpointdir={tmp_path}/runs", "DEVICE=cpu", "NGPU=1", "BACKBONE="]
+    recipe = str(D0 / "convergence-AMP-8xV100-32G.sh")
+    done = run(REPOSITORY / "scripts" / "seeds.sh", "3", recipe, *words, env={"PYTHON": str(program)})
+    assert done.returncode == 0, done.stderr
+    assert "seed 2: AP 34.20\n" in done.stdout
+    assert done.stdout.endswith("3 seeds: mean AP 34.20, standard deviation 0.10\n")
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        f"convergence-AMP-8xV100-32G-seed-{seed}" for seed in (1, 2, 3)
+    }
+    for words in ([], ["5"], ["5", "nosuch.sh"], ["5", recipe, "SEED=3"]):
+        done = run(REPOSITORY / "scripts" / "seeds.sh", *words)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    done = run(REPOSITORY / "scripts" / "seeds.sh", "5", str(D0 / "convergence-AMP-32xV100-32G.sub"), "--dry_run")
+    assert [flags_of(shlex.split(line))["seed"] for line in done.stdout.splitlines()] == ["1", "2", "3", "4", "5"]

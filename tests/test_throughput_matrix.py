@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
 
 from throughput import launching  # noqa: E402
-from throughput.cells import Cell, Machine, cells_of  # noqa: E402
+from throughput.cells import Cell, Machine, cells_of, host_description  # noqa: E402
 from throughput.figures import Figures, inference_figures, training_figures  # noqa: E402
 from throughput.launching import Launch, Outcome, run_cell  # noqa: E402
 from throughput.matrix import Matrix  # noqa: E402
@@ -148,6 +148,7 @@ else echo 'NVIDIA H200, 9.0, 570.86.15, 143771'; echo 'NVIDIA H200, 9.0, 570.86.
         "NVIDIA H200, 143,771 MiB, driver 570.86.15, CUDA 12.8 by the driver"
     )
     assert re.fullmatch(r"CPU with \d+ cores, [\d,]+ MiB", Machine.here("cpu").description)
+    assert re.fullmatch(r".+, \d+ cores, [\d,]+ MiB of RAM, .+, Linux \S+", host_description())
     assert Machine.here("cpu").device == "cpu"
     program.write_text("#!/bin/sh\nexit 9\n")
     assert Machine.here("auto").device == "cpu"

@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import itertools
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from program_support.processor_cores import available_cores
 
 PRECISIONS = {"fp32": "float32", "tf32": "float32", "amp": "mixed_float16", "bf16": "mixed_bfloat16"}  # to --precision
 _TF32_FROM = 8.0  # compute capability: Ampere
-_CUDA_PACKAGE = "nvidia-cuda-runtime-cu12"  # of tensorflow[and-cuda]
+_CUDA_PACKAGES = {"CUDA": "nvidia-cuda-runtime-cu12", "cuDNN": "nvidia-cudnn-cu12"}  # of tensorflow[and-cuda]
 
 
 class Cell(NamedTuple):
@@ -98,6 +99,18 @@ class Machine(NamedTuple):
         return ""
 
 
+def host_description() -> str:
+    """Return processor, cores, memory and operating system of this machine."""
+    from efficientdet.devices.device import processor_name  # imports Keras
+
+    try:
+        system = platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        system = platform.system()
+    kernel = f"{platform.system()} {platform.release()}"
+    return f"{processor_name()}, {_host_memory() / 2**20:,.0f} MiB of RAM, {system}, {kernel}"
+
+
 def _gpus() -> list[list[str]]:
     """Return name, compute capability, driver and memory in MiB of each GPU."""
     query = "--query-gpu=name,compute_cap,driver_version,memory.total"
@@ -105,11 +118,12 @@ def _gpus() -> list[list[str]]:
 
 
 def _cuda() -> str:
-    """Return CUDA's version: the newest that the driver supports, and the version of the installed libraries."""
+    """Return the newest CUDA that the driver supports, and the installed versions of CUDA and cuDNN."""
     driver = re.search(r"CUDA Version: *([\d.]+)", _nvidia_smi())
     found = [f"CUDA {driver[1]} by the driver"] if driver else []
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        found.append(f"CUDA {importlib.metadata.version(_CUDA_PACKAGE)} installed")
+    for name, package in _CUDA_PACKAGES.items():
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(package)} installed")
     return "".join(f", {version}" for version in found)
 
 

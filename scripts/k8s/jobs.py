@@ -26,18 +26,21 @@ _NO_PROXY = "localhost,127.0.0.1,.svc,.cluster.local"
 
 
 def mpijob(training: Training) -> list[Object]:
-    """Return an MPIJob (mpi-operator, kubeflow.org/v2beta1): a launcher, and a worker for each GPU."""
+    """Return an MPIJob (mpi-operator 0.6, kubeflow.org/v2beta1): one pod per GPU, the first of which is the launcher.
+
+    A launcher of its own would need more than the quota of the GPUs' pods.
+    """
     without_istio = {"annotations": {"sidecar.istio.io/inject": "false"}}
-    launcher = training.pod(
-        {
-            "name": "launcher",
-            "workingDir": WORKPLACE,
-            **_mpirun(training),
-            "env": [WEIGHTS],
-            "resources": resources_of(cpu="2", memory="4Gi"),
-        }
+    launcher = training.gpu_pod(
+        {"name": "launcher", "workingDir": WORKPLACE, **_mpirun(training), "env": [WEIGHTS]},
     )
-    worker = training.gpu_pod({"name": "worker", **_SSHD})
+    workers = {
+        "Worker": {
+            "replicas": training.gpus - 1,
+            "restartPolicy": "Never",
+            "template": {"metadata": without_istio, "spec": training.gpu_pod({"name": "worker", **_SSHD})},
+        }
+    }
     return [
         {
             "apiVersion": "kubeflow.org/v2beta1",
@@ -46,6 +49,7 @@ def mpijob(training: Training) -> list[Object]:
             "spec": {
                 "slotsPerWorker": 1,
                 "sshAuthMountPath": f"{_HOME}/.ssh",
+                "runLauncherAsWorker": True,
                 "launcherCreationPolicy": "WaitForWorkersReady",
                 "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": RESTARTS},
                 "mpiReplicaSpecs": {
@@ -54,11 +58,7 @@ def mpijob(training: Training) -> list[Object]:
                         "restartPolicy": "OnFailure",
                         "template": {"metadata": without_istio, "spec": launcher},
                     },
-                    "Worker": {
-                        "replicas": training.gpus,
-                        "restartPolicy": "Never",
-                        "template": {"metadata": without_istio, "spec": worker},
-                    },
+                    **(workers if training.gpus > 1 else {}),
                 },
             },
         }
@@ -135,10 +135,13 @@ def volume(model: str, *, namespace: str, claim: str, storage_class: str | None)
 
 
 def data_preparation(model: str, *, namespace: str, image: str, claim: str, proxy: str | None) -> list[Object]:
-    """Return the pod that downloads a model's data and pretrained weights into the volume.
+    """Return the pod that downloads a model's data and pretrained weights into the volume, and then waits for a shell.
 
     OnFailure: a restarted pod resumes downloads and shards.
     """
+    name = f"{model.removesuffix('-dle').rpartition('-')[0]}-data"
+    end = f'echo "complete; a shell: kubectl exec -it {name} -- bash; the end: kubectl delete pod {name}"'
+    waiting = f"trap 'kill $! 2>/dev/null; exit 0' TERM; \"$@\" || exit; {end}; sleep infinity & wait"
     recipe, backbone = recipe_of(model), backbone_of(model)
     script, *words = recipe.preparation
     environment = {
@@ -167,7 +170,7 @@ def data_preparation(model: str, *, namespace: str, image: str, claim: str, prox
         {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": f"{model.removesuffix('-dle').rpartition('-')[0]}-data", "namespace": namespace},
+            "metadata": {"name": name, "namespace": namespace},
             "spec": {
                 "restartPolicy": "OnFailure",
                 "securityContext": SECURITY,
@@ -176,7 +179,7 @@ def data_preparation(model: str, *, namespace: str, image: str, claim: str, prox
                     {
                         "name": "data",
                         **container,
-                        "command": ["bash", script, f"/pvc/{recipe.data}", *words],
+                        "command": ["bash", "-c", waiting, "data", "bash", script, f"/pvc/{recipe.data}", *words],
                         "resources": resources_of(cpu="8", memory="32Gi"),
                     }
                 ],

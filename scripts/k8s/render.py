@@ -47,6 +47,11 @@ _ENDINGS = {
 }
 _SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # the operators make a Service of the job's name
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_QUEUE = """\
+  # With Kueue, these lines instead of the one above, and the name of your queue:
+  # labels:
+  #   kueue.x-k8s.io/queue-name: default
+"""
 _PROXY = re.compile(r"https?://[A-Za-z0-9._~:@%\[\]-]+/?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
@@ -176,7 +181,8 @@ def _name(name: str, endings: list[str]) -> str:
 def _documents(objects: list[dict], flags: str) -> str:
     """Return the YAML; its comment has the command that writes the file for another cluster."""
     for_others = f"\n# For your cluster: python scripts/k8s/render.py {flags}"
-    return "---\n".join(document(item, comment=COMMENTS[item["kind"]] + for_others) for item in objects)
+    documents = [document(item, comment=COMMENTS[item["kind"]] + for_others) for item in objects]
+    return "---\n".join(documents).replace("  labels: {}\n", f"  labels: {{}}\n{_QUEUE}")
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ declare -A ALIASES=( # names in the references' documents -> settings
 )
 declare -A REFUSED=( # names in the references' documents without a counterpart -> what to do instead
     [EXTRA_PARAMS]="holds flags of another program; unset it and pass flags of train.py as --flag=value words"
-    [NEXP]="a job is one run; submit one job per run, with its own SEED= and MODEL_DIR="
+    [NEXP]="a job is one run; scripts/seeds.sh N RECIPE starts N of them, each with its own SEED= and MODEL_DIR="
 )
 declare -A SETTING_OF_FLAG=( # flags that other values follow from: the learning rate, default values, names of files
     [batch_size]=BS [lr]=LR [model_name]=MODEL [mlperf_log]=MLPERF_LOG [val_json_file]=VAL_JSON [amp]=AMP [precision]=PRECISION
