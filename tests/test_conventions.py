@@ -13,12 +13,13 @@ from dataset.class_names import ClassNames
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.checkpoint_flags import existing_backbone
 from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.data_checks.at_start import with_suggestions
 from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training import loop as train_loop
 from efficientdet.training import start as training_start
-from efficientdet.training.conventions import with_conventions_of_start
+from efficientdet.training.conventions import with_conventions_of_resumed, with_conventions_of_start
 from efficientdet.training.start import initial_state
 from program_support.errors import InputError
 
@@ -103,13 +104,51 @@ def test_of_a_backbone_alone_only_what_is_its_own(tmp_path):
     assert with_conventions_of_start(start) == (start, [])
 
 
-def test_what_was_given_wins_and_is_said(tmp_path):
-    start = config(tmp_path / "out", pretrained_ckpt=nvidias(tmp_path / "ckpt"), overrides={"fusion_relu": True})
-    found, lines = with_conventions_of_start(start)
-    assert conventions(found.hparams) == (NVIDIAS[0], 2, True, True)
-    assert (
-        lines[1] == f"warning: {tmp_path / 'ckpt'} was trained with fusion_relu False; --hparams sets fusion_relu True"
+@pytest.mark.parametrize(("key", "value"), [("fusion_relu", True), ("anchor_scale", 2.0), ("mean_rgb", 127.0)])
+def test_an_override_is_refused_unless_it_is_meant(key, value, tmp_path):
+    start = config(tmp_path / "out", pretrained_ckpt=nvidias(tmp_path / "ckpt"), overrides={key: value})
+    with pytest.raises(InputError, match=rf"ckpt: was trained, .*with {key} .*; --hparams sets {key} .*--override_che"):
+        with_conventions_of_start(start)
+    found, lines = with_conventions_of_start(replace(start, override_checkpoint=True))
+    assert getattr(found.hparams, key) == getattr(start.hparams, key)
+    assert lines[1].startswith(f"warning: {tmp_path / 'ckpt'} was trained, as far as its arrays show, with {key} ")
+    same = config(tmp_path / "out", pretrained_ckpt=nvidias(tmp_path / "ckpt"), overrides={"anchor_scale": 4.0})
+    assert len(with_conventions_of_start(same)[1]) == 1
+
+
+def test_an_override_of_a_resumed_training_is_refused(tmp_path):
+    prefix = described(tmp_path / "ckpt-5", {"anchor_scale": 2.0})
+    start = config(tmp_path, overrides={"anchor_scale": 4.0})
+    with pytest.raises(InputError, match=rf"{prefix}: was trained with anchor_scale 2\.0; --hparams sets anchor_scale"):
+        with_conventions_of_resumed(start, given=start.hparams_given)
+
+
+def test_the_resize_rule_may_be_changed(tmp_path):
+    hparams = hyperparameters_of("retinanet-resnet18", {"resize": "fit", "min_level": 2})
+    prefix = described(tmp_path / "ckpt", json.loads(json.dumps(hparams.to_dict())))
+    start = config(
+        tmp_path / "out",
+        hparams=hyperparameters_of("retinanet-resnet18", {"resize": "stretch"}),
+        hparams_given=frozenset({"resize"}),
+        pretrained_ckpt=prefix,
     )
+    found, lines = with_conventions_of_start(start)
+    assert (found.hparams.resize, found.hparams.min_level) == ("stretch", 2)
+    assert lines[-1] == f"warning: {prefix} was trained with resize fit; --hparams sets resize stretch"
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_the_data_check_keeps_the_anchors_of_the_weights(is_ours, tmp_path):
+    """Objects of 3 to 8 pixels: without weights, --suggest halves the anchors."""
+    drawn = draw_records(tmp_path / "drawn", images={"train": 8})
+    start = config(tmp_path / "out", records=drawn.records("train"), class_names=drawn.class_names, suggest=True)
+    assert with_suggestions(start)[0].hparams.anchor_scale < 4.0
+    prefix = str(tmp_path / "ckpt")
+    (described(prefix, {"anchor_scale": 4.0}) if is_ours else nvidias(prefix))
+    found, _ = with_conventions_of_start(replace(start, pretrained_ckpt=prefix))
+    suggested, lines = with_suggestions(found)
+    assert suggested.hparams.anchor_scale == 4.0
+    assert not any("--suggest sets anchor_scale" in line for line in lines)
 
 
 def test_a_checkpoint_of_ours_hands_them_on(tmp_path):
@@ -153,8 +192,10 @@ def test_a_training_that_goes_on_keeps_its_own(tmp_path):
     cases = [("auto", (1, 2.0)), (str(tmp_path / "ckpt-100"), (1, 3.0)), ("never", (2, 4.0))]
     for resume, wanted in cases:
         found, _ = with_conventions_of_start(config(tmp_path, pretrained_ckpt=source, resume=resume))
+        found, _ = with_conventions_of_resumed(found, given=frozenset())
         assert (found.hparams.normalizations, found.hparams.anchor_scale) == wanted, resume
     found, _ = with_conventions_of_start(config(tmp_path, pretrained_ckpt=source, benchmark=True))
+    found, _ = with_conventions_of_resumed(found, given=frozenset())
     assert found.hparams.normalizations == 2  # a benchmark continues from scratch
 
 

@@ -307,7 +307,11 @@ def test_other_families(programs, tmp_path, monkeypatch, capsys):
     assert "include_masks" not in calls[0][1]
     assert calls[1][1]["hparams"].startswith("image_size=256x256,resize=stretch")  # the drawn images are square
     training = next(settings for module, settings in calls[2:] if module == "train")
-    assert training["pretrained_ckpt"] == "retinanet_resnet50_fpn_coco"
+    # the timing run and the data check get the weights too, which determine the anchors
+    assert [settings.get("pretrained_ckpt") for _, settings in calls[:4]] == [
+        None,
+        *["retinanet_resnet50_fpn_coco"] * 3,
+    ]
     assert "is_training_bn" not in training["hparams"]
 
     del calls[:]

@@ -18,6 +18,8 @@ from efficientdet.checkpoints.checkpoint_classes import (
     some,
 )
 from efficientdet.families.family import Family
+from efficientdet.families.hyperparameters import Hyperparameters
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.weights.array_files import is_array_file, read_array_file
 from efficientdet.weights.downloads import local_path
 from model.detector import named_variables, set_value
@@ -39,6 +41,15 @@ class Source:
         if self.description is not None:
             return family.stored_conventions(self.description.hparams)
         return family.imported_conventions(self.arrays)
+
+    def fixed_settings(self, hparams: Hyperparameters) -> dict[str, Any]:
+        """Return the hyperparameters with which these weights have their meaning, such as anchors and normalization.
+
+        Those that a third-party checkpoint neither states nor shows are the published ones of the model.
+        """
+        family, published = hparams.family, hyperparameters_of(hparams.model_name, {})
+        known = {key: getattr(published, key) for key in family.conventions} | self.conventions(family)
+        return {key: known[key] for key in family.conventions}
 
     @property
     def class_names(self) -> ClassNames | None:

@@ -18,7 +18,8 @@ class TrainingConfig:
     """Configuration of a training: the flags of train.py with resolved paths and hyperparameters."""
 
     hparams: Hyperparameters
-    hparams_given: frozenset[str] = frozenset()  # keys in --hparams; they override a checkpoint's conventions
+    hparams_given: frozenset[str] = frozenset()  # keys in --hparams, and keys that the loaded weights determine
+    override_checkpoint: bool = False  # accept keys in --hparams that change what the loaded weights mean
     records: tuple[str, ...]
     val_records: tuple[str, ...]
     val_json_file: str | None

@@ -28,6 +28,7 @@ class DataCheckConfig:
     """
 
     hparams: Hyperparameters
+    fixed: frozenset[str] = frozenset()  # hyperparameters for which no other values are suggested
     records: Mapping[str, tuple[str, ...]]
     images: str | None
     annotations: str | None
@@ -51,7 +52,11 @@ def check_data(splits: Mapping[str, LabeledImages], config: DataCheckConfig) -> 
     total = sum(min(len(images), config.images_read) for images in splits.values())
     with Progress("doctor", total=total, noun="image", slow_start=True) as bar:
         examination = examine(
-            splits, config.hparams, images_read=config.images_read, done=lambda: bar.advance(images=1)
+            splits,
+            config.hparams,
+            fixed=config.fixed,
+            images_read=config.images_read,
+            done=lambda: bar.advance(images=1),
         )
     for finding in examination.findings:
         print(f"{finding.level:8} {finding.line}")

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -64,24 +64,31 @@ class Examination:
 def quick_findings(images: LabeledImages, hparams: Hyperparameters, *, fixed: Collection[str] = ()) -> list[Finding]:
     """Return findings from labels and sizes without decoding images, warnings first; keep `fixed` hyperparameters."""
     view = InputView(images=images, hparams=hparams)
-    return _sorted([*input_findings(view, fixed=fixed), *label_findings(images, hparams)])
+    findings = [*input_findings(view, fixed=fixed), *label_findings(images, hparams)]
+    return _sorted([_without_settings(finding, fixed) for finding in findings])
+
+
+def _without_settings(finding: Finding, fixed: Collection[str]) -> Finding:
+    return replace(finding, settings={key: value for key, value in finding.settings.items() if key not in fixed})
 
 
 def examine(
     splits: Mapping[str, LabeledImages],
     hparams: Hyperparameters,
     *,
+    fixed: Collection[str] = (),
     images_read: int,
     done: Callable[[], None] = lambda: None,
 ) -> Examination:
     """Examine the training images, the first of `splits`, and the other splits.
 
-    All boxes are examined; at most `images_read` images of each split are decoded. `done` is called after each.
+    No other values are suggested for `fixed` hyperparameters. All boxes are examined; at most `images_read` images of
+    each split are decoded. `done` is called after each.
     """
     statistics = [measure_images(images, _sample(len(images), images_read), done=done) for images in splits.values()]
     pairs = alike_images(list(splits.values()), statistics)
     training, *others = splits.values()
-    findings = [*quick_findings(training, hparams), *alike_image_findings(list(splits.values()), pairs)]
+    findings = [*quick_findings(training, hparams, fixed=fixed), *alike_image_findings(list(splits.values()), pairs)]
     for other in others:
         findings += split_findings(training, other)
     examined = []

@@ -59,9 +59,10 @@ class Family(Generic[AnyHyperparameters]):
     hyperparameters: ClassVar[type[Hyperparameters]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # model name -> its hyperparameters
     quickstart: ClassVar[QuickstartRecipe | None] = None  # None: quickstart.py does not support the models
-    # Hyperparameters that must be the same in training and inference but do not change the shape of any weight.
+    # Hyperparameters that must be the same wherever the weights are used: with others the weights mean something else.
     conventions: ClassVar[tuple[str, ...]] = ()
     backbone_conventions: ClassVar[tuple[str, ...]] = ()  # the conventions that concern the backbone
+    adaptable_conventions: ClassVar[tuple[str, ...]] = ()  # the conventions that fine-tuning may change
     # Number of classes of a checkpoint without class names -> row of COCO's category id 1; the next ids follow.
     coco_class_rows: ClassVar[Mapping[int, int]] = {}
 

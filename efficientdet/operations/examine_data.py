@@ -1,7 +1,9 @@
 """The operation of doctor.py and of `efficientdet.examine`: turn flags into a configuration and run it."""
 
+from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.flag_definitions import FLAGS, FlagValues, define_model_flags, hyperparameters
 from efficientdet.configuration.flag_paths import records_of, writable_folder
+from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.data_checks.data_check import DataCheckConfig, check_data, read_splits
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
@@ -34,6 +36,12 @@ def define_flags(values: FlagValues = FLAGS) -> None:
         None,
         "Input size of the network in pixels: the side of a square, or WIDTHxHEIGHT. Default: the model's.",
     )
+    define.string(
+        "pretrained_ckpt",
+        None,
+        "Checkpoint or published weights that the training will start from: anchors and normalization are those of its "
+        "weights, and no others are suggested.",
+    )
     define.string("output_dir", ".", "Output folder for doctor.html and doctor.json.")
 
 
@@ -42,8 +50,10 @@ def main(values: FlagValues = FLAGS) -> ExaminationResult:
     if bool(values.records) == bool(values.images):
         raise InputError("expected --records=PATTERN, or --images=FOLDER with --annotations=LABELS")
     patterns = {"training": "records", "validation": "val_records"} if values.records else {}
+    hparams, fixed = _hyperparameters(values)
     config = DataCheckConfig(
-        hparams=_hyperparameters(values),
+        hparams=hparams,
+        fixed=fixed,
         images=values.images,
         annotations=values.annotations,
         val_annotations=values.val_annotations,
@@ -63,6 +73,16 @@ def main(values: FlagValues = FLAGS) -> ExaminationResult:
     )
 
 
-def _hyperparameters(values: FlagValues) -> Hyperparameters:
+def _hyperparameters(values: FlagValues) -> tuple[Hyperparameters, frozenset[str]]:
+    """Return the hyperparameters, and the keys of those that a checkpoint determines."""
     hparams, size = hyperparameters(values), values.image_size
-    return with_overrides(hparams, {"image_size": int(size) if size.isdigit() else size}) if size else hparams
+    if size:
+        hparams = with_overrides(hparams, {"image_size": int(size) if size.isdigit() else size})
+    if (checkpoint := existing_checkpoint(values.pretrained_ckpt, "pretrained_ckpt")) is None:
+        return hparams, frozenset()
+    prepare_environment()
+    from efficientdet.checkpoints.pretrained_weights import read_source
+
+    fixed = read_source(checkpoint).fixed_settings(hparams)
+    given = parse_overrides(values.hparams)
+    return with_overrides(hparams, {key: fixed[key] for key in fixed if key not in given}), frozenset(fixed)

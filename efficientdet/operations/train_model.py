@@ -155,6 +155,8 @@ def _define_optimization_flags(values: FlagValues) -> None:
             "statistics (synchronized batch norm). Default: 1 process; all devices under JAX.",
             "pretrained_ckpt": "Pretrained detector to start from: a checkpoint of this project, google/automl or "
             "NVIDIA, a torchvision .pth or .safetensors file, or a name that get_weights.sh lists.",
+            "override_checkpoint": "Accept values in --hparams that change what the loaded weights mean, such as "
+            "anchors, levels and normalization. Otherwise they are refused.",
             "class_aliases": "Names of classes in --pretrained_ckpt and their names in the records, as OLD:NEW, "
             "comma-separated, whose rows of the class predictor are kept. Equal names need none.",
             "backbone_init": "Pretrained backbone to start from: 'imagenet', a .h5 file of keras.applications, a "

@@ -48,6 +48,7 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
         config,
         folder,
         {"image_size": shape_of(first), **of_family, "learning_rate": rate.of(batch), **given},
+        weights=weights,
         side=first,
         batch=batch,
     )
@@ -72,7 +73,7 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
     if "image_size" not in given:
         side, side_reason = choices.image_side(images, published, budget)
     settings = {"image_size": shape_of(side), **of_family, **given}
-    suggested = _suggested_settings(config, folder, settings)
+    suggested = _suggested_settings(config, folder, settings, weights=weights)
     settings |= {key: value for key, value in suggested.items() if key not in given}
     learning_rate = rate.of(step_time.batch_size)
     rate_reason = "lower, to preserve the pretrained weights" if is_pretrained else "that of random weights"
@@ -134,9 +135,12 @@ def _weights(config: QuickstartConfig, defaults: Hyperparameters) -> tuple[dict[
 
 
 def _measure_step_time(
-    config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int
+    config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, weights: dict[str, str], side: int, batch: int
 ) -> tuple[choices.StepTime, float]:
-    """Time a training step with an input of this longer side; also return the seconds until the first step ended."""
+    """Time a training step with an input of this longer side; also return the seconds until the first step ended.
+
+    The weights are loaded as in the training, which refuses settings that change what they mean.
+    """
     start_time = time.time()
     with unfinished_folder(folder / "timing") as timing:
         run_program(
@@ -145,6 +149,7 @@ def _measure_step_time(
                 "training_file_pattern": records_pattern(folder, "train"),
                 "model_dir": timing,
                 "model_name": config.model_name,
+                **weights,
                 "benchmark": True,
                 "benchmark_steps": _TIMED_STEPS,
                 "batch_size": batch,
@@ -170,8 +175,10 @@ def _measure_step_time(
     return step_time, first_step - start_time
 
 
-def _suggested_settings(config: QuickstartConfig, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Run the data check and return the settings that it suggests in addition to these."""
+def _suggested_settings(
+    config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, weights: dict[str, str]
+) -> dict[str, Any]:
+    """Run the data check and return the settings that it suggests in addition to these and to those of the weights."""
     run_program(
         "doctor",
         {
@@ -179,6 +186,7 @@ def _suggested_settings(config: QuickstartConfig, folder: Path, settings: dict[s
             "val_records": records_of(folder, "val"),
             "model_name": config.model_name,
             "hparams": as_hparams(settings),
+            "pretrained_ckpt": weights.get("pretrained_ckpt"),
             "output_dir": claim_folder(folder / "doctor"),
         },
     )

@@ -9,6 +9,7 @@ from typing import Any
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
 
+_MAY_CHANGE_UNTIL_CHOSEN = ("weights", "hparams", "formats")
 _REPEATED_FOR_MORE_MINUTES = ("train", "evaluate", "export")
 
 
@@ -16,7 +17,7 @@ class State:
     """State file of a quick start: finished steps and chosen settings, with which a second call resumes.
 
     Until the conversion is finished a call starts over, so that settings, images and labels may be corrected. Later
-    ones must be the same.
+    ones must be the same; those that the conversion does not depend on, once the settings of the training are chosen.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any]):
@@ -28,9 +29,8 @@ class State:
             if "convert" not in self._content["done"]:
                 self._content = new
             before, self._done, self._seconds = (self._content[part] for part in ("asked", "done", "seconds"))
-            other = [
-                key for key in settings if key not in ("output_dir", "minutes") and before.get(key) != settings[key]
-            ]
+            may_change = ("output_dir", "minutes", *(() if "choose" in self._done else _MAY_CHANGE_UNTIL_CHOSEN))
+            other = [key for key in settings if key not in may_change and before.get(key) != settings[key]]
             longer = settings["minutes"] > before["minutes"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise InputError(
@@ -45,7 +45,7 @@ class State:
             print(f"--minutes raised from {before['minutes']:g} to {settings['minutes']:g}: resuming the training")
             for step in _REPEATED_FOR_MORE_MINUTES:
                 self._done.pop(step, None)
-        before["minutes"] = settings["minutes"]
+        before.update(settings)
 
     @property
     def is_of_earlier_version(self) -> bool:

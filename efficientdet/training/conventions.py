@@ -1,4 +1,4 @@
-"""Conventions of a network in training: by default the conventions of the weights that it starts from."""
+"""Conventions of a network in training: those of the weights that it starts or resumes from."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -15,25 +15,57 @@ from program_support.errors import InputError
 
 
 def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]:
-    """Return the configuration with the conventions of the checkpoint that the training resumes or starts from.
+    """Return the configuration with the conventions of the checkpoint that a new training starts from.
 
-    A hyperparameter that the user set keeps its value. The returned lines report which values were taken from the
-    checkpoint, which are kept although the checkpoint has others, and how hparam num_classes is interpreted.
-    --backbone_init=imagenet is replaced by the file that the family uses for it.
+    The data check suggests no other values for them: they are in `hparams_given` of the result. The lines report which
+    values were taken from the checkpoint, and how hparam num_classes is interpreted. --backbone_init=imagenet is
+    replaced by the file that the family uses for it. Raises InputError if --hparams has other values, unless
+    --override_checkpoint is set.
     """
     config = _with_named_backbone(config)
     lines = [line for line in [stated_classes(config.hparams.num_classes, config.class_names)] if line]
-    prefix, known = _conventions_of_start(config)
-    given = {key: value for key, value in known.items() if key in config.hparams_given}
+    prefix, known, is_stated = _conventions_of_start(config)
+    config, taken = _with_conventions(config, known, prefix=prefix, given=config.hparams_given, is_stated=is_stated)
+    config = dataclasses.replace(config, hparams_given=config.hparams_given | known.keys())
+    return config, [*lines, *taken]
+
+
+def with_conventions_of_resumed(config: TrainingConfig, *, given: frozenset[str]) -> tuple[TrainingConfig, list[str]]:
+    """Return the configuration with the conventions of the checkpoint that the training resumes from, if there is one.
+
+    `given`: the keys in --hparams; with other values for them than the checkpoint's, as `with_conventions_of_start`.
+    """
+    resumed = _resumed(config)
+    if resumed is None:
+        return config, []
+    family = config.hparams.family
+    known = _only(family.stored_conventions(resumed[1]), family.conventions)
+    return _with_conventions(config, known, prefix=resumed[0], given=given, is_stated=True)
+
+
+def _with_conventions(
+    config: TrainingConfig, known: dict[str, Any], *, prefix: str, given: frozenset[str], is_stated: bool
+) -> tuple[TrainingConfig, list[str]]:
+    """Return the configuration with the known conventions, except given ones, and lines. Raise InputError for others.
+
+    `is_stated`: whether the checkpoint states them; else they are inferred.
+    """
+    lines = []
+    chosen = {key: value for key, value in known.items() if key in given}
     taken = {key: value for key, value in known.items() if key not in given}
     hparams = with_overrides(config.hparams, taken)
     if changed := _differences(hparams, config.hparams, taken):
         lines.append(f"hyperparameters taken from {prefix}: {_shown(hparams, changed)}")
-    theirs = with_overrides(hparams, given)
-    if kept := _differences(theirs, hparams, given):
-        lines.append(
-            f"warning: {prefix} was trained with {_shown(theirs, kept)}; --hparams sets {_shown(hparams, kept)}"
-        )
+    theirs = with_overrides(hparams, chosen)
+    if other := _differences(theirs, hparams, chosen):
+        trained = "was trained with" if is_stated else "was trained, as far as its arrays show, with"
+        refused = [key for key in other if key not in config.hparams.family.adaptable_conventions]
+        if refused and not config.override_checkpoint:
+            raise InputError(
+                f"{prefix}: {trained} {_shown(theirs, refused)}; --hparams sets {_shown(hparams, refused)}, with which "
+                "its weights mean something else: leave this out, or add --override_checkpoint if it is meant"
+            )
+        lines.append(f"warning: {prefix} {trained} {_shown(theirs, other)}; --hparams sets {_shown(hparams, other)}")
     return dataclasses.replace(config, hparams=hparams), lines
 
 
@@ -45,18 +77,17 @@ def _with_named_backbone(config: TrainingConfig) -> TrainingConfig:
     return config
 
 
-def _conventions_of_start(config: TrainingConfig) -> tuple[str, dict[str, Any]]:
-    """Return the checkpoint's prefix and its hyperparameters that are conventions."""
-    family = config.hparams.family
-    if resumed := _resumed(config):
-        return resumed[0], _only(family.stored_conventions(resumed[1]), family.conventions)
+def _conventions_of_start(config: TrainingConfig) -> tuple[str, dict[str, Any], bool]:
+    """Return the checkpoint's prefix, its hyperparameters that are conventions, and whether it states them."""
+    path = config.pretrained_ckpt or (config.backbone_init if is_checkpoint(config.backbone_init) else None)
+    if path is None:
+        return "", {}, False
+    source, family = read_source(path), config.hparams.family
     if config.pretrained_ckpt:
-        source = read_source(config.pretrained_ckpt)
-        return source.prefix, _only(source.conventions(family), family.conventions)
-    if is_checkpoint(config.backbone_init):
-        source = read_source(config.backbone_init)
-        return source.prefix, _only(source.conventions(family), family.backbone_conventions)
-    return "", {}
+        known = source.fixed_settings(config.hparams)
+    else:
+        known = _only(source.conventions(family), family.backbone_conventions)
+    return source.prefix, known, source.description is not None
 
 
 def _resumed(config: TrainingConfig) -> tuple[str, dict[str, Any]] | None:

@@ -18,7 +18,7 @@ from efficientdet.inference.predict import build_predict
 from efficientdet.run_log.journal import Journal
 from efficientdet.training.batch_norm_calibration import Calibration, calibration_size
 from efficientdet.training.build_step import build_train_step
-from efficientdet.training.conventions import with_conventions_of_start
+from efficientdet.training.conventions import with_conventions_of_resumed, with_conventions_of_start
 from efficientdet.training.epoch import EpochSteps
 from efficientdet.training.guards import NotFinite, one_line_errors
 from efficientdet.training.interruption import Interrupted, StopRequest, stop_message
@@ -72,12 +72,14 @@ def _train(config: TrainingConfig, world: World, *, clock: Callable[[], float]) 
         seed=config.seed,
         deterministic=config.deterministic,
     )
+    given = config.hparams_given
+    config, lines = with_conventions_of_start(config)
     config, data_check_lines = with_suggestions(config)
+    config, resumed_lines = with_conventions_of_resumed(config, given=given)
     config, batch_size_line = with_batch_sizes(config, runtime, world)
     skip_graph_rewriting()
     if config.debug:
         tf.config.run_functions_eagerly(True)
-    config, lines = with_conventions_of_start(config)
     folder = config.model_dir if world.is_first else None
     with (
         one_line_errors(config, runtime, world),
@@ -91,7 +93,7 @@ def _train(config: TrainingConfig, world: World, *, clock: Callable[[], float]) 
             listeners=mlperf_listeners(config, world),
         ) as journal,
     ):
-        for line in (lock_warning, *data_check_lines, *lines, batch_size_line):
+        for line in (lock_warning, *data_check_lines, *lines, *resumed_lines, batch_size_line):
             if line:
                 journal.print(line)
         run = Run.prepare(config, runtime, journal, world, clock=clock)

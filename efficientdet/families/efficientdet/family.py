@@ -34,9 +34,15 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
         *NVIDIA_CONVENTIONS,
         "mean_rgb",
         "stddev_rgb",
+        "min_level",
+        "max_level",
+        "num_scales",
         "anchor_scale",
         "act_type",
+        "separable_conv",
+        "apply_bn_for_resampling",
         "conv_after_downsample",
+        "conv_bn_act_pattern",
     )
     backbone_conventions = ("mean_rgb", "stddev_rgb", "normalizations", "act_type")
     coco_class_rows: ClassVar = {90: 0, 91: 0}

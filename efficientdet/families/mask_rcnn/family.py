@@ -43,6 +43,7 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
     body = "backbone/body/"
     conventions = ("conventions", "batch_norm_epsilon", "resize", "longer_side", "anchor_scale")
     backbone_conventions = ("batch_norm_epsilon",)
+    adaptable_conventions = ("resize", "longer_side")
     coco_class_rows: ClassVar = {_COCO_ROWS - 1: 0}
 
     def build_detector(

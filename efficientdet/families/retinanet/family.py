@@ -36,8 +36,9 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
     hyperparameters = RetinaNetHyperparameters
     presets = PRESETS
     quickstart = QUICKSTART
-    conventions = ("batch_norm_epsilon", "resize", "longer_side", "anchor_scale", "aspect_ratios")
+    conventions = ("batch_norm_epsilon", "resize", "longer_side", "min_level", "anchor_scale", "aspect_ratios")
     backbone_conventions = ("batch_norm_epsilon",)
+    adaptable_conventions = ("resize", "longer_side")
 
     coco_class_rows: ClassVar = {91: 1}  # torchvision's rows are category ids
 
