@@ -7,13 +7,15 @@ import numpy as np
 from keras import ops
 
 from object_detection.geometry.box_coding import FasterRcnnBoxCoder
-from object_detection.geometry.box_geometry import clip_boxes
-from object_detection.onnx_nodes import Graph, Output, clipped
+from object_detection.geometry.box_geometry import clip_boxes, has_area
+from object_detection.onnx_nodes import Graph, Output, bounded, clipped, unsqueezed
 from object_detection.structures import Detections, Tensor
 from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates, detections_on_host
 from object_detection.suppression.onnx_suppression import detections_in_onnx
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 from program_support.errors import InputError
+
+_LOWEST_LOGIT = -1e4  # a score of 0, and a number in float16 too
 
 
 class DensePostprocessing:
@@ -31,6 +33,7 @@ class DensePostprocessing:
             config=self._config,
             level_sizes=self._level_sizes,
             clip_to=sizes,
+            within=sizes,
         )
 
     def on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections[np.ndarray]:
@@ -44,6 +47,7 @@ class DensePostprocessing:
             config=self._config,
             level_sizes=self._level_sizes,
             clip_to=size,
+            within=size,
         )
 
     def suppression_work(self, outputs: Sequence[np.ndarray]) -> dict[str, Any]:
@@ -97,12 +101,15 @@ class DensePostprocessing:
                 "detector include their last pixel; use another format"
             )
         boxes = config.box_coder.decode_in_onnx(graph, deltas, graph.add("Identity", [self._anchors]))
+        boxes, kept = bounded(graph, boxes, sizes)
         if config.clip:
             boxes = clipped(graph, boxes, sizes, last_pixel=False)
         scores = logits  # the plugin applies the sigmoid
         if config.scores == "softmax":
             probabilities = graph.add("Softmax", [logits], axis=-1)
             scores = graph.add("Slice", [probabilities, np.array([1]), np.array([self._num_logits]), np.array([2])])
+        lowest = np.float32(_LOWEST_LOGIT if config.scores == "sigmoid" else 0)
+        scores = graph.add("Where", [unsqueezed(graph, kept), scores, lowest])
         return (
             boxes,
             scores,
@@ -139,13 +146,18 @@ class DensePostprocessing:
         }
 
     def boxes_and_probabilities(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return decoded boxes [B, A, 4] and probabilities [B, A, classes], without the background's."""
+        """Return decoded boxes [B, A, 4] and probabilities [B, A, classes], without the background's.
+
+        Both are 0 for boxes without an area in their image.
+        """
         logits, deltas = outputs
         boxes = self._config.box_coder.decode(deltas, ops.convert_to_tensor(self._anchors))
-        if self._config.clip:
-            boxes = clip_boxes(boxes, sizes)
+        kept = has_area(boxes, sizes)[..., None]
+        boxes = ops.where(kept, clip_boxes(boxes, sizes) if self._config.clip else boxes, 0.0)
         probabilities = self.probabilities(logits)
-        return boxes, probabilities if self._config.scores == "sigmoid" else probabilities[..., 1:]
+        return boxes, ops.where(
+            kept, probabilities if self._config.scores == "sigmoid" else probabilities[..., 1:], 0.0
+        )
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the probabilities of logits [B, A, K], including the background's."""

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from object_detection.geometry.box_geometry import LARGEST_COORDINATE
+
 Input = str | np.ndarray | np.generic  # tensor, or values of a constant
 
 
@@ -74,6 +76,24 @@ def clipped(graph: Graph, boxes: str, sizes: str, *, last_pixel: bool) -> str:
         limits = graph.add("Sub", [limits, np.float32(1)])
     limits = unsqueezed(graph, graph.add("Concat", [limits, limits], axis=1), axis=1)
     return graph.add("Min", [graph.add("Max", [boxes, _NONE]), limits])
+
+
+def bounded(graph: Graph, boxes: str, sizes: str, *, last_pixel: bool = False) -> tuple[str, str]:
+    """Add `has_area` of boxes [B, N, 4] in images of sizes [B, 2].
+
+    Returns:
+        The boxes with finite coordinates, 0 where they have no area; whether they have one, [B, N] bool.
+    """
+    low, high = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
+    limits = graph.cast(sizes, "float32")
+    if last_pixel:
+        limits = graph.add("Sub", [limits, np.float32(1)])
+    inside = graph.add("Less", [low, unsqueezed(graph, limits, axis=1)])
+    inside = graph.add("And", [inside, graph.add("Greater", [high, _NONE])])
+    inside = graph.cast(graph.add("And", [inside, graph.add("Less", [low, high])]), "int32")
+    inside = graph.cast(graph.add("ReduceMin", [inside, np.array([2])], keepdims=0), "bool")
+    limited = graph.add("Clip", [boxes, np.float32(-LARGEST_COORDINATE), np.float32(LARGEST_COORDINATE)])
+    return graph.add("Where", [unsqueezed(graph, inside), limited, _NONE]), inside
 
 
 def is_large(graph: Graph, boxes: str, min_side: float) -> str:

@@ -1,5 +1,6 @@
 """Slow second implementations, in plain Python and float64, one box at a time; and where the oracle numbers lie."""
 
+import itertools
 import math
 from pathlib import Path
 
@@ -190,8 +191,11 @@ def top_candidates(class_logits: np.ndarray, count: int):
     return 1 / (1 + np.exp(-np.float64(class_logits.ravel()[flat]))), flat % num_classes, flat // num_classes
 
 
-def read_outputs(logits, deltas, anchor_boxes, *, config, level_sizes=None, clip_to=None):
-    """Of one image: (box, class, score) of each detection, best first. Score by score, in float64."""
+def read_outputs(logits, deltas, anchor_boxes, *, config, level_sizes=None, clip_to=None, within=None):
+    """Of one image: (box, class, score) of each detection, best first. Score by score, in float64.
+
+    Candidates without an area in an image of size `within` (height, width) are left out.
+    """
     entries = []  # (score, what it is counted with, class, anchor)
     levels = np.repeat(np.arange(len(level_sizes or [0])), level_sizes or [len(logits)])
     for anchor, row in enumerate(np.float64(logits)):
@@ -218,6 +222,9 @@ def read_outputs(logits, deltas, anchor_boxes, *, config, level_sizes=None, clip
             offsets[2:] = np.minimum(offsets[2:], config.box_coder.log_size_limit)
         box = decode(offsets, anchor_boxes[anchor])
         boxes.append(np.clip(box, 0, [*clip_to, *clip_to]) if clip_to is not None else box)
+    if within is not None:
+        kept = [area(np.clip(box, 0, [*within, *within])) > 0 for box in boxes]
+        boxes, candidates = ([*itertools.compress(values, kept)] for values in (boxes, candidates))
     survivors = suppress(
         np.array(boxes), [entry[0] for entry in candidates], np.array([entry[2] for entry in candidates]), config=config
     )

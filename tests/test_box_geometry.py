@@ -69,7 +69,7 @@ def test_random_pairs_against_the_oracle(kind):
 
 
 @pytest.mark.parametrize("kind", IOU_KINDS)
-def test_empty_boxes_give_finite_values_and_gradients(kind):
+def test_empty_and_huge_boxes_give_finite_values_and_gradients(kind):
     degenerate = tf.constant(
         [
             [0.0, 0, 0, 0],
@@ -80,10 +80,14 @@ def test_empty_boxes_give_finite_values_and_gradients(kind):
             [0, 0, 1e-6, 1e-6],
             [0, 0, 4, 4],
             [1e4, 1e4, 1e4, 1e4],
+            [1e30, 0, 1e30, 4],  # a center offset of 1e30
+            [-3e38, -3e38, 3e38, 3e38],
+            [-np.inf, -np.inf, np.inf, np.inf],
+            [np.inf, 0, np.inf, 4],
         ]
     )
-    boxes = tf.Variable(tf.repeat(degenerate, 8, axis=0))
-    others = tf.Variable(tf.tile(degenerate, [8, 1]))  # every one with every other
+    boxes = tf.Variable(tf.repeat(degenerate, len(degenerate), axis=0))
+    others = tf.Variable(tf.tile(degenerate, [len(degenerate), 1]))  # every one with every other
     with tf.GradientTape() as tape:
         overlaps = generalized_iou(boxes.value(), others.value(), kind=kind)
         total = tf.reduce_sum(overlaps)

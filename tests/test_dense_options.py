@@ -281,7 +281,12 @@ def test_outputs_are_read_as_configured_everywhere(name):
     logits, deltas = to_numpy(outputs)
     for image in range(2):
         wanted = oracles.read_outputs(
-            logits[image], deltas[image], anchor_boxes(), config=detector.config.suppression, level_sizes=SIZES
+            logits[image],
+            deltas[image],
+            anchor_boxes(),
+            config=detector.config.suppression,
+            level_sizes=SIZES,
+            within=sizes[image],
         )
         count = found.valid[image].sum()
         assert count == len(wanted) > 5

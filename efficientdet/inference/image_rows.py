@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Returns the detections of each image [h, w, 3] uint8, highest score first
 Detect = Callable[[list[np.ndarray]], list[DetectionRows]]
 
+_SMALLEST_SIDE = 0.01  # pixels
+
 
 class LoadedModel(NamedTuple):
     """A stored model, ready to detect."""
@@ -117,15 +119,16 @@ def rows_of_image(
 ) -> DetectionRows:
     """Return rows of an image [h, w, 3]; masks [N, S, S] within the boxes are pasted as the description specifies.
 
-    NaN or infinite boxes, as from a network with NaN weights, are dropped, because JSON cannot represent them.
+    Boxes of less than 0.01 pixels, as LiteRT's operator and files of earlier versions return, are dropped, because
+    result files have two decimals; so are NaN and infinite boxes, which JSON cannot represent.
     """
-    finite = np.isfinite(boxes).all(axis=1)
-    boxes, pasted = boxes[finite], None
+    kept = np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] - boxes[:, :2] >= _SMALLEST_SIDE).all(axis=1)
+    boxes, pasted = boxes[kept], None
     if masks is not None:  # files of older versions do not store the rule
         pasted = pasted_run_lengths(
-            masks[finite],
+            masks[kept],
             boxes,
             size=image.shape[:2],
             in_whole_pixels=description.hparams.get("masks_in_whole_pixels", False),
         )
-    return DetectionRows.of_image(boxes, scores[finite], category_ids[finite], masks=pasted)
+    return DetectionRows.of_image(boxes, scores[kept], category_ids[kept], masks=pasted)

@@ -100,10 +100,10 @@ class FasterRcnnBoxCoder(BoxCoder):
         if self.log_size_limit is not None:
             log_sizes = np.minimum(log_sizes, np.float32(self.log_size_limit))
         sides = far - anchors[..., :2]
-        centers = box_deltas[..., :2] * sides + (anchors[..., :2] + far) / 2
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # infinite or NaN boxes of a diverged network
+            centers = box_deltas[..., :2] * sides + (anchors[..., :2] + far) / 2
             halves = np.exp(log_sizes) * sides / 2
-        return np.concatenate([centers - halves, centers + halves - np.float32(self.last_pixel)], axis=-1)
+            return np.concatenate([centers - halves, centers + halves - np.float32(self.last_pixel)], axis=-1)
 
     def decode_in_onnx(self, graph: Graph, box_deltas: str, anchors: str) -> str:
         """Add the operations of `decode` to an ONNX graph, see `BoxCoder`."""

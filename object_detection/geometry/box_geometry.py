@@ -7,6 +7,7 @@ from keras import ops
 from object_detection.structures import Tensor
 
 IOU_KINDS = ("iou", "giou", "diou", "ciou")
+LARGEST_COORDINATE = 1e9  # pixels; areas of boxes within it are finite in float32
 _SMALLEST = 1e-8  # keeps a quotient finite if its divisor is zero
 
 
@@ -34,6 +35,20 @@ def clip_boxes(boxes: Tensor, sizes: Tensor, *, last_pixel: bool = False) -> Ten
     limits = ops.cast(sizes, boxes.dtype) - float(last_pixel)
     limits = ops.expand_dims(ops.concatenate([limits, limits], axis=-1), -2)  # [..., 1, 4]
     return ops.minimum(ops.maximum(boxes, 0.0), limits)
+
+
+def has_area(boxes: Tensor, sizes: Tensor | None = None, *, last_pixel: bool = False) -> Tensor:
+    """Return whether each box has an area within its image. [..., N, 4], [..., 2] -> [..., N] bool; False for NaN.
+
+    Only comparisons are used, because backends differ in the minimum of NaN and a number. sizes and last_pixel as in
+    `clip_boxes`; None: within an unlimited image.
+    """
+    low, high = boxes[..., :2], boxes[..., 2:]
+    inside = low < high
+    if sizes is not None:
+        limits = ops.expand_dims(ops.cast(sizes, boxes.dtype) - float(last_pixel), -2)  # [..., 1, 2]
+        inside = ops.logical_and(inside, ops.logical_and(low < limits, high > 0.0))
+    return ops.all(inside, axis=-1)
 
 
 class Sides(NamedTuple):
@@ -78,10 +93,13 @@ def iou_of_sides(boxes: Sides, others: Sides) -> Tensor:
 def generalized_iou(boxes: Tensor, others: Tensor, *, kind: str) -> Tensor:
     """Return the IoU minus the penalty of `kind`, for use in a loss. [..., 4], [..., 4] -> [...].
 
-    kind: "iou", "giou" (Rezatofighi et al. 2019), "diou" or "ciou" (Zheng et al. 2020). Finite for empty boxes.
+    kind: "iou", "giou" (Rezatofighi et al. 2019), "diou" or "ciou" (Zheng et al. 2020). Finite for empty and infinite
+    boxes.
     """
     if kind not in IOU_KINDS:
         raise ValueError(f"kind of IoU {kind!r}; expected one of {', '.join(IOU_KINDS)}")
+    # The squares of larger coordinates, such as a diverged network's, are infinite, and their quotients NaN
+    boxes, others = (ops.clip(values, -LARGEST_COORDINATE, LARGEST_COORDINATE) for values in (boxes, others))
     intersection, union = _overlap(sides_of(boxes), sides_of(others))
     overlap = intersection / ops.maximum(union, _SMALLEST)
     if kind == "iou":

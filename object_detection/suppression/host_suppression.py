@@ -9,8 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from object_detection.geometry.box_geometry import LARGEST_COORDINATE
 from object_detection.structures import Detections
-from object_detection.suppression.tensor_suppression import SuppressionConfig, check_class_count, checked_level_sizes
+from object_detection.suppression.tensor_suppression import (
+    LOWEST,
+    SuppressionConfig,
+    check_class_count,
+    checked_level_sizes,
+)
 
 _FIRST_CANDIDATES = 1500
 _SIMILAR = 0.95  # ratio of scores
@@ -32,10 +38,11 @@ def detections_on_host(
     config: SuppressionConfig,
     level_sizes: Sequence[int] | None = None,
     clip_to: Sequence[int] | np.ndarray | None = None,
+    within: Sequence[int] | np.ndarray | None = None,
 ) -> Detections[np.ndarray]:
     """Return the Detections of one image, arrays with D = max_detections and without B; anchors [A, 4] float32.
 
-    level_sizes and clip_to (height, width) as in `detections_from_outputs`.
+    level_sizes, and clip_to and within (height, width), as in `detections_from_outputs`.
     """
     values, best_of_anchor = _ranked(outputs, config.scores)
     for count in (min(_FIRST_CANDIDATES, config.candidates), config.candidates):
@@ -44,11 +51,13 @@ def detections_on_host(
         if scores[-1] > _SIMILAR * scores[0] and count < config.candidates:
             continue  # boxes that overlap a selected one could soon score less than the candidates left out
         boxes = config.box_coder.decode_on_host(outputs.box_deltas[numbers], anchors[numbers])
+        last_pixel = np.float32(config.box_coder.last_pixel)
+        kept = _has_area(boxes, None if within is None else np.float32(within) - last_pixel)
         if config.clip:
             assert clip_to is not None
-            limits = np.array([*clip_to, *clip_to], np.float32) - np.float32(config.box_coder.last_pixel)
-            boxes = np.clip(boxes, 0, limits)
-        chosen, chosen_scores = _suppress(boxes, scores, classes, config)
+            boxes = np.clip(boxes, 0, np.tile(np.float32(clip_to) - last_pixel, 2))
+        boxes = np.clip(boxes, -LARGEST_COORDINATE, LARGEST_COORDINATE)
+        chosen, chosen_scores = _suppress(boxes, np.where(kept, scores, np.float32(0)), classes, config)
         enough = len(chosen) == config.max_detections and chosen_scores[-1] >= scores[-1]
         if enough or scores[-1] <= config.score_threshold or len(scores) < count:
             break
@@ -62,6 +71,15 @@ def detections_on_host(
     return Detections(
         in_slots(boxes[chosen]), in_slots(chosen_scores), in_slots(classes[chosen]), np.arange(slots) < count
     )
+
+
+def _has_area(boxes: np.ndarray, limits: np.ndarray | None) -> np.ndarray:
+    """Return `box_geometry.has_area` of boxes [N, 4] within limits [2], height and width."""
+    low, high = boxes[:, :2], boxes[:, 2:]
+    inside = low < high
+    if limits is not None:
+        inside &= (low < limits) & (high > 0)
+    return inside.all(axis=1)
 
 
 def count_candidates(
@@ -111,6 +129,7 @@ def _candidates(
             parts.append((found, classes, anchors + first))
             first += size
     elif config.candidates_per_class is not None:
+        values = _sortable(values)
         tops = [_top(of_class, min(count, config.candidates_per_class)) for of_class in values.T]
         parts = [(values[top, number], np.full(len(top), number, np.int32), top) for number, top in enumerate(tops)]
     else:
@@ -124,8 +143,8 @@ def _top_candidates(
     values: np.ndarray, best_of_anchor: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return values, classes and anchors of the highest of [A, K], best first."""
-    kept = _anchors_of_top(values, best_of_anchor, count)
-    flat = values[kept].ravel()
+    kept = _anchors_of_top(values, _sortable(best_of_anchor), count)
+    flat = _sortable(values[kept].ravel())
     order = _top(flat, count)
     anchors, classes = np.divmod(order, values.shape[1])
     return flat[order], classes.astype(np.int32), kept[anchors]
@@ -134,12 +153,17 @@ def _top_candidates(
 def _anchors_of_top(logits: np.ndarray, best_of_anchor: np.ndarray, count: int) -> np.ndarray:
     """Return the anchors, ascending, of the highest `count` scores: fewer than `count` if one has several."""
     few = np.sort(_top(best_of_anchor, max(count // 8, 1)))
-    scores = logits[few].ravel()
+    scores = _sortable(logits[few].ravel())
     least = np.partition(scores, -count)[-count] if len(scores) >= count else -np.inf  # of the `count` best anchors
     if least == best_of_anchor.max():  # all equal, as for an untrained network: the first anchors come first
         return few
     kept = np.sort(_top(best_of_anchor, count))
     return kept[best_of_anchor[kept] >= least]
+
+
+def _sortable(values: np.ndarray) -> np.ndarray:
+    """Return the values with NaN, for which a sorted order is undefined, replaced by the lowest score."""
+    return np.where(np.isnan(values), np.float32(LOWEST), values)
 
 
 def _top(values: np.ndarray, count: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from object_detection.onnx_nodes import (
     Graph,
     above,
     best_of,
+    bounded,
     clipped,
     entries,
     in_slots,
@@ -23,6 +24,7 @@ from object_detection.onnx_nodes import (
 from object_detection.suppression.onnx_soft_nms import softly_suppressed
 from object_detection.suppression.tensor_suppression import (
     FIRST_CANDIDATES,
+    LOWEST,
     SuppressionConfig,
     checked_level_sizes,
 )
@@ -110,9 +112,11 @@ def _detections(graph: Graph, network: _Network, config: SuppressionConfig) -> _
     boxes = config.box_coder.decode_in_onnx(
         graph, entries(graph, network.deltas, numbers), graph.add("Gather", [network.anchors, numbers])
     )
+    boxes, kept = bounded(graph, boxes, network.sizes, last_pixel=config.box_coder.last_pixel)
     if config.clip:
         boxes = clipped(graph, boxes, network.sizes, last_pixel=config.box_coder.last_pixel)
-    candidate_scores = scores = above(graph, scores, config.score_threshold)
+    candidate_scores = above(graph, scores, config.score_threshold)
+    scores = graph.add("Where", [kept, candidate_scores, np.float32(0)])
     measured = boxes
     if config.iou_pixel_offset:
         measured = graph.add(
@@ -142,7 +146,8 @@ def _candidates(graph: Graph, network: _Network, config: SuppressionConfig) -> t
     values, anchors, classes = network.values, network.num_anchors, network.num_classes
     if config.candidates_per_class is not None:
         each = min(config.candidates_per_class, anchors)
-        found = graph.add_several("TopK", [graph.add("Transpose", [values], perm=[0, 2, 1]), np.array([each])], 2)
+        by_class = graph.add("Transpose", [_sortable(graph, values)], perm=[0, 2, 1])
+        found = graph.add_several("TopK", [by_class, np.array([each])], 2)
         best, numbers = (graph.add("Reshape", [part, np.array([0, -1])]) for part in found)  # [B, K each]
         count = min(config.candidates, classes * each)
         best, places = graph.add_several("TopK", [best, np.array([count])], 2)
@@ -166,11 +171,15 @@ def _candidates(graph: Graph, network: _Network, config: SuppressionConfig) -> t
 def _top(graph: Graph, values: str, count: int, *, anchors: int, classes: int) -> tuple[str, str, str, int]:
     """Add the `count` highest of [B, A, K], among the anchors with the highest best class."""
     kept = min(count, anchors)
-    _, numbers = graph.add_several(
-        "TopK", [graph.add("ReduceMax", [values, np.array([2])], keepdims=0), np.array([kept])], 2
-    )
-    own = entries(graph, values, numbers)  # [B, kept, K]
+    highest = _sortable(graph, graph.add("ReduceMax", [values, np.array([2])], keepdims=0))
+    _, numbers = graph.add_several("TopK", [highest, np.array([kept])], 2)
+    own = _sortable(graph, entries(graph, values, numbers))  # [B, kept, K]
     count = min(count, kept * classes)
     best, places = graph.add_several("TopK", [graph.add("Reshape", [own, np.array([0, -1])]), np.array([count])], 2)
     rows = graph.add("Div", [places, np.array(classes)])
     return (best, entries(graph, numbers, rows), graph.add("Mod", [places, np.array(classes)]), count)
+
+
+def _sortable(graph: Graph, values: str) -> str:
+    """Add a replacement of NaN, for which a sorted order is undefined, by the lowest score."""
+    return graph.add("Where", [graph.add("IsNaN", [values]), np.float32(LOWEST), values])

@@ -17,9 +17,16 @@ from typing import Annotated
 
 from keras import ops
 
-from object_detection.gather import entries
+from object_detection.gather import entries, scattered
 from object_detection.geometry.box_coding import PLAIN_BOX_CODER, BoxCoder
-from object_detection.geometry.box_geometry import Sides, clip_boxes, iou_of_sides, sides_of
+from object_detection.geometry.box_geometry import (
+    LARGEST_COORDINATE,
+    Sides,
+    clip_boxes,
+    has_area,
+    iou_of_sides,
+    sides_of,
+)
 from object_detection.structures import Detections, Tensor
 from program_support.checked_fields import Count, Positive, checked_part, one_of
 
@@ -28,6 +35,7 @@ SCORES = ("sigmoid", "softmax")
 FIRST_CANDIDATES = 2048  # of the first attempt; 100 detections of trained detectors took 1,500 to 3,800
 _EXAMINED, _SELECTED = 16, 8  # boxes per iteration at most; 100 detections take about 16 iterations
 _IMPOSSIBLE = -1e9  # logarithm of a probability
+LOWEST = -3e38  # logit in place of NaN, with a score of 0
 
 
 @checked_part
@@ -74,10 +82,12 @@ def detections_from_outputs(
     config: SuppressionConfig,
     level_sizes: Sequence[int] | None = None,
     clip_to: Tensor | None = None,
+    within: Tensor | None = None,
 ) -> Detections[Tensor]:
     """Return Detections with D = max_detections. [B, A, K], [B, A, 4], [A, 4] -> candidates, decoding and suppression.
 
-    level_sizes: see `top_candidates`. clip_to: [B, 2], height and width of the images, required if config.clip.
+    level_sizes: see `top_candidates`. clip_to: [B, 2], height and width of the images, required if config.clip. within:
+    [B, 2], sizes in which a box must have an area; others are left out before the best are selected. None: anywhere.
     """
 
     def detect(count: int) -> tuple[Detections[Tensor], Tensor]:
@@ -85,10 +95,12 @@ def detections_from_outputs(
         limited = replace(config, candidates=count)
         scores, classes, numbers = top_candidates(class_logits, config=limited, level_sizes=level_sizes)
         boxes = config.box_coder.decode(entries(box_deltas, numbers), ops.take(anchors, numbers, axis=0))
+        kept = has_area(boxes, within, last_pixel=config.box_coder.last_pixel)
         if config.clip:
             assert clip_to is not None
             boxes = clip_boxes(boxes, clip_to, last_pixel=config.box_coder.last_pixel)
-        return suppress(boxes, scores, classes, config=config), scores
+        boxes = ops.clip(boxes, -LARGEST_COORDINATE, LARGEST_COORDINATE)
+        return suppress(boxes, ops.where(kept, scores, 0.0), classes, config=config), scores
 
     found, scores = detect(min(FIRST_CANDIDATES, config.candidates))
     if config.candidates <= FIRST_CANDIDATES or scores.shape[1] < FIRST_CANDIDATES:
@@ -161,15 +173,20 @@ def _top(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     num_anchors, num_classes = values.shape[1], values.shape[2]
     kept_anchors = min(count, num_anchors)
     if 2 * kept_anchors > num_anchors:  # few would be left out
-        flattened = ops.reshape(values, (-1, num_anchors * num_classes))
+        flattened = ops.reshape(_sortable(values), (-1, num_anchors * num_classes))
         best, flat = ops.top_k(flattened, min(count, flattened.shape[1]))
         return best, flat % num_classes, flat // num_classes
-    _, anchor_numbers = ops.top_k(ops.max(values, axis=-1), kept_anchors)
+    _, anchor_numbers = ops.top_k(_sortable(ops.max(values, axis=-1)), kept_anchors)
     anchor_numbers = ops.sort(anchor_numbers, axis=-1)  # ascending, so that ties are ordered as in the flattened values
-    kept = entries(values, anchor_numbers)  # [B, k, K]
+    kept = _sortable(entries(values, anchor_numbers))  # [B, k, K]
     best, flat = ops.top_k(ops.reshape(kept, (-1, kept_anchors * num_classes)), count)
     anchors = entries(anchor_numbers, flat // num_classes)
     return best, flat % num_classes, anchors
+
+
+def _sortable(values: Tensor) -> Tensor:
+    """Return the values with NaN, for which a sorted order is undefined, replaced by the lowest score."""
+    return ops.where(ops.isnan(values), LOWEST, values)
 
 
 def _top_of_levels(values: Tensor, count: int, level_sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -185,7 +202,7 @@ def _top_of_levels(values: Tensor, count: int, level_sizes: Sequence[int]) -> tu
 def _top_of_classes(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return values, classes and anchors of the `count` highest of each class of [B, A, K], by class, [B, K count]."""
     count, num_classes = min(count, values.shape[1]), values.shape[2]
-    best, anchors = ops.top_k(ops.transpose(values, (0, 2, 1)), count)  # [B, K, count]
+    best, anchors = ops.top_k(ops.transpose(_sortable(values), (0, 2, 1)), count)  # [B, K, count]
     classes = ops.zeros_like(anchors) + ops.arange(num_classes, dtype=anchors.dtype)[:, None]
     return tuple(ops.reshape(found, (-1, num_classes * count)) for found in (best, classes, anchors))
 
@@ -245,7 +262,7 @@ def _selected_scores(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: 
         ours = sides_of(entries(own, order)[:, :, None])
         factors = log_survival(ours, everywhere, entries(own_classes, order)[:, :, None], classes[:, None])  # [B, M, N]
         factor = ops.exp(ops.sum(ops.where(found[:, :, None] > 0.0, factors, 0.0), axis=1))
-        selected = selected + _scattered(found, entries(places, order), count)
+        selected = selected + scattered(found, entries(places, order), count)
         remaining = ops.where(selected > 0.0, 0.0, remaining * factor)
         return remaining, selected, *_top_places(remaining, examined)
 
@@ -257,14 +274,6 @@ def _top_places(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` highest of [B, N] and their indices as int32, best first."""
     best, places = ops.top_k(scores, count)
     return best, ops.cast(places, "int32")
-
-
-def _scattered(values: Tensor, places: Tensor, count: int) -> Tensor:
-    """Return [B, count] with `values` [B, L] at `places` [B, L], and 0 elsewhere."""
-    images = ops.shape(values)[0]
-    flat = places + count * ops.arange(images, dtype="int32")[:, None]
-    scattered = ops.scatter(ops.reshape(flat, (-1, 1)), ops.reshape(values, (-1,)), (images * count,))
-    return ops.reshape(scattered, (-1, count))
 
 
 def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
