@@ -166,6 +166,7 @@ def assembled(
         graph.call_output(output.tensor, name)
     nodes = graph.nodes(list(outputs))
     usual = [_value("images", "uint8", (*detector.image_size, 3)), _value("sizes", "int32", (2,))]
+    opsets = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)]
     model = helper.make_model(
         helper.make_graph(
             nodes,
@@ -174,8 +175,9 @@ def assembled(
             [_value(name, output.dtype, output.shape) for name, output in outputs.items()],
             graph.initializers(nodes),
         ),
-        opset_imports=[helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)],
-        ir_version=10,
+        opset_imports=opsets,
+        # The lowest for these operators: a runtime refuses a later one than its own, whatever the operators are
+        ir_version=helper.find_min_ir_version_for(opsets, ignore_unknown=True),
         producer_name="efficientdet",
     )
     onnx.checker.check_model(model)
