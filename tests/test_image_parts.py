@@ -67,3 +67,15 @@ def test_damage_ends_it():
             if length:
                 damaged[random.integers(length)] = random.integers(256)
             assert len(list(image_parts(bytes(damaged)))) <= 2 * length
+
+
+def test_scans_of_progressive_jpegs_in_a_tiff():
+    """Such a TIFF is made from one of a single strip, by other bytes of the same image at the end of the file."""
+    whole = encoded("TIFF", compression="jpeg")
+    with Image.open(io.BytesIO(whole)) as image:
+        place, length = image.tag_v2[273][0], image.tag_v2[279][0]
+    assert list(image_parts(whole)) == []
+    progressive = encoded("JPEG", progressive=True)
+    changed = whole.replace(place.to_bytes(4, "little"), len(whole).to_bytes(4, "little"))
+    changed = changed.replace(length.to_bytes(4, "little"), len(progressive).to_bytes(4, "little")) + progressive
+    assert Counter(image_parts(changed))["scan"] == 10 + whole.count(b"\xff\xda")

@@ -201,9 +201,9 @@ def text_bomb():
     return whole[:33] + chunk + whole[33:]
 
 
-def many_scans(more):
+def many_scans(more, **options):
     """A progressive JPEG whose last scan is repeated: each takes a decoder as long as the image is large."""
-    whole = encoded(kind="JPEG", progressive=True)
+    whole = encoded(kind="JPEG", progressive=True, **options)
     return whole[:-2] + whole[whole.rindex(b"\xff\xda") : -2] * (more - 9) + whole[-2:]
 
 
@@ -247,6 +247,12 @@ REFUSED = {
     "text bomb": (400, form([text_bomb()]), FORM, "the image"),
     "jpeg 2000": (400, form([encoded(kind="JPEG2000")]), FORM, "expected BMP, GIF, JPEG, PNG, TIFF, WEBP"),
     "many scans": (413, form([many_scans(100)]), FORM, "101 scans"),
+    "many scans of a large image": (
+        413,
+        form([many_scans(99, size=(500, 500))]),
+        FORM,
+        "500 x 500 pixels in 100 scans; expected at most 64 scans of this size",
+    ),
     "many segments": (413, form([many_parts("JPEG", 2, b"\xff\xe0\0\2")]), FORM, "0 scans and"),
     "many chunks": (413, form([many_parts("PNG", 33, b"\0\0\0\0teXt\0\0\0\0")]), FORM, "0 scans and"),
     "many blocks": (413, form([many_parts("GIF", 13 + 3 * 4, b"!\xfe\1a\0")]), FORM, "0 scans and"),

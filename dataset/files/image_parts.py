@@ -1,21 +1,29 @@
 """The parts of an encoded image: decoding time depends on their number, not only on the size of the file."""
 
+import contextlib
+import io
 import itertools
 import re
 from collections.abc import Iterator
+
+from PIL import Image
+
+from dataset.files.image_formats import DECODING_ERRORS
 
 # Next marker of a JPEG with content, or its end
 _JPEG_NEXT = re.compile(rb"(?:[^\xff]*+\xff++[\x00\x01\xd0-\xd8])*+[^\xff]*+\xff++(.)", re.DOTALL)
 _JPEG_SCAN, _JPEG_END = 0xDA, 0xD9
 _PNG_HEAD = b"\x89PNG\r\n\x1a\n"
+_TIFF_HEADS = b"II", b"MM"
+_PROGRESSIVE = b"\xff\xc2", b"\xff\xca"  # of Huffman and arithmetic coding
 _GIF_EXTENSION, _GIF_FIRST_IMAGE, _GIF_END = 0x21, 0x2C, 0x3B
 
 
 def image_parts(encoded: bytes) -> Iterator[str]:
     """Yield "scan" or "segment" for each part of a JPEG's first image, "part" for those of a PNG and of a GIF's header.
 
-    Decoders find the parts in the same way, also in damaged files. Nothing is yielded for other formats, whose decoding
-    time is proportional to bytes and pixels.
+    Decoders find the parts in the same way, also in damaged files. Of a TIFF the scans of progressive JPEGs are
+    yielded. Nothing is yielded for other formats, whose decoding time is proportional to bytes and pixels.
     """
     if encoded.startswith(b"\xff\xd8"):
         yield from _jpeg_parts(encoded)
@@ -23,6 +31,8 @@ def image_parts(encoded: bytes) -> Iterator[str]:
         yield from _png_parts(encoded)
     elif encoded.startswith(b"GIF"):
         yield from _gif_parts(encoded)
+    elif encoded.startswith(_TIFF_HEADS):
+        yield from _tiff_parts(encoded)
 
 
 def _jpeg_parts(encoded: bytes) -> Iterator[str]:
@@ -61,3 +71,11 @@ def _gif_parts(encoded: bytes) -> Iterator[str]:
         while is_extension and place < len(encoded) and encoded[place]:
             yield "part"
             place += 1 + encoded[place]
+
+
+def _tiff_parts(encoded: bytes) -> Iterator[str]:
+    """Yield the scans of progressive JPEGs; strips may share the bytes of one."""
+    with contextlib.suppress(*DECODING_ERRORS), Image.open(io.BytesIO(encoded), formats=("TIFF",)) as image:
+        is_jpeg = image.info.get("compression") in ("jpeg", "tiff_jpeg")
+        if is_jpeg and any(marker in encoded for marker in _PROGRESSIVE):
+            yield from itertools.repeat("scan", encoded.count(bytes([0xFF, _JPEG_SCAN])))

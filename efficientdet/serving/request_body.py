@@ -33,7 +33,8 @@ _FIELDS = (*_FILE_FIELDS, "min_score")
 _KEYS = ("images", "min_score")  # of the JSON object
 # Decoding a JPEG 2000 file of 15 KB can take 100 bytes of memory per pixel
 _FORMATS = tuple(name for name in FORMATS if name != "JPEG2000")
-_MAX_SCANS = 100  # limit of libtiff; encoders write about ten, and each takes milliseconds in a large image
+_MAX_SCANS = 100  # limit of libtiff
+_USUAL_SCANS = 16  # encoders write about ten; each passes over all pixels, so that more count as more pixels
 _MAX_PARTS = 10_000  # plus one per KiB; Pillow takes up to 3 microseconds and 150 bytes of memory per part
 
 
@@ -41,7 +42,7 @@ class EncodedImage(NamedTuple):
     """Encoded image of a request."""
 
     encoded: bytes
-    pixels: int  # according to the header
+    pixels: int  # according to the header; more for a JPEG of many scans, which takes as long to decode
 
 
 class DetectRequest(NamedTuple):
@@ -221,8 +222,8 @@ def _check_count(count: int, limits: Limits) -> None:
 
 
 def _pixels(encoded: bytes, label: str, limits: Limits) -> int:
-    """Return the number of pixels in an image's header. Raises RequestError if decoding would be too expensive."""
-    _check_parts(encoded, label)
+    """Return the `pixels` of an `EncodedImage`. Raises RequestError if decoding would be too expensive."""
+    scans = _count_scans(encoded, label)
     try:
         height, width = stored_size(encoded, formats=_FORMATS)
     except TooManyPixels as error:
@@ -234,11 +235,18 @@ def _pixels(encoded: bytes, label: str, limits: Limits) -> int:
             413,
             f"{label} has {width} x {height} pixels; expected at most {limits.max_pixels}, and {MAX_SIDE} per side",
         )
-    return height * width
+    pixels = height * width * max(1, math.ceil(scans / _USUAL_SCANS))
+    if pixels > limits.max_pixels:
+        raise RequestError(
+            413,
+            f"{label} has {width} x {height} pixels in {scans} scans; "
+            f"expected at most {limits.max_pixels // (height * width) * _USUAL_SCANS} scans of this size",
+        )
+    return pixels
 
 
-def _check_parts(encoded: bytes, label: str) -> None:
-    """Raise RequestError for an image with too many parts, whose decoding would be slow."""
+def _count_scans(encoded: bytes, label: str) -> int:
+    """Return the number of scans, 0 without any. Raises RequestError for too many parts, which are slow to decode."""
     most = _MAX_PARTS + len(encoded) // 1024
     counts = Counter(itertools.islice(image_parts(encoded), most + 1))
     if counts["scan"] > _MAX_SCANS or counts.total() > most:
@@ -247,6 +255,7 @@ def _check_parts(encoded: bytes, label: str) -> None:
             f"{label} has {counts['scan']} scans and at least {counts.total()} segments; "
             f"expected at most {_MAX_SCANS} scans and {most} segments",
         )
+    return counts["scan"]
 
 
 def _score(value: Any, limits: Limits) -> float:
