@@ -10,6 +10,7 @@ from typing import Annotated
 
 from absl import flags
 
+from efficientdet.artifacts.artifact_files import kind_of
 from efficientdet.artifacts.saved_model_files import TRUSTED_ONLY, is_saved_model
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.flag_definitions import (
@@ -76,7 +77,7 @@ def define_flags() -> None:
         "model",
         None,
         "File of export.py (.onnx, .xml or .tflite), run without TensorFlow and without a "
-        "checkpoint; --runtime=openvino also runs .onnx files.",
+        "checkpoint; --runtime=openvino also runs .onnx files. Anything else is a checkpoint, as for --model_dir.",
     )
     define_flag("batch_size", Count, 1, "Batch size.")
     flags.DEFINE_enum(
@@ -140,13 +141,15 @@ def main() -> None:
     """Detect as the flags state."""
     inputs = find_inputs(FLAGS.image_path or [required(None, "image_path")])
     settings = _settings()
-    if FLAGS.model:
+    if FLAGS.model and kind_of(FLAGS.model):
         _annotate_with_artifact(inputs, settings)
         return
     overrides = checked_overrides()
-    if not FLAGS.model_dir and not FLAGS.saved_model_dir:
+    if FLAGS.model and FLAGS.model_dir:
+        raise InputError(f"--model={FLAGS.model} and --model_dir={FLAGS.model_dir}: expected only one of them")
+    if not FLAGS.model and not FLAGS.model_dir and not FLAGS.saved_model_dir:
         raise InputError("--model_dir is missing: expected a checkpoint, or --saved_model_dir=FOLDER")
-    prefix = existing_checkpoint(FLAGS.model_dir, "model_dir")
+    prefix = existing_checkpoint(FLAGS.model or FLAGS.model_dir, "model" if FLAGS.model else "model_dir")
     if prefix is None and not is_saved_model(FLAGS.saved_model_dir):
         raise InputError(f"--saved_model_dir={FLAGS.saved_model_dir}: holds no saved_model.pb")
     runtime = runtime_settings()

@@ -160,6 +160,15 @@ def test_killed_at_any_moment_over_another_one_leaves_either_whole(tmp_path, kin
     assert len(seen) > 10
 
 
+def test_the_folder_of_a_quick_start_stands_for_its_model(tmp_path):
+    written = tmp_path / "rac" / "model" / "ckpt"
+    write_arrays(str(written), WHOLE, DESCRIPTION)
+    write_arrays(str(tmp_path / "rac" / "model_smaller_input" / "ckpt"), WHOLE, DESCRIPTION)
+    assert checkpoint_prefix(tmp_path / "rac") == str(written)
+    write_arrays(str(tmp_path / "rac" / "ckpt-final"), WHOLE, DESCRIPTION)
+    assert checkpoint_prefix(tmp_path / "rac") == str(tmp_path / "rac" / "ckpt-final")
+
+
 def test_killed_at_any_moment_of_a_first_writing_leaves_none_or_it(tmp_path, quick_disk):
     for number, _ in each_moment(lambda number: write_arrays(str(tmp_path / str(number) / "ckpt"), WHOLE, DESCRIPTION)):
         folder = tmp_path / str(number)

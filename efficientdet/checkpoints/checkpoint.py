@@ -45,6 +45,8 @@ _ATTEMPTS = 5  # to read a checkpoint while another process replaces it
 def checkpoint_prefix(path: str | Path) -> str:
     """Return the prefix of the checkpoint that a prefix, one of its files or a folder (its newest checkpoint) names.
 
+    The output folder of a quick start stands for its folder `model`.
+
     The path of a third-party file (`array_files`) is returned unchanged. Raise InputError if there is no checkpoint.
     Does not import TensorFlow.
     """
@@ -55,7 +57,7 @@ def checkpoint_prefix(path: str | Path) -> str:
         return str(path)
     if not path.is_dir():
         raise InputError(f"{path}: there is no checkpoint of that name (no {path}{INDEX_SUFFIX}) and no folder")
-    if found := prefixes(path):
+    if found := prefixes(path) or prefixes(path / "model"):  # the latter: output folder of a quick start
         return str(max(found, key=writing_order))
     inside = ", ".join(sorted(file.name for file in path.iterdir())[:5]) or "nothing"
     raise InputError(f"{path}: no checkpoint in this folder; it holds {inside}")
