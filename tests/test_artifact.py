@@ -31,6 +31,7 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.artifact_formats import checked_formats
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
+from efficientdet.exports import artifact_comparison
 from efficientdet.exports import export_artifacts as artifacts
 from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
 from efficientdet.families.registry import hyperparameters_of
@@ -163,6 +164,14 @@ def test_the_table(exported):
     shown = (folder / "artifacts.md").read_text()
     assert "| onnx | detector.onnx | " in shown
     assert f"AP of 3 images of the validation records; the checkpoint has AP {measures.numbers['AP']:.4f}" in shown
+
+
+def test_onnx_files_need_no_later_runtime_than_their_operators(exported):
+    """IR version 8 is that of opset 18; ONNX Runtime 1.16 refuses version 10, whatever the operators are."""
+    folder, _, _ = exported
+    files = sorted(folder.glob("*.onnx"))
+    assert len(files) == 4
+    assert [onnx.load(file).ir_version for file in files] == [8] * 4
 
 
 def test_every_file_stores_the_thresholds(exported):
@@ -404,6 +413,34 @@ def test_a_file_that_finds_something_else_is_an_error_unless_nothing_was_learnt(
     monkeypatch.setattr(artifacts, "_TRAINED", 1.1)
     export_artifacts(model, config)
     assert "warning: detector.onnx does not find all detections of the checkpoint, whose" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("milliseconds", "is_slower"), [((29.2, 28.4), True), ((20.0, 28.4), False)])
+def test_a_file_in_8_bits_that_is_not_faster_is_reported(
+    exported, tmp_path, monkeypatch, capsys, milliseconds, is_slower
+):
+    folder, _, _ = exported
+    records = tuple(sorted(map(str, (folder / "drawn").glob("val-*.tfrecord"))))
+    timed = []
+
+    def in_turns(runs_of, *, runs):
+        for run in runs_of:
+            run()  # both files are there
+        timed.append(len(runs_of))
+        return milliseconds
+
+    monkeypatch.setattr(artifact_comparison, "medians_in_turns", in_turns)
+    config = ExportConfig(
+        output_dir=str(tmp_path), formats=("onnx-int8",), runs=1, calibration_records=records, calibration_samples=1
+    )
+    export_artifacts(ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL), config)
+    warning = (
+        "warning: detector-int8.onnx is not faster than float32 in onnxruntime on this machine: 29.2 ms per image, "
+        "detector.onnx 28.4 ms; try it with --runtime=openvino\n"
+    )
+    assert (warning in capsys.readouterr().out) == is_slower
+    assert timed == [2]
+    assert not (tmp_path / "detector.onnx").exists()
 
 
 def test_images_of_the_records_are_compared_if_no_others_are_given(exported, tmp_path):

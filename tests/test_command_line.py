@@ -251,6 +251,15 @@ MISTAKES = [
     ("inspector", ("--ckpt_path=nosuch",), "nosuch: there is no checkpoint"),
     ("export", (*EXPORT, "--formats=onnx-int8"), "--int8_images is missing: int8 formats need training images"),
     ("export", (*EXPORT, "--formats=onnx", "--int8_images=a.jpg"), "--int8_images is for int8 formats"),
+    ("export", (*EXPORT, "--formats=tflite"), "did you mean litert?"),
+    ("export", (*EXPORT, "--formats=onnx_int8"), "did you mean onnx-int8?"),
+    (
+        "export",
+        (*EXPORT, "--formats=onnx-int8", "--int8_images=same.json"),
+        "same.json: is a COCO json; expected images",
+    ),
+    ("infer", (*INFER, "--model=ckpt"), "--model=ckpt and --model_dir=ckpt: expected only one of them"),
+    ("infer", (INFER[0], "--model=nosuch"), "--model=nosuch: there is no checkpoint"),
     ("serve", (), "--model is missing"),
     ("serve", ("--model=nosuch", "--port=0"), "nosuch: there is no checkpoint"),
     ("serve", ("--model=nosuch.onnx", "--port=0"), "nosuch.onnx: cannot be read (No such file or directory)"),
@@ -461,11 +470,12 @@ def test_ranges_of_8_bits_come_from_training_images(data):
             ("export", *measured),
             ("export", *measured, "--int8_images=val-*.tfrecord"),
             ("export", *measured, "--int8_images=train-*.tfrecord"),
+            ("export", *measured, "--int8_images=train-*"),
         ],
         cwd=data,
     )
-    assert [outcome["wanted"] for outcome in found] == ["tensorflow"] * 3
-    assert [outcome["stdout"].split(":")[0] for outcome in found] == ["int8 calibration", "warning", ""]
+    assert [outcome["wanted"] for outcome in found] == ["tensorflow"] * 4
+    assert [outcome["stdout"].split(":")[0] for outcome in found] == ["int8 calibration", "warning", "", ""]
     assert found[0]["stdout"] == "int8 calibration: train-00000-of-00001.tfrecord\n"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from efficientdet.configuration.inference_runtimes import require_package, require_runtime
-from program_support.errors import InputError
+from program_support.errors import InputError, nearest_name
 
 FORMATS = {
     "onnx": "detector.onnx",  # complete detector
@@ -21,15 +21,32 @@ FORMATS = {
 DEFAULT_FORMATS = ("onnx", "onnx-raw", "savedmodel")
 FULL_INTEGER = ("litert-full-int8", "litert-full-int8-raw")
 IN_8_BITS = ("onnx-int8", "litert-int8", *FULL_INTEGER)  # These need calibration.
+FLOAT32_OF = {"onnx-int8": "onnx", "litert-int8": "litert", "litert-full-int8": "litert"}  # the same in float32
 # Others: ONNX Runtime
 RUNTIMES_OF = {"openvino": "openvino", **dict.fromkeys(("litert", "litert-int8", *FULL_INTEGER), "litert")}
+
+_OTHER_NAMES = {  # names of formats in other projects, and of what runs them
+    "tflite": "litert",
+    "tflite-int8": "litert-int8",
+    "edgetpu": "litert-full-int8",
+    "coral": "litert-full-int8",
+    "tensorrt": "onnx-efficientnms",
+    "trt": "onnx-efficientnms",
+    "engine": "onnx-efficientnms",
+    "saved_model": "savedmodel",
+    "tf": "savedmodel",
+    "int8": "onnx-int8",
+    "tfjs": "web",
+}
 
 
 def checked_formats(names: Sequence[str]) -> tuple[str, ...]:
     """Return the formats without duplicates. Raise InputError for an unknown format or a missing package."""
     formats = tuple(dict.fromkeys(names))
     if unknown := [name for name in formats if name not in FORMATS]:
-        raise InputError(f"--formats={unknown[0]}: expected some of {', '.join(FORMATS)}")
+        nearest = _OTHER_NAMES.get(unknown[0].casefold()) or nearest_name(unknown[0].replace("_", "-"), FORMATS)
+        hint = f"; did you mean {nearest}?" if nearest else ""
+        raise InputError(f"--formats={unknown[0]}: expected some of {', '.join(FORMATS)}{hint}")
     if not formats:
         raise InputError(f"--formats is empty; expected some of {', '.join(FORMATS)}")
     require_runtime("onnxruntime", asked_by="an export")

@@ -7,6 +7,7 @@ from absl import flags
 from absl.flags import FlagValues
 
 from dataset.class_files import CLASS_FILE_SUFFIXES, parse_class_names
+from dataset.files.file_kinds import holds_records
 from dataset.files.image_files import find_images
 from dataset.files.untrusted_values import error_context
 from efficientdet.configuration.inference_runtimes import RUNTIMES, require_runtime
@@ -107,6 +108,8 @@ def runtime_settings(values: FlagValues = FLAGS) -> dict:
     if int8_images:
         require_runtime("onnxruntime", asked_by="--int8_images")
         int8_images = find_images(int8_images, flag="int8_images")
+        if records := next(filter(holds_records, int8_images), None):
+            raise InputError(f"--int8_images: {records}: holds records; expected images")
     return {"runtime": chosen, "int8_images": tuple(int8_images or ())}
 
 

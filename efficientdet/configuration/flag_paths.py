@@ -2,9 +2,12 @@
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from dataset.class_names import ClassNames, class_names_of_records, read_class_names
+from dataset.files.file_kinds import FileKind, holds_records, kind_of_file
+from dataset.files.image_files import IMAGE_SUFFIXES, find_images
 from dataset.records.record_files import expand_glob
 from efficientdet.configuration.flag_definitions import typed_name
 from program_support.errors import InputError
@@ -20,6 +23,27 @@ def required(value: str | None, flag: str) -> str:
 def records_of(pattern: str | None, flag: str) -> tuple[str, ...]:
     """Return the shards that match a flag's glob pattern, sorted."""
     return tuple(expand_glob(required(pattern, flag)))
+
+
+def images_or_records(names: Sequence[str], flag: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the images, or the shards of records, that paths, folders and glob patterns name; the other is ().
+
+    The content of the files decides, the name of an empty one. Raise InputError if there is neither, or both.
+    """
+    try:
+        files = find_images(names, flag=flag)
+    except InputError:
+        if folders := [name for name in names if os.path.isdir(name)]:
+            expand_glob(folders[0])  # raises an error that says which records are in the folder
+        raise
+    if any(holds_records(path) or path.endswith(".tfrecord") for path in files):  # a shard may be empty
+        return (), tuple(path for name in names for path in expand_glob(name))
+    for path in files:
+        kind = kind_of_file(path)
+        if kind is not FileKind.IMAGE and (kind or Path(path).suffix.lower() not in IMAGE_SUFFIXES):
+            found = f"is {kind.value}" if kind else "holds neither an image nor records"
+            raise InputError(f"--{typed_name(flag)}: {path}: {found}; expected images or records")
+    return files, ()
 
 
 def existing_file(path: str | None, flag: str) -> str | None:

@@ -1,6 +1,8 @@
 """Comparison of exported files with their checkpoint: detections, AP, time and quantization error."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from efficientdet.evaluation.evaluate import detect_images, read_evaluator
 from efficientdet.exports.artifact_table import MOST_LOST, Artifact, Quality, QuantizationLoss
 from efficientdet.exports.export_config import ExportConfig
 from efficientdet.exports.inspection import compare_detections, compare_plugin_inputs
-from efficientdet.exports.timing import split_times, times
+from efficientdet.exports.timing import medians_in_turns, split_times, times
 from efficientdet.exports.web_page import web_page_detector
 from efficientdet.inference.artifact import artifact_detection, artifact_runtime
 from efficientdet.inference.exported_network import ExportedNetwork
@@ -96,6 +98,13 @@ class ArtifactComparison:
             quality=quality,
             loss=_loss(self.restored, name, path, calibration) if lists else None,
             edge_tpu=_edge_tpu(path) if name in FULL_INTEGER else [],
+        )
+
+    def milliseconds(self, files: Mapping[str, Path]) -> list[float]:
+        """Return the median milliseconds per image of files by format, which run in turns."""
+        found = [_detection(self.restored, name, path) for name, path in files.items()]
+        return medians_in_turns(
+            [partial(detect, self._images[:1]) for detect in found if detect], runs=self._config.runs
         )
 
     def _measured(self, detect: Detect) -> CocoMeasures:

@@ -1,5 +1,6 @@
 """Export of a checkpoint to files that are compared with it, evaluated and timed."""
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from efficientdet.artifacts.onnx_file import export_onnx, onnx_model, write_onnx
 from efficientdet.artifacts.quantization import last_convolutions, quantized
 from efficientdet.artifacts.saved_model import export_saved_model
 from efficientdet.checkpoints.restore import Restored
-from efficientdet.configuration.artifact_formats import FORMATS, FULL_INTEGER, IN_8_BITS, RUNTIMES_OF
+from efficientdet.configuration.artifact_formats import FLOAT32_OF, FORMATS, FULL_INTEGER, IN_8_BITS, RUNTIMES_OF
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import backend_name, device_name, versions
 from efficientdet.exports.artifact_comparison import BATCHES, PIXELS, ArtifactComparison, quality_of
@@ -22,6 +23,7 @@ from efficientdet.exports.web_page import write_web_page
 from efficientdet.inference.model_detection import detect_with_checkpoint
 from efficientdet.inference.model_loading import load_model
 from model.detector import Detector
+from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError
 
 _SCORE = 1e-3  # tolerance of the scores of agreeing detections
@@ -35,9 +37,9 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     Raise InputError if a file cannot be written, and RuntimeError if a float32 file of a trained checkpoint has other
     detections in images than the checkpoint.
     """
+    calibration = _calibration(config)
     restored, _ = load_model(model)
     check_formats(restored.detector, config.formats)
-    calibration = _calibration(config)
     reference = detect_with_checkpoint(restored, batch_size=1, compiled=False).detect
     comparison = ArtifactComparison(restored, reference, config)
     restored = comparison.restored
@@ -50,6 +52,8 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
             raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
         lines.append(comparison.artifact(name, path, calibration=calibration))
         print(f"wrote {path}: {_summary(lines[-1])}")
+        if name in FLOAT32_OF:
+            _warn_unless_faster(comparison, name, config)
     quality = None if comparison.measures is None else quality_of(comparison.measures, comparison.measures)
     table = ArtifactTable(
         model=restored.description.model_name,
@@ -98,6 +102,26 @@ def _calibration(config: ExportConfig) -> CalibrationImages:
     if config.calibration_records:
         return calibration_of_records(index_records(config.calibration_records), most=most)
     return calibration_of_files(config.calibration_images, most=most)
+
+
+def _warn_unless_faster(comparison: ArtifactComparison, name: str, config: ExportConfig) -> None:
+    """Print a warning if a file in 8 bits is not faster than the same in float32, in the runtime that it is for."""
+    float32, folder = FLOAT32_OF[name], Path(config.output_dir)
+    with tempfile.TemporaryDirectory() as temporary:
+        other = Path(temporary, FORMATS[float32])
+        if float32 in config.formats[: config.formats.index(name)]:
+            other = folder / other.name  # written before
+        else:
+            with report_write_errors(other):
+                _write(comparison.restored, float32, other, calibration=_calibration(config))
+        took, took_float32 = comparison.milliseconds({name: folder / FORMATS[name], float32: other})
+    if took >= took_float32:
+        runtime = RUNTIMES_OF.get(name, "onnxruntime")
+        hint = "; try it with --runtime=openvino" if runtime == "onnxruntime" else ""
+        print(
+            f"warning: {FORMATS[name]} is not faster than float32 in {runtime} on this machine: {took} ms per image, "
+            f"{FORMATS[float32]} {took_float32} ms{hint}"
+        )
 
 
 def _write(restored: Restored, name: str, path: Path, *, calibration: CalibrationImages) -> None:

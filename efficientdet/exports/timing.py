@@ -1,7 +1,7 @@
 """Latency of exported files: of detection in an image, and of network and post-processing apart."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +32,22 @@ def times(run: Callable[[], object], *, runs: int) -> tuple[float, float]:
         seconds.append(time.perf_counter() - start)
     timed = 1e3 * np.array(seconds[_WARM_UP_RUNS:])
     return round(float(np.median(timed)), 2), round(float(np.percentile(timed, 99)), 2)
+
+
+def medians_in_turns(runs_of: Sequence[Callable[[], object]], *, runs: int) -> list[float]:
+    """Return the median milliseconds of functions that run in turns, so that they meet the same load.
+
+    Each is timed directly after another run of it, as the caches of a processor hold the data of the previous one.
+    """
+    milliseconds = np.array([[_second_run(run) for run in runs_of] for _ in range(runs)])
+    return np.median(milliseconds, axis=0).round(2).tolist()
+
+
+def _second_run(run: Callable[[], object]) -> float:
+    run()
+    start = time.perf_counter()
+    run()
+    return 1e3 * (time.perf_counter() - start)
 
 
 def split_times(

@@ -15,7 +15,14 @@ from efficientdet.configuration.flag_definitions import (
     finish_flags,
     model_config,
 )
-from efficientdet.configuration.flag_paths import class_names_for, existing_file, records_of, required, writable_folder
+from efficientdet.configuration.flag_paths import (
+    class_names_for,
+    existing_file,
+    images_or_records,
+    records_of,
+    required,
+    writable_folder,
+)
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.operations.results import ExportResult
 from program_support.checked_fields import Count, CountOrZero
@@ -119,11 +126,10 @@ def _calibration(records: tuple[str, ...], formats: Sequence[str], *, values: Fl
             raise InputError(f"--int8_images is for int8 formats; --formats={','.join(formats)} has none")
         return {}
     found = {"calibration_samples": values.int8_samples}
-    if named and not any(".tfrecord" in name for name in named):
-        return {**found, "calibration_images": find_images(named, flag="int8_images")}
-    if named:
-        chosen = tuple(path for name in named for path in records_of(name, "int8_images"))
-    else:
+    images, chosen = images_or_records(named, "int8_images") if named else ((), ())
+    if images:
+        return {**found, "calibration_images": images}
+    if not named:
         chosen = _training_records(records)
         print(f"int8 calibration: {chosen[0]}" + (f" and {len(chosen) - 1} more" if len(chosen) > 1 else ""))
     if {*chosen} & {*records}:
