@@ -34,7 +34,7 @@ def draw_data_set(
     """
     if min(image_size) < 32 or min(images.values(), default=0) < 1 or seed < 0:
         raise InputError(
-            f"drawing {images} images of {image_size[0]}x{image_size[1]} with seed {seed}; expected at "
+            f"drawing {images} images of {image_size[1]}x{image_size[0]} with seed {seed}; expected at "
             "least one image per split, sides of at least 32 and a seed of at least 0"
         )
     folder = Path(folder)
@@ -80,15 +80,16 @@ def _define_flags() -> None:
     flags.DEFINE_string("output_dir", None, "Output folder for the data set.", required=True)
     define_flag("train_images", CountOrZero, 1000, "Number of images in the train split.")
     define_flag("val_images", CountOrZero, 200, "Number of images in the val split.")
-    flags.DEFINE_string("image_size", "128", "Typical image size in pixels: one side, or HEIGHTxWIDTH such as 480x640.")
+    flags.DEFINE_string("image_size", "128", "Typical image size in pixels: one side, or WIDTHxHEIGHT such as 640x480.")
     define_flag("seed", CountOrZero, 0, "Random seed; the same seed generates the same files, byte for byte.")
 
 
 def _parse_size(text: str) -> tuple[int, int]:
+    """Return (height, width)."""
     sides = text.lower().split("x")
     if len(sides) > 2 or not all(side.isdecimal() for side in sides):
-        raise InputError(f"--image_size={text}: expected one side, or height x width such as 480x640")
-    return int(sides[0]), int(sides[-1])
+        raise InputError(f"--image_size={text}: expected one side, or WIDTHxHEIGHT such as 640x480")
+    return int(sides[-1]), int(sides[0])
 
 
 def main() -> None:

@@ -1,7 +1,11 @@
 """The pages: the site builds strictly, and what scripts make of the code is up to date."""
 
+import html
+import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -31,6 +35,58 @@ def test_the_site_builds_strictly(tmp_path):
         assert (tmp_path / "site" / page).is_file()
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("built")
+    result = built(folder)
+    assert result.returncode == 0, result.stderr
+    return folder / "site"
+
+
+def test_flags_show_their_choices(site):
+    """absl's <auto|coco|...> was an HTML tag, which a browser does not show."""
+    text = (site / "reference" / "flags" / "index.html").read_text()
+    assert "One of <code>auto</code>, <code>coco</code>" in text
+    assert not re.search(r"<[a-z0-9_.]+\|", text)
+
+
+def test_code_has_no_escapes_of_tables(site):
+    for page in site.glob("**/index.html"):
+        assert not re.findall(r"<code>[^<]*\\\|[^<]*</code>", page.read_text()), page
+    assert "efficientnet-|resample_p6|fpn_cells" in (site / "tutorials" / "fine_tuning" / "index.html").read_text()
+
+
+def test_signatures_have_a_line_for_each_argument(site):
+    text = (site / "reference" / "python" / "index.html").read_text()
+    signatures = re.findall(r"doc-signature.*?</pre>", text, re.DOTALL)
+    assert len(signatures) > 10
+    longest = max(len(line) for text in signatures for line in html.unescape(re.sub("<[^>]+>", "", text)).splitlines())
+    assert longest < 90
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert any(line.startswith("ruff") for line in extras["docs"])  # mkdocstrings formats signatures with it
+
+
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [
+        ("freeze", "tutorials/fine_tuning/"),
+        ("tiling", "guides/inference/"),
+        ("imbalance", "guides/train/"),
+        ("tracking", "guides/inference/"),
+        ("callbacks", "reference/python/"),
+        ("rtsp", "guides/inference/"),
+        ("mAP50", "guides/evaluate/"),
+        ("add class", "tutorials/add_data/"),
+    ],
+)
+def test_words_of_users_are_found(site, word, page):
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    assert any(
+        entry["location"].partition("#")[0] == page and re.search(rf"\b{word}\b", entry["text"])
+        for entry in index["docs"]
+    )
+
+
 @pytest.mark.parametrize(
     "broken", ["[no page](nowhere.md)", "[no anchor](architecture.md#nowhere)", "[no file](../nowhere.py)"]
 )
@@ -38,7 +94,8 @@ def test_a_broken_link_fails(tmp_path, broken):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text(f"# Title\n\n{broken}\n")
     (tmp_path / "docs" / "architecture.md").write_text("# Architecture\n")
-    config = (ROOT / "mkdocs.yml").read_text().split("nav:\n")[0] + "nav: [index.md, architecture.md]\n"
+    top, _, rest = (ROOT / "mkdocs.yml").read_text().partition("nav:\n")
+    config = top + "nav: [index.md, architecture.md]\n" + rest[rest.index("extra:\n") :]
     config = config.replace("[scripts/docs", f"[{ROOT}/scripts/docs")
     (tmp_path / "mkdocs.yml").write_text(config)
     assert built(tmp_path, tmp_path / "mkdocs.yml").returncode != 0

@@ -195,7 +195,7 @@ def test_command_line(tmp_path):
         f"--output_dir={tmp_path}",
         "--train_images=2",
         "--val_images=1",
-        "--image_size=64x96",
+        "--image_size=96x64",  # WIDTHxHEIGHT, as everywhere
         "--seed=7",
     ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)

@@ -4,6 +4,7 @@ python scripts/docs/flag_reference.py [FILE]
 """
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,15 @@ def flags_of(program: str) -> list[list]:
     return json.loads(output)
 
 
+def description(text: str | None) -> str:
+    """Return a flag's help for a cell of a table; absl's <a|b> before it becomes a list of the values."""
+    text = " ".join((text or "").split())
+    if match := re.match(r"<([^<>]*\|[^<>]*)>: ?", text):
+        values = ", ".join(f"`{value}`" for value in match[1].split("|"))
+        text = f"One of {values}. {text[match.end() :]}"
+    return text.replace("<", "&lt;").replace("|", "\\|")
+
+
 def page() -> str:
     """Return the page as Markdown."""
     lines = [
@@ -61,7 +71,7 @@ def page() -> str:
         for name, _, text, default, is_switch in flags_of(program):
             default = "" if default in (None, "''", "None") else f"`{default.strip(chr(39))}`"
             shown = f"--[no]{name}" if is_switch else f"--{name}"
-            lines.append(f"| `{shown}` | {default} | {' '.join((text or '').split()).replace('|', chr(92) + '|')} |")
+            lines.append(f"| `{shown}` | {default} | {description(text)} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -1,13 +1,24 @@
-"""Hooks of mkdocs: links from a page to files that are not part of the site become their names."""
+r"""Hooks of mkdocs: what GitHub shows as it is and a site does not.
+
+Links from a page to files that are not part of the site become their names. `\|` in code within a table, which GitHub
+needs, becomes `|`. Each page ends with its keywords of mkdocs.yml, so that the search finds it by words of other
+libraries.
+"""
 
 import re
 from pathlib import Path
 
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(((?:\.\./)+[^)\s#]*)(#[^)\s]*)?\)")
+_TABLE_CODE = re.compile(r"`[^`]*`")
 
 
 def on_page_markdown(markdown: str, *, page, config, files) -> str:
-    """Replace links that leave docs/, and links to notebooks. Raises FileNotFoundError if the file does not exist."""
+    """Return the page for the site.
+
+    Raises:
+        FileNotFoundError: a link names a file that does not exist.
+        KeyError: mkdocs.yml has no keywords for the page.
+    """
     docs = Path(config.docs_dir).resolve()
 
     def replaced(match: re.Match) -> str:
@@ -16,4 +27,11 @@ def on_page_markdown(markdown: str, *, page, config, files) -> str:
             raise FileNotFoundError(f"{page.file.src_path}: link to {match[2]}, which does not exist")
         return match[0] if target.is_relative_to(docs) and target.suffix != ".ipynb" else match[1]
 
-    return _LINK.sub(replaced, markdown)
+    lines = [_without_escapes(line) if line.startswith("|") else line for line in markdown.splitlines()]
+    keywords = config.extra["keywords"][page.file.src_uri]
+    return _LINK.sub(replaced, "\n".join(lines)) + f"\n\nKeywords: {keywords}\n{{ .keywords }}\n"
+
+
+def _without_escapes(row: str) -> str:
+    """Return a row of a table with `|` in code: Markdown of the site takes it as text there, and the escape as well."""
+    return _TABLE_CODE.sub(lambda match: match[0].replace("\\|", "|"), row)
