@@ -15,6 +15,7 @@ from program_support.signals import Listener, exit_code
 
 USER_ERROR_EXIT_CODE = 2  # absl's own is 1, which a launcher cannot distinguish from a crash
 _SIGNAL_NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+REMOVED = "Removed: "  # beginning of the help of a flag that is only defined to be refused with a reason
 _HELP = {"-h", "--help", "-help", "--helpshort", "--helpfull"}
 
 
@@ -31,8 +32,8 @@ class Define:
 def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once: bool = False) -> None:
     """Parse the flags, call `main` and exit: 0, or 2 with one line for an invalid flag or an `InputError`.
 
-    With --help among the flags, print the help and exit with 0. Ctrl-C exits with one line and code 130. Any other
-    exception is a bug and keeps its traceback.
+    With --help among the flags, print the help and exit with 0; --helpfull also lists removed flags. Ctrl-C exits with
+    one line and code 130. Any other exception is a bug and keeps its traceback.
 
     ends_at_once: SIGTERM exits likewise with 143, and both signals end the process immediately, without cleanup.
     Otherwise Ctrl-C raises KeyboardInterrupt, so that `main` can clean up.
@@ -46,7 +47,7 @@ def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once
         listener.start()  # never stopped: interpreter shutdown takes a moment, too
     if _HELP & {*arguments[1:]}:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `head` closes the pipe early: end without a traceback
-        print(f"{sys.modules['__main__'].__doc__}\n\n{flags.FLAGS.get_help()}")
+        print(f"{sys.modules['__main__'].__doc__}\n\n{_help(is_full='--helpfull' in arguments)}")
         sys.exit(0)
     try:
         rest = _parsed(arguments)
@@ -59,6 +60,16 @@ def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once
     except KeyboardInterrupt:
         print(f"{program}: ended by {_SIGNAL_NAMES[signal.SIGINT]}", file=sys.stderr)
         sys.exit(exit_code(signal.SIGINT))
+
+
+def _help(*, is_full: bool) -> str:
+    """Return the help of all flags, and unless `is_full` only the number of the removed ones."""
+    removed = [name for name in flags.FLAGS if (flags.FLAGS[name].help or "").startswith(REMOVED)]
+    if is_full or not removed:
+        return flags.FLAGS.get_help()
+    for name in removed:  # the process ends after the help
+        delattr(flags.FLAGS, name)
+    return f"{flags.FLAGS.get_help()}\n\n{len(removed)} removed flags are not listed; --helpfull lists them."
 
 
 def _parsed(arguments: list[str]) -> list[str]:

@@ -90,6 +90,15 @@ def test_help_says_every_flag(script, data):
     assert "Hyperparameters: key=value" in done.stdout
 
 
+def test_removed_flags_are_in_the_full_help_only(tmp_path):
+    short, full = (
+        outcome["stdout"] for outcome in outcomes([["train", "--help"], ["train", "--helpfull"]], cwd=tmp_path)
+    )
+    assert ("Removed:" in short, full.count("Removed:")) == (False, len(GONE["train"]))
+    assert short.endswith(f"{len(GONE['train'])} removed flags are not listed; --helpfull lists them.\n")
+    assert "--backbone_ckpt" in short  # an alias is no removed flag
+
+
 @pytest.mark.parametrize("script", ["train.py", "dataset/create_tfrecord.py"])
 def test_help_ends_quietly_where_no_one_reads_it(script):
     """As `--help | head -1` does, whose reader is gone before all is written."""

@@ -112,7 +112,7 @@ def test_broken_links_are_seen(tmp_path):
 def help_of(program):
     """Flag -> what --help says of it; the words of a help that is wrapped, in one line."""
     words = [program] if program.endswith(".py") else ["-m", program]
-    done = subprocess.run([sys.executable, *words, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, *words, "--helpfull"], cwd=ROOT, capture_output=True, text=True, check=True)
     entries = re.findall(r"^  --(?:\[no\])?(\w+): (.*?)(?=^  --|^\S|\Z)", done.stdout, flags=re.MULTILINE | re.DOTALL)
     return {name: " ".join(words.split()) for name, words in entries}
 

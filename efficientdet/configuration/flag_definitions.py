@@ -16,7 +16,7 @@ from efficientdet.configuration.overrides import parse_overrides, split_label_ma
 from efficientdet.configuration.removed_flags import ALIASES, GONE
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of, model_names
-from program_support.command_line import Define
+from program_support.command_line import REMOVED, Define
 from program_support.errors import InputError
 
 FLAGS = flags.FLAGS  # Flags of the command line; each call of the Python interface has its own FlagValues.
@@ -76,7 +76,7 @@ def finish_flags(program: str, values: FlagValues = FLAGS) -> None:
         flags.DEFINE_alias(name, original, flag_values=values)
     for name, gone in GONE.get(program, {}).items():
         define = flags.DEFINE_bool if gone.boolean else flags.DEFINE_string
-        define(name, None, f"Removed: {gone.reason}.", flag_values=values)
+        define(name, None, f"{REMOVED}{gone.reason}.", flag_values=values)
         flags.register_validator(
             name,
             lambda value, gone=gone: value in (None, "") or str(value) in gone.passes,
