@@ -16,7 +16,13 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 from absl import flags
 
-from dataset.conversion.conversion_flags import conversion_config, convert_and_report, define_shared_flags
+from dataset.conversion.conversion_flags import (
+    conversion_config,
+    convert_and_report,
+    define_shared_flags,
+    refuse_without_usable_objects,
+)
+from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.other_annotations import recognized
 from dataset.files.file_kinds import FileKind
@@ -50,7 +56,9 @@ def main() -> None:
             image_info_file=values.image_info_file,
             caption_annotations_file=values.caption_annotations_file,
             with_segmentation=values.include_masks and bool(values.object_annotations_file),
+            file_name=ImageFolder(values.image_dir).named,
         )
+    refuse_without_usable_objects([data], crowds_as_objects=config.crowds_as_objects)
     convert_and_report(data, config)
 
 

@@ -20,7 +20,13 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 from absl import flags
 
-from dataset.conversion.conversion_flags import conversion_config, convert_and_report, define_shared_flags
+from dataset.conversion.conversion_flags import (
+    conversion_config,
+    convert_and_report,
+    define_shared_flags,
+    refuse_without_usable_objects,
+)
+from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.formats.voc import read_voc
 from dataset.conversion.other_annotations import recognized
 from dataset.files.file_kinds import FileKind
@@ -61,11 +67,12 @@ def main() -> None:
     with recognized(annotations_folder, image_folder, expected=FileKind.VOC):
         data = read_voc(
             annotations_folder=annotations_folder,
-            image_folder=image_folder,
+            images=ImageFolder(image_folder),
             image_set_file=image_set_file,
             label_map_file=values.label_map_json_path,
             ignore_difficult=values.ignore_difficult_instances,
         )
+    refuse_without_usable_objects([data], crowds_as_objects=config.crowds_as_objects)
     convert_and_report(data, config)
 
 

@@ -19,16 +19,23 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 from absl import flags
 
-from dataset.conversion.annotations import AnnotatedDataSet
+from dataset.conversion.annotations import AnnotatedDataSet, NothingUsable
 from dataset.conversion.class_numbering import read_label_map
-from dataset.conversion.conversion_flags import conversion_config, convert_and_report, define_writing_flags
-from dataset.conversion.conversion_report import Report
+from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_flags import (
+    conversion_config,
+    convert_and_report,
+    define_writing_flags,
+    refuse_without_usable_objects,
+)
+from dataset.conversion.conversion_report import Report, refusal_with_report
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import FORMATS, recognize
 from dataset.conversion.image_split import split_off
 from dataset.conversion.label_parts import read_labels
 from dataset.conversion.named_splits import SPLITS
 from dataset.conversion.sharding.shard_files import existing_shards
+from dataset.conversion.sharding.shards import check_annotations
 from dataset.files.image_files import image_folder
 from program_support import command_line
 from program_support.checked_fields import CountOrZero, between
@@ -74,15 +81,27 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
     label_map = read_label_map(values.label_map_json_path) if values.label_map_json_path else None
     labels = recognize(annotations, label_format=values.format)
     print(labels.reason, flush=True)
-    parts = read_labels(
-        labels,
-        annotations,
-        images,
-        with_masks=values.include_masks,
-        label_map=label_map,
-        output_folder=values.output_dir,
-    )
+    try:
+        parts = read_labels(
+            labels,
+            annotations,
+            images,
+            with_masks=values.include_masks,
+            label_map=label_map,
+            output_folder=values.output_dir,
+        )
+    except NothingUsable as error:
+        report = Report(skipped=[*error.findings])
+        raise refusal_with_report(error, report, None, prefix=Path(values.output_dir, "train")) from error
     _print_unused(parts, images)
+    configs = {split: _config(split, values) for split in ("", *SPLITS)}
+    for split, data in parts.items():
+        check_annotations(data, configs[split])
+    refuse_without_usable_objects(
+        [parts[split] for split in ("", "train") if split in parts] or parts.values(),
+        crowds_as_objects=values.crowds_as_objects,
+        are_all_splits=True,
+    )
     parts = _with_val(parts, images, values=values)
     _warn_about_shared_images(parts)
     _refuse_other_parts(values.output_dir, parts)
@@ -91,17 +110,21 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
         print(f"\n{split}: {len(data.images)} images", flush=True)
         reports[split] = convert_and_report(
             data,
-            conversion_config(
-                image_folder=values.images,
-                output_prefix=str(Path(values.output_dir, split)),
-                include_masks=values.include_masks,
-                keep_annotations=True,
-                values=values,
-            ),
+            configs[split],
             values=values,
             start=start,
         )
     return reports
+
+
+def _config(split: str, values: flags.FlagValues) -> ConversionConfig:
+    return conversion_config(
+        image_folder=values.images,
+        output_prefix=str(Path(values.output_dir, split or "train")),
+        include_masks=values.include_masks,
+        keep_annotations=True,
+        values=values,
+    )
 
 
 def _print_unused(parts: dict[str, AnnotatedDataSet], images: ImageFolder) -> None:
@@ -124,7 +147,7 @@ def _with_val(
             f"split: {' and '.join(found)} only, as folders or files are named: no train records are written; to train "
             "on these images, rename that folder or file"
         )
-    elif "val" in found or not values.val_fraction:
+    elif "val" in found or not values.val_fraction or not found["train"].images:
         print("split: from the data set" if "" not in parts else "split: none, all images are train")
     else:
         found["train"], found["val"], alike = split_off(

@@ -9,6 +9,18 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 from PIL import Image
 
+from dataset.conversion.conversion_report import Report, check_fractions
+
+
+def check_accepted(data) -> None:
+    """Raise InputError if a conversion would refuse a data set for what its reader skipped."""
+    check_fractions(
+        Report(images=len(data.images), skipped=data.skipped),
+        listed_images=data.listed_images,
+        listed_boxes=data.listed_boxes,
+        max_bad_fraction=0.01,
+    )
+
 
 class Label(NamedTuple):
     """A class and a box in pixels, of which formats keep hundredths."""

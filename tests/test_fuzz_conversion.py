@@ -24,6 +24,7 @@ from pycocotools import mask as coco_mask
 from dataset.conversion import check
 from dataset.conversion.check import SizeDisagreement, UnusableImage, check_image
 from dataset.conversion.convert import convert_shard
+from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.formats.voc import read_voc
 from dataset.conversion.segmentation import UnusableSegmentation, check_segmentation, mask_png
@@ -361,6 +362,7 @@ def converted(data, place, *, include_masks):
         include_masks=include_masks,
         keep_annotations=True,
         keep_images_of_refused_boxes=True,
+        crowds_as_objects=False,
         fingerprint=data.fingerprint,
         partial_path=folder / "partial",
         finished_path=folder / "finished",
@@ -543,7 +545,7 @@ def test_voc_files(run, place):
             settings["label_map_file"] = str(label_map)
         try:
             converted(
-                read_voc(annotations_folder=str(place), image_folder=str(place / "images"), **settings),
+                read_voc(annotations_folder=str(place), images=ImageFolder(place / "images"), **settings),
                 place,
                 include_masks=False,
             )

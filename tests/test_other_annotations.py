@@ -3,6 +3,7 @@
 import pytest
 from test_file_kinds import COCO, CVAT, LABELME, OPEN_IMAGES_CSV, VOC, YOLO_DATA
 
+from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.formats.voc import read_voc
 from dataset.conversion.other_annotations import recognized
@@ -19,7 +20,7 @@ def coco_line(path, expected=FileKind.COCO):
 
 def voc_line(folder):
     with pytest.raises(InputError) as caught, recognized(str(folder), expected=FileKind.VOC):
-        read_voc(annotations_folder=str(folder), image_folder=str(folder))
+        read_voc(annotations_folder=str(folder), images=ImageFolder(folder))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -70,7 +71,7 @@ def test_what_is_of_the_right_kind_keeps_its_own_error(tmp_path):
     assert "lists no images" in coco_line(tmp_path / "a.json")
     (tmp_path / "b.csv").write_text(OPEN_IMAGES_CSV)
     (tmp_path / "a.xml").write_text("<annotation><object/></annotation>")
-    assert "objects without a name" in voc_line(tmp_path)
+    assert "object 0 has no name" in voc_line(tmp_path)
     assert "cannot be read" in coco_line(tmp_path / "nosuch.json")
     (tmp_path / "c.json").write_text("[")
     assert "is not json" in coco_line(tmp_path / "c.json")

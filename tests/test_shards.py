@@ -208,7 +208,9 @@ def test_too_many_bad_images_publish_nothing_until_allowed(place, counted):
     make_truncated(place, "2.jpg")
     with pytest.raises(InputError, match=r"1 of 10 images would be skipped.*2\.jpg.*--max_bad_fraction=0\.1"):
         convert(read(place), config(place))
-    assert not list((place / "out").glob("train*"))
+    assert not list((place / "out").glob("train-*"))
+    refused = json.loads((place / "out" / "train.refused.report.json").read_text())
+    assert [entry["file"] for entry in refused["skipped"]] == ["2.jpg"]
     counted.count = 0
     report = convert(read(place), config(place, max_bad_fraction=0.3))
     assert counted.count == 0

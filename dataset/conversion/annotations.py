@@ -1,7 +1,9 @@
 """Annotations as the format readers return them, and clipping of objects to the actual image size."""
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
@@ -12,6 +14,7 @@ from program_support.errors import InputError
 
 # A coordinate outside this range is not a fraction of the image's side, but probably pixels.
 LEAST_SHARE, MOST_SHARE = -1.0, 2.0
+_LARGEST_ROTATED = 1e9  # pixels; the corners of a larger box could overflow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +36,7 @@ class AnnotatedImage:
 
     `in_shares`: the boxes are fractions of width and height, converted to pixels when the size is known. `is_upright`:
     the tool labels images after EXIF rotation. `refused`: the number of objects that the reader skipped as unusable.
+    `split`: train, val or test if the annotation file names it.
     """
 
     image_id: int
@@ -43,6 +47,7 @@ class AnnotatedImage:
     in_shares: bool = False
     is_upright: bool = False
     refused: int = 0
+    split: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,19 +77,72 @@ class AnnotatedDataSet:
     skipped: list[Finding] = field(default_factory=list)
     noted: list[Finding] = field(default_factory=list)
 
+    @property
+    def listed_images(self) -> int:
+        """Return the number of images in the annotations, with those that the reader skipped."""
+        return len(self.images) + sum(finding.kind == "image" for finding in self.skipped)
 
-def checked_file_name(name: Any, *, where: str) -> str:
-    """Return `name` if it is inside the image folder. Raises InputError, starting with `where`, otherwise."""
+
+class NothingUsable(InputError):
+    """All entries of a label file were skipped; `findings` are the reasons."""
+
+    def __init__(self, source: str, findings: Sequence[Finding]):
+        examples = "; ".join(f"{finding.file}: {finding.reason}" for finding in findings[:3])
+        more = f"; and {len(findings) - 3} more" if len(findings) > 3 else ""
+        skipped = f", {len(findings)} entries are skipped: {examples}{more}" if findings else ""
+        super().__init__(f"{source}: contains no boxes{skipped}")
+        self.findings = findings
+
+
+@dataclass(kw_only=True, slots=True)
+class SplitContent:
+    """Images and findings of one split, while a reader collects them; `notes` counts what was derived, by reason."""
+
+    images: list[AnnotatedImage] = field(default_factory=list)
+    skipped: list[Finding] = field(default_factory=list)
+    noted: list[Finding] = field(default_factory=list)
+    notes: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def skipping(self, *, file: str, kind: str = "box", image: AnnotatedImage | None = None) -> Iterator[None]:
+        """Skip the entry that the block reads if it raises InputError; the message is the reason.
+
+        One odd entry does not refuse a data set: --max_bad_fraction limits how many are skipped.
+        """
+        try:
+            yield
+        except InputError as error:
+            if image is not None:
+                image.refused += 1
+            self.skipped.append(Finding(kind=kind, file=file, reason=str(error)))
+
+    def data_set(self, *, source: str, class_names: ClassNames | None, fingerprint: str) -> AnnotatedDataSet:
+        """Return the split as a data set; skipped boxes count as listed."""
+        counted = [Finding(kind="box", file=source, reason=f"{count} {reason}") for reason, count in self.notes.items()]
+        return AnnotatedDataSet(
+            source=source,
+            images=self.images,
+            class_names=class_names,
+            fingerprint=fingerprint,
+            listed_boxes=sum(len(image.objects) for image in self.images)
+            + sum(finding.kind == "box" for finding in self.skipped),
+            skipped=self.skipped,
+            noted=[*self.noted, *counted],
+        )
+
+
+def checked_file_name(name: Any) -> str:
+    """Return `name` if it is inside the image folder. Raises InputError otherwise; the caller adds the context."""
     try:
         if not storable_text(name, "file name"):
             raise InputError("has file name ''")
     except InputError as error:
-        raise InputError(f"{where} {error}: expected a name relative to the image folder") from error
+        raise InputError(f"{error}: expected a name relative to the image folder") from error
     depth = 0
     for part in PurePath(name).parts:
         depth += -1 if part == ".." else 1
         if depth < 0 or part == "/":
-            raise InputError(f"{where} has file name {shown(name)}, which is outside the image folder")
+            raise InputError(f"has file name {shown(name)}, which is outside the image folder")
     return name
 
 
@@ -92,6 +150,35 @@ def box_around(outline: Sequence[float]) -> tuple[float, float, float, float]:
     """Return the box (x, y, width, height) around the points x, y, x, y, .. of an outline."""
     left, top = min(outline[::2]), min(outline[1::2])
     return left, top, max(outline[::2]) - left, max(outline[1::2]) - top
+
+
+def box_around_rotated(
+    box_xywh: Sequence[float], degrees: float, *, center: tuple[float, float] | None = None
+) -> tuple[float, float, float, float]:
+    """Return the box around a box (x, y, width, height) that is rotated about `center`, by default its own."""
+    return box_around(rotated_corners(box_xywh, degrees, center=center))
+
+
+def rotated_corners(
+    box_xywh: Sequence[float], degrees: float, *, center: tuple[float, float] | None = None
+) -> list[float]:
+    """Return the corners of a rotated box as x, y, x, y, ..; positive angles are clockwise in the image."""
+    x, y, width, height = box_xywh
+    if max(map(abs, box_xywh)) > _LARGEST_ROTATED:
+        raise InputError(f"has the rotated box {_shown(tuple(box_xywh))}, expected at most {_LARGEST_ROTATED:g}")
+    center = center or (x + width / 2, y + height / 2)
+    outline = [x, y, x + width, y, x + width, y + height, x, y + height]
+    return rotated_outline(outline, degrees, center=center)
+
+
+def rotated_outline(outline: Sequence[float], degrees: float, *, center: tuple[float, float]) -> list[float]:
+    """Return the points x, y, x, y, .. of an outline, rotated about `center`, clockwise in the image."""
+    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    rotated = []
+    for x, y in zip(outline[::2], outline[1::2], strict=True):
+        right, down = x - center[0], y - center[1]
+        rotated += [center[0] + right * cosine - down * sine, center[1] + right * sine + down * cosine]
+    return rotated
 
 
 def in_pixels(annotation: AnnotatedObject, size: tuple[int, int]) -> AnnotatedObject:

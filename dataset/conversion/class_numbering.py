@@ -6,7 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from dataset.class_names import ClassNames, class_names_in
-from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject
+from dataset.conversion.annotations import (
+    AnnotatedDataSet,
+    AnnotatedImage,
+    AnnotatedObject,
+    NothingUsable,
+    SplitContent,
+)
 from dataset.files.bounded_files import read_json
 from dataset.files.image_files import image_ids
 from dataset.files.untrusted_values import LARGEST_ID, error_context, listed, shown, whole_number
@@ -48,10 +54,13 @@ class ClassNumbering:
             raise InputError("has no class name")
         return self._ids.setdefault(name.strip(), len(self._ids) + 1)
 
-    def class_names(self, source: str) -> ClassNames:
-        """Return all classes seen so far. Raises InputError if there are none or a name cannot be stored."""
+    def class_names(self, source: str, *contents: SplitContent) -> ClassNames:
+        """Return all classes seen so far. Raises InputError if there are none or a name cannot be stored.
+
+        The error lists what was skipped in the `contents` of the splits.
+        """
         if not self._ids:
-            raise InputError(f"{source}: contains no boxes")
+            raise NothingUsable(source, [finding for content in contents for finding in content.skipped])
         with error_context(f"{source}:"):
             return ClassNames.from_categories([{"id": number, "name": name} for name, number in self._ids.items()])
 

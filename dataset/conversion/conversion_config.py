@@ -23,6 +23,7 @@ class ConversionConfig:
     include_masks: bool = False
     keep_annotations: bool = False
     keep_images_of_refused_boxes: bool = False
+    crowds_as_objects: bool = False
 
     def __post_init__(self):
         if not Path(self.output_prefix).name or self.output_prefix.endswith("/"):

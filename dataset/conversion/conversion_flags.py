@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from absl import flags
@@ -17,7 +17,7 @@ from dataset.conversion.sharding.shard_processes import CONTINUE
 from dataset.conversion.sharding.shards import convert
 from program_support.checked_fields import Count
 from program_support.deferred_signals import Interrupted
-from program_support.errors import printable
+from program_support.errors import InputError, printable
 from program_support.field_flags import define_flag, define_flags_of
 from program_support.processor_cores import available_cores
 from program_support.signals import exit_code
@@ -61,6 +61,8 @@ def define_writing_flags(values: flags.FlagValues = flags.FLAGS) -> None:
             "max_bad_fraction": "Maximum fraction of images, and of boxes, that may be skipped as unusable.",
             "keep_images_of_refused_boxes": "Keep an image whose boxes are all unusable, as an image without objects. "
             "Default: drop the image, because training would treat its objects as background.",
+            "crowds_as_objects": "Read objects that are marked as crowd (iscrowd, IsGroupOf) or difficult as ordinary "
+            "objects. Training ignores crowds, and evaluation ignores both.",
         },
         values,
     )
@@ -85,9 +87,33 @@ def conversion_config(
         processes=values.num_threads or available_cores(),
         max_bad_fraction=values.max_bad_fraction,
         keep_images_of_refused_boxes=values.keep_images_of_refused_boxes,
+        crowds_as_objects=values.crowds_as_objects,
         include_masks=include_masks,
         keep_annotations=keep_annotations,
     )
+
+
+def refuse_without_usable_objects(
+    data_sets: Iterable[AnnotatedDataSet], *, crowds_as_objects: bool, are_all_splits: bool = False
+) -> None:
+    """Raise InputError if all objects are crowds, which training ignores, or difficult, which evaluation ignores.
+
+    Difficult objects suffice for one split of several.
+    """
+    crowds = difficult = 0
+    for data in data_sets:
+        for image in data.images:
+            for one in image.objects:
+                if crowds_as_objects or not (one.is_crowd or (one.is_difficult and are_all_splits)):
+                    return
+                crowds += one.is_crowd
+                difficult += one.is_difficult and not one.is_crowd
+    if crowds or difficult:
+        raise InputError(
+            f"{data.source}: no usable object: of {crowds + difficult} boxes, {crowds} are crowds (iscrowd), which "
+            f"training ignores, and {difficult} are difficult, which evaluation ignores; correct the labels, or set "
+            "--crowds_as_objects to read them as ordinary objects"
+        )
 
 
 def convert_and_report(

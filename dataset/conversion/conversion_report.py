@@ -1,17 +1,21 @@
 """The report of a conversion: counts and findings per shard, their sum, and its output."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from dataset.class_names import ClassNames, beside_records
 from dataset.conversion.annotations import Finding
 from dataset.files.bounded_files import read_json
-from dataset.files.untrusted_values import allowing_fraction
+from dataset.files.untrusted_values import allowing_fraction, listed
+from program_support.atomic_files import write_text
 from program_support.errors import InputError
 
 SMALL_AREA, MEDIUM_AREA = 32**2, 96**2  # square pixels, COCO's limits
+REFUSED_REPORT = ".refused.report.json"
 _FINDINGS = ("fixed", "skipped", "dropped", "noted")
 _SHOWN_FINDINGS = 5
 
@@ -20,7 +24,8 @@ _SHOWN_FINDINGS = 5
 class Report:
     """Counts over records and all findings; the keys of `boxes_per_class` are category ids.
 
-    `dropped` are images whose boxes were all skipped.
+    `dropped` are images whose boxes were all skipped. `usable_per_class` counts boxes that are neither crowd nor
+    difficult.
     """
 
     images: int = 0
@@ -32,6 +37,7 @@ class Report:
     most_boxes_file: str = ""
     boxes_of_skipped_images: int = 0
     boxes_per_class: Counter[int] = field(default_factory=Counter)
+    usable_per_class: Counter[int] = field(default_factory=Counter)
     boxes_per_size: Counter[str] = field(default_factory=Counter)
     fixed: list[Finding] = field(default_factory=list)
     skipped: list[Finding] = field(default_factory=list)
@@ -44,6 +50,7 @@ class Report:
         for annotation in objects:
             count += 1
             self.boxes_per_class[annotation.category_id] += 1
+            self.usable_per_class[annotation.category_id] += not (annotation.is_crowd or annotation.is_difficult)
             self.boxes_per_size[size_name(annotation.area)] += 1
             self.crowd_boxes += annotation.is_crowd
             self.difficult_boxes += annotation.is_difficult
@@ -69,6 +76,7 @@ class Report:
         for name in _FINDINGS:
             getattr(self, name).extend(getattr(other, name))
         self.boxes_per_class.update(other.boxes_per_class)
+        self.usable_per_class.update(other.usable_per_class)
         self.boxes_per_size.update(other.boxes_per_size)
 
     def skipped_count(self, kind: str) -> int:
@@ -87,15 +95,11 @@ class Report:
     def from_json(cls, content: dict) -> "Report":
         """Create a report from the content of `to_json`."""
         findings = {name: [Finding(**entry) for entry in content[name]] for name in _FINDINGS}
-        per_class = Counter({int(key): value for key, value in content["boxes_per_class"].items()})
-        return cls(
-            **{
-                **content,
-                **findings,
-                "boxes_per_class": per_class,
-                "boxes_per_size": Counter(content["boxes_per_size"]),
-            }
-        )
+        per_class = {
+            name: Counter({int(key): value for key, value in content[name].items()})
+            for name in ("boxes_per_class", "usable_per_class")
+        }
+        return cls(**{**content, **findings, **per_class, "boxes_per_size": Counter(content["boxes_per_size"])})
 
 
 def size_name(area: float) -> str:
@@ -105,18 +109,33 @@ def size_name(area: float) -> str:
 
 def check_fractions(report: Report, *, listed_images: int, listed_boxes: int, max_bad_fraction: float) -> None:
     """Raise InputError, with counts and the first examples, if more than the allowed fraction is missing."""
-    for kind, listed, plural in (("image", listed_images, "images"), ("box", listed_boxes, "boxes")):
+    for kind, total, plural in (("image", listed_images, "images"), ("box", listed_boxes, "boxes")):
         skipped = report.skipped_count(kind)
-        if listed and skipped / listed > max_bad_fraction:
+        if total and skipped / total > max_bad_fraction:
             causes = [finding for finding in report.skipped if finding.kind == kind] or report.skipped
             examples = "; ".join(_line(finding) for finding in causes[:3])
+            examples += f"; and {len(causes) - 3} more" if len(causes) > 3 else ""
             raise InputError(
-                f"{skipped} of {listed} {plural} would be skipped, {skipped / listed:.2%}; expected at most "
+                f"{skipped} of {total} {plural} would be skipped, {skipped / total:.2%}; expected at most "
                 f"{max_bad_fraction:.2%}: {examples}; "
-                f"to accept this, set --max_bad_fraction={allowing_fraction(skipped, listed)}"
+                f"to accept this, set --max_bad_fraction={allowing_fraction(skipped, total)}"
             )
     if not report.images:
         raise InputError(f"all {listed_images} images would be skipped: {_line(report.skipped[0])}")
+
+
+def refusal_with_report(
+    error: InputError, report: Report, class_names: ClassNames | None, *, prefix: Path
+) -> InputError:
+    """Write all findings to `<prefix>.refused.report.json`; return the error with the name of that file.
+
+    Its name differs from that of the report that marks a complete conversion. Raises OSError.
+    """
+    path = prefix.with_name(prefix.name + REFUSED_REPORT)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"refused": str(error), **readable_report(report, class_names)}
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    return InputError(f"{error}; all items are listed in {path}")
 
 
 def readable_report(report: Report, class_names: ClassNames | None) -> dict:
@@ -128,7 +147,8 @@ def readable_report(report: Report, class_names: ClassNames | None) -> dict:
         "difficult_boxes": report.difficult_boxes,
         "images_without_boxes": report.images_without_boxes,
         "most_boxes_in_one_image": {"boxes": report.most_boxes, "file": report.most_boxes_file},
-        "boxes_per_class": boxes_per_class_name(report, class_names),
+        "boxes_per_class": _per_class_name(report.boxes_per_class, class_names),
+        "usable_boxes_per_class": _per_class_name(report.usable_per_class, class_names),
         "boxes_per_size": {name: report.boxes_per_size[name] for name in ("small", "medium", "large")},
         "images_skipped": report.skipped_count("image"),
         "boxes_skipped": report.skipped_count("box"),
@@ -137,13 +157,12 @@ def readable_report(report: Report, class_names: ClassNames | None) -> dict:
     }
 
 
-def boxes_per_class_name(report: Report, class_names: ClassNames | None) -> dict[str, int]:
+def _per_class_name(counts: Counter[int], class_names: ClassNames | None) -> dict[str, int]:
     """Return the number of boxes of each class, including classes without boxes."""
     if class_names is None:
         return {}
     return {
-        name: report.boxes_per_class[category_id]
-        for category_id, name in zip(class_names.category_ids, class_names.names, strict=True)
+        name: counts[category_id] for category_id, name in zip(class_names.category_ids, class_names.names, strict=True)
     }
 
 
@@ -179,6 +198,19 @@ def _line(finding: Finding) -> str:
     return f"{finding.file}{' (' + ', '.join(ids) + ')' if ids else ''}: {finding.reason}"
 
 
+def _unusable_classes(report: Report, class_names: ClassNames | None) -> str | None:
+    """Return a warning of the classes whose boxes are all ignored in training or in evaluation."""
+    usable = _per_class_name(report.usable_per_class, class_names)
+    boxes = _per_class_name(report.boxes_per_class, class_names)
+    unusable = [f"{name} ({boxes[name]} boxes)" for name, count in usable.items() if boxes[name] and not count]
+    if not unusable:
+        return None
+    return (
+        f"warning: {len(unusable)} of {len(usable)} classes have only crowd or difficult boxes: {listed(unusable)}; "
+        "training ignores crowds, evaluation both; to use them as objects, set --crowds_as_objects"
+    )
+
+
 def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
     """Return a summary for the console: images, boxes, fixed and skipped items, objects per class."""
     sizes = ", ".join(f"{report.boxes_per_size[name]} {name}" for name in ("small", "medium", "large"))
@@ -189,7 +221,7 @@ def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
     ]
     if report.most_boxes:
         lines.append(f"         at most {report.most_boxes} in one image ({report.most_boxes_file})")
-    per_class = sorted(boxes_per_class_name(report, class_names).items(), key=lambda item: -item[1])
+    per_class = sorted(_per_class_name(report.boxes_per_class, class_names).items(), key=lambda item: -item[1])
     shown = ", ".join(f"{name} {count}" for name, count in per_class[:12])
     if shown:
         without = sum(not count for _, count in per_class)
@@ -197,6 +229,8 @@ def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
             f"classes  {len(per_class)}: {shown}{', ...' if len(per_class) > 12 else ''}"
             + (f"; {without} without any box" if without else "")
         )
+    if warning := _unusable_classes(report, class_names):
+        lines.append(warning)
     for title in _FINDINGS:
         if findings := getattr(report, title):
             kinds = Counter(finding.kind for finding in findings)

@@ -1,12 +1,14 @@
 """Files in a folder tree, found by the names that annotations of any tool use."""
 
 import os
+import re
 import unicodedata
 import warnings
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from urllib.parse import parse_qs, unquote
 
 from PIL import Image
 
@@ -15,8 +17,11 @@ from dataset.conversion.named_splits import split_of_folders
 from dataset.files.bounded_files import open_regular_file
 from dataset.files.image_files import IMAGE_SUFFIXES
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS
-from dataset.files.untrusted_values import listed, shown
+from dataset.files.untrusted_values import error_context, listed, shown, storable_text
 from program_support.errors import InputError
+
+_SUFFIXES = sorted(IMAGE_SUFFIXES, key=lambda suffix: (suffix not in (".jpg", ".jpeg", ".png"), suffix))
+_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}$")
 
 
 class FolderFiles:
@@ -50,7 +55,8 @@ class FolderFiles:
                 for name in files
                 if not name.startswith(".") and os.path.splitext(name)[1].lower() in self._suffixes
             ]
-        return sorted(checked_file_name(name, where=f"{self.folder}: a file below it") for name in found)
+        with error_context(f"{self.folder}: a file below it"):
+            return sorted(map(checked_file_name, found))
 
     @cached_property
     def _of_last_name(self) -> dict[str, list[str]]:
@@ -94,6 +100,27 @@ def best_path_matches(name: str, others: Sequence[str]) -> list[str]:
     return [other for other, parts in zip(others, agreement, strict=True) if parts == max(agreement)]
 
 
+def _checked_text(name: object) -> str:
+    try:
+        return storable_text(name, "file name")
+    except InputError as error:
+        raise InputError(f"{error}: expected a name relative to the image folder") from error
+
+
+def _forms(name: str) -> list[str]:
+    """Return a name, the path in a URL or in Label Studio's ?d=PATH, and each without percent encoding."""
+    path, mark, query = name.partition("?")
+    forms = [name, *parse_qs(query).get("d", ()), path] if mark else [name]
+    return [*forms, *map(unquote, forms)]
+
+
+def _stems(names: Iterable[str]) -> Iterator[str]:
+    """Yield names to which a suffix can be added: complete, and without what looks like a suffix."""
+    for name in names:
+        yield name
+        yield _SUFFIX.sub("", name)
+
+
 def _raise_unreadable(error: OSError) -> None:
     raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
 
@@ -118,27 +145,47 @@ class ImageFolder(FolderFiles):
     def __init__(self, folder: str | Path):
         super().__init__(folder, IMAGE_SUFFIXES)
         self._named: dict[str, str] = {}
+        self._annotated: dict[str, str] = {}
 
-    def named(self, name: object, *, where: str, split: str | None = None) -> str:
-        """Return the image that matches an annotated name, with or without suffix.
+    def named(self, name: object, *others: str, split: str | None = None) -> str:
+        """Return the image that an annotated name refers to: the same name, the unquoted name, or the same stem.
 
-        If there is none, the name itself is returned, and the conversion reports it as missing. Raises InputError,
-        starting with `where`, for an unknown name outside the folder and for a second name of the same image.
+        `others` are tried after `name`, for example the name of the label file. If no image matches, a name inside the
+        folder is returned, and the conversion reports it as missing. Raises InputError, to which the caller adds the
+        context, for a name that no file can have and for a second name of the same image.
         """
-        inside = name.removeprefix(f"{self.folder.resolve()}/") if isinstance(name, str) else ""
-        match = self._found(inside, split) if inside else None
-        checked = inside if match else checked_file_name(inside or name, where=where)
-        found = match or checked
-        if (other := self._named.setdefault(found, checked)) != checked:
+        names = [_checked_text(one).removeprefix(f"{self.folder.resolve()}/") for one in (name, *others) if one]
+        if not names:
+            raise InputError(f"has file name {shown(name)}: expected a name relative to the image folder")
+        found, annotated = self._match(names, split)
+        if (other := self._named.setdefault(found, annotated)) != annotated:
             raise InputError(
-                f"{where} names {shown(checked)}, and an earlier entry {shown(other)}: both match {shown(found)}, "
+                f"names {shown(annotated)}, and an earlier entry {shown(other)}: both match {shown(found)}, "
                 f"the only such file; expected both in {self.folder}, or annotations without one of them"
             )
         return found
 
-    def _found(self, name: str, split: str | None) -> str | None:
-        suffixes = [""] if PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES else ["", *sorted(IMAGE_SUFFIXES)]
-        return next(filter(None, (self.find(name + suffix, split=split) for suffix in suffixes)), None)
+    def _match(self, names: list[str], split: str | None) -> tuple[str, str]:
+        """Return the image and the name that it matches."""
+        if match := self.find(names[0], split=split):
+            return match, names[0]
+        for name in names:
+            forms = _forms(name)
+            for form in dict.fromkeys([*forms, *(stem + suffix for stem in _stems(forms) for suffix in _SUFFIXES)]):
+                if match := self.find(form, split=split):
+                    if _parts(names[0])[-1:] not in (_parts(match)[-1:], _parts(PurePosixPath(match).stem)):
+                        self._annotated[match] = names[0]
+                    return match, name
+        parts = [part for part in names[0].replace("\\", "/").split("/") if part not in ("", ".", "..")]
+        missing = "/".join(parts) or "unnamed"
+        return (missing if PurePosixPath(missing).suffix else f"{missing}.jpg"), names[0]
+
+    def note_of_other_names(self, names: Iterable[str]) -> str | None:
+        """Return a note if images are annotated under another name, which was unquoted or lacks the right suffix."""
+        if not (found := [name for name in names if name in self._annotated]):
+            return None
+        example = f"{shown(self._annotated[found[0]])} is {shown(found[0])}"
+        return f"{len(found)} images have another name in the annotations: {example}"
 
     def _size(self, name: str) -> tuple[int, int] | None:
         """Return (height, width) from the header; None if the file is not an image."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dataset.conversion.formats.csv_boxes import csv_header_error
-from dataset.files.file_kinds import FileKind, annotations_in, is_conversion_output, kind_of_file
+from dataset.files.file_kinds import FileKind, annotations_in, is_conversion_output, kind_and_advice, kind_of_file
 from dataset.files.untrusted_values import listed
 from program_support.errors import InputError
 
@@ -17,11 +17,12 @@ FORMATS = {  # value of --format -> display name, and the kinds of files that id
     "open_images": ("Open Images", (FileKind.OPEN_IMAGES,)),
     "cvat": ("CVAT", (FileKind.CVAT,)),
     "labelme": ("labelme", (FileKind.LABELME,)),
+    "label_studio": ("Label Studio", (FileKind.LABEL_STUDIO,)),
     "csv": ("csv table", (FileKind.CSV,)),
 }
 _EXPECTED = (
     "a COCO JSON file, Pascal VOC XML files, YOLO .txt files with a data.yaml or classes.txt, an Open Images CSV "
-    "file, a CVAT XML file, labelme JSON files or a CSV table of boxes"
+    "file, a CVAT XML file, labelme JSON files, a Label Studio JSON file or a CSV table of boxes"
 )
 _SEVERAL = 3  # maximum number of files in a message
 
@@ -71,6 +72,9 @@ def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabe
         return RecognizedLabels(
             name, f"labels: {FORMATS[name][0]}, because {_first(files)}", [file for file, _ in files]
         )
+    for file, kind in found:
+        if kind is FileKind.UNREAD:
+            raise InputError(f"--annotations={annotations}: {file} is {kind_and_advice(file)[1]}")
     if other_tables:
         raise InputError(other_tables[0])
     raise InputError(

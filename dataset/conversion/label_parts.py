@@ -14,9 +14,10 @@ from dataset.conversion.format_recognition import FORMATS, RecognizedLabels
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.formats.csv_boxes import read_csv_boxes
 from dataset.conversion.formats.cvat import read_cvat
+from dataset.conversion.formats.label_studio import read_label_studio
 from dataset.conversion.formats.labelme import read_labelme
 from dataset.conversion.formats.open_images.open_images_labels import read_open_images
-from dataset.conversion.formats.voc import read_voc
+from dataset.conversion.formats.voc_splits import read_voc_splits
 from dataset.conversion.formats.yolo.yolo_labels import read_yolo
 from dataset.conversion.named_splits import (
     SPLITS,
@@ -25,7 +26,6 @@ from dataset.conversion.named_splits import (
     split_of_file,
     split_of_folders,
     split_of_root,
-    split_of_word,
     without_held_out,
 )
 from dataset.conversion.segmentation import reason_to_skip
@@ -56,14 +56,14 @@ def read_labels(
     if with_masks and labels.format in _WITHOUT_MASKS:
         raise InputError(
             f"--include_masks: {FORMATS[labels.format][0]} labels have only boxes; expected outlines from COCO, "
-            "YOLO, CVAT or labelme"
+            "YOLO, CVAT, labelme or Label Studio"
         )
     if labels.format == "coco":
         parts = _read_files(
             labels, annotations, lambda path, split: _read_coco(path, images, split=split, with_masks=with_masks)
         )
     elif labels.format == "voc":
-        parts = _read_voc(annotations, labels, images)
+        parts = read_voc_splits(annotations, labels.files, images)
     elif labels.format == "yolo":
         parts = read_yolo(annotations, images, with_masks=with_masks)
     elif labels.format == "open_images":
@@ -76,13 +76,21 @@ def read_labels(
         )
     elif labels.format == "cvat":
         parts = read_cvat(_only_file(labels, annotations), images, with_masks=with_masks)
+    elif labels.format == "label_studio":
+        parts = _read_files(
+            labels, annotations, lambda path, split: read_label_studio(path, images, with_masks=with_masks)
+        )
     elif labels.format == "labelme":
         parts = read_labelme(annotations, images, with_masks=with_masks)
     else:
         parts = _read_files(labels, annotations, lambda path, split: read_csv_boxes(path, images, split=split))
     parts = _named_parts(parts, annotations, images)
+    if labels.format != "coco":  # COCO has image ids
+        parts = {split: _with_distinct_images(part) for split, part in parts.items()}
     for part in parts.values():
-        _check_part(part, labels.format)
+        _check_coordinates(part)
+        if note := images.note_of_other_names(image.file_name for image in part.images):
+            part.noted.append(Finding(kind="image", file=part.source, reason=note))
     if with_masks:
         parts = {split: _without_unusable(part) for split, part in parts.items()}
     class_names = label_map or common_classes(parts, own_numbers=labels.format in _NUMBERED)
@@ -94,7 +102,9 @@ def _named_parts(parts: Parts, annotations: str, images: ImageFolder) -> Parts:
     if [*parts] != [""]:
         return parts
     whole = split_of_root(images.folder) or split_of_root(annotations)
-    return parts_by_name(parts[""], [split_of_folders(image.file_name) or whole for image in parts[""].images])
+    return parts_by_name(
+        parts[""], [image.split or split_of_folders(image.file_name) or whole for image in parts[""].images]
+    )
 
 
 def _only_file(labels: RecognizedLabels, annotations: str) -> str:
@@ -151,59 +161,6 @@ def _read_coco(path: str, images: ImageFolder, *, split: str | None, with_masks:
     )
 
 
-def _read_voc(annotations: str, labels: RecognizedLabels, images: ImageFolder) -> Parts:
-    """Read splits from ImageSets/Main (train.txt or trainval.txt), else from folders named as splits, else as one.
-
-    What no list or no name of a folder tells is train if the others are held out.
-    """
-    folders = sorted({file.parent for file in labels.files}) or [Path(annotations)]
-    if Path(annotations).is_file():
-        folders = [Path(annotations).parent]
-    parts: dict[str, tuple[Path, Path | None]]  # folder and list of images
-    is_rest = False
-    if len(folders) == 1:
-        sets = folders[0].parent / "ImageSets" / "Main"
-        lists = {split_of_word(path.stem): path for path in sorted(sets.glob("*.txt"))}
-        if "train" not in lists and (both := sets / "trainval.txt").is_file():
-            lists["train"] = both
-        parts = {split: (folders[0], lists[split]) for split in SPLITS if split in lists}
-        is_rest = bool(parts) and "train" not in parts
-        if is_rest:
-            parts["train"] = folders[0], None
-        parts = parts or {_split_of_annotations(folders[0], annotations) or "": (folders[0], None)}
-    else:
-        named = {_split_of_annotations(folder, annotations): folder for folder in folders}
-        if "train" not in named and None in named:
-            named["train"] = named.pop(None)
-        parts = {split: (folder, None) for split, folder in named.items() if split is not None}
-        if len(parts) < len(folders):
-            raise InputError(
-                f"--annotations={annotations}: XML files are in {listed(folders)}; expected one folder, or one "
-                "each named train, val and test"
-            )
-    found = {}
-    for split, (folder, image_set) in parts.items():
-        of_folders = None if is_rest and split == "train" else split or None
-        found[split] = read_voc(
-            annotations_folder=str(folder),
-            image_folder=str(images.folder),
-            image_set_file=str(image_set or ""),
-            is_image=functools.partial(_is_in, images, split=of_folders),
-        )
-        for image in found[split].images:
-            image.file_name = images.named(image.file_name, where=str(folder), split=of_folders)
-    return without_held_out(found) if is_rest else found
-
-
-def _split_of_annotations(folder: Path, annotations: str) -> str | None:
-    """Return the split that the folder of annotations names, as far as it lies below the given folder."""
-    return split_of_folders(f"{folder.relative_to(annotations).as_posix()}/a") if Path(annotations).is_dir() else None
-
-
-def _is_in(images: ImageFolder, name: str, *, split: str | None) -> bool:
-    return images.find(name, split=split) is not None
-
-
 def _read_open_images(
     path: str, images: ImageFolder, *, split: str | None, annotations: str, output_folder: str
 ) -> AnnotatedDataSet:
@@ -229,7 +186,7 @@ def _read_open_images(
             found = [
                 AnnotatedImage(
                     image_id=0,
-                    file_name=images.named(image.file_name, where=path, split=split),
+                    file_name=images.named(image.file_name, split=split),
                     size=None,
                     objects=image.objects,
                     in_shares=True,
@@ -251,14 +208,25 @@ def _describes_classes(path: str) -> bool:
     return len(row) == 2 and (row[0].startswith("/m/") or row == ["LabelName", "DisplayName"])
 
 
-def _check_part(part: AnnotatedDataSet, label_format: str) -> None:
-    """Raise InputError for two annotations of one image (except COCO's, with image ids) and for boxes not in pixels."""
-    name, count = Counter(image.file_name for image in part.images).most_common(1)[0]
-    if count > 1 and label_format != "coco":
-        raise InputError(
-            f"{part.source}: {count} of its annotations are of the image {name}, expected one; remove copies "
-            "that name the image of another file"
+def _with_distinct_images(part: AnnotatedDataSet) -> AnnotatedDataSet:
+    """Return the split with the first annotation of each image; others are skipped, as copies of another file."""
+    times = Counter(image.file_name for image in part.images)
+    first: dict[str, AnnotatedImage] = {}
+    repeated = [image for image in part.images if first.setdefault(image.file_name, image) is not image]
+    skipped = [
+        Finding(
+            kind="image",
+            file=part.source,
+            reason=f"{times[image.file_name]} of its annotations are of the image {image.file_name}, expected one; "
+            "remove copies that name the image of another file",
         )
+        for image in repeated
+    ]
+    return replace(part, images=[*first.values()], skipped=[*part.skipped, *skipped]) if repeated else part
+
+
+def _check_coordinates(part: AnnotatedDataSet) -> None:
+    """Raise InputError for boxes that are fractions where pixels are expected."""
     boxes = [one.box_xywh for image in part.images for one in image.objects if not image.in_shares]
     if boxes and all(0 <= x <= x + width <= 1 and 0 <= y <= y + height <= 1 for x, y, width, height in boxes):
         raise InputError(f"{part.source}: its boxes are from 0 to 1, fractions of the image's sides; expected pixels")

@@ -101,6 +101,8 @@ def parts_by_name(data: AnnotatedDataSet, splits: Sequence[str | None]) -> dict[
     The first split keeps the findings of the reader and the boxes of images that are not listed. Raises InputError as
     `split_of_each` does.
     """
+    if not data.images:  # all are skipped
+        return {"": data}
     assigned = split_of_each([image.file_name for image in data.images], splits, where=data.source)
     images: dict[str, list[AnnotatedImage]] = {split: [] for split in SPLITS if split in assigned}
     for image, split in zip(data.images, assigned, strict=True):

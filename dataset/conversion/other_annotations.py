@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from dataset.files.file_kinds import FileKind, annotations_in, kind_of_file
+from dataset.files.file_kinds import FileKind, annotations_in, kind_and_advice, kind_of_file
 from program_support.errors import InputError
 
 _EXPECTED = {
@@ -22,6 +22,7 @@ _WHAT_TO_DO = {
     FileKind.YOLO_LABELS: _ANY_FORMAT_OF_FOLDER,
     FileKind.CVAT: _ANY_FORMAT,
     FileKind.LABELME: _ANY_FORMAT_OF_FOLDER,
+    FileKind.LABEL_STUDIO: _ANY_FORMAT,
     FileKind.CSV: _ANY_FORMAT,
     FileKind.ZIP: "unpack it first",
 }
@@ -68,5 +69,7 @@ def _recognized_folder(folder: str, expected: FileKind) -> str | None:
 
 
 def _message(path: Path, kind: FileKind, *, expected: FileKind) -> str:
+    if kind is FileKind.UNREAD:
+        return f"{path}: is {kind_and_advice(path)[1]}"
     advice = _WHAT_TO_DO.get(kind, "").format(path=path, folder=path.parent)
     return f"{path}: is {kind.value}, expected {_EXPECTED[expected]}{advice and f': {advice}'}"

@@ -1,5 +1,6 @@
 """Read untrusted files: with a size limit, and JSON only without duplicate keys."""
 
+import codecs
 import errno
 import json
 import os
@@ -17,6 +18,12 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
+}
+_BYTE_ORDER_MARKS = {  # those of UTF-32 come first because they begin with those of UTF-16
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
 }
 _DEVICES = (stat.S_IFCHR, stat.S_IFBLK)
 
@@ -51,13 +58,21 @@ def open_regular_file(path: str | os.PathLike) -> BinaryIO:
     return open(descriptor, "rb")
 
 
+def decoded_text(content: bytes) -> str:
+    """Decode UTF-16 or UTF-32 by its byte order mark, else UTF-8. Raises UnicodeDecodeError."""
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
+        if content.startswith(mark):
+            return content.decode(encoding)
+    return content.decode("utf-8-sig")
+
+
 def _check_kind(found: os.stat_result, path: str | os.PathLike) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(found.st_mode), 'no regular file')}", str(path))
 
 
 def read_json(path: str, *, hasher: Any = None) -> Any:
-    """Return the content of a UTF-8 JSON file, its bytes passed to `hasher`; pipes are allowed (`<(zcat a.json.gz)`).
+    """Return the content of a JSON file; its bytes are passed to `hasher`. Pipes are allowed (`<(zcat a.json.gz)`).
 
     Raises InputError with the file name if it cannot be read, is not JSON, or has a key twice with different values, of
     which Python's json would drop one.
@@ -72,7 +87,7 @@ def read_json(path: str, *, hasher: Any = None) -> Any:
         hasher.update(content)
     try:
         with error_context(f"{path}:"):
-            return json.loads(content.decode("utf-8-sig"), object_pairs_hook=_distinct)
+            return json.loads(content.decode(json.detect_encoding(content)), object_pairs_hook=_distinct)
     except InputError:
         raise
     except RecursionError as error:

@@ -1,9 +1,12 @@
 """Read untrusted CSV files one row at a time: the largest has gigabytes."""
 
+import codecs
 import csv
+import io
 from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
-from dataset.files.bounded_files import open_regular_file
+from dataset.files.bounded_files import LARGEST_FILE_BYTES, decoded_text, open_regular_file
 from program_support.errors import InputError
 
 _LONGEST_LINE_BYTES = 1 << 16
@@ -12,7 +15,7 @@ _LONGEST_LINE_BYTES = 1 << 16
 def csv_rows(
     path: str, *, separator: str = ",", taken: Callable[[bytes], None] = lambda line: None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and fields of each non-empty row of a UTF-8 CSV file; every line is passed to `taken`.
+    """Yield line number and fields of each non-empty row of a CSV file; every line is passed to `taken`.
 
     Raises InputError, with file and line, if the file cannot be read or is not CSV.
     """
@@ -30,7 +33,7 @@ def csv_rows(
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
 
     try:
-        with open_regular_file(path) as file:
+        with _open_as_utf_8(path) as file:
             for row in csv.reader(lines(), strict=True, delimiter=separator):
                 if row:
                     yield number, row
@@ -40,3 +43,14 @@ def csv_rows(
         raise InputError(f"{path}: line {number} is not UTF-8") from error
     except csv.Error as error:
         raise InputError(f"{path}: line {number} is not a CSV row ({error})") from error
+
+
+def _open_as_utf_8(path: str) -> BinaryIO:
+    """Open a file; one with the byte order mark of UTF-16 or UTF-32 is converted in memory."""
+    file = open_regular_file(path)
+    start = file.read(4)
+    file.seek(0)
+    if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or start == codecs.BOM_UTF32_BE:
+        with file:
+            return io.BytesIO(decoded_text(file.read(LARGEST_FILE_BYTES)).encode())
+    return file

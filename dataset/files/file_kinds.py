@@ -1,5 +1,6 @@
 """Recognize the kind of a file by its content, so that errors can suggest what to do with it."""
 
+import csv
 import glob
 import json
 import os
@@ -11,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from dataset.files.bounded_files import open_regular_file
+from dataset.files.unread_formats import unread_json, unread_lines, unread_xml
 from program_support.errors import InputError
 
 _HEAD_BYTES = 1 << 16
@@ -30,6 +32,7 @@ class FileKind(Enum):
     COCO = "a COCO json"
     COCO_RESULTS = "a list of COCO results"
     LABELME = "a labelme json"
+    LABEL_STUDIO = "a Label Studio json"
     JSON = "json"
     VOC = "a Pascal VOC annotation"
     CVAT = "a CVAT xml"
@@ -39,12 +42,13 @@ class FileKind(Enum):
     YAML = "yaml"
     OPEN_IMAGES = "a csv of Open Images boxes"
     CSV = "a csv table"
+    UNREAD = "labels of a format that is not read"
     IMAGE = "an image"
     ZIP = "a zip archive"
 
     @property
     def holds_annotations(self) -> bool:
-        """Return whether the file can be converted to training data."""
+        """Return whether the file holds labels, which can be converted unless the kind is UNREAD."""
         return self not in (
             FileKind.COCO_RESULTS,
             FileKind.JSON,
@@ -57,21 +61,26 @@ class FileKind(Enum):
 
 def kind_of_file(path: str | Path) -> FileKind | None:
     """Return the kind of a file; None for records and for empty, unknown or unreadable files."""
+    return kind_and_advice(path)[0]
+
+
+def kind_and_advice(path: str | Path) -> tuple[FileKind | None, str]:
+    """Return the kind of a file, and for UNREAD what it is and what to do."""
     try:
         with open_regular_file(path) as file:
             head = file.read(8)
             if _starts_like_records(head, size=os.fstat(file.fileno()).st_size):
-                return None
+                return None, ""
             head += file.read(_HEAD_BYTES - 8)
             if head.startswith(_IMAGE_STARTS) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
-                return FileKind.IMAGE
+                return FileKind.IMAGE, ""
             if head.startswith(b"PK\x03\x04"):
-                return FileKind.ZIP
+                return FileKind.ZIP, ""
             text = _text(head)
             if text.startswith(("{", "[")):
                 return _kind_of_json(head + file.read(_MOST_PARSED_BYTES), text)
     except OSError:
-        return None
+        return None, ""
     if text.startswith("<"):
         return _kind_of_xml(text)
     whole_lines = text if len(head) < _HEAD_BYTES else text.rpartition("\n")[0]
@@ -143,45 +152,77 @@ def _text(head: bytes) -> str:
     return "" if "\0" in text else text.lstrip()
 
 
-def _kind_of_json(content: bytes, start: str) -> FileKind:
+def _kind_of_json(content: bytes, start: str) -> tuple[FileKind, str]:
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
-        is_coco = re.search(r'"(images|annotations|categories)"\s*:\s*\[', start) and '"shapes"' not in start
-        return FileKind.COCO if is_coco else FileKind.JSON
+        if re.search(r'"(images|annotations|categories)"\s*:\s*\[', start) and '"shapes"' not in start:
+            is_tasks = re.search(r'"(original_width|was_cancelled|lead_time)"', start) and start.startswith("[")
+            return (FileKind.LABEL_STUDIO if is_tasks else FileKind.COCO), ""
+        try:
+            found = json.loads(start.partition("\n")[0])  # JSON Lines
+        except (ValueError, RecursionError):
+            return FileKind.JSON, ""
+    first = found[0] if isinstance(found, list) and found and isinstance(found[0], dict) else {}
     if isinstance(found, dict) and isinstance(found.get("shapes"), list):
-        return FileKind.LABELME
-    if isinstance(found, dict) and isinstance(found.get("images"), list):
-        return FileKind.COCO
-    if (
-        isinstance(found, list)
-        and found
-        and isinstance(found[0], dict)
-        and {"image_id", "bbox", "score"} <= found[0].keys()
+        return FileKind.LABELME, ""
+    if _is_label_studio(first):
+        return FileKind.LABEL_STUDIO, ""
+    if {"image_id", "bbox", "score"} <= first.keys():
+        return FileKind.COCO_RESULTS, ""
+    is_coco = isinstance(found, dict) and isinstance(found.get("images"), list)
+    if is_coco and ("annotations" in found or "categories" in found):
+        return FileKind.COCO, ""
+    if advice := unread_json(found):
+        return FileKind.UNREAD, advice
+    return (FileKind.COCO if is_coco else FileKind.JSON), ""
+
+
+def _is_label_studio(task: dict) -> bool:
+    """Return whether an object is a task of Label Studio's JSON, or of JSON-MIN."""
+    if isinstance(task.get("data"), dict) and (
+        isinstance(task.get("annotations"), list) or isinstance(task.get("completions"), list)
     ):
-        return FileKind.COCO_RESULTS
-    return FileKind.JSON
+        return True
+    regions = [value[0] for value in task.values() if isinstance(value, list) and value]
+    return any(isinstance(one, dict) and {"original_width", "original_height"} <= one.keys() for one in regions)
 
 
-def _kind_of_xml(text: str) -> FileKind:
+def _kind_of_xml(text: str) -> tuple[FileKind, str]:
     without_comments = re.sub(r"<!--.*?-->|<[?!][^>]*>", "", text, flags=re.DOTALL)
-    root = re.match(r"\s*<([\w.:-]+)", without_comments)
-    return {"annotation": FileKind.VOC, "annotations": FileKind.CVAT}.get(root[1] if root else "", FileKind.XML)
+    match = re.match(r"\s*<([\w.:-]+)", without_comments)
+    root = match[1] if match else ""
+    if advice := unread_xml(root):
+        return FileKind.UNREAD, advice
+    return {"annotation": FileKind.VOC, "annotations": FileKind.CVAT}.get(root, FileKind.XML), ""
 
 
-def _kind_of_lines(lines: list[str]) -> FileKind | None:
+def _kind_of_lines(lines: list[str]) -> tuple[FileKind | None, str]:
     lines = lines[:_LINES_LOOKED_AT] if not _has_class_names(lines) else lines
     if _has_class_names(lines):
-        return FileKind.YOLO_DATA
+        return FileKind.YOLO_DATA, ""
     if lines and all(map(_is_yolo_label, lines)):
-        return FileKind.YOLO_LABELS
+        return FileKind.YOLO_LABELS, ""
     if lines and {"ImageID", "LabelName", "XMin", "YMin"} <= {*lines[0].split(",")}:
-        return FileKind.OPEN_IMAGES
-    for separator in ",;\t":
-        if len(lines) > 1 and len({line.count(separator) for line in lines}) == 1 and lines[0].count(separator) > 2:
-            return FileKind.CSV
+        return FileKind.OPEN_IMAGES, ""
+    if advice := unread_lines(lines):
+        return FileKind.UNREAD, advice
+    if _is_table(lines):
+        return FileKind.CSV, ""
     keyed = [re.match(r"[\w.-]+:(\s|$)|\s*#|\s+\S|- |---\s*$", line) for line in lines]
-    return FileKind.YAML if lines and all(keyed) else None
+    return (FileKind.YAML if lines and all(keyed) else None), ""
+
+
+def _is_table(lines: list[str]) -> bool:
+    """Return whether all lines have the same number of fields, at least 4, of which quoted ones may hold separators."""
+    for separator in ",;\t":
+        try:
+            counts = {len(row) for row in csv.reader(lines, delimiter=separator)}
+        except csv.Error:
+            continue
+        if len(lines) > 1 and len(counts) == 1 and counts.pop() > 3:
+            return True
+    return False
 
 
 def _has_class_names(lines: list[str]) -> bool:

@@ -1,6 +1,7 @@
 """Validate numbers and text of untrusted files, and format any value in one short line."""
 
 import math
+import re
 import reprlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,9 @@ from typing import Any
 from program_support.errors import InputError
 
 LARGEST_ID = 10**18 - 1  # readers of records parse ids up to this as numbers and hash longer ones
+
+_NUMBER = re.compile(r"\s*[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})(e[+-]?\d{1,3})?\s*", re.ASCII | re.IGNORECASE)
+_SET, _NOT_SET = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no", "unspecified", ""}
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 120
@@ -62,6 +66,29 @@ def number_in_text(text: str, *, where: str) -> float:
     if not math.isfinite(number):
         raise InputError(f"{where} is {shown(text)}, expected a finite number")
     return number
+
+
+def number_of_text(value: Any) -> Any:
+    """Return the number that a text such as "12" or "3.5" consists of; other values are returned as they are."""
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+        return value
+    text = value.strip()
+    return int(text) if text.lstrip("+-").isdecimal() else float(text)
+
+
+def is_set(value: Any, name: str) -> bool:
+    """Return a flag of any label format, as number, boolean or text; a missing flag is not set.
+
+    1, true and yes are set, 0, false, no, Unspecified and empty text are not. Raises InputError as `finite_number`
+    does for all others.
+    """
+    is_plain = isinstance(value, str) or (isinstance(value, (int, float)) and value in (0, 1))
+    text = "" if value is None else str(value).strip().lower() if is_plain else None
+    if text in _SET:
+        return True
+    if text in _NOT_SET:
+        return False
+    raise InputError(f"has {name} {shown(value)}, expected 1, true or yes, or 0, false, no or Unspecified")
 
 
 def whole_number(value: Any, name: str, *, least: int = 0) -> int:

@@ -3,31 +3,66 @@
 Format: https://cocodataset.org/#format-data. Boxes are (x, y, width, height) in pixels of the stored image.
 """
 
+import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import (
     AnnotatedDataSet,
     AnnotatedImage,
-    AnnotatedObject,
     Finding,
+    SplitContent,
     checked_file_name,
 )
 from dataset.conversion.formats.coco_findings import odd_annotation_ids, odd_images
+from dataset.conversion.formats.coco_objects import read_object
 from dataset.conversion.segmentation import reason_to_skip
 from dataset.files.bounded_files import read_json
 from dataset.files.untrusted_values import (
     LARGEST_ID,
     error_context,
-    finite_number,
-    listed,
+    number_of_text,
     shown,
     storable_text,
     whole_number,
 )
 from program_support.errors import InputError
+
+
+class _Ids:
+    """Ids of images or categories as integers: digits in text are numbers; if an id is other text, all are counted."""
+
+    def __init__(self, values: Iterable[Any], *, least: int):
+        values = [*values]
+        keys = [*map(_key, values)]
+        self._has_digits = any(isinstance(value, str) for value in values)
+        texts = any(isinstance(key, str) for key in keys)
+        self._numbers = {key: number for number, key in enumerate(dict.fromkeys(keys), start=1)} if texts else None
+        self._least = least
+
+    @property
+    def note(self) -> str | None:
+        """Return how ids that are text were read, if any are."""
+        if self._numbers is not None:
+            return "are text: counted 1, 2, ..."
+        return "are numbers written as text" if self._has_digits else None
+
+    def of(self, value: Any, name: str) -> int:
+        """Return the integer of an id; -1 - `LARGEST_ID` for a text that no entry has. Raises InputError."""
+        key = _key(value)
+        if self._numbers is None or not isinstance(key, (int, str)) or isinstance(key, bool):
+            return whole_number(number_of_text(value), name, least=self._least)
+        return self._numbers.get(key, -1 - LARGEST_ID)
+
+
+def _key(value: Any) -> Hashable:
+    """Return an id as it is compared: 1, 1.0 and "1" are the same."""
+    value = number_of_text(value)
+    if type(value) is float and value.is_integer():
+        return int(value)
+    return value if isinstance(value, Hashable) else None
 
 
 def read_coco(
@@ -36,13 +71,13 @@ def read_coco(
     image_info_file: str = "",
     caption_annotations_file: str = "",
     with_segmentation: bool = False,
-    file_name: Callable[..., str] = checked_file_name,
+    file_name: Callable[[Any], str] = checked_file_name,
 ) -> AnnotatedDataSet:
     """Read a COCO data set.
 
-    Images come from `image_info_file` if given, else from the object annotations. `file_name` maps the annotated name,
-    and `where`, the start of its errors, to a name inside the image folder. Raises InputError, with file, id and value,
-    for files of another format, for an invalid id, size or box, and for object annotations without boxes.
+    Images come from `image_info_file` if given, else from the object annotations. `file_name` maps the annotated name
+    to a name inside the image folder. Invalid images and annotations are skipped. Raises InputError, with file, id and
+    value, for files of another format, for invalid categories, and for object annotations without boxes.
     """
     if caption_annotations_file and not object_annotations_file:
         raise InputError(
@@ -53,43 +88,34 @@ def read_coco(
         raise InputError("give --object_annotations_file, or --image_info_file alone for images without annotations")
     hasher = hashlib.sha256()
     image_source = image_info_file or object_annotations_file
-    contents = {
+    files = {
         path: _read_data_set(path, hasher)
         for path in dict.fromkeys((image_source, object_annotations_file, caption_annotations_file))
         if path
     }
-    images = _read_images(contents[image_source], image_source, file_name)
-    by_id = {image.image_id: image for image in images}
-    skipped, noted = [], list(odd_images(images))
-    class_names = _read_categories(
-        contents[object_annotations_file or image_source],
-        object_annotations_file or image_source,
-        required=bool(object_annotations_file),
-    )
-    listed_boxes = 0
+    content = SplitContent()
+    image_ids = _add_images(files[image_source], image_source, file_name, content)
+    content.noted += odd_images(content.images)
+    source = object_annotations_file or image_source
+    class_names, category_ids = _read_categories(files[source], source, required=bool(object_annotations_file))
+    for ids, what in ((image_ids, "image"), (category_ids, "category")):
+        if ids.note:
+            content.noted.append(Finding(kind="image", file=source, reason=f"{what} ids {ids.note}"))
     if object_annotations_file:
         assert class_names is not None  # `required`
-        annotations = _boxed_annotations(contents[object_annotations_file], object_annotations_file)
-        listed_boxes = len(annotations)
-        skipped += _add_objects(
+        annotations = _boxed_annotations(files[object_annotations_file], object_annotations_file)
+        _add_objects(
             annotations,
-            by_id,
+            content,
             path=object_annotations_file,
-            class_names=class_names,
+            ids=(image_ids, category_ids),
+            known=class_names.category_ids,
             with_segmentation=with_segmentation,
         )
-        noted += odd_annotation_ids(annotations, object_annotations_file)
+        content.noted += odd_annotation_ids(annotations, object_annotations_file)
     if caption_annotations_file:
-        noted += _add_captions(contents[caption_annotations_file], by_id, path=caption_annotations_file)
-    return AnnotatedDataSet(
-        source=object_annotations_file or image_info_file,
-        images=images,
-        class_names=class_names,
-        fingerprint=hasher.hexdigest(),
-        listed_boxes=listed_boxes,
-        skipped=skipped,
-        noted=noted,
-    )
+        content.noted += _captions(files[caption_annotations_file], content, image_ids, path=caption_annotations_file)
+    return content.data_set(source=source, class_names=class_names, fingerprint=hasher.hexdigest())
 
 
 def _read_data_set(path: str, hasher: Any) -> dict:
@@ -102,66 +128,85 @@ def _read_data_set(path: str, hasher: Any) -> dict:
     return found
 
 
-def _list_of_objects(content: dict, key: str, *, path: str) -> list[dict]:
+def _entries(content: dict, key: str, *, path: str) -> list[dict]:
+    """Return a list of objects; an entry that is none becomes an empty object, which lacks what is needed."""
     found = content.get(key)
     if not isinstance(found, list):
-        raise InputError(f"{path}: is not a COCO data set: {key!r} is {_kind(found)}, expected a list")
-    for index, entry in enumerate(found):
-        if not isinstance(entry, dict):
-            raise InputError(f"{path}: {key}[{index}] is {_kind(entry)}, expected an object")
-    return found
+        kind = "missing" if found is None else f"a {type(found).__name__}"
+        raise InputError(f"{path}: is not a COCO data set: {key!r} is {kind}, expected a list")
+    return [entry if isinstance(entry, dict) else {} for entry in found]
 
 
-def _kind(value: Any) -> str:
-    return "missing" if value is None else f"a {type(value).__name__}"
-
-
-def _read_images(content: dict, path: str, file_name: Callable[..., str]) -> list[AnnotatedImage]:
-    images: list[AnnotatedImage] = []
-    seen: dict[int, str] = {}
-    for index, entry in enumerate(_list_of_objects(content, "images", path=path)):
-        with error_context(f"{path}: images[{index}]"):
-            image_id = whole_number(entry.get("id"), "id")
-        where = f"{path}: image {image_id}"
-        name = file_name(entry.get("file_name"), where=where)
-        if image_id in seen:
-            raise InputError(
-                f"{path}: image id {image_id} is given twice, to {shown(seen[image_id])} and {shown(name)}"
-            )
-        seen[image_id] = name
-        with error_context(where):
-            images.append(AnnotatedImage(image_id=image_id, file_name=name, size=_image_size(entry)))
-    if not images:
+def _add_images(content: dict, path: str, file_name: Callable[[Any], str], found: SplitContent) -> _Ids:
+    entries = _entries(content, "images", path=path)
+    if not entries:
         raise InputError(f"{path}: lists no images")
-    return images
+    ids = _Ids((entry.get("id") for entry in entries), least=0)
+    names_of: dict[int, str] = {}
+    ambiguous = set()
+    for index, entry in enumerate(entries):
+        with found.skipping(kind="image", file=path), error_context(f"images[{index}]"):
+            image_id = ids.of(entry.get("id"), "id")
+            with error_context(f"of id {image_id}:"):
+                name = file_name(_name(entry, found))
+                if image_id in names_of:
+                    ambiguous.add(image_id)
+                    raise InputError(
+                        f"image id {image_id} is given twice, to {shown(names_of[image_id])} and {shown(name)}"
+                    )
+                image = AnnotatedImage(image_id=image_id, file_name=name, size=_image_size(entry))
+                names_of[image_id] = name
+                found.images.append(image)
+    found.images = [image for image in found.images if image.image_id not in ambiguous]
+    for image_id in sorted(ambiguous):
+        reason = "its id is that of another image: its boxes are unknown"
+        found.skipped.append(Finding(kind="image", file=names_of[image_id], image_id=image_id, reason=reason))
+    return ids
+
+
+def _name(entry: dict, content: SplitContent) -> Any:
+    """Return the file name of an image; LVIS has only the address at which COCO publishes it."""
+    if not (name := entry.get("file_name")) and isinstance(address := entry.get("coco_url"), str):
+        content.notes["images have no file_name: the last part of coco_url is used"] += 1
+        return address.rpartition("/")[2]
+    return name
 
 
 def _image_size(entry: dict) -> tuple[int, int] | None:
-    """Return (height, width), or None if the file has neither."""
-    if entry.get("height") is None and entry.get("width") is None:
+    """Return (height, width), or None if the file lacks one; tools write 0 for an unknown size."""
+    height, width = number_of_text(entry.get("height")), number_of_text(entry.get("width"))
+    if height in (None, 0, "") or width in (None, 0, ""):
         return None
-    return whole_number(entry.get("height"), "height", least=1), whole_number(entry.get("width"), "width", least=1)
+    return whole_number(height, "height", least=1), whole_number(width, "width", least=1)
 
 
-def _read_categories(content: dict, path: str, *, required: bool) -> ClassNames | None:
+def _read_categories(content: dict, path: str, *, required: bool) -> tuple[ClassNames | None, _Ids]:
     if not required and not content.get("categories"):
-        return None
-    categories = _without_groups(_list_of_objects(content, "categories", path=path), content.get("annotations"))
+        return None, _Ids((), least=-LARGEST_ID)
+    entries = _entries(content, "categories", path=path)
+    ids = _Ids((entry.get("id") for entry in entries), least=-LARGEST_ID)
+    for index, entry in enumerate(entries):
+        with error_context(f"{path}: categories[{index}]"):
+            entry["id"] = ids.of(entry.get("id"), "id")
+    categories = _without_groups(entries, ids, content.get("annotations"))
     if not categories:
         raise InputError(f"{path}: lists no categories; expected every category id of its annotations")
     with error_context(f"{path}:"):
-        return ClassNames.from_categories(categories)
+        return ClassNames.from_categories(categories), ids
 
 
-def _without_groups(categories: list[dict], annotations: Any) -> list[dict]:
+def _without_groups(categories: list[dict], ids: _Ids, annotations: Any) -> list[dict]:
     """Return the categories without Roboflow's group of all classes.
 
     The group is a category that no annotation uses and whose name is that of a used category or the supercategory of
     all others.
     """
     entries = annotations if isinstance(annotations, list) else []
-    used_ids = {one["category_id"] for one in entries if isinstance(one, dict) and type(one.get("category_id")) is int}
-    used = [entry for entry in categories if type(entry.get("id")) is int and entry["id"] in used_ids]
+    used_ids = set()
+    for key in {_key(entry.get("category_id")) for entry in entries if isinstance(entry, dict)}:
+        with contextlib.suppress(InputError):
+            used_ids.add(ids.of(key, "id"))
+    used = [entry for entry in categories if entry["id"] in used_ids]
     names = [entry.get("name") for entry in used]
     return [
         entry
@@ -179,12 +224,12 @@ def _is_above_all_others(entry: dict, categories: list[dict]) -> bool:
 
 
 def _boxed_annotations(content: dict, path: str) -> list[dict]:
-    """Return the annotations. Raises InputError if none has a box."""
+    """Return the annotations. Raises InputError if none has a box or an outline."""
     advice = "(expected instances_*.json; for images without annotations use create_coco_tfrecord.py --image_info_file)"
     if content.get("annotations") is None:
         raise InputError(f"{path}: has no annotations {advice}")
-    annotations = _list_of_objects(content, "annotations", path=path)
-    if not any(entry.get("bbox") is not None for entry in annotations):
+    annotations = _entries(content, "annotations", path=path)
+    if not any(entry.get("bbox") is not None or entry.get("segmentation") for entry in annotations):
         what = "captions" if any("caption" in entry for entry in annotations) else "annotations"
         raise InputError(f"{path}: holds {len(annotations)} {what} without a box {advice}")
     return annotations
@@ -192,74 +237,51 @@ def _boxed_annotations(content: dict, path: str) -> list[dict]:
 
 def _add_objects(
     annotations: list[dict],
-    by_id: dict[int, AnnotatedImage],
+    content: SplitContent,
     *,
     path: str,
-    class_names: ClassNames,
+    ids: tuple[_Ids, _Ids],
+    known: tuple[int, ...],
     with_segmentation: bool,
-) -> list[Finding]:
-    """Add every annotation to its image; return findings for unlisted images and invalid masks."""
-    skipped = []
-    known = frozenset(class_names.category_ids)
+) -> None:
+    """Add every annotation to its image; skip those of unlisted images, with invalid boxes and with invalid masks."""
+    by_id = {image.image_id: image for image in content.images}
+    categories = frozenset(known)
     for index, entry in enumerate(annotations):
+        image, image_id, annotation_id = None, None, _key(entry.get("id"))
         try:
-            image_id, annotation = _read_object(entry, known=known, with_segmentation=with_segmentation)
+            with error_context(f"annotations[{index}]" if type(annotation_id) is not int else ""):
+                image_id = ids[0].of(entry.get("image_id"), "image_id")
+                image = by_id.get(image_id)
+                if image is None:
+                    raise InputError("annotation of an image that is not listed")
+                category_id = ids[1].of(entry.get("category_id"), "category_id")
+                annotation = read_object(
+                    entry, category_id, known=categories, with_segmentation=with_segmentation, notes=content.notes
+                )
+                if reason := reason_to_skip(annotation.segmentation):
+                    raise InputError(reason)
+                image.objects.append(annotation)
         except InputError as error:
-            place = f"annotation {shown(entry['id'])}" if "id" in entry else f"annotations[{index}]"
-            raise InputError(f"{path}: {place} of image {shown(entry.get('image_id'))} {error}") from error
-        reason = (
-            reason_to_skip(annotation.segmentation)
-            if image_id in by_id
-            else "annotation of an image that is not listed"
-        )
-        if reason is None:
-            by_id[image_id].objects.append(annotation)
-        else:
-            if image_id in by_id:
-                by_id[image_id].refused += 1
-            skipped.append(
-                Finding(kind="box", file=path, image_id=image_id, annotation_id=annotation.annotation_id, reason=reason)
+            if image is not None:
+                image.refused += 1
+            content.skipped.append(
+                Finding(
+                    kind="box",
+                    file=path,
+                    image_id=image_id if image_id is not None and image_id >= 0 else None,
+                    annotation_id=annotation_id if type(annotation_id) is int else None,
+                    reason=str(error).strip(),
+                )
             )
-    return skipped
 
 
-def _read_object(entry: dict, *, known: frozenset[int], with_segmentation: bool) -> tuple[int, AnnotatedObject]:
-    """Return the image id of an annotation and its object."""
-    box = entry.get("bbox")
-    if not isinstance(box, list) or len(box) != 4:
-        raise InputError(f"has bbox {shown(box)}, expected 4 numbers (x, y, width, height)")
-    category_id = whole_number(entry.get("category_id"), "category_id", least=-LARGEST_ID)
-    if category_id not in known:
-        raise InputError(f"has category {category_id}; the categories are {listed(sorted(known))}")
-    annotation_id, area = entry.get("id"), entry.get("area")
-    x, y, width, height = (finite_number(value, "in its bbox") for value in box)
-    segmentation = entry.get("segmentation") if with_segmentation else None
-    if with_segmentation and not segmentation:
-        raise InputError("has no segmentation, which --include_masks needs")
-    return whole_number(entry.get("image_id"), "image_id"), AnnotatedObject(
-        annotation_id=None if annotation_id is None else whole_number(annotation_id, "id"),
-        category_id=category_id,
-        box_xywh=(x, y, width, height),
-        area=None if area is None else finite_number(area, "area"),
-        is_crowd=_is_set(entry.get("iscrowd"), "iscrowd"),
-        segmentation=segmentation,
-    )
-
-
-def _is_set(value: Any, name: str) -> bool:
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    number = whole_number(value, name)
-    if number > 1:
-        raise InputError(f"has {name} {number}, expected 0 or 1")
-    return bool(number)
-
-
-def _add_captions(content: dict, by_id: dict[int, AnnotatedImage], *, path: str) -> list[Finding]:
+def _captions(content: dict, found: SplitContent, ids: _Ids, *, path: str) -> list[Finding]:
+    by_id = {image.image_id: image for image in found.images}
     orphans = []
-    for index, entry in enumerate(_list_of_objects(content, "annotations", path=path)):
+    for index, entry in enumerate(_entries(content, "annotations", path=path)):
         with error_context(f"{path}: annotations[{index}]"):
-            image_id = whole_number(entry.get("image_id"), "image_id")
+            image_id = ids.of(entry.get("image_id"), "image_id")
         with error_context(f"{path}: annotations[{index}] of image {image_id}"):
             caption = storable_text(entry.get("caption"), "caption")
         if image_id in by_id:

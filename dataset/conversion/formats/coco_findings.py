@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dataset.conversion.annotations import AnnotatedImage, Finding
+from dataset.files.untrusted_values import number_of_text
 
 
 def odd_images(images: list[AnnotatedImage]) -> Iterator[Finding]:
@@ -28,13 +29,14 @@ def odd_images(images: list[AnnotatedImage]) -> Iterator[Finding]:
 
 def odd_annotation_ids(annotations: list[dict], path: str) -> Iterator[Finding]:
     """Yield notes on ids that are harmless in records but lead to wrong results in pycocotools."""
-    times = Counter(entry["id"] for entry in annotations if entry.get("id") is not None)
+    ids = (number_of_text(entry.get("id")) for entry in annotations)
+    times = Counter(int(one) for one in ids if type(one) is int or (type(one) is float and one.is_integer()))
     for annotation_id, count in times.items():
         if count > 1:
             yield Finding(
                 kind="box",
                 file=path,
-                annotation_id=int(annotation_id),
+                annotation_id=annotation_id,
                 reason=f"{count} annotations share this id: pycocotools would confuse them",
             )
     if 0 in times:

@@ -1,4 +1,4 @@
-"""Read CSV tables with one box per row: with named columns, or in keras-retinanet's format without a header."""
+"""Read CSV tables with one box per row: with named columns, or without a header as keras-retinanet and AutoML write."""
 
 import hashlib
 import re
@@ -13,27 +13,39 @@ from dataset.conversion.annotations import (
     AnnotatedImage,
     AnnotatedObject,
     Finding,
+    SplitContent,
+    box_around,
+    box_around_rotated,
 )
 from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.named_splits import split_of_word
 from dataset.files.csv_files import csv_rows
-from dataset.files.untrusted_values import error_context, listed, number_in_text, shown
+from dataset.files.untrusted_values import error_context, is_set, listed, number_in_text, shown
 from program_support.errors import InputError
 
-_NAMES = {  # case-insensitive, without '_' and blanks
+_NAMES = {  # in lower case, without '_', '.' and blanks
     "file": ("filename", "file", "image", "imagename", "imagepath", "path", "imageid"),
     "class": ("class", "classname", "label", "labelname", "category", "name"),
-    "left": ("xmin", "x1", "left"),
-    "top": ("ymin", "y1", "top"),
-    "right": ("xmax", "x2", "right"),
-    "bottom": ("ymax", "y2", "bottom"),
+    "left": ("xmin", "x1", "left", "bboxx", "roix1"),
+    "top": ("ymin", "y1", "top", "bboxy", "roiy1"),
+    "right": ("xmax", "x2", "right", "roix2"),
+    "bottom": ("ymax", "y2", "bottom", "roiy2"),
     "width": ("width", "imagewidth"),
     "height": ("height", "imageheight"),
+    "box width": ("bboxwidth", "boxwidth"),
+    "box height": ("bboxheight", "boxheight"),
     "crowd": ("isgroupof", "iscrowd"),
+    "difficult": ("difficult", "isdifficult"),
+    "rotation": ("rotation", "angle"),
+    "split": ("split", "subset", "mluse"),
 }
 _SIDES = ("left", "top", "right", "bottom")
 _NEEDED = ("file", "class", *_SIDES)
-_UNNAMED = ("file", *_SIDES, "class")
+_RETINANET = ("file", *_SIDES, "class")
+_MAKE_SENSE = ("class", "left", "top", "box width", "box height", "file", "width", "height")
+_AUTOML = ("split", "file", "class", "left", "top", "x2", "y2", "right", "bottom", "x4", "y4")
+_AUTOML_SPLITS = {"train", "training", "validation", "validate", "val", "valid", "test", "testing", "unassigned", ""}
 
 
 class _Table(NamedTuple):
@@ -45,48 +57,37 @@ class _Table(NamedTuple):
 def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) -> AnnotatedDataSet:
     """Read a file, for the images of a `split` if folders name splits.
 
-    Corners are in pixels, or in fractions of the image if the columns are those of Open Images. A row without a box is
-    an image without objects. Raises InputError, with file, line and value, for an invalid header or row.
+    Corners are in pixels, or in fractions of the image if the columns are those of Open Images or AutoML. A row without
+    a box is an image without objects. Invalid rows are skipped. Raises InputError for an invalid header.
     """
     hasher, classes = hashlib.sha256(), ClassNumbering()
     table = _table(path, hasher)
     found: dict[str, AnnotatedImage] = {}
+    content = SplitContent()
     for line, row in table.rows:
-        where = f"{path}: line {line}"
-        if len(row) <= max(table.columns.values()):
-            raise InputError(f"{where} has {len(row)} fields, expected {max(table.columns.values()) + 1}")
-        fields = {name: row[place].strip() for name, place in table.columns.items()}
-        name = images.named(fields["file"], where=where, split=split)
-        image = found.setdefault(name, AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=table.in_shares))
-        _add_size(image, fields, where=where)
-        if any(fields[side] for side in _SIDES) or fields["class"]:
-            with error_context(where):
-                category_id = classes.id_of(fields["class"])
-            left, top, right, bottom = (
-                _coordinate(fields[side], in_shares=table.in_shares, where=f"{where}: {side}") for side in _SIDES
-            )
-            image.objects.append(
-                AnnotatedObject(
-                    annotation_id=None,
-                    category_id=category_id,
-                    box_xywh=(left, top, right - left, bottom - top),
-                    is_crowd=fields.get("crowd") == "1",
-                )
-            )
-    noted = []
+        image = None
+        with content.skipping(file=path), error_context(f"line {line}"):
+            if len(row) <= max(table.columns.values()):
+                raise InputError(f"has {len(row)} fields, expected {max(table.columns.values()) + 1}")
+            fields = {name: row[place].strip() for name, place in table.columns.items()}
+            name = images.named(fields["file"], split=split)
+            new = AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=table.in_shares)
+            image = found.setdefault(name, new)
+            image.refused += 1  # until the row is read
+            _add_size(image, fields)
+            _add_split(image, fields)
+            if any(fields.get(side) for side in _SIDES) or fields["class"]:
+                image.objects.append(_object(fields, classes, in_shares=table.in_shares, notes=content))
+            image.refused -= 1
+    content.images = [*found.values()]
     if table.in_shares:
-        for image in found.values():
+        for image in content.images:
             images.in_pixels(image)
     elif "width" not in table.columns:
-        noted.append(Finding(kind="image", file=path, reason="the annotation file has no sizes: taken from the images"))
-    return AnnotatedDataSet(
-        source=path,
-        images=[*found.values()],
-        class_names=classes.class_names(path),
-        fingerprint=hasher.hexdigest(),
-        listed_boxes=sum(len(image.objects) for image in found.values()),
-        noted=noted,
-    )
+        reason = "the annotation file has no sizes: taken from the images"
+        content.noted.append(Finding(kind="image", file=path, reason=reason))
+    class_names = classes.class_names(path, content)
+    return content.data_set(source=path, class_names=class_names, fingerprint=hasher.hexdigest())
 
 
 def csv_header_error(path: str) -> str | None:
@@ -103,9 +104,10 @@ def _table(path: str, hasher) -> _Table:
     separator = max(",;\t", key=lambda candidate: _fields_of_first_row(path, candidate))
     rows = csv_rows(path, separator=separator, taken=hasher.update)
     line, first = next(rows, (1, []))
-    header = ["".join(field.lower().replace("_", "").split()) for field in first]
-    if len(first) == len(_UNNAMED) and all(map(_is_number, first[1:5])):
-        return _Table({name: place for place, name in enumerate(_UNNAMED)}, False, chain([(line, first)], rows))
+    if unnamed := _unnamed_columns(first):
+        columns = {name: place for place, name in enumerate(unnamed)}
+        return _Table(columns, "x4" in columns, chain([(line, first)], rows))
+    header = [re.sub(r"[_.\s]", "", field.lower()) for field in first]
     columns = {}
     for name, known in _NAMES.items():
         places = [place for place, field in enumerate(header) if field in known]
@@ -116,14 +118,28 @@ def _table(path: str, hasher) -> _Table:
             )
         if places:
             columns[name] = places[0]
-    if missing := [name for name in _NEEDED if name not in columns]:
+    has_sides = {"box width", "box height"} <= {*columns}
+    needed = [name for name in _NEEDED if not (has_sides and name in ("right", "bottom"))]
+    if missing := [name for name in needed if name not in columns]:
         raise InputError(
             f"{path}: its first line {shown(','.join(first))} lacks columns for {listed(missing)}; "
             "expected columns such as filename,xmin,ymin,xmax,ymax,class, or rows path,x1,y1,x2,y2,class "
             "without a header"
         )
-    in_shares = {"imageid", "labelname"} <= {*header}
-    return _Table(columns, in_shares, rows)
+    return _Table(columns, {"imageid", "labelname"} <= {*header}, rows)
+
+
+def _unnamed_columns(first: list[str]) -> tuple[str, ...]:
+    """Return the columns of a table without a header, by the numbers in its first row; () for another table."""
+    if len(first) == len(_RETINANET) and all(map(_is_number, first[1:5])):
+        return _RETINANET
+    if len(first) == len(_MAKE_SENSE) and all(map(_is_number, [*first[1:5], *first[6:]])) and not _is_number(first[5]):
+        return _MAKE_SENSE
+    for columns in (_AUTOML, _AUTOML[1:]):
+        is_split = columns is not _AUTOML or first[0].strip().lower() in _AUTOML_SPLITS
+        if len(first) == len(columns) and is_split and all(map(_is_number, first[columns.index("left") :])):
+            return columns
+    return ()
 
 
 def _is_number(text: str) -> bool:
@@ -139,6 +155,35 @@ def _fields_of_first_row(path: str, separator: str) -> int:
         return 0
 
 
+def _object(
+    fields: dict[str, str], classes: ClassNumbering, *, in_shares: bool, notes: SplitContent
+) -> AnnotatedObject:
+    category_id = classes.id_of(fields["class"])
+    if "box width" in fields:
+        x, y, width, height = (
+            number_in_text(fields[name], where=name) for name in ("left", "top", "box width", "box height")
+        )
+        box = (x, y, width, height)
+    else:
+        names = [*_SIDES, *(name for name in ("x2", "y2", "x4", "y4") if fields.get(name))]
+        corners = [_coordinate(fields[name], in_shares=in_shares, where=name) for name in names]
+        left, top, right, bottom = corners[:4]
+        # The two corners in AutoML's middle columns are optional, and may be the only ones with the largest values
+        box = box_around(corners) if len(corners) == 8 else (left, top, right - left, bottom - top)
+    degrees = number_in_text(fields["rotation"], where="rotation") if fields.get("rotation") else 0.0
+    if degrees:
+        box = box_around_rotated(box, degrees)
+        notes.notes["rotated boxes became the boxes around them"] += 1
+    crowd = fields.get("crowd")
+    return AnnotatedObject(
+        annotation_id=None,
+        category_id=category_id,
+        box_xywh=box,
+        is_crowd=is_set(None if crowd == "-1" else crowd, "IsGroupOf"),  # -1: unknown
+        is_difficult=is_set(fields.get("difficult"), "difficult"),
+    )
+
+
 def _coordinate(text: str, *, in_shares: bool, where: str) -> float:
     if not in_shares:
         return number_in_text(text, where=where)
@@ -148,19 +193,24 @@ def _coordinate(text: str, *, in_shares: bool, where: str) -> float:
     return share
 
 
-def _add_size(image: AnnotatedImage, fields: dict[str, str], *, where: str) -> None:
+def _add_size(image: AnnotatedImage, fields: dict[str, str]) -> None:
     """Set the size from the columns width and height; all rows of an image must agree."""
     texts = [fields.get("height", ""), fields.get("width", "")]
-    if not any(texts) or image.in_shares:
+    if not all(texts) or image.in_shares:
         return
-    height, width = (
-        number_in_text(text, where=f"{where}: {name}") for text, name in zip(texts, ("height", "width"), strict=True)
-    )
+    height, width = (number_in_text(text, where=name) for text, name in zip(texts, ("height", "width"), strict=True))
+    if not height or not width:
+        return
     if min(height, width) < 1 or height % 1 or width % 1:
-        raise InputError(f"{where} says {shown(texts[1])} x {shown(texts[0])}, expected whole numbers of pixels")
+        raise InputError(f"says {shown(texts[1])} x {shown(texts[0])}, expected whole numbers of pixels")
     if image.size not in (None, (height, width)):
         raise InputError(
-            f"{where} says {width:g}x{height:g} of {shown(image.file_name)}, an earlier line {image.size[1]}x"
-            f"{image.size[0]}"
+            f"says {width:g}x{height:g} of {shown(image.file_name)}, an earlier line {image.size[1]}x{image.size[0]}"
         )
     image.size = (int(height), int(width))
+
+
+def _add_split(image: AnnotatedImage, fields: dict[str, str]) -> None:
+    """Set the split from its column: TRAIN, VALIDATION, TEST; UNASSIGNED and empty are none."""
+    word = fields.get("split", "").lower()
+    image.split = image.split or split_of_word("val" if word == "validate" else word)

@@ -1,16 +1,16 @@
-"""Read folders of Pascal VOC annotations, one XML file per image.
+"""Read Pascal VOC annotations: one XML file per image, as well as roLabelImg's rotated boxes.
 
-Boxes are continuous pixel coordinates: x = xmin, width = xmax - xmin, without the "+ 1" and the 1-based origin of the
-original VOC protocol. google/automl, most converters and current labeling tools do the same, and a box that spans the
-image stays inside it.
+Coordinates are continuous pixels: the box is (xmin, ymin, xmax - xmin, ymax - ymin), as in google/automl and in current
+labeling tools, without the "+ 1" of the original protocol. `object/bndbox` is read, boxes of `part`s are not.
 """
 
 import hashlib
 import json
+import math
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
 
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import (
@@ -18,89 +18,77 @@ from dataset.conversion.annotations import (
     AnnotatedImage,
     AnnotatedObject,
     Finding,
+    NothingUsable,
+    SplitContent,
+    box_around,
+    box_around_rotated,
     checked_file_name,
 )
 from dataset.conversion.class_numbering import classes_by_name, read_label_map
+from dataset.conversion.folder_files import ImageFolder
 from dataset.files.bounded_files import read_regular_file
 from dataset.files.image_files import image_ids
-from dataset.files.untrusted_values import error_context, listed, number_in_text, shown
+from dataset.files.untrusted_values import error_context, is_set, listed, number_in_text, shown
 from dataset.files.xml_files import read_xml
 from program_support.errors import InputError
-
-_IMAGE_SUFFIXES = (".jpg", ".jpeg", ".JPG", ".JPEG", ".png", ".PNG", ".bmp", ".webp")
 
 
 def read_voc(
     *,
     annotations_folder: str,
-    image_folder: str,
+    images: ImageFolder,
+    paths: Sequence[Path] = (),
     image_set_file: str = "",
     label_map_file: str = "",
     ignore_difficult: bool = False,
-    is_image: Callable[[str], bool] | None = None,
+    split: str | None = None,
 ) -> AnnotatedDataSet:
-    """Read the XML files of a folder, or those that `image_set_file` lists.
+    """Read the XML files of a folder, or only `paths`, or those that `image_set_file` lists.
 
-    Image ids are the file names if all are distinct integers, else 1, 2, ... in the order of the names. `is_image`
-    returns whether an image exists; by default it looks in `image_folder`. Raises InputError, with the file name, for
-    invalid files, an unknown class, and data without boxes.
+    Image ids are the file names if all are distinct integers, else 1, 2, ... in the order of the names. Invalid files
+    and objects are skipped. Raises InputError, with the file name, for an unknown class and data without boxes.
     """
-    paths = _annotation_paths(annotations_folder, image_set_file)
+    paths = paths or voc_paths(annotations_folder, image_set_file)
     class_names = read_label_map(label_map_file) if label_map_file else _names_in_use(annotations_folder, paths)
     hasher = hashlib.sha256(json.dumps([class_names.to_categories(), ignore_difficult]).encode())
     by_name = {name: category_id for category_id, name in zip(class_names.category_ids, class_names.names, strict=True)}
-    images, noted = [], []
-    is_image = is_image or (lambda name: os.path.isfile(os.path.join(image_folder, name)))
+    content = SplitContent()
     for path, image_id in zip(paths, image_ids([path.name for path in paths]), strict=True):
-        root = _read_xml(path, hasher)
-        image = AnnotatedImage(
-            image_id=image_id, file_name=_image_name(root, path, is_image), size=_image_size(root, path)
-        )
-        if image.size is None:
-            noted.append(
-                Finding(
-                    kind="image",
-                    file=image.file_name,
-                    image_id=image_id,
-                    reason="the annotation file has no size: taken from the image",
-                )
-            )
-        for index, node in enumerate(root.findall("object")):
-            annotation = _read_object(node, where=f"{path}: object {index}", by_name=by_name)
-            if not (annotation.is_difficult and ignore_difficult):
-                image.objects.append(annotation)
-        images.append(image)
-    listed_boxes = sum(len(image.objects) for image in images)
-    if not listed_boxes:
-        raise InputError(f"{annotations_folder}: the {len(paths)} annotation files contain no boxes")
-    return AnnotatedDataSet(
-        source=annotations_folder,
-        images=images,
-        class_names=class_names,
-        fingerprint=hasher.hexdigest(),
-        listed_boxes=listed_boxes,
-        noted=noted,
-    )
+        with content.skipping(kind="image", file=str(path)):
+            root = _read_xml(path, hasher)
+            with error_context("its image"):
+                file_name = images.named(*_image_names(root, path), split=split)
+            image = AnnotatedImage(image_id=image_id, file_name=file_name, size=_image_size(root))
+            if image.size is None:
+                reason = "the annotation file has no size: taken from the image"
+                content.noted.append(Finding(kind="image", file=file_name, image_id=image_id, reason=reason))
+            _add_objects(root, image, path=path, by_name=by_name, content=content, ignore_difficult=ignore_difficult)
+            content.images.append(image)
+    if not any(image.objects for image in content.images):
+        raise NothingUsable(annotations_folder, content.skipped)
+    return content.data_set(source=annotations_folder, class_names=class_names, fingerprint=hasher.hexdigest())
 
 
-def _annotation_paths(folder: str, image_set_file: str) -> list[Path]:
-    """Return the XML files in the order of their names."""
+def voc_paths(folder: str, image_set_file: str = "") -> list[Path]:
+    """Return the XML files of a folder, or those that `image_set_file` lists, in the order of their names."""
     if not Path(folder).is_dir():
         raise InputError(f"{folder or 'annotations folder'}: no such folder; expected the folder with the XML files")
     if not image_set_file:
         paths = _xml_files(folder)
         if not paths:
             raise InputError(f"{folder}: holds no XML file")
-        for path in paths:
-            checked_file_name(path.name, where=f"{folder}: an XML file")
+        with error_context(f"{folder}: an XML file"):
+            for path in paths:
+                checked_file_name(path.name)
         return paths
     try:
         lines = read_regular_file(image_set_file).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{image_set_file}: cannot be read ({error})") from error
     names = [line.split() for line in lines if line.strip()]
-    # VOC's per-class image sets mark images without the class by -1.
-    stems = sorted({checked_file_name(name, where=image_set_file) for name, *rest in names if rest != ["-1"]})
+    with error_context(image_set_file):
+        # VOC's per-class image sets mark images without the class by -1.
+        stems = sorted({checked_file_name(name) for name, *rest in names if rest != ["-1"]})
     if not stems:
         raise InputError(f"{image_set_file}: lists no images")
     paths = [Path(folder, f"{stem}.xml") for stem in stems]
@@ -131,65 +119,119 @@ def _text(node: ElementTree.Element, path: str) -> str:
     return (node.findtext(path) or "").strip()
 
 
-def _image_name(root: ElementTree.Element, path: Path, is_image: Callable[[str], bool]) -> str:
-    """Return the image with the name of the XML file, else the file name in it; it need not exist.
-
-    The file name in it is that of before a renaming, and may be that of another image now.
-    """
+def _image_names(root: ElementTree.Element, path: Path) -> list[str]:
+    """Return the names of the image: that of the XML file, and the file name in it, which may be an earlier one."""
     named = _text(root, "filename")
-    alike = [path.stem + suffix for suffix in _IMAGE_SUFFIXES]
-    if not named:
-        return next(filter(is_image, alike), alike[0])
-    checked_file_name(named, where=str(path))
-    candidates = [named, *alike] if Path(named).stem == path.stem else [*alike, named]
-    return next(filter(is_image, candidates), named)
+    stem = PurePosixPath(named.replace("\\", "/")).stem
+    return [named, path.stem] if stem == path.stem else [path.stem, *filter(None, [named])]
 
 
-def _image_size(root: ElementTree.Element, path: Path) -> tuple[int, int] | None:
-    """Return (height, width); None if it is missing or 0, as some labeling tools write it."""
+def _image_size(root: ElementTree.Element) -> tuple[int, int] | None:
+    """Return (height, width); None if one is missing or 0, as some labeling tools write it."""
     texts = [_text(root, f"size/{side}") for side in ("height", "width")]
-    if not any(texts):
+    if not all(texts):
         return None
     height, width = (
-        number_in_text(text, where=f"{path}: its {side}") for side, text in zip(("height", "width"), texts, strict=True)
+        number_in_text(text, where=f"its {side}") for side, text in zip(("height", "width"), texts, strict=True)
     )
-    if height == 0 and width == 0:
+    if height == 0 or width == 0:
         return None
     if height != int(height) or width != int(width) or height < 1 or width < 1:
-        raise InputError(f"{path}: the size is {shown(texts[1])} x {shown(texts[0])}, expected whole numbers of pixels")
+        raise InputError(f"has the size {shown(texts[1])} x {shown(texts[0])}, expected whole numbers of pixels")
     return int(height), int(width)
 
 
-def _read_object(node: ElementTree.Element, *, where: str, by_name: dict[str, int]) -> AnnotatedObject:
+def _add_objects(
+    root: ElementTree.Element,
+    image: AnnotatedImage,
+    *,
+    path: Path,
+    by_name: dict[str, int],
+    content: SplitContent,
+    ignore_difficult: bool,
+) -> None:
+    for index, node in enumerate(root.findall("object")):
+        with content.skipping(file=str(path), image=image), error_context(f"object {index}"):
+            annotation, note = _read_object(node, by_name=by_name)
+            if annotation.is_difficult and ignore_difficult:
+                continue
+            image.objects.append(annotation)
+            if note:
+                content.notes[note] += 1
+
+
+def _read_object(node: ElementTree.Element, *, by_name: dict[str, int]) -> tuple[AnnotatedObject, str | None]:
     name = _text(node, "name")
+    if not name:
+        raise InputError("has no name")
     if name not in by_name:
-        raise InputError(f"{where} is of class {shown(name)}; the classes are {listed(by_name)}")
-    where = f"{where} ({shown(name)[1:-1]})"
-    if node.find("bndbox") is None:
-        raise InputError(f"{where} has no bndbox")
-    left, top, right, bottom = (
-        number_in_text(_text(node, f"bndbox/{side}"), where=f"{where}: {side}")
-        for side in ("xmin", "ymin", "xmax", "ymax")
-    )
-    return AnnotatedObject(
-        annotation_id=None,
-        category_id=by_name[name],
-        box_xywh=(left, top, right - left, bottom - top),
-        is_difficult=_text(node, "difficult") not in ("", "0"),
-    )
+        raise InputError(f"is of class {shown(name)}; the classes are {listed(by_name)}")
+    with error_context(f"({shown(name)[1:-1]})"):
+        box, note = _box(node)
+        return AnnotatedObject(
+            annotation_id=None,
+            category_id=by_name[name],
+            box_xywh=box,
+            is_difficult=is_set(_text(node, "difficult"), "difficult"),
+        ), note
+
+
+def _box(node: ElementTree.Element) -> tuple[tuple[float, float, float, float], str | None]:
+    """Return the box (x, y, width, height) of an object, and how it was derived if it is not its bndbox."""
+    if (rotated := node.find("robndbox")) is not None:
+        x, y, width, height, angle = _numbers(rotated, ("cx", "cy", "w", "h", "angle"))
+        box = (x - width / 2, y - height / 2, width, height)
+        return box_around_rotated(box, math.degrees(angle)), "rotated boxes became the boxes around them"
+    if (bndbox := node.find("bndbox")) is not None:
+        left, top, right, bottom = _numbers(bndbox, ("xmin", "ymin", "xmax", "ymax"))
+        box = (left, top, right - left, bottom - top)
+        degrees = _degrees(node)
+        if degrees:
+            return box_around_rotated(box, degrees), "rotated boxes became the boxes around them"
+        return box, None
+    if outline := _outline(node):
+        return box_around(outline), "objects without a bndbox got the box around their polygon"
+    raise InputError("has no bndbox")
+
+
+def _numbers(node: ElementTree.Element, names: Iterable[str]) -> list[float]:
+    return [number_in_text(_text(node, name), where=f"{name}") for name in names]
+
+
+def _degrees(node: ElementTree.Element) -> float:
+    """Return the rotation that CVAT writes as an attribute of an unrotated box; 0 without one."""
+    for attribute in node.iterfind("attributes/attribute"):
+        if _text(attribute, "name") == "rotation" and _text(attribute, "value"):
+            return number_in_text(_text(attribute, "value"), where="rotation")
+    return 0.0
+
+
+def _outline(node: ElementTree.Element) -> list[float]:
+    """Return the points of a polygon as x, y, x, y, ..: LabelMe's <pt><x> or Roboflow's <x1><y1><x2>."""
+    polygon = node.find("polygon")
+    if polygon is None:
+        return []
+    points = polygon.findall("pt")
+    if points:
+        return [value for point in points for value in _numbers(point, ("x", "y"))]
+    count = sum(1 for _ in polygon) // 2
+    return _numbers(polygon, [f"{axis}{place}" for place in range(1, count + 1) for axis in "xy"])
 
 
 def _names_in_use(folder: str, paths: Iterable[Path]) -> ClassNames:
     """Return the 20 VOC classes if they include all names, else every name in the folder in alphabetical order.
 
     All files of the folder are read, including those outside the image set, so that all image sets have the same ids.
+    Invalid files, which are skipped later, name no classes.
     """
-    used = {
-        _text(node, "name")
-        for path in sorted({*_xml_files(folder), *paths})
-        for node in _read_xml(path).findall("object")
-    }
-    if "" in used:
-        raise InputError(f"{folder}: objects without a name")
+    used, findings = set(), []
+    for path in sorted({*_xml_files(folder), *paths}):
+        try:
+            used |= {_text(node, "name") for node in _read_xml(path).findall("object")}
+        except InputError as error:
+            findings.append(Finding(kind="image", file=str(path), reason=str(error).removeprefix(f"{path}: ")))
+    used -= {""}
+    if not used and findings:
+        raise NothingUsable(folder, findings)
     with error_context(f"{folder}:"):
         return classes_by_name(used)

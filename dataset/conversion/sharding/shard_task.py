@@ -20,6 +20,7 @@ class ShardTask:
     include_masks: bool
     keep_annotations: bool
     keep_images_of_refused_boxes: bool
+    crowds_as_objects: bool
     fingerprint: str
     partial_path: Path
     finished_path: Path

@@ -22,7 +22,13 @@ import numpy as np
 
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, Finding
 from dataset.conversion.conversion_config import ConversionConfig
-from dataset.conversion.conversion_report import Report, check_fractions, readable_report
+from dataset.conversion.conversion_report import (
+    REFUSED_REPORT,
+    Report,
+    check_fractions,
+    readable_report,
+    refusal_with_report,
+)
 from dataset.conversion.sharding.shard_files import (
     is_finished,
     read_settings,
@@ -36,7 +42,7 @@ from program_support.atomic_files import write_text
 from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 
-CONVERTER_VERSION = 4  # incremented when the same input gives different records
+CONVERTER_VERSION = 5  # incremented when the same input gives different records
 
 
 def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[str], None] = print) -> Report:
@@ -46,8 +52,8 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
     for SIGINT or SIGTERM. In both cases no new shard has its final name, unless the signal arrived during publication.
     """
     stats = _file_stats(data.images, config.image_folder)
-    _check_what_is_known(data, stats, config)
     try:
+        _check_what_is_known(data, stats, config)
         config.state_folder.mkdir(parents=True, exist_ok=True)
         with sole_writer(config):
             refuse_other_shards(config)
@@ -63,12 +69,7 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
             report = Report(skipped=list(data.skipped), noted=list(data.noted))
             for state in states:
                 report.add(Report.from_json(state["report"]))
-            check_fractions(
-                report,
-                listed_images=len(data.images),
-                listed_boxes=data.listed_boxes,
-                max_bad_fraction=config.max_bad_fraction,
-            )
+            _check_fractions(report, data, config)
             with DeferredSignals():  # otherwise only some shards could get their final names
                 _publish(
                     data, report, tasks, config=config, kept=[entry for state in states for entry in state["kept"]]
@@ -77,6 +78,14 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
         place, reason = error.filename or f"{config.output_prefix}-*", error.strerror or error
         raise InputError(f"cannot write {place}: {reason}; {CONTINUE}") from error
     return report
+
+
+def check_annotations(data: AnnotatedDataSet, config: ConversionConfig) -> None:
+    """Raise InputError if too much of a data set is unusable, as `convert` does, from the annotations alone."""
+    try:
+        _check_what_is_known(data, _file_stats(data.images, config.image_folder), config)
+    except OSError as error:
+        raise InputError(f"cannot write {error.filename}: {error.strerror or error}") from error
 
 
 def _file_stats(images: Sequence[AnnotatedImage], folder: str) -> np.ndarray:
@@ -92,7 +101,7 @@ def _file_stats(images: Sequence[AnnotatedImage], folder: str) -> np.ndarray:
 def _check_what_is_known(data: AnnotatedDataSet, stats: np.ndarray, config: ConversionConfig) -> None:
     """Raise InputError early for errors that would otherwise appear only after hours of conversion."""
     absent = [data.images[number] for number in np.flatnonzero(stats[:, 0] < 0).tolist()]
-    if len(absent) == len(data.images):
+    if absent and len(absent) == len(data.images):
         raise InputError(
             f"{config.image_folder}: none of the {len(absent)} images of {data.source} is in this folder, "
             f"such as {absent[0].file_name}"
@@ -113,12 +122,20 @@ def _check_what_is_known(data: AnnotatedDataSet, stats: np.ndarray, config: Conv
             ),
         ],
     )
-    check_fractions(
-        preview,
-        listed_images=len(data.images),
-        listed_boxes=data.listed_boxes,
-        max_bad_fraction=config.max_bad_fraction,
-    )
+    _check_fractions(preview, data, config)
+
+
+def _check_fractions(report: Report, data: AnnotatedDataSet, config: ConversionConfig) -> None:
+    """Raise InputError if too much would be skipped; the report with all items is written in this case, too."""
+    try:
+        check_fractions(
+            report,
+            listed_images=data.listed_images,
+            listed_boxes=data.listed_boxes,
+            max_bad_fraction=config.max_bad_fraction,
+        )
+    except InputError as error:
+        raise refusal_with_report(error, report, data.class_names, prefix=Path(config.output_prefix)) from error
 
 
 def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str, Any]:
@@ -128,6 +145,7 @@ def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str,
         "image folder": str(Path(config.image_folder).resolve()),
         "--include_masks": config.include_masks,
         "--keep_images_of_refused_boxes": config.keep_images_of_refused_boxes,
+        "--crowds_as_objects": config.crowds_as_objects,
         "--num_shards": config.num_shards,
         "converter": CONVERTER_VERSION,
     }
@@ -153,6 +171,7 @@ def _shard_tasks(data: AnnotatedDataSet, stats: np.ndarray, config: ConversionCo
                 include_masks=config.include_masks,
                 keep_annotations=config.keep_annotations,
                 keep_images_of_refused_boxes=config.keep_images_of_refused_boxes,
+                crowds_as_objects=config.crowds_as_objects,
                 fingerprint=hashlib.sha256(made_from.encode()).hexdigest(),
                 partial_path=path.with_name(f".{path.name}.partial"),
                 finished_path=path.with_name(f".{path.name}.finished"),
@@ -191,6 +210,7 @@ def _publish(
     report_path, class_path = config.beside(".report.json"), config.beside(".classes.json")
     report_path.unlink(missing_ok=True)
     class_path.unlink(missing_ok=True)
+    config.beside(REFUSED_REPORT).unlink(missing_ok=True)
     categories = data.class_names.to_categories() if data.class_names else []
     if categories:
         write_text(class_path, json.dumps({"categories": categories}, indent=1) + "\n")

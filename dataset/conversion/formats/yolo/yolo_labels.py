@@ -18,6 +18,7 @@ from dataset.conversion.annotations import (
     AnnotatedImage,
     AnnotatedObject,
     Finding,
+    SplitContent,
     box_around,
 )
 from dataset.conversion.folder_files import FolderFiles, ImageFolder, best_path_matches
@@ -83,38 +84,31 @@ def _read_part(
     with_masks: bool,
 ) -> AnnotatedDataSet:
     hasher = hashlib.sha256(layout.content)
-    known = frozenset(layout.class_names.category_ids)
-    found, without = [], 0
+    found, without = SplitContent(noted=list(layout.noted)), 0
     for name in layout.images[split]:
         image = AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=True, is_upright=True)
         label = label_of.get(name)
         if label is None:
             without += 1
         else:
-            text, content = text_of(labels.path(label))
+            try:
+                text, content = text_of(labels.path(label))
+            except InputError as error:
+                found.skipped.append(Finding(kind="image", file=name, reason=str(error)))
+                continue
             hasher.update(hashlib.sha256(label.encode() + b"\0" + content).digest())
-            image.objects += _objects(
-                text, str(labels.path(label)), known=known, has_keypoints=layout.has_keypoints, with_masks=with_masks
-            )
+            _add_objects(text, image, found, file=str(labels.path(label)), layout=layout, with_masks=with_masks)
         images.in_pixels(image)
-        found.append(image)
-    noted = list(layout.noted)
+        found.images.append(image)
     if without:
-        noted.append(
+        found.noted.append(
             Finding(
                 kind="image",
                 file=str(labels.folder),
-                reason=f"{without} of {len(found)} images have no label file: used as images without objects",
+                reason=f"{without} of {len(found.images)} images have no label file: used as images without objects",
             )
         )
-    return AnnotatedDataSet(
-        source=layout.source,
-        images=found,
-        class_names=layout.class_names,
-        fingerprint=hasher.hexdigest(),
-        listed_boxes=sum(len(image.objects) for image in found),
-        noted=noted,
-    )
+    return found.data_set(source=layout.source, class_names=layout.class_names, fingerprint=hasher.hexdigest())
 
 
 def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> dict[str, str]:
@@ -165,13 +159,16 @@ def _labels_without_image(labels: FolderFiles, *, taken: set[str], images: Image
             yield label
 
 
-def _objects(
-    text: str, path: str, *, known: frozenset[int], has_keypoints: bool, with_masks: bool
-) -> Iterator[AnnotatedObject]:
+def _add_objects(
+    text: str, image: AnnotatedImage, found: SplitContent, *, file: str, layout: YoloLayout, with_masks: bool
+) -> None:
+    known = frozenset(layout.class_names.category_ids)
     for number, line in enumerate(text.splitlines(), start=1):
         if fields := line.split():
-            with error_context(f"{path}: line {number}"):
-                yield _object(fields, known=known, has_keypoints=has_keypoints, with_masks=with_masks)
+            with found.skipping(file=file, image=image), error_context(f"line {number}"):
+                image.objects.append(
+                    _object(fields, known=known, has_keypoints=layout.has_keypoints, with_masks=with_masks)
+                )
 
 
 def _object(fields: list[str], *, known: frozenset[int], has_keypoints: bool, with_masks: bool) -> AnnotatedObject:

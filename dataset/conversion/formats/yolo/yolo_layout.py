@@ -11,7 +11,7 @@ from dataset.class_names import ClassNames
 from dataset.conversion.annotations import Finding
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.named_splits import HELD_OUT, split_of_each, split_of_folders
-from dataset.files.bounded_files import read_regular_file
+from dataset.files.bounded_files import decoded_text, read_regular_file
 from dataset.files.file_kinds import FileKind, kind_of_file
 from dataset.files.untrusted_values import LARGEST_ID, error_context, listed, shown
 from dataset.files.yaml_files import read_yaml
@@ -34,10 +34,10 @@ class YoloLayout:
 
 
 def text_of(path: Path) -> tuple[str, bytes]:
-    """Return the text of a UTF-8 file and its bytes. Raises InputError with the file name."""
+    """Return the text of a file (UTF-8, or UTF-16 with a byte order mark) and its bytes. Raises InputError."""
     try:
         content = read_regular_file(path)
-        return content.decode("utf-8-sig"), content
+        return decoded_text(content), content
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
@@ -177,7 +177,8 @@ class _LayoutReader:
                 for line in filter(None, map(str.strip, text.splitlines())):
                     place = f"{self._files.path(listing)}: {shown(line)}"
                     inside = "/".join(part for part in PurePosixPath(line).parts if part not in ("/", ".."))
-                    yield self._images.named(inside, where=place, split=split), None
+                    with error_context(place):
+                        yield self._images.named(inside, split=split), None
             return
         folder = self._images.folder.resolve()
         for tail in tails:

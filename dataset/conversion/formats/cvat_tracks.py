@@ -1,0 +1,97 @@
+"""Read the tracks of "CVAT for video 1.1" as images with shapes, for frames that exist as image files.
+
+A shape holds from its frame to the next one of its track, moved linearly between both, or to the end of the video; a
+shape with outside="1" ends it.
+"""
+
+import re
+import xml.etree.ElementTree as ElementTree
+from bisect import bisect_right
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from dataset.conversion.annotations import SplitContent
+from dataset.conversion.folder_files import ImageFolder
+from dataset.files.untrusted_values import error_context, is_set, number_in_text, shown
+from program_support.errors import InputError
+
+_MOVING = ("xtl", "ytl", "xbr", "ybr", "rotation", "cx", "cy", "rx", "ry")
+_FRAME = re.compile(r"(?:.*\D)?(\d{1,9})", re.ASCII)
+
+
+class _Keyframe(NamedTuple):
+    frame: int
+    is_outside: bool
+    shape: ElementTree.Element
+
+
+def frames_of_tracks(
+    root: ElementTree.Element, images: ImageFolder, *, path: str, content: SplitContent
+) -> list[ElementTree.Element]:
+    """Return the frames with an image file as elements of "CVAT for images 1.1".
+
+    `content` receives invalid shapes and the number of interpolated ones. Raises InputError if no frame has a file.
+    """
+    tracks = [_keyframes(track, path=path, content=content) for track in root.iterfind("track")]
+    frames = {
+        int(match[1]): name
+        for name in images.names
+        if (match := _FRAME.fullmatch(PurePosixPath(name).stem)) is not None
+    }
+    total = root.findtext("meta//size") or ""
+    length = max(
+        max((keyframes[-1].frame + 1 for _, keyframes in tracks if keyframes), default=0),
+        int(total) if total.isdecimal() and len(total) < 10 else 0,
+    )
+    found = {number: name for number, name in sorted(frames.items()) if number < length}
+    if not found:
+        raise InputError(
+            f"{path}: is 'CVAT for video 1.1', and no image in {images.folder} is one of its frames; extract them, as "
+            "frame_000000.png and so on (ffmpeg -i VIDEO -start_number 0 frame_%06d.png), or export the task as 'CVAT "
+            "for images 1.1'"
+        )
+    size = {side: root.findtext(f"meta//original_size/{side}") or "" for side in ("width", "height")}
+    nodes = []
+    for number, name in found.items():
+        node = ElementTree.Element("image", {"name": name, **size})
+        for label, keyframes in tracks:
+            if (shape := _shape_at(number, keyframes, content)) is not None:
+                node.append(ElementTree.Element(shape.tag, {**shape.attrib, "label": label}))
+        nodes.append(node)
+    return nodes
+
+
+def _keyframes(track: ElementTree.Element, *, path: str, content: SplitContent) -> tuple[str, list[_Keyframe]]:
+    """Return the label of a track and its shapes in the order of their frames."""
+    found = []
+    for shape in track:
+        with content.skipping(file=path), error_context(f"track {shown(track.get('id'))}: {shape.tag}"):
+            frame = number_in_text(shape.get("frame", ""), where="frame")
+            if frame % 1 or not 0 <= frame < 10**9:
+                raise InputError(f"has frame {frame:g}, expected a frame number")
+            for name in _MOVING:
+                if name in shape.attrib:
+                    number_in_text(shape.attrib[name], where=name)
+            found.append(_Keyframe(int(frame), is_set(shape.get("outside"), "outside"), shape))
+    return track.get("label", ""), sorted(found, key=lambda keyframe: keyframe.frame)
+
+
+def _shape_at(number: int, keyframes: list[_Keyframe], content: SplitContent) -> ElementTree.Element | None:
+    """Return the shape of a track in a frame, or None where the track does not show."""
+    place = bisect_right(keyframes, number, key=lambda keyframe: keyframe.frame)
+    if place == 0 or keyframes[place - 1].is_outside:
+        return None
+    frame, _, shape = keyframes[place - 1]
+    if frame == number:
+        return shape
+    content.notes["shapes are interpolated between the keyframes of their track"] += 1
+    if place == len(keyframes) or keyframes[place].is_outside:
+        return shape
+    following = keyframes[place]
+    share = (number - frame) / (following.frame - frame)
+    moved = {}
+    for name in _MOVING:
+        if name in shape.attrib and name in following.shape.attrib:
+            start, end = float(shape.attrib[name]), float(following.shape.attrib[name])
+            moved[name] = str(start + share * (end - start))
+    return ElementTree.Element(shape.tag, {**shape.attrib, **moved})

@@ -1,0 +1,353 @@
+"""Inputs that users of other tools reported as trouble are converted, or refused with the cause, in one process.
+
+The cases of `data/field_cases` are read without conversion; the miniatures below need no data.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from label_sets import check_accepted, write
+from PIL import Image
+
+from dataset.conversion.annotations import NothingUsable
+from dataset.conversion.conversion_flags import refuse_without_usable_objects
+from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.format_recognition import recognize
+from dataset.conversion.label_parts import read_labels
+from dataset.files.file_kinds import FileKind, kind_and_advice
+from program_support.errors import InputError
+
+# Number of boxes of a case that is read, or the words of its refusal
+OUTCOMES = {
+    "01": "no usable object: of 16 boxes, 16 are crowds",
+    "02": 16, "03": 16, "04": 16, "05": 16, "06": 16, "07": 16, "08": 16, "09": 16, "10": 16,
+    "11": "has its image only as imageData",
+    "12": 7,
+    "14": "is a Datumaro json, which is not read: convert it with",
+    "16": r"VGG Image Annotator \(VIA\), which is not read: choose Annotation > Export Annotations",
+    "18": "is a CreateML json, which is not read: export COCO",
+    "20": 16, "21": 16,
+    "22": "none of the images that it names is in",
+    "24": 16,
+    "25": r"16 entries are skipped: .*img_0\.xml: object 0 \(red\) xmin is '10,5'",
+    "26": 16, "27": 16,
+    "28": r"1 of 16 boxes would be skipped.*img_3\.xml: object 1 has no name.*--max_bad_fraction",
+    "29": 16, "30": 16, "34": 16,
+    "35": "lacks columns for file, class",
+    "37": "lacks columns for left, top, right, bottom",
+    "38": "16 of 16 boxes would be skipped.*line 2 left is '10,5'",
+    "39": "is a KITTI label file, which is not read: convert it",
+    "40": 16, "41": 16, "43": 16, "45": 16, "46": 32, "47": 16, "48": 16, "49": 16, "50": 16, "51": 16,
+    "52": "images.0. has id 20230101123456789001, expected 0 to",
+    "54": 16, "56": 16,
+    "57": "1 of 9 images would be skipped.*both match 'img_0.jpg'",
+    "58": "shape 0 has label 1, expected text",
+    "59": "1 of 16 boxes would be skipped.*a polygon of 2 points",
+    "61": 16,
+    "62": "is not XML",
+    "63": 16, "64": 16,
+    "65": "is a VisDrone annotation, which is not read: convert it",
+    "67": "no labels of a known format",
+    "68": 16, "81": 1, "82": 16,
+    "83": "expected text of one line",
+    "84": 16, "85": 16, "86": 16, "87": 16,
+    "88": "'0000.jpg' is ambiguous",
+    "89": "16 of 16 boxes would be skipped.*a coordinate is '0,187500'",
+    "90": 16,
+    "91": r"1 of 16 boxes would be skipped.*img_2\.txt: line 1 a coordinate is 'nan'",
+    "92": "'red' is the name of categories",
+    "93": 16, "95": 16, "96": 16, "98": 14, "99": 8, "100": 16, "103": 16, "104": 8, "105": 16, "106": 16, "111": 14,
+    "112": 32, "113": 16, "114": 16, "115": 16,
+}  # fmt: skip
+NOTED = {
+    "02": "8 rotated boxes became the boxes around them",
+    "04": "16 annotations have numbers written as text",
+    "06": "8 images have another name in the annotations",
+    "08": "the last part of coco_url is used",
+    "09": "16 rotated boxes became",
+    "10": "16 rotated boxes became",
+    "12": "interpolated between the keyframes",
+    "29": "2 objects without a bbox got the box around their outline",
+    "43": "8 objects with ignore 1 are used like others",
+    "56": "16 annotations have numbers written as text",
+    "99": "label __ignore__ is no class",
+    "100": "8 images have another name in the annotations",
+}
+
+
+def read(images, annotations):
+    """Return the splits, refused as a conversion refuses them."""
+    parts = read_labels(
+        recognize(str(annotations)),
+        str(annotations),
+        ImageFolder(images),
+        with_masks=False,
+        label_map=None,
+        output_folder=str(images),
+    )
+    for part in parts.values():
+        check_accepted(part)
+    refuse_without_usable_objects(parts.values(), crowds_as_objects=False, are_all_splits=True)
+    return parts
+
+
+@pytest.mark.parametrize("number", OUTCOMES)
+def test_field_case(number, data_folder):
+    [case] = (data_folder / "field_cases").glob(f"{number}_*")
+    images, outcome = case / "images" if (case / "images").is_dir() else case, OUTCOMES[number]
+    if isinstance(outcome, str):
+        with pytest.raises(InputError, match=outcome):
+            read(images, case)
+        return
+    parts = read(images, case)
+    assert sum(len(image.objects) for part in parts.values() for image in part.images) == outcome
+    noted = [finding.reason for part in parts.values() for finding in part.noted]
+    assert number not in NOTED or any(NOTED[number] in reason for reason in noted), noted
+
+
+@pytest.fixture
+def photo(tmp_path):
+    """A folder with the image a.jpg of 100x50."""
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (100, 50)).save(tmp_path / "images" / "a.jpg")
+    return tmp_path
+
+
+def boxes(photo, name, content):
+    """Return the boxes that a label file gives a.jpg: x, y, width and height in tenths of a pixel."""
+    write(photo / "labels" / name, content if isinstance(content, str) else json.dumps(content))
+    parts = read(photo / "images", photo / "labels")
+    [image] = [image for part in parts.values() for image in part.images]
+    assert image.file_name == "a.jpg"
+    return [tuple(round(side, 1) for side in one.box_xywh) for one in image.objects]
+
+
+def coco(*, image=None, categories=None, **annotation):
+    return {
+        "images": [{"id": 1, "file_name": "a.jpg", **(image or {})}],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [10, 10, 40, 20], **annotation}],
+        "categories": categories or [{"id": 1, "name": "nut"}],
+    }
+
+
+BOX = (10.0, 10.0, 40.0, 20.0)
+TURNED = (20.0, 0.0, 20.0, 40.0)  # BOX, rotated by 90 degrees about its center
+COCO = [
+    (coco(iscrowd="0"), BOX),
+    (coco(iscrowd="No"), BOX),
+    (coco(image_id="1", category_id="1", id="7"), BOX),
+    (coco(bbox=["10", "10.0", " 40", "2e1"]), BOX),
+    (coco(image={"id": "f3a-7"}, image_id="f3a-7"), BOX),
+    (coco(categories=[{"id": "nut", "name": "nut"}], category_id="nut"), BOX),
+    (coco(image={"width": 100}), BOX),
+    (coco(image={"width": 0, "height": 0}), BOX),
+    (coco(image={"width": None, "height": 50}), BOX),
+    (coco(image={"width": "100", "height": "50"}), BOX),
+    (coco(attributes={"rotation": 90}), TURNED),
+    (coco(attributes={"rotation": "90.0"}), TURNED),
+    (coco(attributes={"rotation": 90}, segmentation=[[10, 10, 50, 10, 50, 30, 10, 30]]), TURNED),
+    (coco(bbox=[30, 20, 40, 20, 90]), TURNED),
+    (coco(bbox=None, segmentation=[10, 10, 50, 10, 50, 30, 10, 30]), BOX),
+    (coco(bbox=[], segmentation=[[10, 10, 50, 10, 50, 30]]), BOX),
+    (coco(bbox=None, segmentation={"size": [50, 100], "counts": [510] + [20, 30] * 39 + [20, 2520]}), BOX),
+    (coco(image={"file_name": "C:\\data\\a.jpg"}), BOX),
+    (coco(image={"file_name": "/home/x/a.jpg"}), BOX),
+    (coco(image={"file_name": "%61.jpg"}), BOX),
+    (coco(image={"file_name": "https://x.org/bucket/%61.jpg?sig=1"}), BOX),
+    (coco(image={"file_name": "/data/local-files/?d=photos%5Ca.jpg"}), BOX),
+    (coco(image={"file_name": "a.png"}), BOX),
+    (coco(image={"file_name": None, "coco_url": "http://x.org/train2017/a.jpg"}), BOX),
+]
+
+
+@pytest.mark.parametrize(("content", "box"), COCO)
+def test_coco_as_tools_write_it(photo, content, box):
+    assert boxes(photo, "coco.json", content) == [box]
+
+
+@pytest.mark.parametrize("flag", [1, 1.0, "1", True, "true", "Yes"])
+def test_crowds_in_every_spelling(photo, flag):
+    with pytest.raises(InputError, match=r"no usable object: of 1 boxes, 1 are crowds.*--crowds_as_objects"):
+        boxes(photo, "coco.json", coco(iscrowd=flag))
+
+
+def voc(inside, *, difficult="0"):
+    return (
+        "<annotation><filename>a.jpg</filename><size><width>100</width></size><object><name>nut</name>"
+        f"<difficult>{difficult}</difficult>{inside}</object></annotation>"
+    )
+
+
+BNDBOX = "<bndbox><xmin>10</xmin><ymin>10</ymin><xmax>50</xmax><ymax>30</ymax></bndbox>"
+ROTATION = "<attributes><attribute><name>rotation</name><value>90.0</value></attribute></attributes>"
+ROBNDBOX = "<robndbox><cx>30</cx><cy>20</cy><w>40</w><h>20</h><angle>1.5707963</angle></robndbox>"
+LABELME = {"imagePath": "..\\images\\a.jpg", "shapes": [{"label": "nut", "points": [[10, 10], [50, 30]]}]}
+REGION = {"original_width": 100, "original_height": 50, "type": "rectanglelabels", "from_name": "label"}
+VALUE = {"x": 10, "y": 20, "width": 40, "height": 40, "rectanglelabels": ["nut"]}
+
+
+def tasks(*values, **task):
+    result = [{**REGION, "id": f"r{number}", "value": value} for number, value in enumerate(values)]
+    return [{"id": 1, "data": {"image": "/data/upload/1/0a1b2c3d-a.jpg"}, "annotations": [{"result": result}], **task}]
+
+
+OTHERS = [
+    ("a.xml", voc(BNDBOX, difficult="Unspecified"), BOX),
+    ("a.xml", voc(BNDBOX + ROTATION), TURNED),
+    ("a.xml", voc(ROBNDBOX), TURNED),
+    ("a.xml", voc("<polygon><pt><x>10</x><y>10</y></pt><pt><x>50</x><y>30</y></pt></polygon>"), BOX),
+    ("a.xml", voc("<polygon><x1>10</x1><y1>10</y1><x2>50</x2><y2>30</y2></polygon>"), BOX),
+    ("folder/a.xml", voc(BNDBOX), BOX),
+    ("a.json", {**LABELME, "shapes": [{**LABELME["shapes"][0], "shape_type": "rectangle", "difficult": False}]}, BOX),
+    ("a.json", {"shapes": [{"label": "nut", "shape_type": "quadrilateral",
+     "points": [[10, 10], [50, 10], [50, 30], [10, 30]]}]}, BOX),
+    ("ls.json", tasks(VALUE), BOX),
+    ("ls.json", tasks({**VALUE, "x": 50, "y": 10, "rotation": 90}), (30.0, 5.0, 20.0, 40.0)),
+    ("ls.json", tasks({"points": [[10, 20], [50, 20], [50, 60]], "polygonlabels": ["nut"]}), BOX),
+    ("ls.json", tasks({"x": 30, "y": 40, "radiusX": 20, "radiusY": 20, "ellipselabels": ["nut"]}), BOX),
+    ("ls.json", [{"id": 1, "image": "a.jpg", "label": [{**REGION, **VALUE}], "annotator": 1}], BOX),
+    ("t.csv", "TEST,gs://b/a.jpg,nut,0.1,0.2,,,0.5,0.6,,\nTEST,gs://b/a.jpg,,,,,,,,,\n", BOX),
+    ("t.csv", "nut,10,10,40,20,a.jpg,100,50\n" * 2, BOX),
+    ("t.csv", "path,x1,y1,x2,y2,label,angle\na.jpg,10,10,50,30,nut,90\n", TURNED),
+    ("t.csv", 'path,x1,y1,x2,y2,label\na.jpg,10,10,50,30,"nut, small"\n', BOX),
+    ("a.txt", "0 0.3 0 0.3 0.8 0.2 0.8 0.2 0\n", (20.0, 0.0, 10.0, 40.0)),
+]  # fmt: skip
+
+
+def test_difficult_objects_alone_are_refused(photo):
+    with pytest.raises(InputError, match=r"no usable object: of 1 boxes, 0 are crowds.*1 are difficult"):
+        boxes(photo, "a.xml", voc(BNDBOX, difficult="true"))
+
+
+@pytest.mark.parametrize(("name", "content", "box"), OTHERS)
+def test_other_formats_as_tools_write_them(photo, name, content, box):
+    if name.endswith(".txt"):
+        write(photo / "labels" / "classes.txt", "nut\n")
+    assert {*boxes(photo, name, content)} == {box}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+@pytest.mark.parametrize(
+    ("name", "content"), [("c.json", json.dumps(COCO[0][0])), ("t.csv", "a.jpg,10,10,50,30,nut\r\n" * 2)]
+)
+def test_text_with_a_byte_order_mark(photo, encoding, name, content):
+    (photo / "labels").mkdir()
+    (photo / "labels" / name).write_bytes(content.encode(encoding))
+    [data] = read(photo / "images", photo / "labels").values()
+    assert len(data.images) == 1
+
+
+def test_the_annotation_that_label_studio_counts(photo):
+    [task] = tasks(VALUE)
+    other = {"result": [{**REGION, "value": {**VALUE, "x": 0}}]}
+    assert boxes(photo, "a.json", [{**task, "annotations": [other, *task["annotations"]]}]) == [BOX]
+    chosen = {**task["annotations"][0], "ground_truth": True}
+    assert boxes(photo, "a.json", [{**task, "annotations": [chosen, other]}]) == [BOX]
+    assert boxes(photo, "a.json", [{**task, "annotations": [chosen, {**other, "was_cancelled": True}]}]) == [BOX]
+
+
+def test_one_odd_entry_of_many_refuses_nothing(photo):
+    """In every format, a bad object among more than a hundred is skipped with its file and reason."""
+    many = 120
+    content = coco()
+    content["annotations"] = [{**content["annotations"][0], "id": number} for number in range(1, many)]
+    content["annotations"].append({**content["annotations"][0], "id": many, "bbox": [1, 2, "x", 4]})
+    shapes = [{"label": "nut", "shape_type": "rectangle", "points": [[10, 10], [50, 30]]}] * many
+    good, bad = f"<object><name>nut</name>{BNDBOX}</object>", f"<object>{BNDBOX}</object>"
+    cvat = '<box label="nut" xtl="1" ytl="2" xbr="3" ybr="4"/>' * many + '<box label="nut" xtl="nan"/>'
+    files = {
+        "coco.json": json.dumps(content),
+        "a.json": json.dumps({"imagePath": "a.jpg", "shapes": [*shapes, {"label": "nut", "points": [[1, 2]]}]}),
+        "ls.json": json.dumps(tasks(*[VALUE] * many, {**VALUE, "x": None})),
+        "a.xml": f"<annotation>{good * many}{bad}</annotation>",
+        "cvat.xml": f'<annotations><image name="a.jpg" width="100" height="50">{cvat}</image></annotations>',
+        "t.csv": "a.jpg,10,10,50,30,nut\n" * many + "a.jpg,10,10,x,30,nut\n",
+        "a.txt": "0 0.3 0.3 0.1 0.1\n" * many + "0 0.3 0.3 0.1 nan\n",
+    }
+    for name, text in files.items():
+        write(photo / name / name, text)
+        write(photo / name / "classes.txt", "nut\n")
+        [data] = read_labels(
+            recognize(str(photo / name)),
+            str(photo / name),
+            ImageFolder(photo / "images"),
+            with_masks=False,
+            label_map=None,
+            output_folder=str(photo),
+        ).values()
+        assert len(data.images[0].objects) >= many - 1, name
+        [finding] = data.skipped
+        assert name in finding.file, name
+        assert finding.kind == "box", name
+        check_accepted(data)
+
+
+def test_tracks_end_where_they_are_outside(photo):
+    for number in range(4):
+        Image.new("RGB", (100, 50)).save(photo / "images" / f"frame_{number:06d}.png")
+    (photo / "images" / "a.jpg").unlink()
+    box = '<box frame="{}" outside="{}" xtl="{}" ytl="0" xbr="50" ybr="9"/>'
+    track = box.format(0, 0, 10) + box.format(2, 0, 20) + box.format(3, 1, 20)
+    write(photo / "v.xml", f'<annotations><track id="0" label="nut">{track}</track></annotations>')
+    [data] = read(photo / "images", photo / "v.xml").values()
+    assert [[one.box_xywh[0] for one in image.objects] for image in data.images] == [[10], [15], [20], []]
+
+
+def test_files_that_cannot_be_read_are_listed(photo):
+    for number in range(5):
+        write(photo / "labels" / f"{number}.xml", "<annotation>")
+    with pytest.raises(NothingUsable, match="5 entries are skipped") as caught:
+        read(photo / "images", photo / "labels")
+    assert len(caught.value.findings) == 5
+
+
+UNREAD = [
+    ("Supervisely", {"description": "", "tags": [], "size": {"height": 9, "width": 9}, "objects": []}),
+    ("Supervisely", {"classes": [{"title": "nut"}], "tags": [], "projectType": "images"}),
+    ("VIA", {"_via_settings": {}, "_via_img_metadata": {}}),
+    ("VIA", {"a.jpg7": {"filename": "a.jpg", "size": 7, "regions": []}}),
+    ("Datumaro", {"info": {}, "categories": {"label": {}}, "items": []}),
+    ("CreateML", [{"image": "a.jpg", "annotations": [{"label": "nut", "coordinates": {}}]}]),
+    ("V7", {"version": "2.0", "item": {"name": "a.jpg"}, "annotations": []}),
+    ("FiftyOne", {"classes": ["nut"], "labels": {"a": []}}),
+    ("FiftyOne", {"name": "x", "samples": [{"filepath": "a.jpg"}]}),
+    ("Labelbox", [{"data_row": {"id": "1"}, "projects": {}}]),
+    ("Labelbox", [{"ID": "1", "Labeled Data": "https://x/a.jpg", "Label": {}}]),
+    ("Hasty", {"project_name": "x", "images": [], "label_classes": []}),
+    ("SuperAnnotate", {"metadata": {"name": "a.jpg"}, "instances": []}),
+    ("Scale", [{"task_id": "1", "response": {"annotations": []}}]),
+    ("SageMaker", '{"source-ref": "s3://b/a.jpg", "boxes": {}}\n{"source-ref": "s3://b/b.jpg", "boxes": {}}\n'),
+    ("Vertex", '{"imageGcsUri": "gs://b/a.jpg", "boundingBoxAnnotations": []}\n{"imageGcsUri": "gs://b/b.jpg"}\n'),
+    ("BDD100K", [{"name": "a.jpg", "labels": [{"category": "car", "box2d": {}}]}]),
+    ("Cityscapes", {"imgHeight": 9, "imgWidth": 9, "objects": []}),
+    ("MMDetection", [{"filename": "a.jpg", "width": 9, "height": 9, "ann": {}}]),
+    ("KITTI", "Car 0.00 0 -1.57 10.0 12.0 50.0 42.0 1.5 1.6 3.4 1.0 1.5 10.0 -1.6\n"),
+    ("DOTA", "imagesource:GoogleEarth\ngsd:0.1\n1 2 3 4 5 6 7 8 small-vehicle 0\n"),
+    ("VisDrone", "10,12,40,30,1,1,0,0\n"),
+    ("MOTChallenge", "1,1,912,484,97,109,0,7,1\n1,2,912,484,97,109,0,7,1\n"),
+    ("OIDv4_ToolKit", "Apple 10.5 12.0 40.0 30.0\n"),
+    ("VIA", "#filename,file_size,region_shape_attributes,region_attributes\n"),
+    ("WIDER FACE", "0--Parade/a.jpg\n1\n449 330 122 149 0 0 0 0 0 0 \n"),
+    ("dlib", "<dataset><images><image file='a.jpg'><box top='1'/></image></images></dataset>"),
+]
+
+
+@pytest.mark.parametrize(("tool", "content"), UNREAD)
+def test_labels_that_are_not_read_are_named(tmp_path, tool, content):
+    text = content if isinstance(content, str) else json.dumps(content)
+    suffix = "json" if text[0] in "[{" else "xml" if text[0] == "<" else "txt"
+    write(tmp_path / f"labels.{suffix}", text)
+    kind, advice = kind_and_advice(tmp_path / f"labels.{suffix}")
+    assert (kind, tool in advice) == (FileKind.UNREAD, True), advice
+    with pytest.raises(InputError, match=rf"labels\.{suffix} is .*{re.escape(tool)}.*, which is not read: \w+"):
+        recognize(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.xml", "a.csv", "a.txt", "data.yaml"])
+def test_empty_files(photo, name):
+    write(photo / "labels" / name, "")
+    with pytest.raises(InputError):
+        read(photo / "images", photo / "labels")
+    assert not Path(photo / "images" / name).exists()
