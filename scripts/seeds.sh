@@ -12,6 +12,7 @@ if [[ "${1:-}" == --help || "${1:-}" == -h ]]; then
     print_header "$0"
     exit 0
 fi
+[[ -f "${2:-}" || ! -f "$root/${2:-}" ]] || set -- "$1" "$root/$2" "${@:3}"
 if [[ ! "${1:-}" =~ ^[1-9][0-9]{0,2}$ || ! -f "${2:-}" ]]; then
     printf '%s: error: expected a number of seeds and a recipe, such as 5 scripts/ssd/run.sh SYSTEM=C4140\n' "${0##*/}" >&2
     exit 2

@@ -113,7 +113,7 @@ _read_environment() {
         esac
         key="${SETTING_BY_NAME[${name,,}]:-}"
         [[ -n "$key" ]] || continue
-        GIVEN["$key"]="$name"
+        [[ "$name" == PYTHON ]] || GIVEN["$key"]="$name" # other programs have a variable PYTHON; a container has its own
         [[ "$key" != "$name" ]] || continue
         [[ ! -v "$key" || "${!key}" == "${!name}" ]] ||
             fail "$name=${!name} and $key=${!key} are one setting; expected one of the two names, or one value"
