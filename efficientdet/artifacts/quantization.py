@@ -4,6 +4,7 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,24 @@ def quantized(
             nodes_to_exclude=list(exact),
             extra_options={"OpTypesToExcludeOutputQuantization": ["Conv"]},
         )  # the following nodes are fused in float32
-        return onnx.load(str(after))
+        quantized_model = onnx.load(str(after))
+    _sort_nodes(quantized_model.graph)
+    return quantized_model
+
+
+def _sort_nodes(graph: onnx.GraphProto) -> None:
+    """Place each node after those whose outputs it reads, also in its bodies, which OpenVINO requires.
+
+    The quantizer sorts by the inputs outside the bodies only.
+    """
+    nodes = [*graph.node]
+    made_by = {output: number for number, node in enumerate(nodes) for output in node.output}
+    read = {
+        number: {made_by[tensor] for tensor in inputs_with_bodies(node) if tensor in made_by}
+        for number, node in enumerate(nodes)
+    }
+    del graph.node[:]
+    graph.node.extend(nodes[number] for number in TopologicalSorter(read).static_order())
 
 
 def inputs_with_bodies(node: onnx.NodeProto) -> Iterator[str]:

@@ -8,7 +8,7 @@ from program_support.errors import InputError, nearest_name
 FORMATS = {
     "onnx": "detector.onnx",  # complete detector
     "onnx-raw": "network.onnx",  # network only: logits and deltas
-    "onnx-int8": "detector-int8.onnx",  # complete detector, int8 convolutions
+    "onnx-int8": "detector-int8.onnx",  # complete detector, int8 convolutions, for OpenVINO
     "onnx-efficientnms": "detector-tensorrt.onnx",  # for TensorRT, with its NMS plugin
     "openvino": "detector.xml",  # complete detector, with detector.bin
     "litert": "detector.tflite",  # complete detector, batch size 1
@@ -21,9 +21,13 @@ FORMATS = {
 DEFAULT_FORMATS = ("onnx", "onnx-raw", "savedmodel")
 FULL_INTEGER = ("litert-full-int8", "litert-full-int8-raw")
 IN_8_BITS = ("onnx-int8", "litert-int8", *FULL_INTEGER)  # These need calibration.
-FLOAT32_OF = {"onnx-int8": "onnx", "litert-int8": "litert", "litert-full-int8": "litert"}  # the same in float32
+# The same in float32, for the same runtime
+FLOAT32_OF = {"onnx-int8": "openvino", "litert-int8": "litert", "litert-full-int8": "litert"}
 # Others: ONNX Runtime
-RUNTIMES_OF = {"openvino": "openvino", **dict.fromkeys(("litert", "litert-int8", *FULL_INTEGER), "litert")}
+RUNTIMES_OF = {
+    **dict.fromkeys(("openvino", "onnx-int8"), "openvino"),
+    **dict.fromkeys(("litert", "litert-int8", *FULL_INTEGER), "litert"),
+}
 
 _OTHER_NAMES = {  # names of formats in other projects, and of what runs them
     "tflite": "litert",

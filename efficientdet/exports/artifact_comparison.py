@@ -15,7 +15,7 @@ from efficientdet.artifacts.onnx_file import onnx_model
 from efficientdet.artifacts.quantization_noise import signal_to_noise
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.configuration.artifact_formats import FULL_INTEGER, IN_8_BITS
+from efficientdet.configuration.artifact_formats import FULL_INTEGER, IN_8_BITS, RUNTIMES_OF
 from efficientdet.evaluation.evaluate import detect_images, read_evaluator
 from efficientdet.exports.artifact_table import MOST_LOST, Artifact, Quality, QuantizationLoss
 from efficientdet.exports.export_config import ExportConfig
@@ -129,7 +129,8 @@ def _detection(restored: Restored, name: str, path: Path) -> Detect | None:
         rule = integer_resize(restored.detector, restored.resize)
         return ResizingDetector(detector, resize=rule, description=restored.description)
     if name != "onnx-raw":
-        return artifact_detection(str(path), runtime=artifact_runtime(str(path), "keras", asked_by="export.py")).detect
+        runtime = artifact_runtime(str(path), RUNTIMES_OF.get(name, "keras"), asked_by="export.py")
+    return artifact_detection(str(path), runtime=runtime).detect
     network = ExportedNetwork(path.read_bytes(), runtime="onnxruntime")
     return detect_with_checkpoint(restored, batch_size=1, compiled=False, network=network).detect
 

@@ -52,8 +52,8 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
             raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
         lines.append(comparison.artifact(name, path, calibration=calibration))
         print(f"wrote {path}: {_summary(lines[-1])}")
-        if name in FLOAT32_OF:
-            _warn_unless_faster(comparison, name, config)
+    for name in filter(FLOAT32_OF.get, config.formats):
+        _warn_unless_faster(comparison, name, config)
     quality = None if comparison.measures is None else quality_of(comparison.measures, comparison.measures)
     table = ArtifactTable(
         model=restored.description.model_name,
@@ -109,18 +109,16 @@ def _warn_unless_faster(comparison: ArtifactComparison, name: str, config: Expor
     float32, folder = FLOAT32_OF[name], Path(config.output_dir)
     with tempfile.TemporaryDirectory() as temporary:
         other = Path(temporary, FORMATS[float32])
-        if float32 in config.formats[: config.formats.index(name)]:
-            other = folder / other.name  # written before
+        if float32 in config.formats:
+            other = folder / other.name
         else:
             with report_write_errors(other):
                 _write(comparison.restored, float32, other, calibration=_calibration(config))
         took, took_float32 = comparison.milliseconds({name: folder / FORMATS[name], float32: other})
     if took >= took_float32:
-        runtime = RUNTIMES_OF.get(name, "onnxruntime")
-        hint = "; try it with --runtime=openvino" if runtime == "onnxruntime" else ""
         print(
-            f"warning: {FORMATS[name]} is not faster than float32 in {runtime} on this machine: {took} ms per image, "
-            f"{FORMATS[float32]} {took_float32} ms{hint}"
+            f"warning: {FORMATS[name]} is not faster than float32 in {RUNTIMES_OF[name]} on this machine: "
+            f"{took} ms per image, {FORMATS[float32]} {took_float32} ms"
         )
 
 
