@@ -446,3 +446,8 @@ def test_the_environment_is_installed_with_the_lock_and_again_when_it_changes(tm
 
 def test_without_a_lock_the_newest_are_installed(tmp_path):
     assert install(tmp_path / "repository", lock="")() == ["--editable .[test]"]
+
+
+def test_requirements_are_this_project_in_the_locked_versions():
+    """`pip install -r requirements.txt`, as the references' documents have it."""
+    assert text(ROOT / "requirements.txt") == "-c requirements.lock\n-e .\n"
