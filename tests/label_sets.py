@@ -228,6 +228,33 @@ def write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+def write_label_studio(pictures, path: Path) -> None:
+    """With the names of uploads, which begin with eight digits."""
+    tasks = []
+    for number, picture in enumerate(pictures, start=1):
+        regions = [
+            {
+                "type": "rectanglelabels",
+                "original_width": picture.width,
+                "original_height": picture.height,
+                "image_rotation": 0,
+                "value": {
+                    "x": label.left / picture.width * 100,
+                    "y": label.top / picture.height * 100,
+                    "width": (label.right - label.left) / picture.width * 100,
+                    "height": (label.bottom - label.top) / picture.height * 100,
+                    "rotation": 0,
+                    "rectanglelabels": [label.name],
+                },
+            }
+            for label in picture.labels
+        ]
+        folder, _, name = picture.name.rpartition("/")
+        image = f"/data/upload/1/{folder}/0a1b2c3d-{name}" if folder else f"/data/upload/1/0a1b2c3d-{name}"
+        tasks.append({"id": number, "data": {"image": image}, "annotations": [{"id": number, "result": regions}]})
+    write(path, json.dumps(tasks))
+
+
 WRITERS = {  # name of --format -> writes under a folder and says what to give as --annotations
     "coco": lambda pictures, folder: write_coco(pictures, folder / "coco.json"),
     "voc": write_voc,
@@ -235,5 +262,6 @@ WRITERS = {  # name of --format -> writes under a folder and says what to give a
     "open_images": lambda pictures, folder: write_open_images(pictures, folder / "boxes.csv"),
     "cvat": lambda pictures, folder: write_cvat(pictures, folder / "annotations.xml"),
     "labelme": write_labelme,
+    "label_studio": lambda pictures, folder: write_label_studio(pictures, folder / "tasks.json"),
     "csv": lambda pictures, folder: write_csv(pictures, folder / "boxes.csv"),
 }

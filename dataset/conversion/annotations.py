@@ -114,7 +114,7 @@ class SplitContent:
         except InputError as error:
             if image is not None:
                 image.refused += 1
-            self.skipped.append(Finding(kind=kind, file=file, reason=str(error)))
+            self.skipped.append(Finding(kind=kind, file=file, reason=str(error).removeprefix(f"{file}: ")))
 
     def data_set(self, *, source: str, class_names: ClassNames | None, fingerprint: str) -> AnnotatedDataSet:
         """Return the split as a data set; skipped boxes count as listed."""

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs, unquote, unquote_plus
 
 from PIL import Image
 
@@ -111,7 +111,7 @@ def _forms(name: str) -> list[str]:
     """Return a name, the path in a URL or in Label Studio's ?d=PATH, and each without percent encoding."""
     path, mark, query = name.partition("?")
     forms = [name, *parse_qs(query).get("d", ()), path] if mark else [name]
-    return [*forms, *map(unquote, forms)]
+    return [*forms, *map(unquote, forms), *(unquote_plus(unquote(form)) for form in forms)]  # some are quoted twice
 
 
 def _stems(names: Iterable[str]) -> Iterator[str]:
@@ -187,7 +187,7 @@ class ImageFolder(FolderFiles):
         example = f"{shown(self._annotated[found[0]])} is {shown(found[0])}"
         return f"{len(found)} images have another name in the annotations: {example}"
 
-    def _size(self, name: str) -> tuple[int, int] | None:
+    def size(self, name: str) -> tuple[int, int] | None:
         """Return (height, width) from the header; None if the file is not an image."""
         try:
             with (
@@ -202,7 +202,7 @@ class ImageFolder(FolderFiles):
 
     def in_pixels(self, image: AnnotatedImage) -> None:
         """Set the size of an image that is `in_shares`; convert its boxes to pixels, unless its file is unreadable."""
-        size = self._size(image.file_name)
+        size = self.size(image.file_name)
         if size is not None and min(size) > 0:
             image.size, image.in_shares = size, False
             image.objects = [in_hundredths(one, size) for one in image.objects]

@@ -19,7 +19,11 @@ def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledIma
     if data.class_names is None:
         raise InputError(f"{data.source}: names no categories; expected annotations of objects")
     class_of = {category: number for number, category in enumerate(data.class_names.category_ids)}
-    names, sizes, owners, boxes, classes, crowd, left_out, images_left_out = [], [], [], [], [], [], [], []
+    names, sizes, owners, boxes, classes, crowd = [], [], [], [], [], []
+    left_out, images_left_out = (
+        [f"{finding.file}: {finding.reason}" for finding in data.skipped if (finding.kind == "image") is of_images]
+        for of_images in (False, True)
+    )
     for image in data.images:
         try:
             size = image.size or _size_of(Path(image_folder) / image.file_name)

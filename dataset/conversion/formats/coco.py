@@ -173,9 +173,9 @@ def _name(entry: dict, content: SplitContent) -> Any:
 
 
 def _image_size(entry: dict) -> tuple[int, int] | None:
-    """Return (height, width), or None if the file lacks one; tools write 0 for an unknown size."""
+    """Return (height, width), or None if the file lacks one; tools write 0 or NaN for an unknown size."""
     height, width = number_of_text(entry.get("height")), number_of_text(entry.get("width"))
-    if height in (None, 0, "") or width in (None, 0, ""):
+    if any(side in (None, 0, "") or side != side for side in (height, width)):
         return None
     return whole_number(height, "height", least=1), whole_number(width, "width", least=1)
 

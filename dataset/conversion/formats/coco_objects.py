@@ -81,6 +81,9 @@ def _box(entry: dict, outline: Any, notes: Counter[str]) -> Box:
 def _degrees(entry: dict) -> float:
     """Return the rotation of a box, which CVAT writes as an attribute; 0 without one."""
     attributes = entry.get("attributes")
+    if isinstance(attributes, list):
+        pairs = [one for one in attributes if isinstance(one, dict) and isinstance(one.get("name"), str)]
+        attributes = {one["name"]: one.get("value") for one in pairs}
     for place in (attributes if isinstance(attributes, dict) else {}, entry):
         for name in ("rotation", "angle"):
             if place.get(name) not in (None, ""):

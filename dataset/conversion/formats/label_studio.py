@@ -61,10 +61,14 @@ def read_label_studio(path: str, images: ImageFolder, *, with_masks: bool) -> An
                 continue
             image = AnnotatedImage(image_id=0, file_name=_image_name(task, images), size=None, is_upright=True)
             content.images.append(image)
+            if all(isinstance(one, dict) and not one.get("original_width") for one in regions):
+                image.size = images.size(image.file_name)
             _add_objects(regions, image, content, path=path, classes=classes, with_masks=with_masks)
     if without:
         reason = f"{without} of {len(tasks)} tasks have no annotation: not used"
         content.noted.append(Finding(kind="image", file=path, reason=reason))
+    if not content.images and without:
+        raise InputError(f"{path}: none of its {without} tasks has an annotation; predictions are not read")
     class_names = classes.class_names(path, content)
     return content.data_set(source=path, class_names=class_names, fingerprint=hasher.hexdigest())
 
@@ -138,7 +142,7 @@ def _add_objects(
         with content.skipping(file=path, image=image), error_context(f"{image.file_name}: region {index}"):
             if not isinstance(region, dict) or not isinstance(value := region.get("value"), dict):
                 raise InputError(f"is {shown(region)}, expected an object with a value")
-            size = _size(region)
+            size = _size(region, image.size)
             if image.size not in (None, size):
                 raise InputError(f"says {size[1]}x{size[0]}, an earlier region {image.size[1]}x{image.size[0]}")
             image.size = size
@@ -165,13 +169,15 @@ def _id(region: Any) -> str | None:
     return region["id"] if isinstance(region, dict) and isinstance(region.get("id"), str) else None
 
 
-def _size(region: dict) -> tuple[int, int]:
-    """Return (height, width) of the image of a region."""
+def _size(region: dict, known: tuple[int, int] | None) -> tuple[int, int]:
+    """Return (height, width) of the image of a region, or the known one if the region lacks it."""
     if number_of_text(region.get("image_rotation")) not in (None, 0, 0.0):
         raise InputError(
             f"was drawn on an image rotated by {shown(region['image_rotation'])} degrees in Label Studio; expected 0: "
             "rotate the image file and label it again"
         )
+    if known and not region.get("original_width"):
+        return known
     height, width = (
         whole_number(number_of_text(region.get(name)), name, least=1) for name in ("original_height", "original_width")
     )

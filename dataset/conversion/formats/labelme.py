@@ -65,6 +65,9 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
         hasher.update(name.encode() + b"\0")
         with content.skipping(kind="image", file=file):
             shapes = read_json(file, hasher=hasher)
+            if path.is_dir() and not (isinstance(shapes, dict) and {"shapes", "imagePath"} & {*shapes}):
+                content.noted.append(Finding(kind="image", file=file, reason="is not a labelme JSON file: ignored"))
+                continue
             image = _read_image(shapes, name, images)
             _add_objects(shapes["shapes"], image, content, file=file, classes=classes, with_masks=with_masks)
             content.images.append(image)

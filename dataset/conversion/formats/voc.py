@@ -121,7 +121,7 @@ def _text(node: ElementTree.Element, path: str) -> str:
 
 def _image_names(root: ElementTree.Element, path: Path) -> list[str]:
     """Return the names of the image: that of the XML file, and the file name in it, which may be an earlier one."""
-    named = _text(root, "filename")
+    named = _text(root, "filename") or _text(root, "path")
     stem = PurePosixPath(named.replace("\\", "/")).stem
     return [named, path.stem] if stem == path.stem else [path.stem, *filter(None, [named])]
 
