@@ -1,6 +1,8 @@
-"""A script in a process of its own, under JAX on the CPU or with settings that TensorFlow reads once."""
+"""Programs in processes of their own, under JAX on the CPU or with settings that TensorFlow reads once."""
 
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -28,3 +30,40 @@ def run_under_jax(*command, devices=1):
     """
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
     run_script(*command, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu", XLA_FLAGS=flags)
+
+
+def run_processes(count, trainings, folder, *programs):
+    """(exit code, output) of each process of jax_trainings.py; four devices in all."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": "jax",
+        "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={4 // count} --xla_backend_optimization_level=0 "
+        "--xla_llvm_disable_expensive_passes=true",
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}",
+        "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
+        "JAX_NUM_PROCESSES": str(count),
+    }
+    command = [sys.executable, str(TESTS / "jax_trainings.py"), json.dumps(trainings), json.dumps(programs)]
+    processes = []
+    for number in range(count):
+        with (folder / f"output-{number}").open("w") as output:
+            processes.append(
+                subprocess.Popen(
+                    command, stdout=output, stderr=output, env={**environment, "JAX_PROCESS_ID": str(number)}
+                )
+            )
+    codes = []
+    try:
+        for process in processes:
+            codes.append(process.wait(timeout=1200))
+    finally:
+        for process in processes:
+            process.kill()
+    return [(code, (folder / f"output-{number}").read_text()) for number, code in enumerate(codes)]

@@ -1,23 +1,21 @@
 """Several processes under JAX: two with two devices each on this machine against one with four."""
 
 import json
-import os
 import random
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 from drawn_records import draw_records
+from jax_process import run_processes
 
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.devices import launchers
 from efficientdet.devices.distributed import World
 from efficientdet.devices.launchers import join_world, place_under_jax
-from efficientdet.devices.rendezvous import meet, rank_on_host
 from program_support.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -74,7 +72,7 @@ def test_number_and_address(variables, expected):
         ({"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2", "JAX_COORDINATOR_ADDRESS": "a:1"}, "process 2 of 2 at a:1"),
         (
             {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0", "JAX_COORDINATOR_ADDRESS": "a"},
-            "at a: expected .* host:port",
+            "at a: expected host:port",
         ),
     ],
 )
@@ -109,48 +107,97 @@ def test_a_missing_process_is_reported(monkeypatch, address, number):
         join_world(variables)
 
 
-def met(address, count, numbers, *, seconds):
-    """What each of the processes gets, in threads of this one."""
-    found = {}
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
+def test_a_lost_connection_is_one_line_with_its_cause(monkeypatch, kind):
+    """JAX raises JaxRuntimeError in a step; the cause is what the other process said, else what the library says."""
+    jax_processes = pytest.importorskip("efficientdet.devices.jax_processes")
+    exits, told = [], []
+    monkeypatch.setattr(jax_processes.atexit, "register", lambda *given: exits.append(given))
+    for ended, shown in (
+        (None, r"process 1 of 2 lost the connection to another one \(UNKNOWN: Gloo AllGather failed: closed by peer\)"),
+        ("process 0 of 2, on a, ended: killed", "process 0 of 2, on a, ended: killed"),
+    ):
+        others = mock.Mock(**{"reason_of_lost_connection.return_value": ended, "leave.side_effect": told.append})
+        world = jax_processes._JaxWorld(rank=1, size=2, peers=others, values=None)
+        with pytest.raises(InputError, match=shown), world:
+            raise kind("UNKNOWN: Gloo AllGather failed:\nclosed by peer")
+    assert exits == [(jax_processes.exit_at_once, 2)] * 2
+    assert told == [f"{kind.__name__}: UNKNOWN: Gloo AllGather failed: closed by peer"] * 2
+
+
+class Store:
+    """JAX's key-value store, for threads in the place of processes."""
+
+    def __init__(self):
+        self.content, self.changed = {}, threading.Condition()
+
+    def key_value_set_bytes(self, key, value):
+        with self.changed:
+            self.content[key] = value
+            self.changed.notify_all()
+
+    def key_value_delete(self, key):
+        del self.content[key]
+
+    def blocking_key_value_get_bytes(self, key, milliseconds):
+        with self.changed:
+            if not self.changed.wait_for(lambda: key in self.content, milliseconds / 1000):
+                raise pytest.importorskip("jax").errors.JaxRuntimeError("DEADLINE_EXCEEDED: GetKeyValue() timed out")
+            return self.content[key]
+
+
+def exchanging(work, *, ended=None):
+    """What `work` of each of two processes returns or raises; the store."""
+    host_values = pytest.importorskip("efficientdet.devices.host_values")
+    store, found = Store(), {}
 
     def one(number):
+        others = mock.Mock(number=number, count=2, names=["a", "b"], ended=ended)
+        others.raise_if_ended.side_effect = InputError(ended) if ended else None
         try:
-            found[number] = meet(address, count, number, name=f"host{number // 2}", seconds=seconds)
+            found[number] = work(host_values.HostValues(store, others), number)
         except InputError as error:
             found[number] = str(error)
 
-    threads = [threading.Thread(target=one, args=[number]) for number in numbers]
+    threads = [threading.Thread(target=one, args=[number]) for number in (0, 1)]
     for thread in threads:
         thread.start()
-    with socket.socket() as stranger:  # such as a health check
-        if stranger.connect_ex(("localhost", int(address.rsplit(":", 1)[1]))) == 0:
-            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
     for thread in threads:
         thread.join()
-    return found
+    return found, store.content
 
 
-def test_all_processes_learn_the_hosts_of_all(address):
-    hosts = ["host0", "host0", "host1"]
-    assert met(address, 3, [2, 1, 0], seconds=30) == {0: hosts, 1: hosts, 2: hosts}
-    assert [rank_on_host(hosts, number) for number in range(3)] == [(0, 2), (1, 2), (0, 1)]
+def test_values_are_exchanged_in_order_and_then_forgotten():
+    def work(values, number):
+        return [values.gather({"round": each, "number": number}, seconds=30) for each in range(3)]
+
+    found, content = exchanging(work)
+    assert found[0] == found[1] == [[{"round": each, "number": number} for number in (0, 1)] for each in range(3)]
+    assert len(content) == 2
 
 
-def test_those_that_came_are_told_who_did_not(address):
-    found = met(address, 3, [0, 2], seconds=2)
-    assert found[0] == found[2] == f"waiting for process 1 of 3 at {address} ended after 2 s"
+def test_the_first_process_s_arrays_reach_all_in_parts(monkeypatch):
+    monkeypatch.setattr(pytest.importorskip("efficientdet.devices.host_values"), "_PART", 5)
+    arrays = [[np.float32([[1, 2], [3, 4]]) + number, np.int64(7 * number), np.float32([])] for number in (0, 1)]
+    found, _ = exchanging(lambda values, number: values.broadcast(arrays[number], seconds=30))
+    for received in found.values():
+        for one, other in zip(received, arrays[0], strict=True):
+            np.testing.assert_array_equal(one, other, strict=True)
 
 
-@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
-def test_a_lost_connection_is_one_line(monkeypatch, kind):
-    """JAX raises JaxRuntimeError in a step and ValueError while values are gathered."""
-    jax_processes = pytest.importorskip("efficientdet.devices.jax_processes")
-    exits = []
-    monkeypatch.setattr(jax_processes.atexit, "register", lambda *given: exits.append(given))
-    lost = pytest.raises(InputError, match="process 1 of 2 lost the connection to another one")
-    with lost, jax_processes._JaxWorld(rank=1, size=2):
-        raise kind("UNKNOWN: Gloo AllGather failed: Connection closed by peer")
-    assert exits == [(jax_processes._exit_at_once, 2)]
+def test_equal_arrays_are_not_sent():
+    array = np.zeros(1000, np.float32)
+    found, content = exchanging(lambda values, _: values.broadcast([array], seconds=30))
+    assert found[0][0] is array
+    assert sum(map(len, content.values())) < 1000
+
+
+def test_a_process_that_hangs_or_ended_is_named():
+    def work(values, number):
+        return number or values.gather(0, seconds=0.1)
+
+    assert exchanging(work)[0][0].startswith("process 0 of 2 waited too long for process 1, on b, which hangs")
+    assert exchanging(work, ended="process 1 of 2, on b, ended: killed")[0][0].endswith("ended: killed")
 
 
 # --- two processes: trainings and evaluations, two minutes on one core
@@ -217,43 +264,6 @@ def trained(tmp_path_factory):
         [*evaluation, f"--output_json={folder}/one.json"],
     )
     return folder, first, second, alone
-
-
-def run_processes(count, trainings, folder, *programs):
-    """(exit code, output) of each process; four devices in all."""
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": "jax",
-        "JAX_PLATFORMS": "cpu",
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={4 // count} --xla_backend_optimization_level=0 "
-        "--xla_llvm_disable_expensive_passes=true",
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}",
-        "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
-        "JAX_NUM_PROCESSES": str(count),
-    }
-    command = [sys.executable, str(TESTS / "jax_trainings.py"), json.dumps(trainings), json.dumps(programs)]
-    processes = []
-    for number in range(count):
-        with (folder / f"output-{number}").open("w") as output:
-            processes.append(
-                subprocess.Popen(
-                    command, stdout=output, stderr=output, env={**environment, "JAX_PROCESS_ID": str(number)}
-                )
-            )
-    codes = []
-    try:
-        for process in processes:
-            codes.append(process.wait(timeout=1200))
-    finally:
-        for process in processes:
-            process.kill()
-    return [(code, (folder / f"output-{number}").read_text()) for number, code in enumerate(codes)]
 
 
 def numbers(folder):

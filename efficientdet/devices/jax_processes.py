@@ -7,27 +7,33 @@ everything else runs on the devices of one process.
 import atexit
 import contextlib
 import os
-import pickle
-import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
+from jax._src.distributed import global_state  # the coordination service has no public interface
 
 from efficientdet.devices.distributed import STALL_SECONDS, WRITING_FACTOR, World, ended_after
-from efficientdet.devices.mesh import device_count
-from efficientdet.devices.rendezvous import rank_on_host
+from efficientdet.devices.host_values import HostValues
+from efficientdet.devices.mesh import device_count, replicated, shard_batch
+from efficientdet.devices.peers import Peers, exit_at_once, one_line
+from efficientdet.devices.rendezvous import Place, is_loopback, rank_on_host
 from program_support.command_line import USER_ERROR_EXIT_CODE
 from program_support.errors import InputError
 
 _CONNECTION_SECONDS = 60  # of processes that have arrived
-_HEARTBEAT_SECONDS = 1200  # busy or paused machines miss heartbeats for minutes; `deadline` finds lost processes sooner
+_HEARTBEAT_SECONDS = 1200  # busy or paused machines miss heartbeats for minutes; `peers` finds lost processes at once
+_CONNECTION_ERRORS = ("Gloo", "NCCL", "coordination service", "CoordinationService")
 
 
+@dataclass(frozen=True, kw_only=True)
 class _JaxWorld(World):
     """One of several processes connected by JAX."""
+
+    peers: Peers
+    values: HostValues
 
     @property
     def replicas(self) -> int:
@@ -35,49 +41,45 @@ class _JaxWorld(World):
 
     def broadcast(self, variables: Sequence) -> None:
         arrays = [np.asarray(variable.value) for variable in variables]
-        message = np.frombuffer(b"".join(array.tobytes() for array in arrays), np.uint8)
-        with self.deadline(WRITING_FACTOR):
-            message = np.asarray(multihost_utils.broadcast_one_to_all(message))
-        ends = np.cumsum([array.nbytes for array in arrays])[:-1]
-        for variable, array, part in zip(variables, arrays, np.split(message, ends), strict=True):
-            variable.assign(part.view(array.dtype).reshape(array.shape))
+        received = self.values.broadcast(arrays, seconds=WRITING_FACTOR * _stall_seconds())
+        for variable, array, value in zip(variables, arrays, received, strict=True):
+            if value is not array:
+                variable.assign(value)
 
     def gather(self, value) -> list:
-        message = np.frombuffer(pickle.dumps(value), np.uint8)
-        with self.deadline(WRITING_FACTOR):
-            sizes = multihost_utils.process_allgather(np.int32(message.size))
-            longest = 1 << int(sizes.max() - 1).bit_length()  # a power of two: each size is compiled
-            messages = multihost_utils.process_allgather(np.pad(message, (0, longest - message.size)))
-        return [pickle.loads(found[:size].tobytes()) for found, size in zip(messages, sizes, strict=True)]
+        return self.values.gather(value, seconds=WRITING_FACTOR * _stall_seconds())
 
     def barrier(self) -> None:
         self.gather(None)
 
-    def deadline(self, factor: float = 1.0) -> contextlib.AbstractContextManager:
-        return ended_after(factor * _stall_seconds())
+    @contextlib.contextmanager
+    def deadline(self, factor: float = 1.0) -> Iterator[None]:
+        with self.peers.waiting(), ended_after(factor * _stall_seconds()):
+            yield
 
     def __exit__(self, kind, error, traceback) -> None:
         if error is None:
             return  # JAX waits for all processes when Python exits
-        lost = "Gloo" in str(error)  # a JaxRuntimeError in a step, a ValueError elsewhere
+        is_refused = isinstance(error, InputError)
+        is_lost = isinstance(error, RuntimeError | ValueError) and not is_refused and _is_of_connection(error)
         code = error.code if isinstance(error, SystemExit) else 1
-        atexit.register(_exit_at_once, USER_ERROR_EXIT_CODE if lost or isinstance(error, InputError) else code)
-        if lost:
+        atexit.register(exit_at_once, USER_ERROR_EXIT_CODE if is_lost or is_refused else code)
+        cause = self.peers.reason_of_lost_connection() if is_lost else None
+        self.peers.leave(one_line(str(error) if is_refused else f"{type(error).__name__}: {error}"))
+        if is_lost:
             raise InputError(
-                f"process {self.rank} of {self.size} lost the connection to another one, whose log has the reason; the "
-                "same command resumes from the last checkpoint"
+                cause
+                or f"process {self.rank} of {self.size} lost the connection to another one ({one_line(str(error))}); "
+                "the same command resumes from the last checkpoint"
             ) from error
 
 
-def join_processes(
-    address: str, hosts: Sequence[str], number: int, *, gpus: list[int] | None, num_devices: int | None
-) -> World:
+def join_processes(place: Place, peers: Peers, *, gpus: list[int] | None, num_devices: int | None) -> World:
     """Connect to the other processes of this job.
 
     Args:
-      address: host:port of process 0.
-      hosts: the name of the host of each process; all of them are ready to connect.
-      number: number of this process.
+      place: the place of this process.
+      peers: the processes, all of which are ready to connect.
       gpus: numbers of the GPUs of this process; None: all, or those in JAX_LOCAL_DEVICE_IDS.
       num_devices: limit of the number of devices of each process; None: no limit.
 
@@ -87,33 +89,52 @@ def join_processes(
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it would handle SIGTERM
     jax.distributed.initialize(
-        address,
-        len(hosts),
-        number,
+        place.address,
+        place.count,
+        place.number,
         local_device_ids=gpus,
         cluster_detection_method="deactivate",
         initialization_timeout=_CONNECTION_SECONDS,
         heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         shutdown_timeout_seconds=int(WRITING_FACTOR * STALL_SECONDS),
+        coordinator_bind_address=place.address if is_loopback(place.host) else None,
     )
     counts = Counter(device.process_index for device in jax.devices())
-    if len({*counts.values()}) > 1:
-        raise InputError(
-            f"the processes have {', '.join(str(counts[each]) for each in range(len(hosts)))} devices: expected the "
-            "same number in each"
-        )
-    local_rank, local_size = rank_on_host(hosts, number)
+    values = HostValues(global_state.client, peers)
+    _require_equal([counts[number] for number in range(place.count)])
+    devices = device_count(num_devices)
+    _require_equal(values.gather(devices, seconds=_stall_seconds()))
+    _create_communicators(devices, place.count)
+    local_rank, local_size = rank_on_host(peers.names, place.number)
     return _JaxWorld(
-        rank=number, size=len(hosts), local_rank=local_rank, local_size=local_size, devices=device_count(num_devices)
+        rank=place.number,
+        size=place.count,
+        local_rank=local_rank,
+        local_size=local_size,
+        devices=devices,
+        peers=peers,
+        values=values,
     )
+
+
+def _is_of_connection(error: Exception) -> bool:
+    return any(name in str(error) for name in _CONNECTION_ERRORS)
+
+
+def _require_equal(counts: list[int]) -> None:
+    if len({*counts}) > 1:
+        raise InputError(f"the processes have {', '.join(map(str, counts))} devices: expected the same number in each")
+
+
+def _create_communicators(devices: int, processes: int) -> None:
+    """Run a small program over all devices, which connects them while all processes are here.
+
+    Gloo waits 30 seconds for the others; a process that compiles the first step may take longer.
+    """
+    ones = shard_batch(np.ones(devices, np.float32), devices, processes)
+    total = jax.jit(lambda values: values.sum(), out_shardings=replicated(devices, processes))(ones)
+    assert total == devices * processes
 
 
 def _stall_seconds() -> float:
     return float(os.environ.get("EFFICIENTDET_STALL_SECONDS") or STALL_SECONDS)
-
-
-def _exit_at_once(code) -> None:
-    """Exit without JAX's handler, which would wait for the other processes."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

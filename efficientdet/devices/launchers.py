@@ -4,6 +4,7 @@ Several processes join each other, over Horovod or JAX, or stop with an error; n
 single process needs neither Horovod nor a launcher.
 """
 
+import hashlib
 import os
 import re
 import socket
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from efficientdet.devices.distributed import World, join_horovod
-from efficientdet.devices.rendezvous import meet, rank_on_host
+from efficientdet.devices.rendezvous import Place, meet, rank_on_host
 from program_support.errors import InputError
 
 ARRIVAL_SECONDS = 600.0  # until all processes under JAX have started
@@ -109,11 +110,19 @@ def _join_jax(launcher: str, count: int, environment: Mapping[str, str], *, num_
             f"{launcher} started {count} processes under KERAS_BACKEND=jax: expected JAX_COORDINATOR_ADDRESS=host:port "
             "of the first process, and JAX_NUM_PROCESSES and JAX_PROCESS_ID unless Slurm or Open MPI numbers them"
         )
-    hosts = meet(address, count, number, name=socket.gethostname(), seconds=ARRIVAL_SECONDS)
+    place = Place(address, count, number, name=socket.gethostname(), token=_job_token(launcher, environment))
+    peers = meet(place, seconds=ARRIVAL_SECONDS)
     from efficientdet.devices.jax_processes import join_processes
 
-    gpus = _own_gpus(environment, *rank_on_host(hosts, number))
-    return join_processes(address, hosts, number, gpus=gpus, num_devices=num_devices)
+    gpus = _own_gpus(environment, *rank_on_host(peers.names, number))
+    return join_processes(place, peers, gpus=gpus, num_devices=num_devices)
+
+
+def _job_token(launcher: str, environment: Mapping[str, str]) -> str:
+    """Return what only the processes of this job have in common, so that a process of another job takes no place."""
+    names = {"srun": ("SLURM_JOB_ID", "SLURM_STEP_ID"), "mpirun": ("PMIX_NAMESPACE",)}.get(launcher, ())
+    values = [environment.get(name, "") for name in ("EFFICIENTDET_JOB_TOKEN", *names)]
+    return hashlib.sha256("\0".join(values).encode()).hexdigest()
 
 
 def _own_gpus(environment: Mapping[str, str], local_rank: int, local_size: int) -> list[int] | None:

@@ -1,59 +1,74 @@
 """A meeting of the processes of a job before they connect: each waits for all, and learns the others' names.
 
-JAX's own connection aborts the process without an exception if a peer is missing.
+JAX's own connection aborts the process without an exception if a peer is missing. Process 0 listens; what it receives
+may come from anyone.
 """
 
+import asyncio
 import contextlib
-import json
+import errno
+import hmac
+import ipaddress
+import os
 import socket
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
+from efficientdet.devices.peers import MOST_BYTES, Peers, message, one_line, send
 from program_support.errors import InputError
 
 _SECONDS_BETWEEN_ATTEMPTS = 0.2
 _SECONDS_UNTIL_REPORT = 10.0
+_SECONDS_BETWEEN_REPORTS = 60.0
+_SECONDS_BETWEEN_MESSAGES = 2.0  # of process 0 to those that wait with it
+_SECONDS_OF_SILENCE = 10.0  # after which a process takes what it has connected to for another program
 _SECONDS_TO_SEND = 5.0
-_MOST_BYTES = 1 << 20
 
 
-def meet(address: str, count: int, number: int, *, name: str, seconds: float) -> list[str]:
-    """Wait until all processes have arrived, and return their names by number.
+class Place(NamedTuple):
+    """The place of a process in its job."""
 
-    Args:
-      address: host:port of process 0, which listens there meanwhile.
-      count: number of processes.
-      number: number of this process, 0 .. count - 1.
-      name: name of this process for the others.
-      seconds: time limit.
+    address: str  # host:port of process 0, which listens there
+    count: int  # number of processes
+    number: int  # of this process, 0 .. count - 1
+    name: str  # of this process, for the others
+    token: str = ""  # of the job; ASCII
+
+    @property
+    def host(self) -> str:
+        """The host of process 0, without the brackets of an IPv6 address."""
+        return self.address.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """The port of process 0."""
+        return int(self.address.rpartition(":")[2])
+
+    def __str__(self) -> str:
+        return f"process {self.number} of {self.count} at {self.address}"
+
+
+def meet(place: Place, *, seconds: float) -> Peers:
+    """Wait until all processes have arrived, up to a time limit.
 
     Raises:
-      InputError: a process has not arrived in time, or the address cannot be used.
+      InputError: a process has not arrived in time, has no place in this job, or the address cannot be used.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 <= number < count:
-        raise InputError(f"process {number} of {count} at {address}: expected a number below {count} and host:port")
-    ends = time.monotonic() + seconds
-    if number == 0:
-        return _names_received(address, int(port), count, name=name, ends=ends, seconds=seconds)
-    place = host.strip("[]"), int(port)
-    while True:
-        limit = _left(ends) + _SECONDS_TO_SEND  # longer than process 0 waits, which reports who is missing
-        try:
-            with socket.create_connection(place, timeout=limit) as connection:
-                connection.sendall(f"{json.dumps([number, name])}\n".encode())
-                reply = json.loads(connection.makefile().readline(_MOST_BYTES))
-        except (OSError, ValueError) as error:
-            if not _left(ends):
-                raise InputError(
-                    f"process {number} of {count}: no answer from process 0 at {address} within {seconds:g} s ({error})"
-                ) from error
-            time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
-            continue
-        if isinstance(reply, str):
-            raise InputError(reply)
-        return reply
+    host, _, port = place.address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 1 << 16:
+        raise InputError(f"{place}: expected host:port, port 1 to 65535")
+    if not 0 <= place.number < place.count:
+        raise InputError(f"{place}: expected a number below {place.count}")
+    peers = Peers(place.number, place.count)
+    meeting = _Meeting(place, peers, seconds=seconds)
+    try:
+        asyncio.run_coroutine_threadsafe(meeting.hold() if place.number == 0 else meeting.join(), peers.loop).result()
+    except InputError:
+        peers.close()
+        raise
+    return peers
 
 
 def rank_on_host(hosts: Sequence[str], number: int) -> tuple[int, int]:
@@ -62,33 +77,167 @@ def rank_on_host(hosts: Sequence[str], number: int) -> tuple[int, int]:
     return neighbors.index(number), len(neighbors)
 
 
-def _names_received(address: str, port: int, count: int, *, name: str, ends: float, seconds: float) -> list[str]:
-    names, connections, reported = {0: name}, {}, False
-    with contextlib.ExitStack() as stack:
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine only. A machine's own name is not, though it may resolve to 127.0.1.1."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Meeting:
+    """The meeting as one process sees it."""
+
+    def __init__(self, place: Place, peers: Peers, *, seconds: float):
+        self._place, self._peers, self._seconds = place, peers, seconds
+        self._names: dict[int, str] = {0: place.name}
+        self._complete = asyncio.Event()
+        self._ends = time.monotonic() + seconds
+        self._report_at = time.monotonic() + _SECONDS_UNTIL_REPORT
+
+    @property
+    def _left(self) -> float:
+        return max(self._ends - time.monotonic(), 0.0)
+
+    def _report(self, line: str) -> None:
+        """Print what this process waits for: after ten seconds, then every minute."""
+        if time.monotonic() >= self._report_at:
+            self._report_at = time.monotonic() + _SECONDS_BETWEEN_REPORTS
+            print(line, file=sys.stderr, flush=True)
+
+    async def _resolve(self) -> None:
+        """Raise InputError if the host of process 0 is not known. In Kubernetes its name appears with its pod."""
         try:
-            server = stack.enter_context(_listening(port))
+            await self._peers.loop.getaddrinfo(self._place.host, self._place.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            if "KUBERNETES_SERVICE_HOST" not in os.environ:
+                problem = getattr(error, "strerror", None) or error
+                raise InputError(f"{self._place}: the host of process 0 cannot be resolved ({problem})") from error
+
+    # --- process 0
+
+    async def hold(self) -> None:
+        """Listen until all have arrived."""
+        place, peers = self._place, self._peers
+        await self._resolve()
+        try:
+            sockets = _listening(place)
         except OSError as error:
-            raise InputError(f"process 0 cannot listen at {address}: {error.strerror}") from error
-        while len(names) < count and (left := _left(ends)):
-            server.settimeout(left if reported else min(left, _SECONDS_UNTIL_REPORT))
+            raise InputError(f"process 0 cannot listen at {place.address}: {error.strerror}") from error
+        servers = [await asyncio.start_server(self._receive, sock=one, limit=MOST_BYTES) for one in sockets]
+        while not self._complete.is_set() and self._left:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._complete.wait(), min(self._left, _SECONDS_BETWEEN_MESSAGES))
+            line = f"{_missing(self._names, place.count)} at {place.address}"
+            if self._left and not self._complete.is_set():
+                self._report(f"{line}, up to {self._seconds:g} s")
+                self._send_all(waiting=f"{line}, up to {self._seconds:g} s")
+        for server in servers:
+            server.close()
+        if not self._complete.is_set():
+            line += f" ended after {self._seconds:g} s"
+            self._send_all(error=line)
+            raise InputError(line)
+        self._send_all(names=peers.names)
+
+    def _send_all(self, **fields) -> None:
+        for writer in self._peers.writers.values():
+            send(writer, **fields)
+
+    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Give an arriving process its place, and watch it; close the connection of anyone else."""
+        peers, count = self._peers, self._place.count
+        try:
+            arrival = _arrival(await asyncio.wait_for(reader.readline(), _SECONDS_TO_SEND))
+        except (OSError, TimeoutError, ValueError):  # ValueError: longer than MOST_BYTES
+            arrival = None
+        refusal = self._refusal(arrival) if arrival else None
+        if arrival is None or refusal or self._complete.is_set():
+            if refusal:
+                send(writer, error=refusal)
+            writer.close()
+            return
+        number = arrival["number"]
+        self._names[number], peers.writers[number] = one_line(arrival["name"]), writer
+        if len(self._names) == count:
+            peers.names = [self._names[each] for each in range(count)]
+            self._complete.set()
+        await peers.watch(number, reader)
+        self._names.pop(number)  # before all have arrived it may come again
+
+    def _refusal(self, arrival: dict[str, Any]) -> str | None:
+        """Return why an arriving process has no place in this job."""
+        place, number, count = self._place, arrival["number"], arrival["count"]
+        who = f"process {number} of {count} at {place.address}"
+        if not hmac.compare_digest(arrival["token"], place.token):
+            return f"{who}: the process that listens there belongs to another job; expected another port"
+        if count != place.count:
+            return f"{who}: process 0 was started as one of {place.count}; expected the same number"
+        if not 0 < number < count or number in self._names:
+            holder = self._names.get(number, "no host")
+            return f"{who}: another process {number} is there, on {holder}; expected a number for each"
+        return None
+
+    # --- the others
+
+    async def join(self) -> None:
+        """Connect to process 0 until it says that all have arrived."""
+        place = self._place
+        await self._resolve()
+        while True:
             try:
-                connection = stack.enter_context(server.accept()[0])
-                connection.settimeout(_SECONDS_TO_SEND)
-                number, names[number] = json.loads(connection.makefile().readline(_MOST_BYTES))
-            except (OSError, ValueError):
-                if not reported:
-                    reported = True
-                    print(f"{_missing(names, count)} at {address}, up to {seconds:g} s", file=sys.stderr, flush=True)
-                continue
-            connections[number] = connection
-        missing = None if len(names) == count else f"{_missing(names, count)} at {address} ended after {seconds:g} s"
-        reply = json.dumps(missing or [names[number] for number in range(count)])
-        for connection in connections.values():
-            with contextlib.suppress(OSError):
-                connection.sendall(f"{reply}\n".encode())
-    if missing:
-        raise InputError(missing)
-    return json.loads(reply)
+                async with asyncio.timeout(
+                    self._left + _SECONDS_TO_SEND
+                ):  # process 0 ends first, and says who is missing
+                    return await self._attempt()
+            except InputError:  # a ValueError too
+                raise
+            except (OSError, TimeoutError, ValueError) as error:
+                problem = getattr(error, "strerror", None) or str(error) or "it does not answer"
+            line = f"process {place.number} of {place.count}: no answer from process 0 at {place.address}"
+            if not self._left:
+                raise InputError(f"{line} within {self._seconds:g} s ({problem})")
+            self._report(f"{line} yet, waiting up to {self._seconds:g} s ({problem})")
+            await asyncio.sleep(_SECONDS_BETWEEN_ATTEMPTS)
+
+    async def _attempt(self) -> None:
+        place, peers = self._place, self._peers
+        async with asyncio.timeout(_SECONDS_OF_SILENCE):
+            reader, writer = await asyncio.open_connection(place.host, place.port, limit=MOST_BYTES)
+        try:
+            send(writer, number=place.number, count=place.count, name=place.name, token=place.token)
+            while not peers.names:
+                async with asyncio.timeout(_SECONDS_OF_SILENCE):
+                    reply = message(await reader.readline())
+                match reply:
+                    case {"error": str(error)}:
+                        raise InputError(one_line(error))
+                    case {"waiting": str(line)}:
+                        self._report(one_line(line))
+                    case {"names": [*names]} if len(names) == place.count and all(type(one) is str for one in names):
+                        peers.names, peers.writers[0] = names, writer
+                    case _:
+                        raise ValueError("another program listens there")
+        finally:
+            if not peers.names:
+                writer.close()
+        peers.task = peers.loop.create_task(peers.watch(0, reader))
+
+
+def _listening(place: Place) -> list[socket.socket]:
+    """Return sockets that listen for process 0: on this machine only if the address says so, else on all addresses."""
+    if not is_loopback(place.host):
+        if socket.has_dualstack_ipv6():
+            return [socket.create_server(("", place.port), family=socket.AF_INET6, dualstack_ipv6=True)]
+        return [socket.create_server(("", place.port))]
+    found: list[socket.socket] = []
+    for family, *_, where in socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM):
+        try:
+            found.append(socket.create_server(where[:2], family=family))
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:  # a machine without IPv6
+                raise
+    return found or [socket.create_server(("127.0.0.1", place.port))]
 
 
 def _missing(arrived: Iterable[int], count: int) -> str:
@@ -97,11 +246,9 @@ def _missing(arrived: Iterable[int], count: int) -> str:
     return f"waiting for process {shown} of {count}"
 
 
-def _left(ends: float) -> float:
-    return max(ends - time.monotonic(), 0.0)
-
-
-def _listening(port: int) -> socket.socket:
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", port))
+def _arrival(line: bytes) -> dict[str, Any] | None:
+    """Return the message of an arriving process; None for anything else."""
+    found = message(line)
+    kinds = {"number": int, "count": int, "name": str, "token": str}
+    valid = all(type(found.get(key)) is kind for key, kind in kinds.items())
+    return found if valid and found["token"].isascii() else None

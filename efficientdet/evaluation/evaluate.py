@@ -18,6 +18,7 @@ from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, store_thresholds
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.device import replicate
 from efficientdet.devices.distributed import World
 from efficientdet.devices.launchers import join_world
@@ -65,6 +66,7 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
 def _evaluate(config: EvaluationConfig, world: World) -> CocoMeasures | None:
     restored, runtime = load_model(config.model, silent=not world.is_first)
     index = index_records(config.records)
+    require_agreement(config, world, own=("records",), index=index)
     evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file) if world.is_first else None
     batch_size = config.batch_size * world.devices
     inputs = input_config(

@@ -34,10 +34,15 @@ class JaxStep(TrainStep):
         }
         self._compiled = jax.jit(self._step, donate_argnums=0, out_shardings=(self._shardings, self._replicated))
         self._constant_values: list | None = None
+        self._is_compiled = False
 
     def __call__(self, batch: Batch, learning_rate: float, stop_requested: bool = False) -> dict:
         """See `TrainStep`."""
         arguments = self._arguments(batch, learning_rate, stop_requested)
+        if self.world.size > 1 and not self._is_compiled:
+            self._compiled.lower(*arguments).compile()  # the call uses it
+            self.world.barrier()  # a step waits for others, whose compilation may take minutes longer, only so long
+            self._is_compiled = True
         self._state = None  # donated: after an error there is nothing to store
         self._state, report = self._compiled(*arguments)
         return report

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.data_checks.at_start import with_suggestions
+from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.distributed import World
 from efficientdet.devices.launchers import join_world
 from efficientdet.devices.memory import with_batch_sizes
@@ -25,7 +26,7 @@ from efficientdet.training.interruption import Interrupted, StopRequest, stop_me
 from efficientdet.training.mlperf_listener import mlperf_listeners
 from efficientdet.training.model_dir_lock import sole_training
 from efficientdet.training.reporter import Reporter
-from efficientdet.training.run import Run
+from efficientdet.training.run import OWN_SETTINGS, Run
 from efficientdet.training.saving import Saver
 from efficientdet.training.start import with_teacher
 from efficientdet.training.time_budget import TimeBudget
@@ -72,6 +73,7 @@ def _train(config: TrainingConfig, world: World, *, clock: Callable[[], float]) 
         seed=config.seed,
         deterministic=config.deterministic,
     )
+    require_agreement(config, world, own=OWN_SETTINGS)
     given = config.hparams_given
     config, lines = with_conventions_of_start(config)
     config, data_check_lines = with_suggestions(config)

@@ -20,6 +20,7 @@ from dataset.records.verify import verify_records
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.device import device_prefetch
 from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime, accelerator_count
@@ -31,6 +32,8 @@ from efficientdet.training.start import starting_state
 from efficientdet.training.state import TrainingState
 from object_detection.structures import Batch
 from program_support.processor_cores import available_cores
+
+OWN_SETTINGS = ("records", "val_records", "model_dir")  # paths on the machine of a process
 
 
 @dataclass(kw_only=True)
@@ -74,6 +77,7 @@ class Run:
             log=journal.print,
             category_ids=config.class_names.category_ids,
         )
+        require_agreement(config, world, own=OWN_SETTINGS, index=index)
         assert config.batch_size is not None  # set by `with_batch_sizes`
         global_batch_size = config.batch_size * config.accumulate_steps * world.size * world.devices
         factors = _repeat_factors(config, index, log=journal.print)

@@ -1,0 +1,93 @@
+"""Processes that train or evaluate together compare their settings first: different ones would compute nonsense."""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dataset.records.record_index import RecordIndex
+from efficientdet.devices.distributed import World
+from program_support.errors import InputError
+
+_PACKAGES = ("efficientdet", "dataset", "model", "object_detection", "program_support")
+_LIBRARIES = ("tensorflow", "keras", "numpy", "jax", "horovod")
+_SHOWN_SETTINGS, _SHOWN_CHARACTERS = 4, 60
+
+
+def require_agreement(
+    config: Any, world: World, *, own: Collection[str] = (), index: RecordIndex | None = None
+) -> None:
+    """Raise InputError, on all processes, that names the settings in which they differ.
+
+    Args:
+      config: a dataclass; its fields are compared, those of dataclasses in them included.
+      world: the processes.
+      own: fields that each process may have of its own, such as paths on its machine.
+      index: the records, of which names, sizes and positions are compared.
+    """
+    if world.size == 1:
+        return
+    settings = {**_code_version(), **_fields(config, own)}
+    if index is not None:
+        settings["records"] = f"{len(index)} in {len(index.paths)} files, {_digest_of_index(index)}"
+    gathered = world.gather(settings)
+    names = dict.fromkeys(name for each in gathered for name in each)
+    different = [name for name in names if len({each.get(name) for each in gathered}) > 1]
+    if different:
+        shown = "; ".join(_difference(name, gathered) for name in different[:_SHOWN_SETTINGS])
+        more = f"; and {len(different) - _SHOWN_SETTINGS} more" if len(different) > _SHOWN_SETTINGS else ""
+        raise InputError(f"the processes differ in {shown}{more}: expected the same command, records and code in each")
+
+
+def _difference(name: str, gathered: list[dict[str, str]]) -> str:
+    """Return the name of a setting, and the values of the first process and of the first one that differs."""
+    values = [each.get(name, "missing") for each in gathered]
+    other = next(number for number, value in enumerate(values) if value != values[0])
+    first, second = (value[:_SHOWN_CHARACTERS] for value in (values[0], values[other]))
+    return f"{name} (process 0: {first}, process {other}: {second})"
+
+
+def _fields(config: Any, own: Collection[str]) -> dict[str, str]:
+    """Return the fields of a dataclass by the names of their flags; hyperparameters as in --hparams."""
+    settings = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in own:
+            continue
+        if field.name == "hparams":
+            settings |= {f"hparam {key}": repr(each) for key, each in value.to_dict().items()}
+        elif field.name == "model":
+            settings |= _fields(value, own)
+        else:
+            settings[f"--{field.name}"] = repr(sorted(value) if isinstance(value, frozenset) else value)
+    return settings
+
+
+def _code_version() -> Mapping[str, str]:
+    """Return a hash of the program's source files, and the versions of libraries."""
+    digest = hashlib.sha256()
+    for package in _PACKAGES:
+        spec = importlib.util.find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            for file in sorted(Path(folder).rglob("*.py")):
+                digest.update(f"{package}/{file.relative_to(folder).as_posix()}\0".encode() + file.read_bytes())
+    versions = {}
+    for library in _LIBRARIES:
+        try:
+            versions[f"the version of {library}"] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {"the code of this program": digest.hexdigest()[:12], **versions}
+
+
+def _digest_of_index(index: RecordIndex) -> str:
+    """Return a hash of the names of files, without folders, and of the positions of records."""
+    digest = hashlib.sha256("\0".join(Path(path).name for path in index.paths).encode())
+    for array in (index.file_numbers, index.offsets, index.lengths):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:12]
