@@ -18,7 +18,7 @@ GRACE_SECONDS = 60
 
 
 def end_command(shell_id: int) -> None:
-    """Send SIGTERM to the command that a shell runs, wait for it, and kill it after a minute.
+    """Send SIGTERM to the command that a shell runs, wait for it, and kill it after a minute, or if it is stopped.
 
     The shell returns its command's exit code to the process that started it and waits for it. Horovod's own function
     waits for the shell as well, and the second of two waiting processes receives 0: an interrupted training would be
@@ -33,7 +33,7 @@ def end_command(shell_id: int) -> None:
         _send(command.terminate)
     deadline = time.monotonic() + GRACE_SECONDS
     while any(map(_runs, commands)):
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or all(map(_is_stopped, commands)):  # by SIGSTOP: it handles no signal
             for command in commands:
                 _kill(command)
             return
@@ -50,6 +50,13 @@ def _runs(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _kill(process: psutil.Process) -> None:

@@ -32,13 +32,12 @@ def run_under_jax(*command, devices=1):
     run_script(*command, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu", XLA_FLAGS=flags)
 
 
-def run_processes(count, trainings, folder, *programs):
-    """(exit code, output) of each process of jax_trainings.py; four devices in all."""
+def environment_of_processes(count, folder):
+    """Environment of each process of `count` with four devices in all, but for its number."""
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
-    environment = {
-        **os.environ,
+    return {
         "KERAS_BACKEND": "jax",
         "JAX_PLATFORMS": "cpu",
         "CUDA_VISIBLE_DEVICES": "-1",
@@ -50,6 +49,11 @@ def run_processes(count, trainings, folder, *programs):
         "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
         "JAX_NUM_PROCESSES": str(count),
     }
+
+
+def run_processes(count, trainings, folder, *programs):
+    """(exit code, output) of each process of jax_trainings.py; four devices in all."""
+    environment = {**os.environ, **environment_of_processes(count, folder)}
     command = [sys.executable, str(TESTS / "jax_trainings.py"), json.dumps(trainings), json.dumps(programs)]
     processes = []
     for number in range(count):

@@ -4,8 +4,8 @@
 
 Other keys are those of TrainingConfig; "hparams" overrides, "accident": [rank, step, KIND] with "raise", "kill", "stop"
 or "hang", and "without_folder": a rank whose model_dir is another one, as on a machine that does not share it;
-"slow_writing": seconds that the first checkpoint takes longer. Nothing is exported, and nothing calibrated without
-"calibration_images".
+"differs": [rank, key, value], a setting of that rank alone; "slow_writing": seconds that the first checkpoint takes
+longer. Nothing is exported, and nothing calibrated without "calibration_images".
 At its end each rank writes `digest-RANK.txt` into model_dir: of every number that it holds.
 """
 
@@ -88,6 +88,9 @@ def main(arguments):
     training_start.build_detector = restore.build_detector = build_miniature
     if own_rank() == str(settings.pop("without_folder", None)):
         settings["model_dir"] += "/elsewhere"
+    rank, *setting = settings.pop("differs", (None, None, None))
+    if own_rank() == str(rank):
+        settings |= [setting]
     hparams = hyperparameters_of("efficientdet-d0", {**HPARAMS, **settings.pop("hparams", {})})
     category_ids, names = zip(*settings.pop("categories"), strict=True)
     defaults = {

@@ -220,6 +220,15 @@ def test_ranks_end_bit_identical_evaluate_together_and_go_on_alone(drawn, tmp_pa
 
 
 @needs_horovod
+def test_ranks_with_different_settings_are_refused(drawn, tmp_path):
+    done, _ = run_ranks(2, drawn, tmp_path, differs=[1, "seed", 7])
+    assert done.returncode != 0
+    assert "the processes differ in --seed (process 0: 0, process 1: 7): expected the same command" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not list(tmp_path.glob("ckpt*"))
+
+
+@needs_horovod
 @pytest.mark.parametrize(
     ("accident", "shown"),
     [

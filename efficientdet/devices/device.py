@@ -231,7 +231,7 @@ def _is_jax() -> bool:
 def _jitted(function: Callable, network: keras.Model) -> Callable:
     import jax
 
-    from efficientdet.devices.mesh import shard_batch
+    from efficientdet.devices.mesh import finished, shard_batch
 
     variables = network.variables
 
@@ -247,7 +247,7 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
             arguments = shard_batch(arguments, devices)
         elif devices > 1:
             values = [value.addressable_data(0) for value in values]
-        return run(values, *jax.tree.map(jax.numpy.asarray, arguments))
+        return finished(run(values, *jax.tree.map(jax.numpy.asarray, arguments)))
 
     return call
 

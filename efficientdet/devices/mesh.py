@@ -64,6 +64,15 @@ def shard_batch(batch: Tree, count: int, processes: int = 1) -> Tree:
     return jax.tree.map(put, batch)
 
 
+def finished(arrays: Tree) -> Tree:
+    """Return the results of a program; with several processes on CPUs, when it has ended on all devices of this one.
+
+    Gloo does not know which program a message belongs to. A device that another one is ahead of would take the messages
+    of the next program for its own: the process aborts, or computes nonsense.
+    """
+    return jax.block_until_ready(arrays) if jax.process_count() > 1 and jax.default_backend() == "cpu" else arrays
+
+
 def _held_by(arrays: Tree, sharding: NamedSharding) -> Tree:
     """Return replicated arrays with another sharding, whose local devices hold them already."""
 

@@ -4,7 +4,7 @@ import jax
 import keras
 import numpy as np
 
-from efficientdet.devices.mesh import local, replicate, replicated, shard_batch, sharded
+from efficientdet.devices.mesh import finished, local, replicate, replicated, shard_batch, sharded
 from efficientdet.training.step import TrainStep
 from object_detection.structures import Batch
 
@@ -44,7 +44,7 @@ class JaxStep(TrainStep):
             self.world.barrier()  # a step waits for others, whose compilation may take minutes longer, only so long
             self._is_compiled = True
         self._state = None  # donated: after an error there is nothing to store
-        self._state, report = self._compiled(*arguments)
+        self._state, report = finished(self._compiled(*arguments))
         return report
 
     def lowered(self, batch: Batch) -> jax.stages.Lowered:
@@ -77,7 +77,9 @@ class JaxStep(TrainStep):
 
     def _resharded(self, state, shardings):
         """Return the state with other shardings; a program of all processes, because each holds only its parts."""
-        return state if self.world.state_parts == 1 else jax.jit(lambda each: each, out_shardings=shardings)(state)
+        if self.world.state_parts == 1:
+            return state
+        return finished(jax.jit(lambda each: each, out_shardings=shardings)(state))
 
     def store(self) -> None:
         """See `TrainStep`."""

@@ -1,0 +1,104 @@
+"""What processes compare before they train or evaluate together."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dataset.class_names import ClassNames
+from dataset.records.record_index import RecordIndex
+from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.devices import agreement
+from efficientdet.devices.agreement import require_agreement
+from efficientdet.evaluation.evaluate import EvaluationConfig
+from efficientdet.families.registry import hyperparameters_of
+from efficientdet.training.run import OWN_SETTINGS
+from program_support.errors import InputError
+
+ENDING = ": expected the same command, records and code in each"
+
+
+def agree(*processes, own=()):
+    """Each process's (config, index) against all others'."""
+    gathered = []
+    for _ in range(2):  # first to learn what each sends, then to compare
+        sent, everyone = [], gathered
+        for config, index in processes:
+
+            def gather(value, everyone=everyone, sent=sent):
+                sent.append(value)
+                return everyone or [value]
+
+            require_agreement(config, SimpleNamespace(size=len(processes), gather=gather), own=own, index=index)
+        gathered = sent
+
+
+def training(hparams=(), **settings):
+    given = {
+        "records": ("a/train-0",),
+        "val_records": (),
+        "val_json_file": None,
+        "class_names": ClassNames((1, 2), ("ball", "star")),
+        "model_dir": "runs/a",
+        "hparams": hyperparameters_of("efficientdet-d0", dict(hparams)),
+        "hparams_given": frozenset(("image_size", "num_epochs", "learning_rate")),
+    }
+    return TrainingConfig(**{**given, **settings})
+
+
+def indexed(*lengths, path="a/train-0"):
+    lengths = np.int64(lengths)
+    return RecordIndex(
+        paths=(path,),
+        file_numbers=np.zeros(len(lengths), np.int32),
+        offsets=np.cumsum(lengths) - lengths + 12,
+        lengths=lengths,
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (training(seed=1), r"--seed \(process 0: 0, process 1: 1\)"),
+        (training(batch_size=8), r"--batch_size \(process 0: None, process 1: 8\)"),
+        (training({"learning_rate": 0.5}), r"hparam learning_rate \(process 0: None, process 1: 0.5\)"),
+        (training(class_names=ClassNames((1, 2), ("star", "ball"))), "--class_names"),
+        (training(seed=1, deterministic=True, debug=True, patience=0, stop_epoch=3, benchmark=True), "; and 1 more:"),
+    ],
+)
+def test_different_settings_are_named(other, message):
+    with pytest.raises(InputError, match=message) as refused:
+        agree((training(), None), (other, None), own=OWN_SETTINGS)
+    assert str(refused.value).endswith(ENDING)
+
+
+@pytest.mark.parametrize("index", [indexed(5, 6), indexed(5, 6, 8), indexed(5, 6, 7, path="a/train-1")])
+def test_different_records_are_named(index):
+    with pytest.raises(InputError, match=r"differ in records \(process 0: 3 in 1 files, \w+, process 2: "):
+        agree(*[(training(), each) for each in (indexed(5, 6, 7), indexed(5, 6, 7), index)], own=OWN_SETTINGS)
+
+
+def test_paths_on_a_machine_may_differ():
+    one, other = training(), training(records=("b/train-0",), model_dir="/elsewhere")
+    agree((one, indexed(5, path="a/train-0")), (other, indexed(5, path="b/train-0")), own=OWN_SETTINGS)
+
+
+def test_another_version_of_the_code_is_named(monkeypatch):
+    versions = iter([{"the version of jax": "1"}, {"the version of jax": "2"}] * 2)
+    monkeypatch.setattr(agreement, "_code_version", lambda: next(versions))
+    with pytest.raises(InputError, match=r"the version of jax \(process 0: 1, process 1: 2\)"):
+        agree((training(), None), (training(), None))
+
+
+def test_evaluations_compare_the_settings_of_their_model():
+    one, other = (
+        EvaluationConfig(model=ModelConfig(ckpt_path="a", overrides={"nms": value}), records=("a",), json_file=None)
+        for value in (1, 2)
+    )
+    with pytest.raises(InputError, match="--overrides"):
+        agree((one, None), (other, None), own=("records",))
+
+
+def test_a_single_process_compares_nothing():
+    require_agreement(training(), SimpleNamespace(size=1))
