@@ -55,6 +55,16 @@ def test_what_does_not_stop_is_killed_with_what_it_started(horovodrun, monkeypat
     assert not psutil.pid_exists(grandchild)
 
 
+def test_a_command_that_is_stopped_is_killed_at_once(horovodrun, monkeypatch):
+    """SIGSTOP: it would handle SIGTERM only when it continues."""
+    monkeypatch.setattr(horovodrun, "GRACE_SECONDS", 1e9)
+    process, _ = start(SAVES, shell=True)
+    [command] = psutil.Process(process.pid).children() or [psutil.Process(process.pid)]
+    command.suspend()
+    horovodrun.end_command(process.pid)
+    assert process.wait(timeout=10) in (137, -9)
+
+
 def test_horovod_ends_processes_by_it(horovodrun):
     from horovod.runner.common.util import safe_shell_exec
 

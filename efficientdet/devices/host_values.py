@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-import jax
 import numpy as np
 
 from efficientdet.devices.peers import Peers
@@ -66,7 +65,7 @@ class HostValues:
             self._peers.raise_if_ended()
             try:
                 return self._client.blocking_key_value_get_bytes(key, round(1000 * _SECONDS_BETWEEN_CHECKS))
-            except jax.errors.JaxRuntimeError as error:
+            except RuntimeError as error:  # JaxRuntimeError
                 if "DEADLINE_EXCEEDED" not in str(error):
                     raise
             if time.monotonic() >= ends:
