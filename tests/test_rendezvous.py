@@ -30,6 +30,7 @@ def closed_afterwards(monkeypatch):
         return everyone[-1]
 
     monkeypatch.setattr(rendezvous, "Peers", made)
+    monkeypatch.setattr(peers, "_SECONDS_TO_RAISE", 1e6)  # they would end this process
     yield
     for one in everyone:
         if not one.loop.is_closed():
@@ -161,6 +162,24 @@ def test_each_process_learns_which_one_ended_and_why(address):
     assert found[1].reason_of_lost_connection(seconds=10).startswith(expected)
     with pytest.raises(InputError, match="process 2 of 3"), found[1].waiting():
         pass
+
+
+@pytest.mark.parametrize(
+    ("number", "state", "ends"),
+    [(1, {}, True), (1, {"is_done": True}, False), (0, {}, False), (0, {"_waiting": True}, True)],
+)
+def test_a_process_without_the_others_ends_unless_it_has_work_of_its_own(address, monkeypatch, number, state, ends):
+    """Process 0 may be writing a checkpoint."""
+    exits = []
+    found = met(address, 2, [0, 1], seconds=30)
+    monkeypatch.setattr(peers, "_SECONDS_TO_RAISE", 0.05)
+    monkeypatch.setattr(peers, "exit_at_once", exits.append)
+    for name, value in state.items():
+        setattr(found[number], name, value)
+    found[1 - number].close()
+    assert found[number].reason_of_lost_connection(seconds=10)
+    time.sleep(0.2)
+    assert exits == [2] * ends
 
 
 @pytest.mark.parametrize(("leaving", "other"), [(0, 1), (1, 0)])

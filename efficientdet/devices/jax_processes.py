@@ -99,6 +99,7 @@ def join_processes(place: Place, peers: Peers, *, gpus: list[int] | None, num_de
         shutdown_timeout_seconds=int(WRITING_FACTOR * STALL_SECONDS),
         coordinator_bind_address=place.address if is_loopback(place.host) else None,
     )
+    atexit.register(setattr, peers, "is_done", True)  # before JAX's handler, which waits for all processes
     counts = Counter(device.process_index for device in jax.devices())
     values = HostValues(global_state.client, peers)
     _require_equal([counts[number] for number in range(place.count)])

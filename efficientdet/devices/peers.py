@@ -21,7 +21,7 @@ from program_support.errors import InputError
 MOST_BYTES = 1 << 16  # of a message
 _MOST_CHARACTERS = 500  # of a text in a message
 _SECONDS_TO_RAISE = 5.0  # for a collective operation to raise an exception after another process has ended
-_SECONDS_TO_LEAVE = 5.0  # for the others to end before process 0, which serves JAX's connection
+_SECONDS_TO_LEAVE = 10.0  # for the others to end before process 0, which serves JAX's connection
 # Seconds until the first probe of an idle connection, between two, and the number of probes: firewalls keep the
 # connection open, and an unreachable machine is noticed.
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 20}
@@ -37,6 +37,7 @@ class Peers:
         self.writers: dict[int, asyncio.StreamWriter] = {}  # process 0 has those of all others, the others only its
         self.loop = asyncio.new_event_loop()
         self.task: asyncio.Task | None = None  # kept, because the loop has only a weak reference
+        self.is_done = False  # this process no longer needs the others
         self._waiting = False
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True, name="peers")
         self._thread.start()
@@ -48,7 +49,7 @@ class Peers:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """End this process if another one ends while the block waits for it without raising an exception by itself.
+        """Mark a block that waits for other processes and may not raise an exception by itself if one of them ends.
 
         Raises:
           InputError: another process has ended already.
@@ -82,6 +83,7 @@ class Peers:
 
     def close(self) -> None:
         """Close all connections; the others take it for the end of this process."""
+        self.is_done = True
 
         async def close() -> None:
             for writer in list(self.writers.values()):
@@ -114,10 +116,11 @@ class Peers:
                 f"process {number} of {self.count}, on {self.names[number]}, ended: {reason}; the same command resumes "
                 "from the last checkpoint"
             )
-            self.loop.call_later(_SECONDS_TO_RAISE, self._exit_if_waiting)
+            self.loop.call_later(_SECONDS_TO_RAISE, self._exit_if_useless)
 
-    def _exit_if_waiting(self) -> None:
-        if self._waiting:
+    def _exit_if_useless(self) -> None:
+        """End this process, unless it is process 0 in work of its own: only process 0 writes files."""
+        if not self.is_done and (self._waiting or self.number > 0):
             print(f"error: {self.ended}", file=sys.stderr)
             exit_at_once(USER_ERROR_EXIT_CODE)
 
