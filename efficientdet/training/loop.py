@@ -80,8 +80,7 @@ def _train(config: TrainingConfig, world: World, *, clock: Callable[[], float]) 
     config, resumed_lines = with_conventions_of_resumed(config, given=given)
     config, batch_size_line = with_batch_sizes(config, runtime, world)
     skip_graph_rewriting()
-    if config.debug:
-        tf.config.run_functions_eagerly(True)
+    tf.config.run_functions_eagerly(config.debug)
     folder = config.model_dir if world.is_first else None
     with (
         one_line_errors(config, runtime, world),
