@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import chromium
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,6 +65,18 @@ def test_signatures_have_a_line_for_each_argument(site):
     assert longest < 90
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert any(line.startswith("ruff") for line in extras["docs"])  # mkdocstrings formats signatures with it
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(chromium.PROGRAM is None, reason="Chromium is not installed: apt-get install chromium")
+def test_code_fits_on_a_small_screen(site, tmp_path):
+    """83 of 117 code blocks were clipped at 1280 pixels."""
+    clipped = "[...document.querySelectorAll('pre > code')].filter(code => code.scrollWidth > code.clientWidth).length"
+    with chromium.chromium(tmp_path) as tab:
+        for page in sorted(site.glob("*/**/index.html")):
+            tab.open(page.as_uri(), width=1280, height=900)
+            assert tab.value(clipped) == 0, page
+            assert tab.value("document.documentElement.scrollWidth") == 1280, page
 
 
 @pytest.mark.parametrize(
