@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,7 @@ from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.image_rows import LoadedModel
 from efficientdet.inference.inputs import Inputs
 from efficientdet.inference.predict import build_predict
+from efficientdet.operations import interface
 from model.detector import named_variables
 from object_detection.coco.evaluation import MEASURE_NAMES
 from object_detection.coco.ground_truth import read_ground_truth
@@ -349,6 +351,39 @@ def test_evaluates_a_checkpoint(checkpoint, drawn, tmp_path, capsys):
     results = json.loads((tmp_path / "testdev" / "detections_test-dev2017_test_results.json").read_text())
     assert len(results) == measures.detections > 0
     assert {result["category_id"] for result in results} <= set(drawn.class_names.category_ids)
+
+
+def test_evaluates_a_folder_of_labeled_images(checkpoint, drawn, tmp_path, capsys):
+    """With classes by name, the held-out split alone, and equal to the evaluation of records."""
+    settings = {"precision": "float32", "batch_size": 4, "use_xla": False}
+    wanted = interface.evaluate(checkpoint, f"{drawn.folder}/val-*.tfrecord", **settings)
+    content = json.loads(Path(drawn.annotations("val")).read_text())
+    name_of = {category["id"]: category["name"] for category in content["categories"]}
+    rows = [
+        f"val/{image['file_name']},{name_of[entry['category_id']]},{x},{y},{x + width},{y + height}"
+        for image in content["images"]
+        for entry in content["annotations"]
+        if entry["image_id"] == image["id"]
+        for x, y, width, height in [entry["bbox"]]
+    ]
+    shutil.copytree(drawn.folder / "val", tmp_path / "data" / "val")
+    (tmp_path / "data" / "train").mkdir()
+    Image.new("RGB", (9, 9)).save(tmp_path / "data" / "train" / "other.jpg")
+    table = tmp_path / "boxes.csv"
+    table.write_text("\n".join(["filename,class,xmin,ymin,xmax,ymax", "train/other.jpg,ball,1,1,8,8", *rows]) + "\n")
+    found = interface.evaluate(
+        checkpoint, images=tmp_path / "data", annotations=table, report=tmp_path / "report", **settings
+    )
+    assert found.numbers == pytest.approx(wanted.numbers, abs=1e-6)
+    assert found.images == wanted.images == 7
+    assert f"evaluates 7 images: the val split of {tmp_path}/data" in capsys.readouterr().out
+    assert f"the val split of {tmp_path}/data" in (tmp_path / "report" / "report.html").read_text()
+    table.write_text("filename,class,xmin,ymin,xmax,ymax\nval/2.jpg,cat,1,1,8,8\n")
+    with pytest.raises(InputError, match="class 'cat' of an object is not in the label map"):
+        interface.evaluate(checkpoint, images=drawn.folder, annotations=table, **settings)
+    for arguments in ({}, {"images": drawn.folder, "val_file_pattern": "a-*"}):
+        with pytest.raises(InputError, match=r"expected --val_file_pattern=PATTERN, or --images=FOLDER"):
+            interface.evaluate(checkpoint, **arguments)
 
 
 # annotate and export

@@ -47,6 +47,7 @@ class EvaluationConfig:
 
     model: ModelConfig  # with the class names of the data
     records: tuple[str, ...]
+    data: str | None = None  # what the records hold, for the report; None: the records themselves
     json_file: str | None
     batch_size: Count = 8  # per process, under JAX per device
     samples: Annotated[CountOrZero, "eval_samples"] = 0
@@ -153,7 +154,7 @@ def _write_report(
         "weights": restored.description.weights,
         "step": restored.description.global_step,
         "input size": hparams.image_size,
-        "records": config.records[0] + (f" and {files - 1} more" if files > 1 else ""),
+        "records": config.data or config.records[0] + (f" and {files - 1} more" if files > 1 else ""),
         "ground truth": config.json_file or "the records",
         "runtime": config.model.runtime,
     }

@@ -1,8 +1,14 @@
 """The operation of eval.py and of `efficientdet.evaluate`: turn flags into a configuration and run it."""
 
+import contextlib
 from pathlib import Path
 
+from dataset.class_names import ClassNames
+from dataset.conversion.class_numbering import named_classes
+from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.format_recognition import FORMATS
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.flag_definitions import (
     FLAGS,
     FlagValues,
@@ -25,10 +31,12 @@ from efficientdet.configuration.flag_paths import (
     writable_folder,
 )
 from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.evaluation.image_folder import read_images, records_of_images
 from efficientdet.operations.results import EvaluationResult
 from program_support.checked_fields import Count, CountOrZero
 from program_support.command_line import Define
-from program_support.field_flags import define_flag
+from program_support.errors import InputError
+from program_support.field_flags import define_flag, define_flags_of
 
 
 def define_flags(values: FlagValues = FLAGS) -> None:
@@ -39,6 +47,19 @@ def define_flags(values: FlagValues = FLAGS) -> None:
     define_runtime_flag(values)
     define_class_names_flag(values)
     define.string("val_file_pattern", None, "Glob pattern of the TFRecords to evaluate on.")
+    define.string("images", None, "Folder of labeled images to evaluate on, instead of --val_file_pattern.")
+    define.string(
+        "annotations",
+        None,
+        "File or folder of the labels of --images, in any format that create_tfrecord.py reads. Default: the folder of "
+        "the images.",
+    )
+    define.enum("format", "auto", ["auto", *FORMATS], "Format of the labels; auto detects it from the content.")
+    define_flags_of(
+        ConversionConfig,
+        {"max_bad_fraction": "Maximum fraction of --images, and of their boxes, that may be skipped as unusable."},
+        values,
+    )
     define.string("val_json_file", None, "COCO JSON file with the ground truth. Default: the boxes in the records.")
     define.string(
         "ckpt_path",
@@ -75,9 +96,8 @@ def main(values: FlagValues = FLAGS) -> EvaluationResult | None:
     """Evaluate as the flags state. Return None on every process except the first."""
     overrides = checked_overrides(values=values)
     json_file = existing_file(values.val_json_file, "val_json_file")
-    records = records_of(values.val_file_pattern, "val_file_pattern")
-    class_names = class_names_for(records, json_file=json_file)
     prefix = existing_checkpoint(required(values.ckpt_path, "ckpt_path"), "ckpt_path")
+    class_names, name, opened_records = _data_set(values, prefix, json_file=json_file)
     runtime = runtime_settings(values)
     output_json = writable_file(values.output_json, "output_json")
     testdev_dir = writable_folder(values.testdev_dir, "testdev_dir") if values.testdev_dir else None
@@ -86,13 +106,14 @@ def main(values: FlagValues = FLAGS) -> EvaluationResult | None:
     from efficientdet.devices.memory import report_out_of_memory
     from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 
-    with report_out_of_memory(batch_size=values.batch_size):
+    with opened_records as records, report_out_of_memory(batch_size=values.batch_size):
         measures = evaluate_checkpoint(
             EvaluationConfig(
                 model=model_config(
                     prefix, overrides, values=values, class_names=class_names, **runtime, **machine_settings(values)
                 ),
                 records=records,
+                data=name,
                 json_file=json_file,
                 batch_size=values.batch_size,
                 samples=values.eval_samples,
@@ -114,3 +135,19 @@ def main(values: FlagValues = FLAGS) -> EvaluationResult | None:
         score_thresholds=measures.score_thresholds,
         report=Path(report, "report.html") if report else None,
     )
+
+
+def _data_set(
+    values: FlagValues, prefix: str, *, json_file: str | None
+) -> tuple[ClassNames, str | None, contextlib.AbstractContextManager[tuple[str, ...]]]:
+    """Return the classes, a name for the report, and the records, which for --images exist only while in use."""
+    if bool(values.val_file_pattern) == bool(values.images) or (values.images and json_file):
+        raise InputError("expected --val_file_pattern=PATTERN, or --images=FOLDER with --annotations=LABELS")
+    if not values.images:
+        records = records_of(values.val_file_pattern, "val_file_pattern")
+        return class_names_for(records, json_file=json_file), None, contextlib.nullcontext(records)
+    images = read_images(
+        values.images, values.annotations, label_format=values.format, description=read_description(prefix)
+    )
+    converted = records_of_images(images, max_bad_fraction=values.max_bad_fraction)
+    return named_classes(images.data), images.name, converted

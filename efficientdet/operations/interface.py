@@ -94,19 +94,23 @@ def train(
 
 def evaluate(
     ckpt_path: AnyPath,
-    val_file_pattern: AnyPath,
+    val_file_pattern: AnyPath | None = None,
     *,
+    images: AnyPath | None = None,
+    annotations: AnyPath | None = None,
     val_json_file: AnyPath | None = None,
     batch_size: int | None = None,
     report: AnyPath | None = None,
     hparams: Hyperparameters | None = None,
     **flags: Any,
 ) -> EvaluationResult | None:
-    """Evaluate a checkpoint on TFRecords, as eval.py does.
+    """Evaluate a checkpoint on TFRecords or on a folder of labeled images, as eval.py does.
 
     Args:
         ckpt_path: a prefix, a folder or the name of published weights.
         val_file_pattern: folder that `convert` wrote (its `val-*` records are used), or a glob of records.
+        images: folder of labeled images, instead of records.
+        annotations: file or folder of the labels of `images`. Default: the folder of the images.
         val_json_file: COCO json to evaluate against. Default: the boxes in the records.
         batch_size: batch size per process, or per device under JAX. Default: 8.
         report: folder for report.html with curves, confusion and the worst images.
@@ -126,7 +130,9 @@ def evaluate(
         name="evaluate",
         arguments={
             "ckpt_path": ckpt_path,
-            "val_file_pattern": records_in(val_file_pattern, "val"),
+            "val_file_pattern": val_file_pattern and records_in(val_file_pattern, "val"),
+            "images": images,
+            "annotations": annotations,
             "val_json_file": val_json_file,
             "batch_size": batch_size,
             "report": report,

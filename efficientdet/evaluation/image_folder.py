@@ -1,0 +1,98 @@
+"""Labeled images in any format as records for one evaluation, in a folder that is removed at its end."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dataset.class_names import ClassNames
+from dataset.conversion.annotations import AnnotatedDataSet
+from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_report import summary_lines
+from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.format_recognition import recognize
+from dataset.conversion.label_parts import read_labels
+from dataset.conversion.sharding.shards import convert
+from dataset.files.image_files import image_folder
+from efficientdet.checkpoints.description import Description
+from efficientdet.devices.launchers import launched_by
+from efficientdet.families.registry import hyperparameters_of, model_names
+from program_support.errors import InputError, printable
+
+_MEASURED_FIRST = ("test", "val", "", "train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedImages:
+    """The images of one split with their labels; `name` describes them in a report."""
+
+    name: str
+    folder: str
+    data: AnnotatedDataSet
+    with_masks: bool
+
+
+def read_images(
+    folder: str, annotations: str | None, *, label_format: str, description: Description | None
+) -> EvaluatedImages:
+    """Read the labels of the test split, else of the validation split, else of all images; does not import TensorFlow.
+
+    Classes get the category ids of the checkpoint that `description` describes, if it does. Raises InputError for
+    invalid labels and for a class that the checkpoint does not have.
+    """
+    if launched_by(os.environ)[1] > 1:
+        raise InputError("--images: needs a single process; convert the images (dataset/create_tfrecord.py)")
+    folder = image_folder(folder)
+    annotations = annotations or folder
+    labels = recognize(annotations, label_format=label_format)
+    print(labels.reason)
+
+    def parts(*, with_masks: bool) -> dict[str, AnnotatedDataSet]:
+        with tempfile.TemporaryDirectory() as index_folder:
+            return read_labels(
+                labels,
+                annotations,
+                ImageFolder(folder),
+                with_masks=with_masks,
+                label_map=ClassNames.from_categories(description.categories) if description else None,
+                output_folder=index_folder,
+            )
+
+    found, with_masks = {}, _learns_masks(description)
+    if with_masks:
+        with contextlib.suppress(InputError):  # labels without outlines: boxes are evaluated
+            found = parts(with_masks=True)
+    with_masks = bool(found)
+    found = found or parts(with_masks=False)
+    split = next(name for name in _MEASURED_FIRST if name in found)
+    what = f"the {split} split of {folder}" if split else folder
+    print(f"evaluates {len(found[split].images)} images: {what}")
+    return EvaluatedImages(name=what, folder=folder, data=found[split], with_masks=with_masks)
+
+
+def _learns_masks(description: Description | None) -> bool:
+    known = description is not None and description.model_name in model_names()
+    return known and hyperparameters_of(description.model_name, {}).mask_size > 0
+
+
+@contextlib.contextmanager
+def records_of_images(images: EvaluatedImages, *, max_bad_fraction: float) -> Iterator[tuple[str, ...]]:
+    """Yield records of the images, and print what their conversion changed or skipped. Raises InputError."""
+    from efficientdet.devices.runtime import start_runtime
+
+    start_runtime(owns_process=False)  # decoding would allocate the memory of every GPU
+    with tempfile.TemporaryDirectory(prefix="evaluation-") as folder:
+        config = ConversionConfig(
+            image_folder=images.folder,
+            output_prefix=str(Path(folder, "images")),
+            num_shards=1,
+            processes=1,
+            max_bad_fraction=max_bad_fraction,
+            include_masks=images.with_masks,
+        )
+        report = convert(images.data, config, log=lambda line: None)
+        for line in summary_lines(report, images.data.class_names):
+            print(printable(line))
+        yield (str(config.shard_path(0)),)
