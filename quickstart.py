@@ -1,4 +1,4 @@
-"""Train and export a detector from a folder or zip archive of labeled images: `python quickstart.py FOLDER_OR_ZIP`.
+"""Train and export a detector from a folder or archive of labeled images: `python quickstart.py FOLDER_OR_ARCHIVE`.
 
 Converts and examines the images, chooses settings for the data and this machine, trains, evaluates and exports. Logs
 each choice with its reason and each command. The same command resumes after an interruption; with more --minutes it
@@ -6,11 +6,10 @@ trains longer.
 """
 
 import sys
-from zipfile import is_zipfile
 
 from absl import flags
 
-from dataset.files.image_files import image_folder
+from dataset.files.image_files import image_source
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.artifact_formats import FORMATS, checked_formats
 from efficientdet.configuration.flag_definitions import checked_overrides
@@ -30,8 +29,8 @@ def define_flags() -> None:
     define_flags_of(
         QuickstartConfig,
         {
-            "images": "Folder or zip archive of the images; also accepted as the first argument, without the flag's "
-            "name.",
+            "images": "Folder, zip or tar archive of the images; also accepted as the first argument, without the "
+            "flag's name.",
             "annotations": "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the "
             "folder of the images.",
             "format": "Format of the labels. Default: detected from the content.",
@@ -55,7 +54,7 @@ def define_flags() -> None:
 
 def main() -> None:
     """Run the quick start as the flags state."""
-    images = FLAGS.images if is_zipfile(FLAGS.images or "") else image_folder(FLAGS.images)
+    images = image_source(FLAGS.images)
     if hyperparameters_of(FLAGS.model_name, {}).family.quickstart is None:
         chosen_for = ", ".join(name for name in model_names() if hyperparameters_of(name, {}).family.quickstart)
         raise InputError(

@@ -1,19 +1,15 @@
 """Folders with a marker file, by which a program recognizes what it wrote itself and leaves everything else alone."""
 
 import json
-import lzma
 import os
-import shutil
-import zlib
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile
 
+from program_support.archives import extract_archive
 from program_support.atomic_files import unfinished_folder, write_text
 from program_support.errors import InputError
 
 MARKER = ".written_by_efficientdet.json"  # hidden: readers of images and labels ignore it
-_MACOS_PREFIX = "__MACOSX/"  # prefix of macOS metadata entries in a zip archive
 
 
 def refuse_unmarked(folder: Path) -> None:
@@ -51,8 +47,8 @@ def mark_folder(folder: Path, **content: Any) -> None:
     write_text(folder / MARKER, json.dumps(content) + "\n")
 
 
-def unpacked_zip(archive: str, folder: Path, *, fingerprint: str) -> str:
-    """Unpack a zip archive into a folder that appears complete or not at all, and return the folder.
+def unpacked_archive(archive: str, folder: Path, *, fingerprint: str) -> str:
+    """Unpack a zip or tar archive into a folder that appears complete or not at all, and return the folder.
 
     The folder of an earlier call stays as it is, with the user's corrections, until the archive has another
     fingerprint; then it is replaced unless something in it was changed. Raises InputError, one line, for an archive
@@ -67,7 +63,7 @@ def unpacked_zip(archive: str, folder: Path, *, fingerprint: str) -> str:
     try:
         with unfinished_folder(folder) as unfinished:
             unpacked = unfinished / "new"
-            _extract(archive, unpacked, target=folder)
+            extract_archive(archive, unpacked, target=folder)
             mark_folder(unpacked, archive=fingerprint, files=_states(unpacked))
             if is_marked(folder):
                 os.rename(folder, unfinished / "old")
@@ -75,22 +71,6 @@ def unpacked_zip(archive: str, folder: Path, *, fingerprint: str) -> str:
     except OSError as error:
         raise InputError(f"{archive}: cannot be unpacked into {folder} ({error})") from error
     return str(folder)
-
-
-def _extract(archive: str, unpacked: Path, *, target: Path) -> None:
-    """Extract a zip archive into a new folder. Raises InputError; `target`: the final folder, for messages."""
-    try:
-        with ZipFile(archive) as files:
-            members = [member for member in files.infolist() if not member.filename.startswith(_MACOS_PREFIX)]
-            for member in members:
-                member.filename = member.filename.replace("\\", "/")  # of older Windows programs
-            needed, free = sum(member.file_size for member in members), shutil.disk_usage(unpacked.parent).free
-            if needed > free:
-                raise InputError(f"{archive}: unpacks to {needed:,} bytes; {target.parent} has {free:,} bytes free")
-            unpacked.mkdir()
-            files.extractall(unpacked, members)
-    except (BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError, OSError) as error:
-        raise InputError(f"{archive}: cannot be unpacked into {target} ({error})") from error
 
 
 def _is_empty(folder: Path) -> bool:

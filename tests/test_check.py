@@ -87,7 +87,9 @@ def test_an_end_marker_in_a_thumbnail_is_not_the_end():
 
 def test_size_is_compared_with_the_annotations():
     assert check_image(encoded(photo()), expected_size=(48, 64)).height == 48
-    with pytest.raises(SizeDisagreement, match=r"64x48 pixels, the annotations say 48x64 \(swapped"):
+    with pytest.raises(
+        SizeDisagreement, match=r"64x48 pixels, the annotations say 48x64 \(width and height are swapped\)"
+    ):
         check_image(encoded(photo()), expected_size=(64, 48))
     with pytest.raises(SizeDisagreement, match=r"64x48 pixels, the annotations say 65x48$"):
         check_image(encoded(photo(), "PNG"), expected_size=(48, 65))

@@ -169,7 +169,11 @@ MISTAKES = [
     ("train", TRAIN[:2], "--model_dir is missing"),
     ("train", (TRAIN[0], TRAIN[2], "--target_ap=0.3"), "--target_ap needs --val_file_pattern"),
     ("train", ("--training_file_pattern=nosuch-*", *TRAIN[1:]), "nosuch-*: no file matches; the folder . holds"),
-    ("train", ("--training_file_pattern=bare-*", *TRAIN[1:]), "no .classes.json beside the records"),
+    (
+        "train",
+        ("--training_file_pattern=bare-*", *TRAIN[1:]),
+        "names no classes; expected bare.classes.json",
+    ),
     ("train", (*TRAIN[:2], "--model_dir=a.jpg"), "--model_dir=a.jpg: cannot create this folder"),
     ("train", (*TRAIN, "--precision=float64"), "float64"),
     (

@@ -189,5 +189,5 @@ def test_class_names(folder):
     assert class_names_for(bare, json_file=f"{folder}/same.json") == NAMES
     with pytest.raises(InputError, match=r"other.json: its categories \(1 cow\) are not .* \(1 cat, 7 dog\)"):
         class_names_for(records, json_file=f"{folder}/other.json")
-    with pytest.raises(InputError, match=r"no \.classes\.json beside the records"):
+    with pytest.raises(InputError, match=r"names no classes; expected bare\.classes\.json .*--val_json_file$"):
         class_names_for(bare, json_file=None)

@@ -198,31 +198,6 @@ def test_images_that_the_labels_do_not_name(tmp_path):
     assert "not used: 2 of the 4 images in photos, such as c.jpg, because the labels do not name them" in done.stdout
 
 
-def test_images_that_tools_label_upright(tmp_path):
-    """YOLO and labelme label what a viewer shows; the records have stored pixels."""
-    drawn = [Picture(f"{tag}.jpg", 40, 40, PICTURES[0].labels[:1]) for tag in (1, 3, 6)]
-    draw([*drawn, Picture("empty.jpg", 40, 40, ())], tmp_path / "photos")
-    for path in (tmp_path / "photos").iterdir():
-        exif = Image.Exif()
-        exif[0x0112] = int(path.stem) if path.stem.isdecimal() else 3
-        Image.open(path).save(path, exif=exif)
-    for name in ("yolo", "labelme", "voc"):
-        WRITERS[name](drawn, tmp_path / name)
-        done = call(
-            "--images=photos",
-            f"--annotations={name}",
-            f"--output_dir={name}",
-            "--max_bad_fraction=0.7",
-            "--val_fraction=0",
-            cwd=tmp_path,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        report = json.loads((tmp_path / name / "train.report.json").read_text())
-        skipped = {each["file"]: each["reason"] for each in report["skipped"]}
-        assert [*skipped] == ([] if name == "voc" else ["3.jpg", "6.jpg"])
-        assert all("labeled as rotated by its EXIF orientation" in reason for reason in skipped.values())
-
-
 def test_images_of_val_that_are_in_train_are_told(tmp_path):
     """As in ultralytics' coco128."""
     draw(PICTURES[:2], tmp_path / "images" / "train2017")
@@ -267,6 +242,10 @@ def test_names_of_files_that_are_no_text(tmp_path):
             "both: holds labels of 2 formats (both/b.xml is a Pascal VOC annotation; both",
         ),
         (["--images=photos", "--annotations=both/b.xml", "--include_masks"], "Pascal VOC labels have only boxes"),
+        (
+            ["--images=phone"],
+            "phone: 1 files of the format .heic are not read, such as IMG_1.HEIC: save them as JPEG or PNG",
+        ),
     ],
 )
 def test_mistakes_end_in_one_line(tmp_path, arguments, message):
@@ -274,6 +253,8 @@ def test_mistakes_end_in_one_line(tmp_path, arguments, message):
     write(tmp_path / "both" / "a.txt", yolo_line(PICTURES[0], PICTURES[0].labels[0]))
     write(tmp_path / "both" / "b.xml", "<annotation/>")
     WRITERS["voc"](PICTURES[:1], tmp_path / "voc")
+    for name, text in (("IMG_1.HEIC", "ftypheic"), ("IMG_1.txt", "0 0.5 0.5 0.1 0.1\n"), ("classes.txt", "nut\n")):
+        write(tmp_path / "phone" / name, text)
     zipfile.ZipFile(tmp_path / "a.zip", "w").close()
     done = call("--output_dir=out", *arguments, cwd=tmp_path)
     assert done.returncode == 2

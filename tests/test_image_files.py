@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image
 
+from dataset.files.file_kinds import FileKind, kind_of_file
 from dataset.files.image_files import (
     distinct_names,
     find_images,
     image_ids,
+    largest_of_16_bits,
     output_names,
     read_image,
     read_stored_image,
 )
-from dataset.files.image_formats import FORMATS
+from dataset.files.image_formats import FORMATS, READS_AVIF
 from program_support.errors import InputError
 
 
@@ -116,6 +118,20 @@ def test_cmyk_jpeg(tmp_path):
 def test_sixteen_bits_are_scaled_not_cut_off(tmp_path):
     Image.fromarray(np.uint16([[0, 256, 32768, 65535]])).save(tmp_path / "a.png")
     assert read_image(str(tmp_path / "a.png"))[0, :, 0].tolist() == [0, 1, 128, 255]
+
+
+@pytest.mark.skipif(not READS_AVIF, reason="this Pillow does not read AVIF")
+def test_avif(tmp_path):
+    Image.new("RGB", (32, 16), (200, 30, 30)).save(tmp_path / "a.avif", quality=90)
+    assert find_images([str(tmp_path)]) == (str(tmp_path / "a.avif"),)
+    np.testing.assert_allclose(read_image(str(tmp_path / "a.avif"))[8, 8], (200, 30, 30), atol=8)
+    assert kind_of_file(tmp_path / "a.avif") is FileKind.IMAGE
+
+
+def test_the_largest_value_of_16_bits(tmp_path):
+    Image.fromarray(np.array([[0, 4095]], np.uint16)).save(tmp_path / "a.png")
+    for image, largest in ((Image.open(tmp_path / "a.png"), 4095), (Image.new("RGB", (2, 2), (255, 0, 0)), None)):
+        assert largest_of_16_bits(image) == largest
 
 
 @pytest.mark.parametrize("values", [np.float32([[0.5]]), np.int32([[70_000]])])

@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from program_support.errors import InputError
-from program_support.marked_folders import MARKER, claim_folder, unpacked_zip
+from program_support.marked_folders import MARKER, claim_folder, unpacked_archive
 
 
 def names(folder):
@@ -39,9 +39,9 @@ def test_a_new_or_empty_folder_is_claimed_and_another_refused(tmp_path):
 
 def test_a_folder_is_kept_until_the_archive_changes(tmp_path):
     folder = tmp_path / "images"
-    unpacked_zip(zipped(tmp_path / "a.zip", one="1", two="2"), folder, fingerprint="first")
+    unpacked_archive(zipped(tmp_path / "a.zip", one="1", two="2"), folder, fingerprint="first")
     (folder / "one").write_text("corrected")
-    unpacked_zip(zipped(tmp_path / "a.zip", three="3"), folder, fingerprint="first")
+    unpacked_archive(zipped(tmp_path / "a.zip", three="3"), folder, fingerprint="first")
     assert (folder / "one").read_text() == "corrected"
     assert names(folder) == [MARKER, "one", "two"]
 
@@ -57,21 +57,21 @@ def test_a_folder_is_kept_until_the_archive_changes(tmp_path):
 )
 def test_an_unpacked_folder_that_was_changed_is_not_replaced(change, message, tmp_path):
     folder = tmp_path / "images"
-    unpacked_zip(zipped(tmp_path / "a.zip", one="1", two="2"), folder, fingerprint="first")
+    unpacked_archive(zipped(tmp_path / "a.zip", one="1", two="2"), folder, fingerprint="first")
     change(folder)
     before = names(folder)
     with pytest.raises(InputError, match=message):
-        unpacked_zip(zipped(tmp_path / "a.zip", three="3"), folder, fingerprint="second")
+        unpacked_archive(zipped(tmp_path / "a.zip", three="3"), folder, fingerprint="second")
     assert names(folder) == before
 
 
 def test_an_unchanged_folder_is_replaced_with_its_archive(tmp_path, monkeypatch):
     folder = tmp_path / "images"
-    unpacked_zip(zipped(tmp_path / "a.zip", one="1", two="2"), folder, fingerprint="first")
+    unpacked_archive(zipped(tmp_path / "a.zip", one="1", two="2"), folder, fingerprint="first")
     (tmp_path / "damaged.zip").write_bytes((tmp_path / "a.zip").read_bytes().replace(b"1PK", b"2PK"))
     with pytest.raises(InputError, match="cannot be unpacked"):
-        unpacked_zip(str(tmp_path / "damaged.zip"), folder, fingerprint="damaged")
+        unpacked_archive(str(tmp_path / "damaged.zip"), folder, fingerprint="damaged")
     assert names(folder) == [MARKER, "one", "two"]
-    unpacked_zip(zipped(tmp_path / "a.zip", three="3"), folder, fingerprint="second")
+    unpacked_archive(zipped(tmp_path / "a.zip", three="3"), folder, fingerprint="second")
     assert names(folder) == [MARKER, "three"]
     assert sorted(os.listdir(tmp_path)) == ["a.zip", "damaged.zip", "images"]

@@ -10,18 +10,18 @@ import io
 import re
 import struct
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from dataset.files.image_files import as_rgb
+from dataset.conversion.upright_labels import JPEG_QUALITY, rotated_jpeg
+from dataset.files.image_files import as_rgb, largest_of_16_bits
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, LARGEST_IMAGE_PIXELS
 from program_support.stderr_capture import captured_stderr
 
-JPEG_QUALITY = 95
 LONGEST_SIDE = 65_500  # limit of libjpeg
 MOST_SCANS = 500  # decoding time is proportional to scans times pixels: a small file could take hours
 
@@ -46,12 +46,16 @@ class SizeDisagreement(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedImage:
-    """A JPEG that decodes completely to [height, width, 3]; `fix` describes what was changed."""
+    """A JPEG that decodes completely to [height, width, 3]; `fix` describes what was changed.
+
+    `largest_of_16_bits`: the largest value of an image of 16 bits per channel, before it was scaled to 8.
+    """
 
     encoded: bytes
     height: int
     width: int
     fix: str | None = None
+    largest_of_16_bits: int | None = None
 
 
 class _Jpeg(NamedTuple):
@@ -73,13 +77,29 @@ class _Jpeg(NamedTuple):
         return self.frame[10::3][: self.frame[9]]
 
 
-def check_image(data: bytes, *, expected_size: tuple[int, int] | None = None) -> CheckedImage:
+def check_image(data: bytes, *, expected_size: tuple[int, int] | None = None, orientation: int = 1) -> CheckedImage:
     """Return the image of a file as the JPEG to store.
 
-    `expected_size` is (height, width) in the annotations. EXIF rotation is ignored: COCO's boxes are in stored pixels.
+    `expected_size` is (height, width) in the annotations. `orientation`: the EXIF orientation by which the image is
+    rotated upright, 1 if its labels are in stored pixels, as in COCO.
 
     Raises UnusableImage, or SizeDisagreement if the file has another size.
     """
+    if orientation == 1:
+        return _checked(data, expected_size=expected_size)
+    stored_size = expected_size[::-1] if expected_size is not None and orientation >= 5 else expected_size
+    checked = _checked(data, expected_size=stored_size)
+    try:
+        encoded = rotated_jpeg(checked.encoded, orientation)
+    except DECODING_ERRORS as error:
+        raise UnusableImage(f"cannot be decoded in full ({_first_line(str(error))})") from error
+    height, width = _decoded_size(encoded)
+    rotation = f"rotated upright by its EXIF orientation {orientation}, as its labels are"
+    fix = f"{checked.fix}; {rotation}" if checked.fix else rotation
+    return replace(checked, encoded=encoded, height=height, width=width, fix=fix)
+
+
+def _checked(data: bytes, *, expected_size: tuple[int, int] | None) -> CheckedImage:
     check_damage_detection()
     if not data:
         raise UnusableImage("the file is empty")
@@ -101,7 +121,7 @@ def _check_size(size: tuple[int, int], expected_size: tuple[int, int] | None) ->
     if height * width > LARGEST_IMAGE_PIXELS:
         raise UnusableImage(f"its header claims {width}x{height} pixels; the limit is {LARGEST_IMAGE_PIXELS}")
     if expected_size is not None and size != expected_size:
-        hint = " (swapped: is the EXIF rotation in the annotations?)" if size == expected_size[::-1] else ""
+        hint = " (width and height are swapped)" if size == expected_size[::-1] else ""
         raise SizeDisagreement(
             f"the file holds {width}x{height} pixels, the annotations say {expected_size[1]}x{expected_size[0]}{hint}"
         )
@@ -216,7 +236,7 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> Checked
             _check_size((image.height, image.width), expected_size)
             if max(image.size) > LONGEST_SIDE:
                 raise UnusableImage(f"{image.width}x{image.height} pixels; a JPEG has at most {LONGEST_SIDE} per side")
-            found = f"{image.format} {image.mode}"
+            found, largest = f"{image.format} {image.mode}", largest_of_16_bits(image)
             rgb = Image.fromarray(as_rgb(image))
         except (UnusableImage, SizeDisagreement):
             raise
@@ -227,4 +247,10 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> Checked
     buffer = io.BytesIO()
     rgb.save(buffer, "JPEG", quality=JPEG_QUALITY, subsampling=0)
     height, width = _decoded_size(buffer.getvalue())
-    return CheckedImage(encoded=buffer.getvalue(), height=height, width=width, fix=f"{found} re-encoded as RGB JPEG")
+    return CheckedImage(
+        encoded=buffer.getvalue(),
+        height=height,
+        width=width,
+        fix=f"{found} re-encoded as RGB JPEG",
+        largest_of_16_bits=largest,
+    )

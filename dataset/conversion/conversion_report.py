@@ -18,6 +18,7 @@ SMALL_AREA, MEDIUM_AREA = 32**2, 96**2  # square pixels, COCO's limits
 REFUSED_REPORT = ".refused.report.json"
 _FINDINGS = ("fixed", "skipped", "dropped", "noted")
 _SHOWN_FINDINGS = 5
+_DARK_16_BITS = 1 << 14  # largest values below it use at most a quarter of the range, as of sensors with 10 to 14 bits
 
 
 @dataclass(kw_only=True)
@@ -36,6 +37,8 @@ class Report:
     most_boxes: int = 0
     most_boxes_file: str = ""
     boxes_of_skipped_images: int = 0
+    images_of_16_bits: int = 0
+    largest_of_16_bits: int = 0  # largest value in all of them
     boxes_per_class: Counter[int] = field(default_factory=Counter)
     usable_per_class: Counter[int] = field(default_factory=Counter)
     boxes_per_size: Counter[str] = field(default_factory=Counter)
@@ -44,8 +47,14 @@ class Report:
     dropped: list[Finding] = field(default_factory=list)
     noted: list[Finding] = field(default_factory=list)
 
-    def add_image(self, file_name: str, objects: Iterable[Any]) -> None:
-        """Count one record; objects have category_id, area in pixels, is_crowd and is_difficult."""
+    def add_image(self, file_name: str, objects: Iterable[Any], *, largest_of_16_bits: int | None = None) -> None:
+        """Count one record; objects have category_id, area in pixels, is_crowd and is_difficult.
+
+        largest_of_16_bits: the largest value of an image of 16 bits per channel.
+        """
+        if largest_of_16_bits is not None:
+            self.images_of_16_bits += 1
+            self.largest_of_16_bits = max(self.largest_of_16_bits, largest_of_16_bits)
         count = 0
         for annotation in objects:
             count += 1
@@ -71,8 +80,10 @@ class Report:
             "difficult_boxes",
             "images_without_boxes",
             "boxes_of_skipped_images",
+            "images_of_16_bits",
         ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.largest_of_16_bits = max(self.largest_of_16_bits, other.largest_of_16_bits)
         for name in _FINDINGS:
             getattr(self, name).extend(getattr(other, name))
         self.boxes_per_class.update(other.boxes_per_class)
@@ -153,6 +164,11 @@ def readable_report(report: Report, class_names: ClassNames | None) -> dict:
         "images_skipped": report.skipped_count("image"),
         "boxes_skipped": report.skipped_count("box"),
         "images_dropped": len(report.dropped),
+        **(
+            {"images_of_16_bits": report.images_of_16_bits, "largest_of_16_bits": report.largest_of_16_bits}
+            if report.images_of_16_bits
+            else {}
+        ),
         **{name: [_entry(finding) for finding in getattr(report, name)] for name in _FINDINGS},
     }
 
@@ -231,6 +247,13 @@ def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
         )
     if warning := _unusable_classes(report, class_names):
         lines.append(warning)
+    if report.images_of_16_bits > 0 and report.largest_of_16_bits < _DARK_16_BITS:
+        bits = report.largest_of_16_bits.bit_length()
+        lines.append(
+            f"warning  {report.images_of_16_bits} images have 16 bits per channel, with {report.largest_of_16_bits} as "
+            f"the largest value ({bits} bits): divided by 257, as all 16-bit images are, they are nearly black; "
+            f"multiply their values by {2 ** (16 - bits)}, also for inference"
+        )
     for title in _FINDINGS:
         if findings := getattr(report, title):
             kinds = Counter(finding.kind for finding in findings)

@@ -1,26 +1,22 @@
 """Convert one shard: check images, clip objects, write records, report findings. Runs in a worker process."""
 
-import io
 import json
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import tensorflow as tf
-from PIL import Image
 
 from dataset.conversion.annotations import AnnotatedImage, AnnotatedObject, Finding, fitted_object, in_pixels
 from dataset.conversion.check import CheckedImage, SizeDisagreement, UnusableImage, check_image
 from dataset.conversion.conversion_report import Report
 from dataset.conversion.segmentation import UnusableSegmentation, mask_png
 from dataset.conversion.sharding.shard_task import ShardTask, flush_and_rename
+from dataset.conversion.upright_labels import rotation_of
 from dataset.files.bounded_files import read_regular_file
-from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
 from dataset.records.schema import Record, RecordObject, encode_record
 from program_support.atomic_files import write_text
-from program_support.errors import InputError
 
 
 def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
@@ -37,7 +33,7 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
                     writer.write(
                         encode_record(_record(image, checked=checked, objects=objects, masks=masks, task=task))
                     )
-                    report.add_image(image.file_name, objects)
+                    report.add_image(image.file_name, objects, largest_of_16_bits=checked.largest_of_16_bits)
                     if task.keep_annotations:
                         kept.append(_coco_entry(image, checked=checked, objects=objects))
                 image_done()
@@ -83,22 +79,18 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
     path = Path(task.image_folder, image.file_name)
     try:
         content = read_regular_file(path)
-        checked = check_image(content, expected_size=image.size)
-    except SizeDisagreement as error:
-        reason = _exif_rotation_error(content, image)
-        if reason is None:
-            raise InputError(f"{path} (image {image.image_id} of {task.source}): {error}") from error
-    except (OSError, UnusableImage) as error:
+        orientation, doubt = rotation_of(image, content)
+        checked = check_image(content, expected_size=image.size, orientation=orientation)
+    except (OSError, UnusableImage, SizeDisagreement) as error:
         reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
-    else:
-        reason = _exif_rotation_error(content, image) if image.is_upright and image.objects else None
-        if reason is None:
-            if checked.fix:
-                report.fixed.append(finding(checked.fix))
-            return checked
-    report.skipped.append(finding(reason))
-    report.boxes_of_skipped_images += len(image.objects)
-    return None
+        report.skipped.append(finding(reason))
+        report.boxes_of_skipped_images += len(image.objects)
+        return None
+    if checked.fix:
+        report.fixed.append(finding(checked.fix))
+    if doubt:
+        report.noted.append(finding(doubt))
+    return checked
 
 
 def _fitted_objects(
@@ -178,29 +170,3 @@ def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[A
             for annotation in objects
         ],
     }
-
-
-def _exif_rotation_error(content: bytes, image: AnnotatedImage) -> str | None:
-    """Return the error if an image has EXIF rotation and its labels are of the upright image, else None.
-
-    They are if the tool shows images upright, or if the annotated size is that of the upright image. It is not fixed
-    automatically: sizes reveal only rotations by 90 degrees, and images of the same tool that are rotated by 180
-    degrees would remain wrong.
-    """
-    try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(content), formats=FORMATS) as stored:
-            warnings.simplefilter("ignore")  # about metadata
-            width, height = stored.size
-            orientation = exif_orientation(stored)
-    except DECODING_ERRORS:
-        return None
-    if orientation == 1 or not (image.is_upright or (orientation >= 5 and image.size == (width, height))):
-        return None
-    found = (
-        f"the annotations say {image.size[1]}x{image.size[0]}" if image.size else "its labels are of the upright image"
-    )
-    return (
-        f"labeled as rotated by its EXIF orientation {orientation}: {found}, but {width}x{height} pixels are stored; "
-        "expected boxes in stored pixels; rotate all images upright (mogrify -auto-orient), also those with a rotation "
-        "by 180 degrees, and convert again"
-    )

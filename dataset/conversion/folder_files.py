@@ -3,20 +3,16 @@
 import os
 import re
 import unicodedata
-import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qs, unquote, unquote_plus
 
-from PIL import Image
-
 from dataset.conversion.annotations import AnnotatedImage, checked_file_name, in_hundredths
 from dataset.conversion.named_splits import split_of_folders
-from dataset.files.bounded_files import open_regular_file
+from dataset.conversion.upright_labels import stored_shape
 from dataset.files.image_files import IMAGE_SUFFIXES
-from dataset.files.image_formats import DECODING_ERRORS, FORMATS
 from dataset.files.untrusted_values import error_context, listed, shown, storable_text
 from program_support.errors import InputError
 
@@ -187,22 +183,14 @@ class ImageFolder(FolderFiles):
         example = f"{shown(self._annotated[found[0]])} is {shown(found[0])}"
         return f"{len(found)} images have another name in the annotations: {example}"
 
-    def size(self, name: str) -> tuple[int, int] | None:
-        """Return (height, width) from the header; None if the file is not an image."""
-        try:
-            with (
-                warnings.catch_warnings(),
-                open_regular_file(self.path(name)) as file,
-                Image.open(file, formats=FORMATS) as image,
-            ):
-                warnings.simplefilter("ignore")  # about metadata
-                return image.size[::-1]
-        except DECODING_ERRORS:
-            return None
+    def size(self, name: str, *, upright: bool = False) -> tuple[int, int] | None:
+        """Return (height, width) from the header, of the stored or the upright image; None if it is not an image."""
+        shape = stored_shape(self.path(name))
+        return None if shape is None else shape.upright_size if upright else shape.size
 
     def in_pixels(self, image: AnnotatedImage) -> None:
         """Set the size of an image that is `in_shares`; convert its boxes to pixels, unless its file is unreadable."""
-        size = self.size(image.file_name)
+        size = self.size(image.file_name, upright=image.is_upright)
         if size is not None and min(size) > 0:
             image.size, image.in_shares = size, False
             image.objects = [in_hundredths(one, size) for one in image.objects]

@@ -29,6 +29,7 @@ from dataset.conversion.named_splits import (
     without_held_out,
 )
 from dataset.conversion.segmentation import reason_to_skip
+from dataset.conversion.upright_labels import mark_upright
 from dataset.files.csv_files import csv_rows
 from dataset.files.untrusted_values import listed
 from program_support.atomic_files import unfinished_folder
@@ -87,6 +88,7 @@ def read_labels(
     parts = _named_parts(parts, annotations, images)
     if labels.format != "coco":  # COCO has image ids
         parts = {split: _with_distinct_images(part) for split, part in parts.items()}
+    mark_upright([image for part in parts.values() for image in part.images], images.folder)
     for part in parts.values():
         _check_coordinates(part)
         if note := images.note_of_other_names(image.file_name for image in part.images):

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.conversion.annotations import AnnotatedDataSet, fitted_object, in_pixels
+from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, fitted_object, in_pixels
+from dataset.conversion.upright_labels import mark_upright, rotated_jpeg, rotation_of
 from dataset.files.bounded_files import read_regular_file
 from dataset.files.image_files import stored_size
+from dataset.files.image_formats import DECODING_ERRORS
 from dataset.records.labeled_images import LabeledImages
 from program_support.errors import InputError
 
@@ -19,18 +21,20 @@ def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledIma
     if data.class_names is None:
         raise InputError(f"{data.source}: names no categories; expected annotations of objects")
     class_of = {category: number for number, category in enumerate(data.class_names.category_ids)}
-    names, sizes, owners, boxes, classes, crowd = [], [], [], [], [], []
+    mark_upright(data.images, image_folder)
+    names, sizes, owners, boxes, classes, crowd, labeled = [], [], [], [], [], [], []
     left_out, images_left_out = (
         [f"{finding.file}: {finding.reason}" for finding in data.skipped if (finding.kind == "image") is of_images]
         for of_images in (False, True)
     )
     for image in data.images:
         try:
-            size = image.size or _size_of(Path(image_folder) / image.file_name)
+            size = image.size or _size_of(Path(image_folder) / image.file_name, image)
         except InputError as error:
             images_left_out.append(str(error))
             continue
         names.append(image.file_name)
+        labeled.append(image)
         sizes.append(size)
         for annotation in image.objects:
             fitted, reason = fitted_object(in_pixels(annotation, size) if image.in_shares else annotation, size)
@@ -51,16 +55,30 @@ def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledIma
         classes=np.array(classes, np.int32),
         crowd=np.array(crowd, bool),
         digests=[b""] * len(names),
-        encoded=lambda number: read_regular_file(Path(image_folder) / names[number]),
+        encoded=lambda number: _encoded(Path(image_folder) / names[number], labeled[number]),
         left_out=left_out,
         images_left_out=images_left_out,
     )
 
 
-def _size_of(path: Path) -> tuple[int, int]:
+def _size_of(path: Path, image: AnnotatedImage) -> tuple[int, int]:
     try:
-        return stored_size(read_regular_file(path))
+        content = read_regular_file(path)
+        size = stored_size(content)
+        return size[::-1] if rotation_of(image, content)[0] >= 5 else size
     except (OSError, ValueError) as error:
         raise InputError(
             f"{path}: {getattr(error, 'strerror', None) or error}; its annotations have no size either"
         ) from error
+
+
+def _encoded(path: Path, image: AnnotatedImage) -> bytes:
+    """Return the file, or a JPEG rotated upright if its labels are."""
+    content = read_regular_file(path)
+    orientation, _ = rotation_of(image, content)
+    if orientation == 1:
+        return content
+    try:
+        return rotated_jpeg(content, orientation)
+    except DECODING_ERRORS as error:
+        raise InputError(f"{path}: cannot be decoded ({error})") from error

@@ -82,6 +82,7 @@ def split_of_root(folder: str | Path) -> str | None:
     photos/test/images is one, too. A folder of this name that stands alone may hold anything.
     """
     path = Path(folder).resolve()
+    path = path if path.is_dir() else path.parent  # a file of labels
     for place in (path, path.parent):
         split = split_of_folder(place.name)
         if split is not None:

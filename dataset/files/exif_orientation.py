@@ -6,9 +6,8 @@ All entry points follow these rules:
   calibration) are rotated upright, and boxes and masks are in pixels of the upright image; see `read_image` and
   `StoredImage.upright`. `infer.py --noapply_exif_orientation` ignores the tag, for results that are compared with
   annotations of stored pixels, such as COCO's.
-- Images with labels (conversion, data check, and records in training and evaluation) keep their stored pixels, because
-  the labels of COCO, VOC and Open Images refer to these. Images that are labeled upright are rejected; see
-  `_exif_rotation_error` in `dataset/conversion/convert.py`.
+- Images with labels (conversion, data check) keep their stored pixels, to which the labels of COCO and Open Images
+  refer, or are rotated upright if they were labeled upright; see `dataset/conversion/upright_labels.py`.
 - Pixels in memory (arrays, PIL images, video frames) are not rotated.
 
 Every orientation (EXIF 2.32, tag 0x0112) is an optional transposition, then an optional flip of rows, columns or both.

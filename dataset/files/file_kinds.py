@@ -24,6 +24,7 @@ _FOLDERS_LOOKED_AT = 100
 _MOST_LEVELS = 4  # a zip of VOC has VOCdevkit/VOC2012/Annotations
 _OF_A_CONVERSION = re.compile(r"(.+)\.(report|classes|instances)\.json")
 _IMAGE_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")
+_FTYP = tuple(b"ftyp" + brand for brand in (b"avif", b"avis", b"heic", b"heix", b"mif1"))  # AVIF and HEIC
 
 
 class FileKind(Enum):
@@ -72,7 +73,7 @@ def kind_and_advice(path: str | Path) -> tuple[FileKind | None, str]:
             if _starts_like_records(head, size=os.fstat(file.fileno()).st_size):
                 return None, ""
             head += file.read(_HEAD_BYTES - 8)
-            if head.startswith(_IMAGE_STARTS) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
+            if head.startswith(_IMAGE_STARTS) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP") or head[4:12] in _FTYP:
                 return FileKind.IMAGE, ""
             if head.startswith(b"PK\x03\x04"):
                 return FileKind.ZIP, ""

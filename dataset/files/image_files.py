@@ -9,15 +9,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
-from zipfile import is_zipfile
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from dataset.files.bounded_files import LARGEST_FILE_BYTES, open_regular_file
 from dataset.files.exif_orientation import upright_image
-from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
+from dataset.files.image_formats import DECODING_ERRORS, FORMATS, READS_AVIF, exif_orientation
 from dataset.files.untrusted_values import LARGEST_ID
+from program_support.archives import archive_kind
 from program_support.errors import InputError
 
 IMAGE_SUFFIXES = {
@@ -33,7 +33,12 @@ IMAGE_SUFFIXES = {
     ".tif",
     ".tiff",
     ".webp",
+    *((".avif",) if READS_AVIF else ()),
 }
+UNREAD_SUFFIXES = frozenset(
+    {".avif", ".heic", ".heif", ".jxl", ".svg", ".psd", ".tga", ".exr", ".dcm"}
+    | {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".raf", ".rw2"}  # raw files of cameras
+) - frozenset(IMAGE_SUFFIXES)
 
 
 class StoredImage(NamedTuple):
@@ -51,12 +56,19 @@ def image_folder(path: str | None) -> str:
     """Return the folder of --images. Raises InputError if it is not a folder."""
     if path and os.path.isdir(path):
         return path
-    what = (
-        "is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER"
-        if is_zipfile(path or "")
-        else ("is a file" if os.path.exists(path or "") else "no such folder")
-    )
+    what = {
+        "zip": "is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER",
+        "tar": "is a tar archive: unpack it, with python -m tarfile -e FILE FOLDER",
+    }.get(archive_kind(path or "") or "")
+    if what is None and os.path.exists(path or ""):
+        what = "is a file" if os.path.isfile(path or "") else "is a pipe or a device"
+    what = what or "no such folder"
     raise InputError(f"--images={path or ''}: {what}; expected the folder with the images")
+
+
+def image_source(path: str | None) -> str:
+    """Return the folder or archive of --images. Raises InputError for anything else."""
+    return path if path and archive_kind(path) else image_folder(path)
 
 
 def find_images(
@@ -148,6 +160,18 @@ def as_rgb(image: Image.Image) -> np.ndarray:
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
         raise ValueError(f"pixels of mode {image.mode} without a known range")
     return np.asarray(Image.fromarray(np.round(values / 257).astype(np.uint8)).convert("RGB"))  # 65535 -> 255
+
+
+def largest_of_16_bits(image: Image.Image) -> int | None:
+    """Return the largest value of an image of 16 bits per channel, about that for colors; None for other images."""
+    packing = [
+        tile[3] if isinstance(tile[3], str) else str(tile[3][0]) for tile in getattr(image, "tile", ()) if tile[3]
+    ]
+    is_of_16_bits = any(";16" in name for name in packing)
+    if image.mode.startswith("I"):
+        return int(np.asarray(image).max())
+    # Pillow keeps the upper 8 bits of colors
+    return 257 * int(np.asarray(image.convert("RGB")).max()) if is_of_16_bits else None
 
 
 def image_ids(paths: Sequence[str]) -> list[int]:

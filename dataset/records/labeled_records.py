@@ -29,7 +29,7 @@ def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: ArrayL
     chosen = np.arange(len(index)) if numbers is None else np.asarray(numbers)
     names, sizes, digests, counts = [], [], [], []
     objects: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    for number, buffer, start in _places(index, chosen):
+    for number, buffer, start in record_places(index, chosen):
         try:
             fields = record_fields(buffer, start, start + int(index.lengths[number]), _KEYS)
             sizes.append(_size(fields, buffer, start, int(index.lengths[number])))
@@ -60,7 +60,7 @@ def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: ArrayL
     )
 
 
-def _places(index: RecordIndex, numbers: np.ndarray) -> Iterator[tuple[int, mmap.mmap, int]]:
+def record_places(index: RecordIndex, numbers: np.ndarray) -> Iterator[tuple[int, mmap.mmap, int]]:
     """Yield each record's number, its memory-mapped file, and its offset there."""
     for file_number in np.unique(index.file_numbers[numbers]):
         with (

@@ -41,6 +41,21 @@ def record_fields(buffer: Buffer, start: int, end: int, keys: Collection[bytes])
     return found
 
 
+def feature_keys(buffer: Buffer, start: int, end: int) -> set[bytes]:
+    """Return the keys of the record at start .. end. Raises ValueError for an invalid Example."""
+    try:
+        return {
+            bytes(buffer[low:high])
+            for features, first, last in _fields(buffer, start, end)
+            if features == 1
+            for _, begin, stop in _fields(buffer, first, last)
+            for number, low, high in _fields(buffer, begin, stop)
+            if number == 1
+        }
+    except IndexError as error:
+        raise ValueError("ends in the middle of a field") from error
+
+
 def _feature(buffer: Buffer, start: int, end: int) -> list | np.ndarray:
     for kind, first, last in _fields(buffer, start, end):
         spans = [(low, high) for number, low, high in _fields(buffer, first, last) if number == 1]

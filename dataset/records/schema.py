@@ -5,6 +5,7 @@ image id in decimal.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import tensorflow as tf
@@ -97,7 +98,13 @@ _FEATURES = {
 }
 
 
+_TEXT_IDS = 2**62  # number of ids that a text is hashed to
 _MASKS = {"image/object/mask": tf.io.VarLenFeature(tf.string)}
+
+
+def ids_of_texts(texts: Sequence[bytes]) -> list[int]:
+    """Return the image ids of records whose source_id is text, or of the encoded image if it is empty."""
+    return tf.strings.to_hash_bucket_fast(tf.constant(texts), _TEXT_IDS).numpy().tolist()
 
 
 def parse_record(serialized: tf.Tensor | bytes, *, with_masks: bool = False) -> dict[str, tf.Tensor]:
@@ -127,7 +134,7 @@ def parse_record(serialized: tf.Tensor | bytes, *, with_masks: bool = False) -> 
             tf.strings.regex_full_match(source_id, r"[0-9]{1,18}"),
             lambda: tf.strings.to_number(source_id, tf.int64),
             lambda: tf.strings.to_hash_bucket_fast(
-                tf.where(source_id == "", features["image/encoded"], source_id), 2**62
+                tf.where(source_id == "", features["image/encoded"], source_id), _TEXT_IDS
             ),
         ),
         "boxes": boxes,

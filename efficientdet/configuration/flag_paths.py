@@ -5,9 +5,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dataset.class_names import ClassNames, class_names_of_records, read_class_names
+from dataset.class_names import ClassNames, class_file_of, class_names_of_records, read_class_names
 from dataset.files.file_kinds import FileKind, holds_records, kind_of_file
 from dataset.files.image_files import IMAGE_SUFFIXES, find_images
+from dataset.records.foreign_records import classes_in_records, label_map_beside, require_known_schema
 from dataset.records.record_files import expand_glob
 from efficientdet.configuration.flag_definitions import typed_name
 from program_support.errors import InputError
@@ -22,7 +23,9 @@ def required(value: str | None, flag: str) -> str:
 
 def records_of(pattern: str | None, flag: str) -> tuple[str, ...]:
     """Return the shards that match a flag's glob pattern, sorted."""
-    return tuple(expand_glob(required(pattern, flag)))
+    paths = tuple(expand_glob(required(pattern, flag)))
+    require_known_schema(paths[0])
+    return paths
 
 
 def images_or_records(names: Sequence[str], flag: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -77,21 +80,49 @@ def writable_file(path: str | None, flag: str) -> str | None:
     return path or None
 
 
-def class_names_for(records: tuple[str, ...], *, json_file: str | None) -> ClassNames:
-    """Return the classes of the records: from the file beside them, else from a COCO JSON file.
+def class_names_for(
+    records: tuple[str, ...],
+    *,
+    json_file: str | None,
+    json_flag: str | None = "val_json_file",
+    other_records: tuple[str, ...] = (),
+    of_checkpoint: ClassNames | None = None,
+) -> ClassNames:
+    """Return the classes of the records: from the file beside them, from the records, else from a COCO JSON file.
 
-    Raise InputError if there are none, or if the names in the two files differ. Category ids may differ.
+    Objects in the records of other tools may name a part of the classes: `other_records`, the JSON file and the
+    checkpoint complete them. Raise InputError if there are none, or if the names in the files differ. Category ids may
+    differ. `json_flag`: the program's flag for the JSON file, for messages.
     """
-    beside = class_names_of_records(list(records))
+    beside = class_names_of_records(list(records)) or label_map_beside(records)
     in_json = read_class_names(json_file) if json_file else None
-    names = beside or in_json
-    if names is None:
-        raise InputError(f"{records[0]}: no .classes.json beside the records; pass a COCO json with --val_json_file")
-    if beside is not None and in_json is not None and not beside.has_names_of(in_json):
+    if beside is None:
+        named = classes_in_records([*records, *other_records])
+        names = _completed(named, *filter(None, (in_json, of_checkpoint)))
+        if names is None:
+            raise InputError(
+                f"{records[0]}: names no classes; expected {class_file_of(records[0]).name} or a label map (.pbtxt) "
+                "beside it, or names in its records (image/object/class/text)"
+                + (f"; or pass a COCO json with --{json_flag}" if json_flag else "")
+            )
+        return names
+    if in_json is not None and not beside.has_names_of(in_json):
         raise InputError(
             f"{json_file}: its categories ({_shown(in_json)}) are not the classes of the records ({_shown(beside)})"
         )
-    return names
+    return beside
+
+
+def _completed(found: ClassNames | None, *others: ClassNames) -> ClassNames | None:
+    """Return the classes with those of others that they lack, under their ids where these are free."""
+    if found is None:
+        return next(iter(others), None)
+    names = dict(zip(found.category_ids, found.names, strict=True))
+    for other in others:
+        for category_id, name in zip(other.category_ids, other.names, strict=True):
+            if name not in names.values():
+                names[max(names) + 1 if category_id in names else category_id] = name
+    return ClassNames.from_categories([{"id": number, "name": name} for number, name in names.items()])
 
 
 def _shown(class_names: ClassNames) -> str:

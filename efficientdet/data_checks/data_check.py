@@ -40,7 +40,10 @@ class DataCheckConfig:
 
 def read_splits(config: DataCheckConfig) -> dict[str, LabeledImages]:
     """Return the training images and, if given, the validation images. Raises InputError for unreadable files."""
-    return {name: _read_records(paths) for name, paths in config.records.items()} or _read_annotations(config)
+    every = tuple(path for paths in config.records.values() for path in paths)
+    return {name: _read_records(paths, others=every) for name, paths in config.records.items()} or _read_annotations(
+        config
+    )
 
 
 def check_data(splits: Mapping[str, LabeledImages], config: DataCheckConfig) -> "tuple[Examination, Path]":
@@ -69,12 +72,13 @@ def check_data(splits: Mapping[str, LabeledImages], config: DataCheckConfig) -> 
     return examination, page
 
 
-def _read_records(paths: tuple[str, ...]) -> LabeledImages:
+def _read_records(paths: tuple[str, ...], *, others: tuple[str, ...]) -> LabeledImages:
     from dataset.conversion.conversion_report import left_out_at_conversion
     from dataset.records.labeled_records import labeled_records
     from dataset.records.record_index import index_records
 
-    images = labeled_records(index_records(paths), class_names_for(paths, json_file=None))
+    names = class_names_for(paths, json_file=None, json_flag=None, other_records=others)
+    images = labeled_records(index_records(paths), names)
     boxes_left_out, images_left_out = left_out_at_conversion(paths)
     return replace(images, left_out=[*images.left_out, *boxes_left_out], images_left_out=images_left_out)
 

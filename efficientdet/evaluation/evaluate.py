@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.conversion.segmentation import UnusableSegmentation, validated_run_lengths
-from dataset.files.untrusted_values import shown
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset, original_images
@@ -22,6 +20,7 @@ from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.device import replicate
 from efficientdet.devices.distributed import World
 from efficientdet.devices.launchers import join_world
+from efficientdet.evaluation.data_ids import with_category_ids, with_record_ids
 from efficientdet.evaluation.error_plots import error_plots
 from efficientdet.evaluation.evaluation_report import EvaluationReport, write_evaluation_report
 from efficientdet.families.inputs import input_config
@@ -173,7 +172,7 @@ def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: st
     Raises InputError if the categories of the file are not the detector's classes.
     """
     if json_file is not None:
-        truth = with_category_ids(read_ground_truth(json_file), class_names)
+        truth = with_record_ids(with_category_ids(read_ground_truth(json_file), class_names), index)
         return CocoEvaluator(truth, segmentations=lambda: _proved_segmentations(truth))
     truth = ground_truth_from_dataset(ground_truth_of_records(index, class_names), source="the records")
 
@@ -196,31 +195,6 @@ def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
                 f"{truth.source}: annotations[{annotation['id'] - 1}] of image {annotation['image_id']} has {error}"
             ) from error
     return found
-
-
-def with_category_ids(truth: GroundTruth, class_names: ClassNames) -> GroundTruth:
-    """Return the ground truth with the detector's category ids; classes are matched by name.
-
-    Raises InputError for a class that only one of the two has.
-    """
-    ours = dict(zip(class_names.names, class_names.category_ids, strict=True))
-    theirs = [name.strip() for name in truth.categories.values()]
-    if sorted(theirs) != sorted(ours):
-        name = next(name for name in [*theirs, *ours] if theirs.count(name) != (name in ours))
-        raise InputError(
-            f"{truth.source}: has {theirs.count(name)} categories named {shown(name)}, the detector has "
-            f"{int(name in ours)}; expected the same classes"
-        )
-    new_id = {category_id: ours[name] for category_id, name in zip(truth.categories, theirs, strict=True)}
-    if all(category_id == same for category_id, same in new_id.items()):
-        return truth
-    return replace(
-        truth,
-        categories=dict(zip(class_names.category_ids, class_names.names, strict=True)),
-        annotations=tuple(
-            {**annotation, "category_id": new_id[annotation["category_id"]]} for annotation in truth.annotations
-        ),
-    )
 
 
 def detect_all(

@@ -35,12 +35,17 @@ class EvaluatedImages:
 
 
 def read_images(
-    folder: str, annotations: str | None, *, label_format: str, description: Description | None
+    folder: str,
+    annotations: str | None,
+    *,
+    label_format: str,
+    class_names: ClassNames | None,
+    description: Description | None,
 ) -> EvaluatedImages:
     """Read the labels of the test split, else of the validation split, else of all images; does not import TensorFlow.
 
-    Classes get the category ids of the checkpoint that `description` describes, if it does. Raises InputError for
-    invalid labels and for a class that the checkpoint does not have.
+    `class_names` are the classes of the checkpoint, whose category ids the labels get; None: unknown. `description`
+    tells whether it learns masks. Raises InputError for invalid labels and for a class that the checkpoint lacks.
     """
     if launched_by(os.environ)[1] > 1:
         raise InputError("--images: needs a single process; convert the images (dataset/create_tfrecord.py)")
@@ -56,7 +61,7 @@ def read_images(
                 annotations,
                 ImageFolder(folder),
                 with_masks=with_masks,
-                label_map=ClassNames.from_categories(description.categories) if description else None,
+                label_map=class_names,
                 output_folder=index_folder,
             )
 

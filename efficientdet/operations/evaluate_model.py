@@ -3,12 +3,15 @@
 import contextlib
 from pathlib import Path
 
+from dataset.class_files import parse_class_names
 from dataset.class_names import ClassNames
 from dataset.conversion.class_numbering import named_classes
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.format_recognition import FORMATS
+from dataset.files.untrusted_values import error_context
+from efficientdet.checkpoints.checkpoint_classes import classes_beside
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.checkpoints.description import read_description
+from efficientdet.checkpoints.description import Description, read_description
 from efficientdet.configuration.flag_definitions import (
     FLAGS,
     FlagValues,
@@ -143,11 +146,29 @@ def _data_set(
     """Return the classes, a name for the report, and the records, which for --images exist only while in use."""
     if bool(values.val_file_pattern) == bool(values.images) or (values.images and json_file):
         raise InputError("expected --val_file_pattern=PATTERN, or --images=FOLDER with --annotations=LABELS")
+    description = read_description(prefix)
+    of_checkpoint = _class_names_of(prefix, description, values)
     if not values.images:
         records = records_of(values.val_file_pattern, "val_file_pattern")
-        return class_names_for(records, json_file=json_file), None, contextlib.nullcontext(records)
+        names = class_names_for(records, json_file=json_file, of_checkpoint=of_checkpoint)
+        return names, None, contextlib.nullcontext(records)
     images = read_images(
-        values.images, values.annotations, label_format=values.format, description=read_description(prefix)
+        values.images,
+        values.annotations,
+        label_format=values.format,
+        class_names=of_checkpoint,
+        description=description,
     )
     converted = records_of_images(images, max_bad_fraction=values.max_bad_fraction)
     return named_classes(images.data), images.name, converted
+
+
+def _class_names_of(prefix: str, description: Description | None, values: FlagValues) -> ClassNames | None:
+    """Return the classes of a checkpoint before it is read; None if neither it nor a flag or file names them."""
+    if description is not None:
+        return ClassNames.from_categories(description.categories)
+    if values.class_names:
+        with error_context("--class_names:"):
+            return parse_class_names(values.class_names)
+    stated = classes_beside(prefix)
+    return stated and stated.names

@@ -96,8 +96,6 @@ def evaluate(
     ckpt_path: AnyPath,
     val_file_pattern: AnyPath | None = None,
     *,
-    images: AnyPath | None = None,
-    annotations: AnyPath | None = None,
     val_json_file: AnyPath | None = None,
     batch_size: int | None = None,
     report: AnyPath | None = None,
@@ -109,13 +107,11 @@ def evaluate(
     Args:
         ckpt_path: a prefix, a folder or the name of published weights.
         val_file_pattern: folder that `convert` wrote (its `val-*` records are used), or a glob of records.
-        images: folder of labeled images, instead of records.
-        annotations: file or folder of the labels of `images`. Default: the folder of the images.
         val_json_file: COCO json to evaluate against. Default: the boxes in the records.
         batch_size: batch size per process, or per device under JAX. Default: 8.
         report: folder for report.html with curves, confusion and the worst images.
         hparams: hyperparameters that override those of the checkpoint.
-        flags: further flags of eval.py.
+        flags: further flags of eval.py, such as `images` and `annotations` instead of `val_file_pattern`.
 
     Returns:
         COCO measures; None in every process except the first.
@@ -131,8 +127,6 @@ def evaluate(
         arguments={
             "ckpt_path": ckpt_path,
             "val_file_pattern": val_file_pattern and records_in(val_file_pattern, "val"),
-            "images": images,
-            "annotations": annotations,
             "val_json_file": val_json_file,
             "batch_size": batch_size,
             "report": report,

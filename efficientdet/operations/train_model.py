@@ -226,13 +226,14 @@ def _configuration(values: FlagValues) -> TrainingConfig:
     )
     val_json_file = existing_file(values.val_json_file, "val_json_file")
     records = records_of(values.training_file_pattern, "training_file_pattern")
+    val_records = records_of(values.val_file_pattern, "val_file_pattern") if values.val_file_pattern else ()
     resolved: dict[str, Any] = {
         "hparams": hparams,
         "hparams_given": frozenset(parse_overrides(values.hparams)),
         "records": records,
         "val_json_file": val_json_file,
-        "val_records": records_of(values.val_file_pattern, "val_file_pattern") if values.val_file_pattern else (),
-        "class_names": class_names_for(records, json_file=val_json_file),
+        "val_records": val_records,
+        "class_names": class_names_for(records, json_file=val_json_file, other_records=val_records),
         "model_dir": required(values.model_dir, "model_dir"),
         "training_mode": training_mode(values.training_mode, values.mode, both=values["training_mode"].present > 0),
         "loggers": tuple(values.loggers),

@@ -1,7 +1,6 @@
 """A fingerprint of the images and labels of a quick start, by which a later call finds that they changed."""
 
 import hashlib
-import zipfile
 from pathlib import Path
 
 from dataset.conversion.folder_files import FolderFiles
@@ -9,28 +8,29 @@ from dataset.files.bounded_files import read_regular_file
 from dataset.files.file_kinds import ANNOTATION_SUFFIXES
 from dataset.files.image_files import IMAGE_SUFFIXES
 from efficientdet.quickstart.configuration import QuickstartConfig
+from program_support.archives import archive_digest, archive_kind
 
 _SUFFIXES = IMAGE_SUFFIXES | {*ANNOTATION_SUFFIXES, ".names", ".labels"}
 
 
 def source_fingerprint(config: QuickstartConfig) -> str:
-    """Return a fingerprint of the content of labels and of the names and sizes of images, or of the zip archive.
+    """Return a fingerprint of the content of labels and of the names and sizes of images, or of the archive.
 
     Files in the output folder are not included, which may be in the folder of the images. Of a source that does not
     exist nothing is, which the conversion reports.
     """
     hasher = hashlib.sha256()
     for source in filter(None, (config.images, config.annotations)):
-        if zipfile.is_zipfile(source):
-            hasher.update(_members(source))
+        if archive_kind(source):
+            hasher.update(archive_digest(source))
         else:
             _add_files(hasher, Path(source), except_below=Path(config.output_dir))
     return hasher.hexdigest()
 
 
 def archive_fingerprint(archive: str) -> str:
-    """Return a fingerprint of the names and contents of the files in a zip archive."""
-    return hashlib.sha256(_members(archive)).hexdigest()
+    """Return a fingerprint of the names and contents of the files in an archive."""
+    return hashlib.sha256(archive_digest(archive)).hexdigest()
 
 
 def folder_fingerprint(folder: Path) -> str:
@@ -38,11 +38,6 @@ def folder_fingerprint(folder: Path) -> str:
     hasher = hashlib.sha256()
     _add_files(hasher, folder)
     return hasher.hexdigest()
-
-
-def _members(archive: str) -> bytes:
-    with zipfile.ZipFile(archive) as files:
-        return repr([(member.filename, member.CRC) for member in files.infolist()]).encode()
 
 
 def _add_files(hasher: "hashlib._Hash", path: Path, *, except_below: Path | None = None) -> None:

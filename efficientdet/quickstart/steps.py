@@ -22,7 +22,7 @@ from efficientdet.quickstart.source_fingerprint import archive_fingerprint, fold
 from efficientdet.quickstart.split_records import labeled_images, records_of, records_pattern
 from efficientdet.quickstart.state import State
 from program_support.errors import InputError
-from program_support.marked_folders import claim_folder, unpacked_zip
+from program_support.marked_folders import claim_folder, unpacked_archive
 
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
 
@@ -83,7 +83,7 @@ def _source(config: QuickstartConfig, folder: Path, *, state: State) -> str:
         return config.images
     images = folder / "images"
     if not (state.is_of_earlier_version and state.is_converted and images.is_dir()):
-        unpacked_zip(config.images, images, fingerprint=archive_fingerprint(config.images))
+        unpacked_archive(config.images, images, fingerprint=archive_fingerprint(config.images))
     state.require_same(
         "unpacked",
         folder_fingerprint(images),

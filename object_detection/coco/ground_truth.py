@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ class GroundTruth:
     image_sizes: dict[int, tuple[int, int] | None]  # image id -> (height, width) where known
     categories: dict[int, str]  # category id -> name, ascending
     annotations: tuple[Annotation, ...]  # COCO's, with the ids 1, 2, ... (see `_checked_annotation`)
+    file_names: dict[int, str] = field(default_factory=dict)  # image id -> file name where known
 
 
 def read_ground_truth(path: str | Path) -> GroundTruth:
@@ -60,7 +61,11 @@ def ground_truth_from_dataset(dataset: Mapping[str, Any], *, source: str) -> Gro
         for number, annotation in enumerate(annotations, start=1)
     )
     return GroundTruth(
-        source=source, image_sizes=image_sizes, categories=dict(sorted(names.items())), annotations=checked
+        source=source,
+        image_sizes=image_sizes,
+        categories=dict(sorted(names.items())),
+        annotations=checked,
+        file_names={image["id"]: image["file_name"] for image in images if isinstance(image.get("file_name"), str)},
     )
 
 

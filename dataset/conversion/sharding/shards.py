@@ -38,6 +38,7 @@ from dataset.conversion.sharding.shard_files import (
 )
 from dataset.conversion.sharding.shard_processes import CONTINUE, convert_shards
 from dataset.conversion.sharding.shard_task import ShardTask
+from dataset.conversion.upright_labels import mark_upright
 from program_support.atomic_files import write_text
 from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
@@ -54,6 +55,7 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
     stats = _file_stats(data.images, config.image_folder)
     try:
         _check_what_is_known(data, stats, config)
+        mark_upright(data.images, config.image_folder)
         config.state_folder.mkdir(parents=True, exist_ok=True)
         with sole_writer(config):
             refuse_other_shards(config)

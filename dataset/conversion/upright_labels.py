@@ -1,0 +1,114 @@
+"""Find images with EXIF rotation whose labels are those of the upright image, and rotate them upright.
+
+The annotated size tells it for rotations by 90 degrees, and without a size the boxes may. Where neither does (flips,
+rotations by 180 degrees, squares), it is as for the other images of the data set, or as for the tool: YOLO and labelme
+show images upright.
+"""
+
+import io
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from dataset.conversion.annotations import AnnotatedImage
+from dataset.files.bounded_files import open_regular_file
+from dataset.files.exif_orientation import upright_image
+from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
+
+JPEG_QUALITY = 95
+_MOST_READ = 1000  # images per data set, evenly spaced: a second
+_READERS = 16
+_TOLERANCE = 1.0  # pixels that a box may extend beyond its image
+
+
+class StoredShape(NamedTuple):
+    """Height and width in stored pixels, and the EXIF orientation, 1 (as stored) .. 8."""
+
+    size: tuple[int, int]
+    orientation: int
+
+    @property
+    def upright_size(self) -> tuple[int, int]:
+        """Height and width of the image as viewers show it."""
+        return self.size[::-1] if self.orientation >= 5 else self.size
+
+
+def stored_shape(content: bytes | Path) -> StoredShape | None:
+    """Return the shape from the header of an encoded image or its file; None if it cannot be read."""
+    try:
+        with (
+            warnings.catch_warnings(),
+            open_regular_file(content) if isinstance(content, Path) else io.BytesIO(content) as file,
+            Image.open(file, formats=FORMATS) as image,
+        ):
+            warnings.simplefilter("ignore")  # about metadata
+            # Pillow rotates TIFF itself
+            return StoredShape(image.size[::-1], 1 if image.format == "TIFF" else exif_orientation(image))
+    except DECODING_ERRORS:
+        return None
+
+
+def labels_are_upright(image: AnnotatedImage, shape: StoredShape) -> bool | None:
+    """Return whether the labels are of the upright image by its size or its boxes; None if neither tells."""
+    if image.size is not None:
+        is_upright, is_stored = image.size == shape.upright_size, image.size == shape.size
+    elif image.in_shares or not image.objects:
+        return None
+    else:
+        is_upright, is_stored = (_fit(image, size) for size in (shape.upright_size, shape.size))
+    return is_upright if is_upright != is_stored else None
+
+
+def rotation_of(image: AnnotatedImage, content: bytes) -> tuple[int, str | None]:
+    """Return the EXIF orientation by which an image has to be rotated to match its labels, 1 for none, and a doubt."""
+    shape = stored_shape(content)
+    if shape is None or shape.orientation == 1:
+        return 1, None
+    found = labels_are_upright(image, shape)
+    if image.is_upright if found is None else found:
+        return shape.orientation, None
+    if found is None and image.objects and not image.in_shares and shape.upright_size != shape.size:
+        return 1, (
+            f"has EXIF orientation {shape.orientation}, and neither a size nor the boxes tell whether it was labeled "
+            "upright: taken as labeled in stored pixels"
+        )
+    return 1, None
+
+
+def mark_upright(images: Sequence[AnnotatedImage], folder: str | Path) -> None:
+    """Set `is_upright` of all images if sizes or boxes of some tell that this tool labels images upright."""
+    step = max(1, len(images) // _MOST_READ)
+    chosen = [image for image in images[::step] if not (image.is_upright or image.in_shares)]
+    with ThreadPoolExecutor(_READERS) as pool:
+        shapes = pool.map(stored_shape, [Path(folder, image.file_name) for image in chosen])
+        found = {
+            labels_are_upright(image, shape)
+            for image, shape in zip(chosen, shapes, strict=True)
+            if shape is not None and shape.orientation != 1
+        }
+    if True in found and False not in found:
+        for image in images:
+            image.is_upright = True
+
+
+def rotated_jpeg(content: bytes, orientation: int) -> bytes:
+    """Return an encoded image rotated by an EXIF orientation, as JPEG without the tag. Raises `DECODING_ERRORS`."""
+    with warnings.catch_warnings(), Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        warnings.simplefilter("ignore")  # about metadata
+        pixels = upright_image(np.asarray(image.convert("RGB")), orientation)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=JPEG_QUALITY, subsampling=0)
+    return buffer.getvalue()
+
+
+def _fit(image: AnnotatedImage, size: tuple[int, int]) -> bool:
+    height, width = size
+    return all(
+        x + box_width <= width + _TOLERANCE and y + box_height <= height + _TOLERANCE
+        for x, y, box_width, box_height in (annotation.box_xywh for annotation in image.objects)
+    )

@@ -1,0 +1,96 @@
+"""Records of other tools: their class names, the names of their images, and schemas that are not read.
+
+Records of TensorFlow's Object Detection API, and of Roboflow, name the class of each object in
+image/object/class/text; a label map (.pbtxt) often lies beside them. Their image ids may be text.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from dataset.class_files import read_class_file
+from dataset.class_names import ClassNames
+from dataset.records.labeled_records import record_places
+from dataset.records.record_fields import feature_keys, record_fields
+from dataset.records.record_index import RecordIndex, index_records
+from program_support.errors import InputError
+
+_TEXT, _LABELS = b"image/object/class/text", b"image/object/class/label"
+_NAME, _ID, _ENCODED = b"image/filename", b"image/source_id", b"image/encoded"
+NUMERIC_ID = r"[0-9]{1,18}"
+
+
+def require_known_schema(path: str) -> None:
+    """Raise InputError if a file has records of TensorFlow Datasets, by its first one."""
+    keys: set[bytes] = set()
+    try:
+        index = index_records([path])
+        for number, buffer, start in record_places(index, np.arange(1)):
+            keys = feature_keys(buffer, start, start + int(index.lengths[number]))
+    except (InputError, ValueError):
+        return  # reported by the reader, with the place
+    if b"image" in keys and _ENCODED not in keys:
+        shown = ", ".join(sorted(key.decode("utf-8", "replace") for key in keys)[:6])
+        raise InputError(
+            f"{path}: has records of TensorFlow Datasets ({shown}); expected records with image/encoded and "
+            "image/object/bbox/xmin: save its images and boxes as files and convert them (dataset/create_tfrecord.py)"
+        )
+
+
+def label_map_beside(paths: Sequence[str]) -> ClassNames | None:
+    """Return the classes of the label map (.pbtxt) in the folders of records, or in the folder above; None without one.
+
+    Raises InputError for an invalid one and for several with different classes.
+    """
+    folders = sorted({Path(path).parent for path in paths})
+    for places in (folders, sorted({folder.parent for folder in folders})):
+        found = {path: read_class_file(path) for place in places for path in sorted(place.glob("*.pbtxt"))}
+        if len({*found.values()}) > 1:
+            raise InputError(f"{', '.join(map(str, found))}: name different classes; expected one label map")
+        if found:
+            return next(iter(found.values()))
+    return None
+
+
+def classes_in_records(paths: Sequence[str]) -> ClassNames | None:
+    """Return the classes that the records' objects name; None if they name none or cannot be read.
+
+    Raises InputError for an id with two names.
+    """
+    try:
+        index, found = index_records(paths), dict[int, str]()
+    except InputError:
+        return None  # reported by the reader
+    for number, buffer, start in record_places(index, np.arange(len(index))):
+        try:
+            fields = record_fields(buffer, start, start + int(index.lengths[number]), {_TEXT, _LABELS})
+        except ValueError:
+            continue  # reported by the reader, with the place
+        texts, labels = fields.get(_TEXT, []), np.asarray(fields.get(_LABELS, []), np.int64).tolist()
+        if len(texts) != len(labels):
+            continue
+        for label, text in {*zip(labels, texts, strict=True)}:
+            name = text.decode("utf-8", "replace").strip()
+            if found.setdefault(label, name) != name:
+                raise InputError(
+                    f"{index.path(number)}: class {label} is named {found[label]} in one record and {name} in another"
+                )
+    return ClassNames.from_categories([{"id": label, "name": name} for label, name in found.items()]) if found else None
+
+
+def image_names_of_text_ids(index: RecordIndex) -> list[tuple[str, bytes]]:
+    """Return file name and text of the id of each record, or nothing if the ids are numbers.
+
+    An empty id is replaced by the encoded image, as in `parse_record`.
+    """
+    found = []
+    for number, buffer, start in record_places(index, np.arange(len(index))):
+        fields = record_fields(buffer, start, start + int(index.lengths[number]), {_NAME, _ID, _ENCODED})
+        text = b"".join(fields.get(_ID, ()))
+        if not found and re.fullmatch(NUMERIC_ID.encode(), text):
+            return []
+        name = (b"".join(fields.get(_NAME, ())) or text).decode("utf-8", "replace")
+        found.append((PurePosixPath(name).name, text or b"".join(fields.get(_ENCODED, ()))))
+    return found

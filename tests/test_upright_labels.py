@@ -1,0 +1,124 @@
+"""Photos with EXIF rotation that were labeled upright become upright records; labels of stored pixels keep theirs."""
+
+import json
+
+import numpy as np
+import pytest
+from label_sets import WRITERS, Label, Picture, write
+from PIL import Image
+
+from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.format_recognition import recognize
+from dataset.conversion.label_parts import read_labels
+from dataset.conversion.labeled_annotations import labeled_annotations
+from dataset.conversion.sharding.shards import convert
+from dataset.files.exif_orientation import stored_image
+from dataset.files.image_files import encode_image
+from dataset.input.ground_truth import ground_truth_of_records
+from dataset.input.pipeline import original_images
+from dataset.records.record_index import index_records
+
+ORIENTATIONS = range(1, 9)
+BOX = (40, 16, 64, 56)  # left, top, right, bottom in the upright image; whole blocks of a JPEG
+UPRIGHT = tuple(Picture(f"{number}.jpg", 72, 120, (Label("nut", *BOX),)) for number in ORIENTATIONS)
+STORED_SIZE = (72, 120)
+
+
+def white_box(pixels):
+    rows, columns = np.nonzero(pixels.min(axis=-1) > 128)
+    return columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Photos that look alike in a viewer, with an orientation as their name and their tag."""
+    folder = tmp_path_factory.mktemp("photos")
+    pixels = np.zeros((120, 72, 3), np.uint8)
+    pixels[BOX[1] : BOX[3], BOX[0] : BOX[2]] = 255
+    for number in ORIENTATIONS:
+        stored = stored_image(pixels, number)
+        (folder / f"{number}.jpg").write_bytes(encode_image(stored, "JPEG", quality=95, orientation=number))
+    return folder
+
+
+def read(annotations, photos):
+    [data] = read_labels(
+        recognize(str(annotations)),
+        str(annotations),
+        ImageFolder(photos),
+        with_masks=False,
+        label_map=None,
+        output_folder=str(annotations.parent),
+    ).values()
+    return data
+
+
+def converted(data, photos, tmp_path):
+    """File name -> pixels and box of its record, and the report."""
+    settings = {"num_shards": 1, "processes": 1, "max_bad_fraction": 0.0}
+    config = ConversionConfig(image_folder=str(photos), output_prefix=str(tmp_path / "train"), **settings)
+    report = convert(data, config, log=lambda line: None)
+    index = index_records([str(config.shard_path(0))])
+    truth = ground_truth_of_records(index, data.class_names)
+    boxes = {one["image_id"]: one["bbox"] for one in truth["annotations"]}
+    records = {}
+    for image in original_images(index, range(len(index))):
+        x, y, width, height = boxes[image.image_id]
+        records[image.name] = image.pixels, (x, y, x + width, y + height)
+    return records, report
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "open_images"])
+def test_labels_of_upright_photos_give_upright_records(name, photos, tmp_path):
+    WRITERS[name](UPRIGHT, tmp_path / "labels")
+    records, report = converted(read(tmp_path / "labels", photos), photos, tmp_path)
+    assert len(records) == 8
+    for file, (pixels, box) in records.items():
+        assert pixels.shape[:2] == (120, 72), file
+        assert white_box(pixels) == pytest.approx(BOX, abs=1), file
+        assert box == pytest.approx(BOX, abs=0.02), file
+    assert [finding.file for finding in report.fixed] == [f"{number}.jpg" for number in range(2, 9)]
+    assert "rotated upright by its EXIF orientation 6" in report.fixed[4].reason
+
+
+def write_table(pictures, path):
+    rows = [",".join(map(str, (picture.name, *picture.labels[0][1:], "nut"))) for picture in pictures]
+    write(path, "\n".join(["filename,xmin,ymin,xmax,ymax,class", *rows]) + "\n")
+
+
+def test_boxes_tell_where_labels_have_no_size(photos, tmp_path):
+    tall = Label("nut", 2, 2, 70, 118)
+    write_table([picture._replace(labels=(tall,)) for picture in UPRIGHT[:6]], tmp_path / "tall.csv")
+    records, report = converted(read(tmp_path / "tall.csv", photos), photos, tmp_path)
+    assert {pixels.shape[:2] for pixels, _ in records.values()} == {(120, 72)}
+    assert len(report.fixed) == 5  # also those that are rotated by 180 degrees or mirrored
+    write_table([UPRIGHT[0], UPRIGHT[5]], tmp_path / "small.csv")
+    records, report = converted(read(tmp_path / "small.csv", photos), photos, tmp_path / "small")
+    assert records["6.jpg"][0].shape[:2] == STORED_SIZE
+    assert "neither a size nor the boxes tell whether it was labeled upright" in report.noted[-1].reason
+
+
+def test_sizes_of_stored_pixels_keep_them(photos, tmp_path):
+    """labelme with the size of stored pixels, and a COCO file that mixes both."""
+    for number, (height, width), points in ((3, (120, 72), [BOX[:2], BOX[2:]]), (6, STORED_SIZE, [(16, 8), (56, 32)])):
+        label = {"label": "nut", "shape_type": "rectangle", "points": points}
+        content = {"shapes": [label], "imagePath": f"{number}.jpg", "imageHeight": height, "imageWidth": width}
+        write(tmp_path / "labels" / f"{number}.json", json.dumps(content))
+    records, report = converted(read(tmp_path / "labels", photos), photos, tmp_path)
+    assert records["6.jpg"][0].shape[:2] == STORED_SIZE
+    assert [finding.file for finding in report.fixed] == ["3.jpg"]
+    mixed = [*UPRIGHT[2:7], UPRIGHT[7]._replace(width=120, height=72)]
+    WRITERS["coco"](mixed, tmp_path / "mixed")
+    records, report = converted(read(tmp_path / "mixed", photos), photos, tmp_path / "mixed")
+    assert [finding.file for finding in report.fixed] == ["5.jpg", "6.jpg", "7.jpg"]
+
+
+def test_the_data_check_sees_upright_images(photos, tmp_path):
+    WRITERS["yolo"](UPRIGHT, tmp_path / "yolo")
+    images = labeled_annotations(read(tmp_path / "yolo", photos), str(photos))
+    assert {*map(tuple, images.sizes.tolist())} == {(120, 72)}
+    for number in range(len(images)):
+        (tmp_path / "image.jpg").write_bytes(images.encoded(number))
+        with Image.open(tmp_path / "image.jpg") as image:
+            assert white_box(np.asarray(image)) == pytest.approx(BOX, abs=1)
