@@ -3,6 +3,7 @@ import errno
 import itertools
 import os
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,25 @@ def failure_of(batches, *, at_most=200):
 @pytest.fixture
 def shards(tmp_path):
     return [write(tmp_path / name, [example(i) for i in range(40)]) for name in ("first", "second")]
+
+
+# --- slow storage
+
+
+@pytest.mark.parametrize("dataset", [training_dataset, evaluation_dataset])
+def test_records_are_read_ahead_in_parallel_and_with_one_call_each(shards, monkeypatch, dataset):
+    """The first 64 reads wait for each other, so that they end only if all are in flight."""
+    together, calls, read = threading.Barrier(64), itertools.count(), os.pread
+
+    def waiting_read(descriptor, size, offset):
+        if next(calls) < 64:
+            together.wait(timeout=20)
+        return read(descriptor, size, offset)
+
+    batches = dataset(index_records(shards), config(batch_size=8))
+    monkeypatch.setattr(os, "pread", waiting_read)
+    next(iter(batches))
+    assert not together.broken
 
 
 # --- files
@@ -238,7 +258,7 @@ def test_other_errors_stay_what_they_are(shards, monkeypatch, raised, seen):
     def read(*_):
         raise raised
 
-    monkeypatch.setattr(RecordReader, "read", read)
+    monkeypatch.setattr(RecordReader, "start_reading", read)
     with pytest.raises(seen, match=str(raised)):
         next(iter(training(shards)))
 

@@ -1,6 +1,5 @@
 """Ground truth for evaluation from records."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import tensorflow as tf
 from dataset.class_names import ClassNames
 from dataset.files.image_decoding import image_size
 from dataset.input.crop import decoded_mask
-from dataset.input.record_batches import RecordBatches, Rows, read_record, without_autograph
+from dataset.input.record_batches import RecordBatches, Rows, read_records, without_autograph
 from dataset.records.record_index import RecordIndex, RecordReader
 from dataset.records.schema import parse_record
 from object_detection.coco.run_length_masks import RunLengths, run_lengths
@@ -28,15 +27,11 @@ def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with
     reader, known = RecordReader(index), set(class_names.category_ids)
 
     @without_autograph
-    def annotations_of(serialized: Tensor) -> dict[str, Tensor]:
+    def annotations_of(serialized: Tensor, _: Tensor) -> dict[str, Tensor]:
         record = parse_record(serialized, with_masks=with_masks)
         return {"size": image_size(record.pop("encoded")), **record}
 
-    records = (
-        tf.data.Dataset.range(len(index))
-        .map(partial(read_record, reader))
-        .map(annotations_of, num_parallel_calls=available_cores())
-    )
+    records = read_records(reader, np.arange(len(index))).map(annotations_of, num_parallel_calls=available_cores())
     files: dict[int, str] = {}
     images: list[dict] = []
     annotations: list[dict] = []
@@ -44,7 +39,7 @@ def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with
         records.prefetch(tf.data.AUTOTUNE),
         reader,
         rows_of=lambda number: Rows(np.array([number]), np.array([number])),
-        example=lambda serialized, _: annotations_of(serialized),
+        example=annotations_of,
     ):
         record = {name: values.numpy() for name, values in tensors.items()}
         image = _image_entry(record)

@@ -54,5 +54,5 @@ class InputConfig:
 
     @property
     def parallel_calls(self) -> int:
-        """Number of images that are processed at a time."""
-        return self.num_threads or available_cores()
+        """Number of images that are processed at a time: two more than cores, so that finished ones delay no core."""
+        return self.num_threads or available_cores() + 2

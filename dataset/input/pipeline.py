@@ -19,13 +19,19 @@ from dataset.input.decoded_cache import DecodedCache
 from dataset.input.examples import evaluation_example, training_example
 from dataset.input.input_config import InputConfig
 from dataset.input.order import StreamOrder
-from dataset.input.record_batches import RecordBatches, Rows, read_record, without_autograph
+from dataset.input.record_batches import (
+    READ_GROUP,
+    ReadAhead,
+    RecordBatches,
+    Rows,
+    read_records,
+    without_autograph,
+)
 from dataset.records.record_index import RecordIndex, RecordReader
 from dataset.records.schema import parse_record
 from object_detection.structures import Batch, Objects, Tensor
 
-_READ_GROUP = 16  # records per call into Python, which holds the interpreter lock between reads
-_READS_IN_FLIGHT = 2
+_BATCHES_AHEAD = 4
 _FURTHER = 1 << 63  # random stream for further images, separate from the order of each epoch
 _SLOT_STEP = 8  # slots are multiples of this, so that a traced step has few different shapes
 
@@ -53,22 +59,31 @@ def training_dataset(
         positions = first_position + (step * world_size + rank) * config.batch_size + row
         return Rows(_with_further(order.records(positions), positions, config, count=len(index)), positions)
 
-    def read(sample: int) -> tuple[np.ndarray, ...]:
-        numbers, positions = rows(np.arange(sample, sample + _READ_GROUP))
+    def rows_of_group(group: int) -> Rows:
+        return rows(np.arange(group * READ_GROUP, (group + 1) * READ_GROUP))
+
+    def numbers_of_group(group: int) -> np.ndarray:
+        numbers = rows_of_group(group).numbers
+        return numbers[numbers >= 0]
+
+    ahead = ReadAhead(reader, numbers_of_group)
+
+    def read(group: np.ndarray) -> tuple[np.ndarray, ...]:
+        numbers, positions = rows_of_group(int(group))
         records = np.full(numbers.shape, b"", dtype=object)
-        records[numbers >= 0] = reader.read(numbers[numbers >= 0])
+        records[numbers >= 0] = ahead.read(int(group))
         return records, positions, numbers
 
     @without_autograph
-    def read_group(sample: Tensor) -> tuple[Tensor, ...]:
-        group = tf.numpy_function(read, [sample], (tf.string, tf.int64, tf.int64), stateful=False)
+    def read_group(group: Tensor) -> tuple[Tensor, ...]:
+        tensors = tf.numpy_function(read, [group], (tf.string, tf.int64, tf.int64), stateful=False)
         further = [1 + config.composition.further_images] if config.composition else []
-        shapes = [_READ_GROUP, *further], [_READ_GROUP], [_READ_GROUP, *further]
-        return tuple(map(tf.ensure_shape, group, shapes))
+        shapes = [READ_GROUP, *further], [READ_GROUP], [READ_GROUP, *further]
+        return tuple(map(tf.ensure_shape, tensors, shapes))
 
-    groups = tf.data.Dataset.range(0, np.iinfo(np.int64).max - _READ_GROUP, _READ_GROUP)
     examples = (
-        groups.map(read_group, num_parallel_calls=_READS_IN_FLIGHT)
+        tf.data.Dataset.range(np.iinfo(np.int64).max // READ_GROUP)
+        .map(read_group)
         .unbatch()
         .map(training_example(config, cache), num_parallel_calls=config.parallel_calls)
     )
@@ -78,7 +93,7 @@ def training_dataset(
     if config.use_fake_data:
         batches = batches.take(1).cache().repeat()
     return RecordBatches(
-        batches.with_options(_options(config)).prefetch(tf.data.AUTOTUNE),
+        batches.with_options(_options(config)).prefetch(_BATCHES_AHEAD),
         reader,
         rows_of=lambda batch: rows(np.arange(batch * config.batch_size, (batch + 1) * config.batch_size)),
         example=training_example(replace(config, composition=None)),
@@ -97,24 +112,20 @@ def evaluation_dataset(
     reader, example = RecordReader(index), evaluation_example(config)
     count = min(samples or len(index), len(index))
 
-    @without_autograph
-    def read_one(number: Tensor) -> tuple[Tensor, Tensor]:
-        return read_record(reader, number), number
-
+    numbers = np.arange(rank, count, world_size)
     batches = (
-        tf.data.Dataset.range(rank, count, world_size)
-        .map(read_one, num_parallel_calls=_READS_IN_FLIGHT)
+        read_records(reader, numbers)
         .map(example, num_parallel_calls=config.parallel_calls)
         .batch(config.batch_size)
         .map(partial(_fill_up, batch_size=config.batch_size))
     )
 
     def rows(batch: int) -> Rows:
-        numbers = np.arange(rank, count, world_size)[batch * config.batch_size :][: config.batch_size]
-        return Rows(numbers, numbers)
+        of_batch = numbers[batch * config.batch_size :][: config.batch_size]
+        return Rows(of_batch, of_batch)
 
     return RecordBatches(
-        batches.with_options(_options(config)).prefetch(tf.data.AUTOTUNE),
+        batches.with_options(_options(config)).prefetch(_BATCHES_AHEAD),
         reader,
         rows_of=rows,
         example=example,

@@ -1,6 +1,7 @@
 """Batches of records whose errors are reported in one line with the name of the record."""
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -14,6 +15,9 @@ from program_support.errors import InputError
 
 # Without AutoGraph: nothing here branches on a tensor in Python, and the conversion would take seconds at each start.
 without_autograph = tf.autograph.experimental.do_not_convert
+
+READ_GROUP = 16  # records per call into Python
+_GROUPS_AHEAD = 4  # including the one that is waited for
 
 _RAISED_IN_PYTHON = "Traceback (most recent call last):"
 _INPUT_ERROR = re.compile(r"\bInputError: (.*?)\s*" + re.escape(_RAISED_IN_PYTHON), re.DOTALL)
@@ -44,10 +48,44 @@ def _words(error: tf.errors.OpError) -> str:
     return " ".join(_GRAPH_NODES.sub("", error.message).split())
 
 
-@without_autograph
-def read_record(reader: RecordReader, number: Tensor) -> Tensor:
-    """Read the record with this number in a tf.data map: a scalar string."""
-    return tf.ensure_shape(tf.numpy_function(lambda n: reader.read([n])[0], [number], tf.string, stateful=False), [])
+class ReadAhead:
+    """Payloads of records in groups, of which the next ones are being read while a caller works on one.
+
+    Only threads of the reader wait for the storage. TensorFlow's threads are as many as the cores: while they wait,
+    nothing is decoded.
+    """
+
+    def __init__(self, reader: RecordReader, numbers_of: Callable[[int], np.ndarray]):
+        """Set the reader, and the function that returns the record numbers of a group, none behind the last one."""
+        self._reader, self._numbers_of = reader, numbers_of
+        self._started: dict[int, Callable[[], list[bytes]]] = {}
+        self._lock = threading.Lock()  # a dataset may have several iterators
+
+    def read(self, group: int) -> list[bytes]:
+        """Return the payloads of a group. Raises InputError as `RecordReader.read` does."""
+        groups = range(group, group + _GROUPS_AHEAD)
+        with self._lock:
+            for missing in set(groups) - set(self._started):
+                self._started[missing] = self._reader.start_reading(self._numbers_of(missing))
+            finish = self._started[group]
+            # Others belong to an iterator that has ended.
+            self._started = {number: self._started[number] for number in groups[1:]}
+        return finish()
+
+
+def read_records(reader: RecordReader, numbers: np.ndarray) -> tf.data.Dataset:
+    """Return a dataset of (serialized record, number), scalars, of the records with these numbers [n]."""
+    ahead = ReadAhead(reader, lambda group: numbers[group * READ_GROUP :][:READ_GROUP])
+
+    def read(group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.array(ahead.read(int(group)), dtype=object), numbers[group * READ_GROUP :][:READ_GROUP]
+
+    @without_autograph
+    def read_group(group: Tensor) -> tuple[Tensor, ...]:
+        tensors = tf.numpy_function(read, [group], (tf.string, tf.int64), stateful=False)
+        return tuple(tf.ensure_shape(tensor, [None]) for tensor in tensors)
+
+    return tf.data.Dataset.range(-(-len(numbers) // READ_GROUP)).map(read_group).unbatch()
 
 
 def _without_tuning() -> tf.data.Options:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import struct
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -22,6 +22,7 @@ _HEADER_BYTES = 12
 _FOOTER_BYTES = 4
 _MASK_DELTA = 0xA282EAD8  # how TFRecord masks a checksum that is stored beside what it covers
 _READERS = 16  # files indexed in parallel, to hide the latency of network file systems
+_READ_THREADS = 64  # records read in parallel by a reader, for the same reason
 _MOST_OPEN_FILES = 512  # the usual limit of a process is 1024
 
 
@@ -155,6 +156,7 @@ class RecordReader:
     def __init__(self, index: RecordIndex):
         """Open the files. Raises InputError with the file name if one cannot be opened."""
         self.index = index
+        self._threads = ThreadPoolExecutor(_READ_THREADS, "read_records")  # starts none before the first read
         self._descriptors: list[int] = []
         self._finalizer = weakref.finalize(self, _close_all, self._descriptors)
         for path in index.paths[:_MOST_OPEN_FILES]:
@@ -168,28 +170,43 @@ class RecordReader:
         replaced or truncated since it was indexed. Deleted files are errors even while they are open: the result must
         not depend on the number of open files, and a resumed training would read other data.
         """
-        return [self._read_one(int(number)) for number in numbers]
+        return self.start_reading(numbers)()
+
+    def start_reading(self, numbers: Iterable[int]) -> Callable[[], list[bytes]]:
+        """Start to read these records in parallel threads; the returned function waits and does what `read` does."""
+        numbers = [int(number) for number in numbers]
+        payloads = self._threads.map(self._read_one, numbers)
+
+        def finish() -> list[bytes]:
+            finished = list(payloads)
+            for file_number in {int(self.index.file_numbers[number]) for number in numbers}:
+                self._require_present(file_number)
+            return finished
+
+        return finish
+
+    def _require_present(self, file_number: int) -> None:
+        path = self.index.paths[file_number]
+        with _named(path):
+            if file_number < len(self._descriptors) and _is_gone(path, self._descriptors[file_number]):
+                raise InputError(f"{path}: deleted or replaced while in use")
 
     def _read_one(self, number: int) -> bytes:
-        path, length, offset = self.index.path(number), int(self.index.lengths[number]), int(self.index.offsets[number])
-        file_number = int(self.index.file_numbers[number])
+        path, offset = self.index.path(number), int(self.index.offsets[number])
+        file_number, size = int(self.index.file_numbers[number]), int(self.index.lengths[number]) + _FOOTER_BYTES
         with _named(path):
             if file_number < len(self._descriptors):
-                descriptor = self._descriptors[file_number]
-                payload = os.pread(descriptor, length, offset)
-                checksum = os.pread(descriptor, _FOOTER_BYTES, offset + length)
-                if _is_gone(path, descriptor):
-                    raise InputError(f"{path}: deleted or replaced while in use")
+                block = os.pread(self._descriptors[file_number], size, offset)
             else:
-                with open(path, "rb") as file:
-                    file.seek(offset)
-                    payload, checksum = file.read(length), file.read(_FOOTER_BYTES)
-        if missing := length + _FOOTER_BYTES - len(payload) - len(checksum):
+                with open(path, "rb", buffering=0) as file:
+                    block = os.pread(file.fileno(), size, offset)
+        if missing := size - len(block):
             raise InputError(
                 f"{path}: the record at byte {self.index.start(number)} lacks its last {missing} bytes; the file "
                 "changed while in use"
             )
-        if _masked_crc32c(payload) != checksum:
+        payload = block[:-_FOOTER_BYTES]
+        if _masked_crc32c(payload) != block[-_FOOTER_BYTES:]:
             raise self.index.damage(number)
         return payload
 
