@@ -1,6 +1,6 @@
 """Interface between a detector family and the programs that train, evaluate and export it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import keras
@@ -31,6 +31,9 @@ class Detector(Generic[Outputs, Targets]):
     image_size: tuple[int, int]  # H, W of the network input
     constant_networks: tuple[keras.Model, ...] = ()  # networks that a training step uses and never changes
     learns_from_outputs = False  # True: targets depend on outputs, and counts are known only after the forward pass
+    # True: `targets` runs Python or NumPy code, such as a matching by SciPy in tf.numpy_function or jax.pure_callback.
+    # TensorFlow's step then compiles what is before and after it, as XLA cannot compile a call of the host.
+    matches_on_host = False
     anchors: np.ndarray | None = None  # [A, 4] float32 yxyx of a detector with outputs per anchor
     output_names: tuple[str, ...] | None = None  # names of an exported file's outputs; None: those of the network
 
@@ -64,6 +67,14 @@ class Detector(Generic[Outputs, Targets]):
     def counts(self, targets: Targets) -> dict[str, Tensor]:
         """Return float32 scalars by name; `positives` is logged and checked."""
         raise NotImplementedError
+
+    def counts_of_objects(self, objects: Objects[Tensor]) -> dict[str, Tensor] | None:
+        """Return `counts` of a detector that learns from its outputs, where objects alone determine them.
+
+        They are then known before the forward pass, so that gradients of parts of a batch can be accumulated. None
+        (default): targets determine them.
+        """
+        return None
 
     def loss_sums(self, outputs: Outputs, targets: Targets) -> dict[str, Tensor]:
         """Return weighted losses by name, float32 scalars, summed over the batch and not divided by their normalizers.
@@ -173,18 +184,31 @@ SEED_STATE = "seed_generator_state"  # Keras's name; its type differs from backe
 def named_variables(network: keras.Model) -> dict[str, keras.Variable]:
     """Return every weight of the network by its name in checkpoints, such as `class_net/class-0/pointwise_kernel`.
 
-    The names are those of the published TensorFlow checkpoints; layer names have dots instead of slashes.
+    The names are those of the published TensorFlow checkpoints; layer names have dots instead of slashes. Weights of
+    nested models and of layers inside a layer, such as `attention/query/kernel`, are named by their path below it.
+    Raises InputError if two weights have one name.
     """
-    named = {}
-    for layer in network.layers:
+    named: dict[str, keras.Variable] = {}
+    for name, variable in _weights_below(network):
+        if named.setdefault(name, variable) is not variable:
+            raise InputError(f"the network has two weights of the name {name}; give their layers names that differ")
+    return named
+
+
+def _weights_below(model: keras.Model) -> Iterator[tuple[str, keras.Variable]]:
+    for layer in model.layers:
+        prefix = layer.name.replace(".", "/")
+        if isinstance(layer, keras.Model):
+            yield from ((f"{prefix}/{name}", variable) for name, variable in _weights_below(layer))
+            continue
         for variable in layer.variables:
             if variable.name == SEED_STATE:
                 continue  # the seed of a dropout layer belongs to a run, not to the model
-            role = variable.name
+            path = variable.path.split("/")  # names from the outermost layer on; a layer may have got another one since
+            role = "/".join(path[path.index(layer.name) + 1 if layer.name in path else 1 :]) or variable.name
             if isinstance(layer, keras.layers.DepthwiseConv2D):
                 role = {"kernel": "depthwise_kernel"}.get(role, role)
-            named[f"{layer.name.replace('.', '/')}/{role}"] = variable
-    return named
+            yield f"{prefix}/{role}", variable
 
 
 def set_value(variable: keras.Variable, array: np.ndarray) -> None:

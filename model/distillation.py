@@ -37,11 +37,8 @@ class DistilledDetector(Detector[tuple[Tensor, Tensor, Tensor], Targets | Scored
         ours, theirs = pyramid(student.network, role="student"), pyramid(teacher.network, role="teacher")
         if (levels := _cells(ours)) != (others := _cells(theirs)):
             raise InputError(f"the teacher's pyramid has {others} cells; expected the student's, {levels}")
-        self.network, self.image_size, self.learns_from_outputs = (
-            student.network,
-            student.image_size,
-            student.learns_from_outputs,
-        )
+        self.network, self.image_size = student.network, student.image_size
+        self.learns_from_outputs, self.matches_on_host = student.learns_from_outputs, student.matches_on_host
         self._student, self._teacher, self._weight = student, teacher, weight
         self._network = keras.Model(student.network.inputs, [*student.network.outputs, *ours])
         teacher.network.trainable = False

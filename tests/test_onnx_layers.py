@@ -52,6 +52,37 @@ def assert_the_same(network, values=VALUES):
     return [node.op_type for node in model.graph.node]
 
 
+def of_tokens(make):
+    tokens = keras.Input((7, 12))
+    return keras.Model(tokens, make(tokens))
+
+
+TOKENS = np.random.default_rng(0).normal(size=(2, 7, 12)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        layers.LayerNormalization(),
+        layers.LayerNormalization(center=False, scale=False, epsilon=0.1),
+        layers.EinsumDense("abc,cd->abd", output_shape=(None, 5), bias_axes="d", activation="relu"),
+        layers.EinsumDense("...x,xy->...y", output_shape=9),
+        lambda tokens: layers.MultiHeadAttention(3, 4)(tokens, tokens),
+        lambda tokens: layers.MultiHeadAttention(2, 5, value_dim=3, output_shape=6, use_bias=False)(
+            layers.Dense(8)(tokens), value=layers.Dense(9)(tokens), key=layers.Dense(10)(tokens)
+        ),
+    ],
+)
+def test_the_layers_of_transformers(make):
+    assert_the_same(of_tokens(make), TOKENS)
+
+
+def test_attention_with_a_mask_is_refused():
+    network = of_tokens(lambda tokens: layers.MultiHeadAttention(2, 4)(tokens, tokens, use_causal_mask=True))
+    with pytest.raises(InputError, match="no translation to ONNX with use_causal_mask"):
+        through_onnx(network, TOKENS)
+
+
 def of_images(make):
     image = keras.Input(IMAGE)
     return keras.Model(image, make(image))

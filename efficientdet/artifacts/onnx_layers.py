@@ -6,7 +6,7 @@ from itertools import chain
 
 import keras
 
-from efficientdet.artifacts import onnx_regions
+from efficientdet.artifacts import onnx_attention, onnx_regions
 from efficientdet.artifacts import onnx_translations as translations
 from efficientdet.artifacts.onnx_convolutions import convolution, depthwise, normalization
 from efficientdet.artifacts.onnx_graph import OnnxGraph
@@ -135,6 +135,9 @@ _TRANSLATIONS: list[tuple[type[keras.Layer], Callable[..., str | list[str]]]] = 
     (DetectedRegions, onnx_regions.detected),
     (MasksOfClasses, onnx_regions.masks_of_classes),
     (keras.layers.Dense, translations.dense),
+    (keras.layers.EinsumDense, onnx_attention.einsum_dense),
+    (keras.layers.LayerNormalization, onnx_attention.layer_normalization),
+    (keras.layers.MultiHeadAttention, onnx_attention.multi_head_attention),
     (keras.layers.MaxPooling2D, translations.pooled("MaxPool")),
     (keras.layers.AveragePooling2D, translations.pooled("AveragePool")),
     (keras.layers.GlobalAveragePooling2D, translations.pooled_globally),

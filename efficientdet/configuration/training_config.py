@@ -100,6 +100,12 @@ class TrainingConfig:
             raise InputError(
                 "--lr and --lr_per_64 are both given; expected one: the learning rate, or the rate per 64 images"
             )
+        hparams, stated = self.hparams, self.lr_per_64 or self.hparams.learning_rate
+        if not stated and (hparams.optimizer == "sgd") != (hparams.RATE_OPTIMIZER == "sgd"):
+            raise InputError(
+                f"hparam optimizer={hparams.optimizer}: the default learning rate is one for {hparams.RATE_OPTIMIZER}; "
+                "also give --lr (for adam and adamw usually 0.0001 to 0.001)"
+            )
         for name in ("validate", "target_ap", "patience"):
             if getattr(self, name) and not self.val_records:
                 raise InputError(f"--{name} needs --val_file_pattern")

@@ -86,6 +86,7 @@ class ScheduleHyperparameters:
     """Hyperparameters of the learning rate schedule; see `efficientdet.training.schedule`."""
 
     RATE_PER_64: ClassVar[float] = 0.08  # published peak learning rate for a global batch size of 64
+    RATE_OPTIMIZER: ClassVar[str] = "sgd"  # the optimizer that it was published for
 
     learning_rate: Positive | None = None  # peak learning rate; None: `published_rate`
     lr_decay_method: Annotated[str, one_of(*SCHEDULES)] = "cosine"

@@ -32,10 +32,10 @@ def build_train_step(
       seed: random seed of the sampling of targets.
 
     Raises:
-      InputError: accumulation for a detector whose targets depend on its outputs: its loss normalizers are known only
+      InputError: accumulation for a detector whose counts depend on its outputs: its loss normalizers are known only
           after the last part.
     """
-    if accumulate_steps > 1 and detector.learns_from_outputs:
+    if accumulate_steps > 1 and detector.learns_from_outputs and not _counts_objects_alone(detector):
         raise InputError(
             f"--accumulate_steps={accumulate_steps}: expected 1 for this model, which learns from its own outputs"
         )
@@ -52,3 +52,7 @@ def build_train_step(
     return step_class(
         detector, optimizer, average, world=world or World(), parts=accumulate_steps, compiled=compiled, seed=seed
     )
+
+
+def _counts_objects_alone(detector: Detector) -> bool:
+    return type(detector).counts_of_objects is not Detector.counts_of_objects

@@ -135,11 +135,16 @@ class JaxStep(TrainStep):
 
     def part_of(self, tensors, number):
         """Return part `number` of tensors [B, ..], sharded as the batch is: every device computes a share of it."""
+        if tensors is None:
+            return None
         return jax.lax.with_sharding_constraint(super().part_of(tensors, number), sharded(*self._devices))
 
     def _gradients(self, trained, others, constants, batch, scale):
         """Return gradients of the scaled loss of all parts, the values of other weights, the terms and the counts."""
-        targets, counts = (None, None) if self.detector.learns_from_outputs else self.targets_and_counts(batch)
+        if self.detector.learns_from_outputs:
+            targets, counts = None, self.detector.counts_of_objects(batch.objects)
+        else:
+            targets, counts = self.targets_and_counts(batch)
 
         def forward(trained, others, batch, targets):
             mapping = [
@@ -150,8 +155,9 @@ class JaxStep(TrainStep):
             with keras.StatelessScope(state_mapping=mapping) as scope:
                 outputs, known = self.detector.outputs(batch.images, batch.sizes, training=True), counts
                 if targets is None:
-                    found = self.targets_and_counts(batch, jax.lax.stop_gradient(outputs))
-                    targets, known = jax.lax.stop_gradient(found)
+                    constant = jax.lax.stop_gradient(outputs)
+                    targets, counted = jax.lax.stop_gradient(self.targets_and_counts(batch, constant))
+                    known = counted if counts is None else counts
                 loss, terms = self.loss(outputs, targets, known)
                 others = [scope.get_current_value(variable) for variable in self.network.non_trainable_variables]
             return loss * scale, (terms, known, others)

@@ -64,7 +64,9 @@ class TrainStep:
         return reduce(add, terms.values()), terms
 
     def part_of(self, tensors, number):
-        """Return part `number` of tensors [B, ..] (any nest of tuples)."""
+        """Return part `number` of tensors [B, ..] (any nest of tuples, or None)."""
+        if tensors is None:
+            return None
         if isinstance(tensors, tuple):
             parts = (TrainStep.part_of(self, tensor, number) for tensor in tensors)
             return type(tensors)(*parts) if hasattr(tensors, "_fields") else tuple(parts)

@@ -12,33 +12,38 @@ from object_detection.structures import Batch, Objects
 class TensorflowStep(TrainStep):
     """Training step of TensorFlow; see `build_train_step`.
 
-    Horovod cannot sum inside a program compiled by XLA, so with several ranks the parts of the step are separate
-    programs.
+    Horovod cannot sum inside a program compiled by XLA, and XLA cannot call the host, so with several ranks or a
+    detector that `matches_on_host` the parts of the step are separate programs.
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._traced = None
+        self._is_one_program = self.compiled and self.world.size == 1 and not self.detector.matches_on_host
 
     def __call__(self, batch: Batch, learning_rate: float, stop_requested: bool = False) -> dict:
         """See `TrainStep`."""
         if self._traced is None:
             scalar = tf.TensorSpec((), tf.float32)
             signature = [_batch_signature(batch, fixed_slots=self.compiled), scalar, scalar]
-            alone = self.compiled and self.world.size == 1
-            self._traced = tf.function(self._step, input_signature=signature, jit_compile=alone, autograph=False)
+            self._traced = tf.function(
+                self._step, input_signature=signature, jit_compile=self._is_one_program, autograph=False
+            )
         return self._traced(
             batch, tf.constant(learning_rate, tf.float32), tf.constant(float(stop_requested), tf.float32)
         )
 
     def _step(self, batch, learning_rate, stop_requested):
         scale = self.loss_scale(self._state()) + 0.0  # a copy: the variable itself would be read after the update
-        if self.detector.learns_from_outputs:
+        learns = self.detector.learns_from_outputs
+        counts = self.detector.counts_of_objects(batch.objects) if learns else None
+        if learns and counts is None:
             gradients, terms, counts, stop_requests = self._gradients_from_outputs(batch, scale, stop_requested)
         else:
-            targets, counts = self._program(self.targets_and_counts)(batch)
+            targets, counts = (None, counts) if learns else self._target_program(batch)
             counts, stop_requests = self._sum_of_counts(counts, stop_requested)
-            gradients, terms = self._forward_program(self._gradients)(batch, targets, counts, scale)
+            compiled = self._gradients if self._matches_in(targets) else self._forward_program(self._gradients)
+            gradients, terms = compiled(batch, targets, counts, scale)
         if self.world.size > 1:
             # Scaled for float16, the gradient also fits its range on the way to the other ranks; losses stay float32.
             packing = self.optimizer.packing
@@ -49,13 +54,30 @@ class TensorflowStep(TrainStep):
         return self._program(self._update)(gradients, terms, counts, scale, learning_rate, stop_requests)
 
     def _program(self, function: Callable) -> Callable:
-        if not self.compiled or self.world.size == 1:
+        if not self.compiled or self._is_one_program:
             return function
         return tf.function(function, jit_compile=True, autograph=False)
 
     def _forward_program(self, function: Callable) -> Callable:
         """Return the compiled function, or the function itself if batch normalization communicates between ranks."""
         return function if self.world.group_size > 1 else self._program(function)
+
+    def _training_outputs(self, images, sizes):
+        return self.detector.outputs(images, sizes, training=True)
+
+    def _matches_in(self, targets) -> bool:
+        """Return whether the forward pass calls the host for targets, so that XLA compiles what is around the call."""
+        return targets is None and self.detector.matches_on_host
+
+    def _target_program(self, *arguments) -> tuple:
+        """Return `targets_and_counts` of a batch and, where targets depend on them, constant outputs."""
+        function = self.targets_and_counts
+        return (function if self.detector.matches_on_host else self._program(function))(*arguments)
+
+    def _targets_from(self, outputs, batch) -> tuple:
+        """Return targets and counts assigned from the outputs, all without gradient."""
+        constant = tf.nest.map_structure(tf.stop_gradient, outputs)
+        return tf.nest.map_structure(tf.stop_gradient, self._target_program(batch, constant))
 
     def _state(self) -> dict:
         return {name: variable.value for name, variable in self.optimizer.variables.items()}
@@ -67,12 +89,10 @@ class TensorflowStep(TrainStep):
     def _gradients_from_outputs(self, batch, scale, stop_requested):
         """Return gradients of the scaled loss, its terms and summed counts, with targets assigned from the outputs."""
         weights = [weight.value for weight in self.network.trainable_variables]
-        forward = self._forward_program(lambda images, sizes: self.detector.outputs(images, sizes, training=True))
+        forward = self._forward_program(self._training_outputs)
         with tf.GradientTape() as tape:
             outputs = forward(batch.images, batch.sizes)
-            constant = tf.nest.map_structure(tf.stop_gradient, outputs)
-            targets, counts = self._program(self.targets_and_counts)(batch, constant)
-            targets = tf.nest.map_structure(tf.stop_gradient, targets)
+            targets, counts = self._targets_from(outputs, batch)
             with tape.stop_recording():
                 counts, stop_requests = self._sum_of_counts(counts, stop_requested)
             loss, terms = self._program(self.loss)(outputs, targets, counts)
@@ -101,8 +121,14 @@ class TensorflowStep(TrainStep):
 
     def _gradients_of_part(self, batch, targets, counts, scale):
         weights = [weight.value for weight in self.network.trainable_variables]
+        forward, loss_of = self._training_outputs, self.loss
+        if self._matches_in(targets):
+            forward, loss_of = self._forward_program(forward), self._program(loss_of)
         with tf.GradientTape() as tape:
-            loss, terms = self.loss(self.detector.outputs(batch.images, batch.sizes, training=True), targets, counts)
+            outputs = forward(batch.images, batch.sizes)
+            if targets is None:
+                targets, _ = self._targets_from(outputs, batch)
+            loss, terms = loss_of(outputs, targets, counts)
             scaled = loss * scale if self.optimizer.scales_loss else loss
         return _gradients_of(tape, scaled, weights), terms
 

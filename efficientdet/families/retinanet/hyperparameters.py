@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from efficientdet.families.nms_configs import NmsConfigs
 from efficientdet.families.retinanet.presets import BACKBONES
@@ -35,6 +35,8 @@ _RATIOS = Limit(
 @dataclass(frozen=True, kw_only=True)
 class RetinaNetHyperparameters(TorchHyperparameters):
     """Hyperparameters of RetinaNet with the published defaults."""
+
+    RATE_OPTIMIZER: ClassVar[str] = "adam"
 
     # input
     image_size: int | str | tuple[int, int] = 800
