@@ -51,6 +51,13 @@ def test_last_epoch(mode, epochs, stop, last):
     assert config({"num_epochs": epochs}, training_mode=mode, stop_epoch=stop).last_epoch == last
 
 
+def test_another_optimizer_needs_a_learning_rate_of_its_own():
+    with pytest.raises(InputError, match="optimizer=adamw: the default learning rate is one for sgd"):
+        config({"optimizer": "adamw"})
+    assert config({"optimizer": "adamw", "learning_rate": 1e-4}).hparams.learning_rate == 1e-4
+    assert config({"optimizer": "adamw"}, lr_per_64=0.001).lr_per_64 == 0.001
+
+
 @pytest.mark.parametrize(
     ("mode", "benchmark", "evaluates"),
     [("traineval", False, True), ("train", False, True), ("train300", False, False), ("traineval", True, False)],
