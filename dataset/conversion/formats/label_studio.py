@@ -62,7 +62,7 @@ def read_label_studio(path: str, images: ImageFolder, *, with_masks: bool) -> An
             image = AnnotatedImage(image_id=0, file_name=_image_name(task, images), size=None, is_upright=True)
             content.images.append(image)
             if all(isinstance(one, dict) and not one.get("original_width") for one in regions):
-                image.size = images.size(image.file_name)
+                image.size = images.size(image.file_name, upright=True)
             _add_objects(regions, image, content, path=path, classes=classes, with_masks=with_masks)
     if without:
         reason = f"{without} of {len(tasks)} tasks have no annotation: not used"
