@@ -172,7 +172,7 @@ def test_size_disagreement_comes_before_damage(data_folder, tmp_path):
         "annotations": [{"id": 1, "image_id": 5, "category_id": 1, "bbox": [0, 0, 9, 9]}],
     }
     (tmp_path / "a.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"height_doubled.jpg \(image 5 of .*640x960.*640x480"):
+    with pytest.raises(InputError, match=r"height_doubled.jpg \(image 5\): .*640x960.*640x480 in "):
         convert(
             read_coco(object_annotations_file=str(tmp_path / "a.json")),
             settings(data_folder / "malformed", tmp_path / "train"),

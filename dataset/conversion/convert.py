@@ -83,6 +83,7 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
         checked = check_image(content, expected_size=image.size, orientation=orientation)
     except (OSError, UnusableImage, SizeDisagreement) as error:
         reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
+        reason += f" in {task.source}" if isinstance(error, SizeDisagreement) else ""
         report.skipped.append(finding(reason))
         report.boxes_of_skipped_images += len(image.objects)
         return None
