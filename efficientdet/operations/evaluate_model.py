@@ -144,8 +144,10 @@ def _data_set(
     values: FlagValues, prefix: str, *, json_file: str | None
 ) -> tuple[ClassNames, str | None, contextlib.AbstractContextManager[tuple[str, ...]]]:
     """Return the classes, a name for the report, and the records, which for --images exist only while in use."""
-    if bool(values.val_file_pattern) == bool(values.images) or (values.images and json_file):
-        raise InputError("expected --val_file_pattern=PATTERN, or --images=FOLDER with --annotations=LABELS")
+    if not values.val_file_pattern and not values.images:
+        raise InputError("--val_file_pattern is missing; expected records, or --images=FOLDER and --annotations=LABELS")
+    if values.images and (values.val_file_pattern or json_file):
+        raise InputError("--images: expected without --val_file_pattern and --val_json_file; --annotations has labels")
     description = read_description(prefix)
     of_checkpoint = _class_names_of(prefix, description, values)
     if not values.images:
