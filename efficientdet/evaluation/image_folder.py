@@ -65,8 +65,8 @@ def read_images(
                 output_folder=index_folder,
             )
 
-    found, with_masks = {}, _learns_masks(description)
-    if with_masks:
+    found: dict[str, AnnotatedDataSet] = {}
+    if _learns_masks(description):
         with contextlib.suppress(InputError):  # labels without outlines: boxes are evaluated
             found = parts(with_masks=True)
     with_masks = bool(found)
@@ -78,8 +78,9 @@ def read_images(
 
 
 def _learns_masks(description: Description | None) -> bool:
-    known = description is not None and description.model_name in model_names()
-    return known and hyperparameters_of(description.model_name, {}).mask_size > 0
+    if description is None or description.model_name not in model_names():
+        return False
+    return hyperparameters_of(description.model_name, {}).mask_size > 0
 
 
 @contextlib.contextmanager

@@ -100,6 +100,7 @@ def main(values: FlagValues = FLAGS) -> EvaluationResult | None:
     overrides = checked_overrides(values=values)
     json_file = existing_file(values.val_json_file, "val_json_file")
     prefix = existing_checkpoint(required(values.ckpt_path, "ckpt_path"), "ckpt_path")
+    assert prefix is not None  # `required`
     class_names, name, opened_records = _data_set(values, prefix, json_file=json_file)
     runtime = runtime_settings(values)
     output_json = writable_file(values.output_json, "output_json")
