@@ -50,15 +50,15 @@ def read_images(
     if launched_by(os.environ)[1] > 1:
         raise InputError("--images: needs a single process; convert the images (dataset/create_tfrecord.py)")
     folder = image_folder(folder)
-    annotations = annotations or folder
-    labels = recognize(annotations, label_format=label_format)
+    label_path = annotations or folder
+    labels = recognize(label_path, label_format=label_format)
     print(labels.reason)
 
     def parts(*, with_masks: bool) -> dict[str, AnnotatedDataSet]:
         with tempfile.TemporaryDirectory() as index_folder:
             return read_labels(
                 labels,
-                annotations,
+                label_path,
                 ImageFolder(folder),
                 with_masks=with_masks,
                 label_map=class_names,
