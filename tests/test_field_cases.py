@@ -8,9 +8,11 @@ import re
 from pathlib import Path
 
 import pytest
+from absl import flags
 from label_sets import check_accepted, write
 from PIL import Image
 
+from dataset import create_tfrecord
 from dataset.conversion.annotations import NothingUsable
 from dataset.conversion.conversion_flags import refuse_without_usable_objects
 from dataset.conversion.folder_files import ImageFolder
@@ -306,6 +308,23 @@ def test_files_that_cannot_be_read_are_listed(photo):
     with pytest.raises(NothingUsable, match="5 entries are skipped") as caught:
         read(photo / "images", photo / "labels")
     assert len(caught.value.findings) == 5
+
+
+def test_a_refusal_writes_a_report_of_every_item(photo):
+    good = f"<object><name>nut</name>{BNDBOX}</object>"
+    for number in range(5):
+        Image.new("RGB", (100, 50)).save(photo / "images" / f"{number}.jpg")
+        write(photo / "broken" / f"{number}.xml", "<annotation>")
+        write(photo / "nameless" / f"{number}.xml", f"<annotation>{good}<object>{BNDBOX}</object></annotation>")
+    for name in ("broken", "nameless"):
+        values = flags.FlagValues()
+        create_tfrecord.define_flags(values)
+        values(["", f"--images={photo / 'images'}", f"--annotations={photo / name}", f"--output_dir={photo / 'out'}"])
+        with pytest.raises(InputError, match=r"all items are listed in .*train\.refused\.report\.json"):
+            create_tfrecord.convert_labels(values)
+        report = json.loads((photo / "out" / "train.refused.report.json").read_text())
+        assert [Path(entry["file"]).name for entry in report["skipped"]] == [f"{number}.xml" for number in range(5)]
+        assert not [*(photo / "out").glob("train-*")]
 
 
 UNREAD = [

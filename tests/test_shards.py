@@ -259,6 +259,20 @@ def test_too_many_bad_boxes(place):
     assert convert(read(place), config(place, max_bad_fraction=0.12)).boxes == 8
 
 
+def test_crowds_become_objects_where_it_is_requested(place):
+    content = content_of(place)
+    for annotation in content["annotations"]:
+        annotation["iscrowd"] = 1
+        annotation["difficult"] = 1
+    write(place, content)
+    report = convert(read(place), config(place))
+    assert (report.crowd_boxes, report.difficult_boxes, sum(report.usable_per_class.values())) == (9, 9, 0)
+    names = read(place).class_names
+    assert any(line.startswith("warning:") and "--crowds_as_objects" in line for line in summary_lines(report, names))
+    report = convert(read(place), config(place, crowds_as_objects=True))
+    assert (report.crowd_boxes, report.difficult_boxes, sum(report.usable_per_class.values())) == (0, 0, 9)
+
+
 def test_absent_images(place):
     (place / "images" / "0.jpg").unlink()
     assert convert(read(place), config(place, max_bad_fraction=0.1)).skipped_count("image") == 1

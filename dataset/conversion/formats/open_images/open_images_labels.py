@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dataset.conversion.annotations import AnnotatedDataSet, Finding
+from dataset.conversion.annotations import AnnotatedDataSet, Finding, NothingUsable
 from dataset.conversion.formats.open_images.open_images_classes import SelectedClasses, selected_classes
 from dataset.conversion.formats.open_images.open_images_index import BoxIndex, IndexedImages
 from dataset.conversion.formats.open_images.open_images_rows import boxes_in
@@ -48,6 +48,7 @@ def read_open_images(
     )
     chosen = _read_image_ids(image_ids_file) if image_ids_file else None
     tally: Counter[str] = Counter()
+    skipped: list[Finding] = []
     hasher = hashlib.sha256(
         json.dumps(
             [selected.class_names.to_categories(), sorted(selected.category_of.items()), chosen and sorted(chosen)]
@@ -62,19 +63,23 @@ def read_open_images(
         rows = csv_rows(object_annotations_file, taken=taken)
         index, repeated = BoxIndex.build(
             index_folder / "boxes",
-            boxes_in(rows, object_annotations_file, category_of=selected.category_of, chosen=chosen, tally=tally),
+            boxes_in(
+                rows,
+                object_annotations_file,
+                category_of=selected.category_of,
+                chosen=chosen,
+                tally=tally,
+                skipped=skipped,
+            ),
         )
     images = IndexedImages(index, range(1, index.count_images() + 1))
     if not images:
-        raise InputError(
-            f"{object_annotations_file}: contains no boxes of the selected classes"
-            + (f" in an image of {image_ids_file}" if image_ids_file else "")
-        )
-    if expect and len(images) != EXPECTED_IMAGES[expect]:
-        raise InputError(
-            f"{object_annotations_file}: {len(images)} images have a box of the {len(selected.class_names)} classes"
-            f"; expected {EXPECTED_IMAGES[expect]} by --expect={expect}: another split or version, or truncated"
-        )
+        of_listed = f" in an image of {image_ids_file}" if image_ids_file else ""
+        if skipped:
+            raise NothingUsable(object_annotations_file, skipped)
+        raise InputError(f"{object_annotations_file}: contains no boxes of the selected classes{of_listed}")
+    if expect:
+        _check_number(len(images), expect, path=object_annotations_file, classes=len(selected.class_names))
     noted = [Finding(kind="box", file=object_annotations_file, reason=reason) for reason in _odd_rows(repeated, tally)]
     noted += _odd_classes(selected, class_descriptions_file)
     if chosen is not None:
@@ -84,9 +89,18 @@ def read_open_images(
         images=images,
         class_names=selected.class_names,
         fingerprint=hasher.hexdigest(),
-        listed_boxes=index.count_boxes(),
+        listed_boxes=index.count_boxes() + len(skipped),
+        skipped=skipped,
         noted=noted,
     )
+
+
+def _check_number(images: int, expect: str, *, path: str, classes: int) -> None:
+    if images != EXPECTED_IMAGES[expect]:
+        raise InputError(
+            f"{path}: {images} images have a box of the {classes} classes; expected {EXPECTED_IMAGES[expect]} by "
+            f"--expect={expect}: another split or version, or truncated"
+        )
 
 
 @contextmanager

@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 
-from dataset.conversion.annotations import LEAST_SHARE, MOST_SHARE
+from dataset.conversion.annotations import LEAST_SHARE, MOST_SHARE, Finding
 from dataset.files.untrusted_values import listed, shown
 from program_support.errors import InputError
 
 Box = tuple[str, int, float, float, float, float, int, int]  # image, category, XMin, XMax, YMin, YMax, crowd, line
 
+MOST_SKIPPED = 100_000  # their reasons are kept in memory
 _COLUMNS = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax", "IsGroupOf")
 _CROWD = {"1": 1, "0": 0, "-1": 0}  # unknown counts as no crowd
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -29,29 +30,44 @@ def boxes_in(
     category_of: dict[str, int | None],
     chosen: set[str] | None,
     tally: Counter[str],
+    skipped: list[Finding],
 ) -> Iterator[Box]:
     """Yield the boxes in the `chosen` images whose labels have a category id.
 
-    `tally` counts the rows whose Confidence is not 1. Raises InputError, with file, line and value, for an invalid row
-    and for a label that `category_of` lacks.
+    `tally` counts the rows whose Confidence is not 1; `skipped` receives invalid rows and labels that `category_of`
+    lacks. Raises InputError for an invalid header and for too many such rows.
     """
     header = next(rows, (1, []))[1]
     pick, has_confidence = _column_picker(header, path)
+
+    def skip(line: int, reason: str) -> None:
+        skipped.append(Finding(kind="box", file=path, reason=f"line {line} {reason}"))
+        if len(skipped) > MOST_SKIPPED:
+            raise InputError(f"{path}: more than {MOST_SKIPPED} rows are invalid, such as: {skipped[0].reason}")
+
     for line, row in rows:
         if len(row) != len(header):
-            raise InputError(f"{path}: line {line} has {len(row)} fields, the header {len(header)}")
+            skip(line, f"has {len(row)} fields, the header {len(header)}")
+            continue
         image, label, *sides, group, confidence = pick(row)
         try:
             category = category_of[label]
         except KeyError:
-            raise InputError(
-                f"{path}: line {line} has LabelName {shown(label)}, which the class descriptions lack; expected "
-                "one of their labels, such as /m/01g317: the files have different versions"
-            ) from None
+            skip(
+                line,
+                f"has LabelName {shown(label)}, which the class descriptions lack; expected one of their labels, such "
+                "as /m/01g317: the files have different versions",
+            )
+            continue
         if category is None or (chosen is not None and image not in chosen):
             continue
-        if has_confidence and confidence != "1" and not _holds(confidence, tally, where=f"{path}: line {line}"):
-            continue
+        if has_confidence and confidence != "1":
+            try:
+                if not _holds(confidence, tally):
+                    continue
+            except InputError as error:
+                skip(line, str(error))
+                continue
         try:
             left, right, top, bottom = map(float, sides)
             crowd = _CROWD[group]
@@ -64,7 +80,8 @@ def boxes_in(
             and LEAST_SHARE <= bottom <= MOST_SHARE
         )
         if not in_reach or not _PLAIN_NAME.fullmatch(image):
-            raise InputError(f"{path}: line {line} {_row_error(image, sides, group)}")
+            skip(line, _row_error(image, sides, group))
+            continue
         yield image, category, left, right, top, bottom, crowd, line
 
 
@@ -82,14 +99,14 @@ def _column_picker(header: Sequence[str], path: str) -> tuple[Callable[[list[str
     return itemgetter(*places, names.index("Confidence") if has_confidence else places[0]), has_confidence
 
 
-def _holds(confidence: str, tally: Counter[str], *, where: str) -> bool:
+def _holds(confidence: str, tally: Counter[str]) -> bool:
     """Return whether to keep a box with this Confidence, which is 1 for boxes drawn or confirmed by people."""
     try:
         value = float(confidence)
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
-        raise InputError(f"{where} has Confidence {shown(confidence)}, expected a number from 0 to 1")
+        raise InputError(f"has Confidence {shown(confidence)}, expected a number from 0 to 1")
     if value < 1:
         tally["none" if value == 0 else "low"] += 1
     return value > 0
