@@ -34,7 +34,7 @@ def build_backbone(
         name: "efficientnet-b0" .. "efficientnet-b7" or "efficientnet-lite0" .. "efficientnet-lite4".
         image_size: height and width.
         survival_prob: stochastic depth (None: none).
-        weights: "imagenet" (the file that keras.applications downloads), the path of such a file, or None (random).
+        weights: the path of a file of keras.applications without the classifier, or None (random).
 
     Raises:
         InputError: unknown name, weights for differently normalized inputs, or weights for a Lite backbone, which

@@ -287,6 +287,20 @@ def test_prefix_of_a_prefix_or_of_one_of_its_files(tmp_path):
         assert checkpoint_prefix(f"{tmp_path}/ckpt{suffix}") == f"{tmp_path}/ckpt"
 
 
+def test_leading_zeros_of_a_number_do_not_matter(tmp_path):
+    """NVIDIA's scripts and pages name epoch 3 emackpt-03 and emackpt-3."""
+    for name in ("emackpt-3.index", "emackpt-010.index", "ckpt-3.index", "emackpt-03x.index"):
+        (tmp_path / name).touch()
+    assert checkpoint_prefix(tmp_path / "emackpt-03") == f"{tmp_path}/emackpt-3"
+    assert checkpoint_prefix(f"{tmp_path}/emackpt-10") == f"{tmp_path}/emackpt-010"
+    for name in ("emackpt-30", "emackpt-", "3"):
+        with pytest.raises(InputError, match="there is no checkpoint of that name"):
+            checkpoint_prefix(tmp_path / name)
+    (tmp_path / "emackpt-003.index").touch()
+    with pytest.raises(InputError, match="there is no checkpoint of that name"):  # there are two
+        checkpoint_prefix(tmp_path / "emackpt-03")
+
+
 def test_prefix_that_looks_like_a_folder_wins(tmp_path):
     write(tmp_path / "ckpt")
     (tmp_path / "ckpt").mkdir()

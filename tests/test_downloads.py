@@ -181,6 +181,23 @@ def test_silence_is_told(server, tmp_path, monkeypatch):
         end.set()
 
 
+def test_a_file_of_keras_is_checked_and_used_from_the_cache_of_keras(server, tmp_path, monkeypatch):
+    file = PublishedFile("b0_notop.h5", None, "a backbone", "top-1 0", md5=hashlib.md5(CONTENT).hexdigest())
+    monkeypatch.setitem(published_files(), "b0", file)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
+    (tmp_path / "keras" / "models").mkdir(parents=True)
+    of_keras = tmp_path / "keras" / "models" / "b0_notop.h5"
+    of_keras.write_bytes(CONTENT)
+    assert existing_backbone("b0") == str(of_keras)
+    assert server.asked == []
+    of_keras.write_bytes(b"damaged")
+    assert existing_backbone("b0") == f"{tmp_path}/cache/b0_notop.h5"
+    (tmp_path / "cache" / "b0_notop.h5").unlink()
+    server.plan += [{"content": b"changed"}]
+    with pytest.raises(InputError, match=r"^--backbone_init=b0: .*the MD5 of the download begins with"):
+        existing_backbone("b0")
+
+
 def test_a_damaged_file_in_the_cache_is_told(server, tmp_path):
     (tmp_path / NAME).write_bytes(CONTENT[:-1])
     with pytest.raises(InputError, match=rf"{NAME}: is damaged: its SHA-256 begins with .* remove it"):
@@ -399,7 +416,9 @@ def test_the_table():
         published_files()["resnext50_32x4d"].url == "https://download.pytorch.org/models/resnext50_32x4d-7cdf4587.pth"
     )
     assert published_files()["resnext50_32x4d"].sha256_prefix == "7cdf4587"
-    for file in files:
+    b0 = published_files()["efficientnet-b0"]
+    assert b0.url == "https://storage.googleapis.com/keras-applications/efficientnetb0_notop.h5"
+    for file in (file for file in files if not file.endswith(".h5")):
         assert published_files()[file] is published_files()[file.removesuffix(".pth")]
         assert 40e6 < published_files()[file].size < 200e6
 

@@ -9,6 +9,7 @@ folder's `checkpoint` file is the newest, then the one with more `images_seen`, 
 """
 
 import contextlib
+import glob
 import json
 import math
 import re
@@ -45,7 +46,8 @@ _ATTEMPTS = 5  # to read a checkpoint while another process replaces it
 def checkpoint_prefix(path: str | Path) -> str:
     """Return the prefix of the checkpoint that a prefix, one of its files or a folder (its newest checkpoint) names.
 
-    The output folder of a quick start stands for its folder `model`.
+    The output folder of a quick start stands for its folder `model`. NVIDIA's programs write emackpt-03 for epoch 3;
+    leading zeros of the number do not matter.
 
     The path of a third-party file (`array_files`) is returned unchanged. Raise InputError if there is no checkpoint.
     Does not import TensorFlow.
@@ -55,12 +57,27 @@ def checkpoint_prefix(path: str | Path) -> str:
     path = Path(_BUNDLE_FILE.sub("", str(path)))
     if Path(f"{path}{INDEX_SUFFIX}").exists():
         return str(path)
+    if not path.is_dir() and (same := _with_same_number(path)):
+        return str(same)
     if not path.is_dir():
         raise InputError(f"{path}: there is no checkpoint of that name (no {path}{INDEX_SUFFIX}) and no folder")
     if found := prefixes(path) or prefixes(path / "model"):  # the latter: output folder of a quick start
         return str(max(found, key=writing_order))
     inside = ", ".join(sorted(file.name for file in path.iterdir())[:5]) or "nothing"
     raise InputError(f"{path}: no checkpoint in this folder; it holds {inside}")
+
+
+def _with_same_number(path: Path) -> Path | None:
+    """Return the checkpoint whose number is written with other leading zeros: emackpt-3 for emackpt-03."""
+    name, _, number = path.name.rpartition("-")
+    if not name or not number.isdecimal():
+        return None
+    found = [
+        prefix
+        for prefix in prefixes(path.parent, f"{glob.escape(name)}-*")
+        if (other := prefix.name.removeprefix(f"{name}-")).isdecimal() and int(other) == int(number)
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def prefixes(folder: Path, pattern: str = "*") -> list[Path]:

@@ -12,7 +12,7 @@ from dataset.files.yaml_files import read_yaml
 from efficientdet.families.family import Family
 from program_support.errors import InputError
 
-_STEMS = ("classes", "class_names", "label_map", "*label_map*", "*labelmap*", "labels")
+_STEMS = ("classes", "class_names", "label_map", "*label_map*", "*labelmap*", "labels", "names", "obj")
 _HOW_TO_NAME = "--class_names=FILE, or classes.json or a label map beside it, names them"
 
 

@@ -31,6 +31,11 @@ def existing_backbone(path: str | None) -> str | None:
 
     Raise InputError if it is neither `imagenet` nor an existing file.
     """
+    if path in published_files() and published_files()[path].md5:  # of keras.applications
+        try:
+            return local_path(path)
+        except InputError as error:
+            raise InputError(f"--backbone_init={error}") from error
     if path and path.endswith(".h5"):
         return existing_file(path, "backbone_init")
     if path and Path(path, "saved_model.pb").is_file():

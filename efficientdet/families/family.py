@@ -120,7 +120,7 @@ class Family(Generic[AnyHyperparameters]):
         return dict(hparams)
 
     def imagenet_backbone(self, hparams: AnyHyperparameters) -> str | None:
-        """Return the published file of --backbone_init=imagenet; None if `build` loads these weights."""
+        """Return the published checkpoint of --backbone_init=imagenet; None if `build` loads these weights."""
         return None
 
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:

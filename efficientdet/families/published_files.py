@@ -19,7 +19,10 @@ _ARCHIVES = (".tar.gz", ".tgz")
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """A published file. `size` in bytes is approximate (published in MiB with three decimals), or None."""
+    """A published file. `size` in bytes is approximate (published in MiB with three decimals), or None.
+
+    md5: for a file of keras.applications, which Keras may have downloaded before.
+    """
 
     file: str
     size: int | None
@@ -27,6 +30,7 @@ class PublishedFile:
     published: str  # accuracy stated by the publisher
     site: str = TORCHVISION
     sha256: str = ""  # if the file name has no digits of it
+    md5: str = ""
 
     @property
     def url(self) -> str:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import numpy as np
 from PIL import Image
@@ -28,7 +28,7 @@ _MAX_SHOWN = 10  # objects listed in the text of a result
 _PREVIEW_SIDE = 640  # pixels
 _CHANNELS = ((), (1,), (3,), (4,))  # of an array's last axis: gray, gray, RGB, RGBA
 _FILE_KINDS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
-AnyImage = str | os.PathLike[str] | IO[bytes] | Image.Image | np.ndarray
+AnyImage = str | os.PathLike[str] | BinaryIO | Image.Image | np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -201,8 +201,9 @@ def _as_list(images: AnyImage | Sequence[AnyImage]) -> list[AnyImage]:
     """Return the images of a list, a tuple or an array of rank 4; any other input is a single image."""
     if isinstance(images, np.ndarray):
         return list(images) if images.ndim == 4 else [images]
-    single = isinstance(images, str | bytes | os.PathLike | Image.Image) or _is_stream(images)
-    return [images] if single or not isinstance(images, Iterable) else list(images)
+    if isinstance(images, str | bytes | os.PathLike | Image.Image) or _is_stream(images):
+        return [cast(AnyImage, images)]
+    return list(cast(Sequence[AnyImage], images)) if isinstance(images, Iterable) else [images]
 
 
 def _is_stream(image) -> bool:
@@ -255,7 +256,7 @@ def _pixels(image, number: int) -> np.ndarray:
     return np.ascontiguousarray(colors)
 
 
-def _pixels_of_stream(stream: IO[bytes], number: int) -> np.ndarray:
+def _pixels_of_stream(stream: BinaryIO, number: int) -> np.ndarray:
     name = f"image {number}"
     try:
         return read_image_stream(stream, name).upright()

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dataset.files.untrusted_values import error_context
@@ -25,7 +26,7 @@ from program_support.file_lock import lock_file
 
 Log = Callable[[str], None]
 _BLOCK = 2**18
-_TIMEOUT_SECONDS = 30.0
+_TIMEOUT_SECONDS = 5.0  # to connect, and without data; a transfer that has begun is resumed
 _SECONDS_BETWEEN_REPORTS = 10.0
 _RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before a transfer without progress is retried
 _SIZE_TOLERANCE = 1.01  # factor; the published size is rounded
@@ -61,7 +62,14 @@ def local_path(value: str, *, log: Log = print_line) -> str:
 
 
 def cached_weights(file: PublishedFile, folder: Path, *, log: Log = print_line) -> Path:
-    """Return the path of a file as `cached_file`, or the folder of an extracted archive. Raise InputError."""
+    """Return the path of a file as `cached_file`, or the folder of an extracted archive. Raise InputError.
+
+    An intact file of keras.applications in the cache of Keras is used from there.
+    """
+    if file.md5 and not (folder / file.file).exists():
+        of_keras = Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser() / "models" / file.file
+        if of_keras.is_file() and _digest(of_keras, "md5") == file.md5:
+            return of_keras
     if not file.is_archive:
         return cached_file(file, folder, log=log)
     unpacked = folder / file.stem
@@ -112,8 +120,12 @@ def _locked(path: Path, *, log: Log) -> Iterator[bool]:
 
 
 def _sha256(path: Path) -> str:
+    return _digest(path, "sha256")
+
+
+def _digest(path: Path, kind: str) -> str:
     with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        return hashlib.file_digest(stream, partial(hashlib.new, kind, usedforsecurity=False)).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -141,11 +153,13 @@ class _Transfer:
             self.part.unlink()
             self._download()
             found = _sha256(self.part)
-        if not found.startswith(self.file.sha256_prefix):
+        kind, expected = ("MD5", self.file.md5) if self.file.md5 else ("SHA-256", self.file.sha256_prefix)
+        found = _digest(self.part, "md5") if self.file.md5 else found
+        if not found.startswith(expected):
             self.part.unlink()
             raise InputError(
-                f"{self.url}: the SHA-256 of the download begins with {found[:8]}; expected "
-                f"{self.file.sha256_prefix}; removed the file: check for a proxy that changes it"
+                f"{self.url}: the {kind} of the download begins with {found[:8]}; expected {expected}; removed the "
+                "file: check for a proxy that changes it"
             )
         flush_to_disk(self.part)
         os.replace(self.part, self.target)

@@ -68,7 +68,7 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
         return ACTIVATIONS_PER_PIXEL[hparams.model_name]
 
     def imagenet_backbone(self, hparams: EfficientDetHyperparameters) -> str | None:
-        """Return google/automl's file of a Lite backbone; keras.applications downloads the others."""
+        """Return google/automl's file of a Lite backbone; the others are files of keras.applications."""
         return hparams.backbone_name if hparams.backbone_name in LITE_BACKBONES else None
 
     def stored_conventions(self, hparams: Mapping[str, Any]) -> dict[str, Any]:

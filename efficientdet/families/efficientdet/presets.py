@@ -52,6 +52,7 @@ PRESETS = {
     "efficientdet-lite4": _lite(4, 640, 224, 7, 4, anchor_scale=4.0),
 }
 
+_KERAS = "https://storage.googleapis.com/keras-applications"
 _GOOGLE = "https://storage.googleapis.com/cloud-tpu-checkpoints"
 _AP = {
     "d0": "34.3",
@@ -66,16 +67,40 @@ _AP = {
 }  # on val2017, google/automl's README
 _LITE_AP = {"lite0": "26.41", "lite1": "31.50", "lite2": "35.06", "lite3": "38.77", "lite3x": "42.64", "lite4": "43.18"}
 _LITE_TOP_1 = ("75.1", "76.7", "77.6", "79.8", "81.5")  # tensorflow/tpu, models/official/efficientnet/lite/README.md
-PUBLISHED_FILES = {
-    f"efficientdet-{size}": PublishedFile(
-        f"efficientdet-{size}{suffix}", None, "EfficientDet of COCO", f"box AP {ap}", f"{_GOOGLE}/efficientdet/{folder}"
-    )
-    for figures, folder, suffix in ((_AP, "coco2", ".tar.gz"), (_LITE_AP, "coco", ".tgz"))
-    for size, ap in figures.items()
-} | {
-    name: PublishedFile(f"{name}.tar.gz", None, CLASSIFIER, f"top-1 {top_1}", f"{_GOOGLE}/efficientnet/lite")
-    for name, top_1 in zip(LITE_BACKBONES, _LITE_TOP_1, strict=True)
-}
+# keras.applications, src/applications/efficientnet.py: MD5 of the files without the classifier; top-1: its page
+_KERAS_FILES = (
+    ("50bc09e76180e00e4465e1a485ddc09d", "77.1"),
+    ("74c4e6b3e1f6a1eea24c589628592432", "79.1"),
+    ("111f8e2ac8aa800a7a99e3239f7bfb39", "80.1"),
+    ("af6d107764bb5b1abb91932881670226", "81.6"),
+    ("ebc24e6d6c33eaebbd558eafbeedf1ba", "82.9"),
+    ("38879255a25d3c92d5e44e04ae6cec6f", "83.6"),
+    ("9ecce42647a20130c1f39a5d4cb75743", "84.0"),
+    ("cbcfe4450ddf6f3ad90b1b398090fe4a", "84.3"),
+)
+PUBLISHED_FILES = (
+    {
+        f"efficientdet-{size}": PublishedFile(
+            f"efficientdet-{size}{suffix}",
+            None,
+            "EfficientDet of COCO",
+            f"box AP {ap}",
+            f"{_GOOGLE}/efficientdet/{folder}",
+        )
+        for figures, folder, suffix in ((_AP, "coco2", ".tar.gz"), (_LITE_AP, "coco", ".tgz"))
+        for size, ap in figures.items()
+    }
+    | {
+        name: PublishedFile(f"{name}.tar.gz", None, CLASSIFIER, f"top-1 {top_1}", f"{_GOOGLE}/efficientnet/lite")
+        for name, top_1 in zip(LITE_BACKBONES, _LITE_TOP_1, strict=True)
+    }
+    | {
+        f"efficientnet-b{number}": PublishedFile(
+            f"efficientnetb{number}_notop.h5", None, CLASSIFIER, f"top-1 {top_1}", _KERAS, md5=md5
+        )
+        for number, (md5, top_1) in enumerate(_KERAS_FILES)
+    }
+)
 
 # Activations per input pixel of each network with 90 classes (test_memory.py counts them).
 ACTIVATIONS_PER_PIXEL = {
