@@ -68,6 +68,8 @@ def worked(tmp_path_factory):
             "export": efficientdet.export(
                 folder / "model", folder / "exported", formats=["onnx"], runs=1, val_file_pattern=folder / "records"
             ),
+            "exported": efficientdet.evaluate(folder / "exported" / "detector.onnx", folder / "records"),
+            "saved": efficientdet.evaluate(folder / "model" / "emackpt-final", folder / "records"),
         }
         yield folder, results, before, state_of_process()
 
@@ -103,6 +105,8 @@ def test_numbers_are_those_in_the_files(worked):
     assert results["evaluate"].report.is_file()
     table = json.loads((folder / "exported" / "artifacts.json").read_text())
     assert results["export"].ap == {"onnx": table["artifacts"][0]["quality"]["ap"]}
+    assert results["exported"].numbers["AP"] == results["export"].ap["onnx"]
+    assert results["saved"].numbers == pytest.approx(results["evaluate"].numbers, abs=1e-3)
     assert results["export"].files == {"onnx": folder / "exported" / "detector.onnx"}
     for path in (results["train"].saved_model, results["train"].report, results["train"].log, results["export"].table):
         assert path.exists()
@@ -142,6 +146,22 @@ def test_a_second_training_in_the_process_resumes(worked, capsys):
         folder / "drawn" / "val" / "000013.jpg", min_score=0
     )
     assert len(found) > 0
+
+
+def test_backbones_of_keras_without_a_network_are_one_line(worked, monkeypatch, tmp_path):
+    folder, *_ = worked
+    monkeypatch.setenv("EFFICIENTDET_WEIGHTS_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("EFFICIENTDET_WEIGHTS", str(tmp_path / "cache"))
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.setenv("no_proxy", "*")
+    message = (
+        r"^backbone_init=imagenet: http://127.0.0.1:9/efficientnetb0_notop.h5: cannot be downloaded \(.*refused\); "
+    )
+    with pytest.raises(efficientdet.InputError, match=message) as caught:
+        efficientdet.train(
+            folder / "records", model_dir=tmp_path / "model", hparams=HPARAMS, backbone_init="imagenet", **CPU
+        )
+    assert f"download it to {tmp_path}/cache/efficientnetb0_notop.h5" in str(caught.value)
 
 
 def test_ctrl_c_in_a_training_saves_and_is_a_keyboard_interrupt(worked):

@@ -25,13 +25,9 @@ from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.distributed import World
 from efficientdet.evaluation import evaluate
-from efficientdet.evaluation.evaluate import (
-    EvaluationConfig,
-    detect_all,
-    evaluate_checkpoint,
-    read_evaluator,
-    with_category_ids,
-)
+from efficientdet.evaluation.data_ids import with_category_ids
+from efficientdet.evaluation.data_set_evaluator import read_evaluator
+from efficientdet.evaluation.evaluate import EvaluationConfig, detect_all, evaluate_checkpoint
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.hyperparameters import height_and_width
 from efficientdet.families.registry import hyperparameters_of

@@ -31,7 +31,7 @@ ALIASES = {
         "train_file_pattern": "training_file_pattern",
         "validation_file_pattern": "val_file_pattern",
     },
-    "eval": {"ckpt": "ckpt_path", "model_dir": "ckpt_path"},
+    "eval": {"ckpt": "ckpt_path", "model": "ckpt_path", "model_dir": "ckpt_path"},
     "infer": {"ckpt_path": "model_dir"},
     "inspector": {"model_dir": "ckpt_path"},
 }

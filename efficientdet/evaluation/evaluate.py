@@ -1,40 +1,37 @@
 """COCO evaluation of a detector on records."""
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.conversion.segmentation import UnusableSegmentation, validated_run_lengths
-from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.input_config import InputConfig
-from dataset.input.pipeline import evaluation_dataset, original_images
+from dataset.input.pipeline import evaluation_dataset
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, store_thresholds
-from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.device import replicate
 from efficientdet.devices.distributed import World
 from efficientdet.devices.launchers import join_world
-from efficientdet.evaluation.data_ids import with_category_ids, with_record_ids
+from efficientdet.evaluation.data_set_evaluator import read_evaluator
 from efficientdet.evaluation.error_plots import error_plots
 from efficientdet.evaluation.evaluation_report import EvaluationReport, write_evaluation_report
+from efficientdet.evaluation.other_detections import OtherDetections
 from efficientdet.families.inputs import input_config
-from efficientdet.inference.image_rows import BatchDetector, Detect
+from efficientdet.inference.image_rows import BatchDetector
 from efficientdet.inference.model_loading import load_model
 from efficientdet.inference.predict import build_predict
+from efficientdet.reports.coco_metrics import csv_line
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator, CocoMeasures
-from object_detection.coco.ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
 from object_detection.coco.results import TESTDEV_FILE_NAME, CocoResults, DetectionRows, results_json, write_results
-from object_detection.coco.run_length_masks import RunLengths
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import Count, CountOrZero, checked
-from program_support.errors import InputError
 from program_support.progress import Progress
 
 _PLOTTED_IMAGES = 20  # images in a report
@@ -45,7 +42,7 @@ class EvaluationConfig:
     """Configuration of an evaluation: the flags of eval.py, resolved."""
 
     model: ModelConfig  # with the class names of the data
-    records: tuple[str, ...]
+    records: tuple[str, ...]  # () only for `others` and a json_file
     data: str | None = None  # what the records hold, for the report; None: the records themselves
     json_file: str | None
     batch_size: Count = 8  # per process, under JAX per device
@@ -55,12 +52,28 @@ class EvaluationConfig:
     output_json: str | None = None
     report: str | None = None
     store_thresholds: bool = False
+    others: OtherDetections | None = None  # evaluated in place of a checkpoint
 
 
 def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
-    """Evaluate a checkpoint, print the metrics and write the requested files; ranks share the images."""
+    """Evaluate a checkpoint or other detections, print the metrics and write the requested files.
+
+    Ranks share the images of a checkpoint; other detections are evaluated by the first one.
+    """
     with join_world() as world:
-        return _evaluate(config, world)
+        if config.others is None:
+            return _evaluate(config, world)
+        return _evaluate_others(config, config.others) if world.is_first else None
+
+
+def _evaluate_others(config: EvaluationConfig, others: OtherDetections) -> CocoMeasures:
+    """Evaluate the detections of an exported file or of another program."""
+    index, class_names = index_records(config.records) if config.records else None, config.model.class_names
+    assert class_names is not None  # the data's
+    evaluator = read_evaluator(index, class_names, json_file=config.json_file)
+    rows = others.rows(index, evaluator.ground_truth, class_names=class_names, samples=config.samples)
+    facts: dict[str, Any] = {others.kind: others.path}
+    return _finish(config, evaluator, rows, index=index, name=Path(others.path).name, facts=facts, epoch=0)
 
 
 def _evaluate(config: EvaluationConfig, world: World) -> CocoMeasures | None:
@@ -91,26 +104,68 @@ def _evaluate(config: EvaluationConfig, world: World) -> CocoMeasures | None:
     )
     if evaluator is None:  # the first process has the evaluator
         return None
+    hparams, number = restored.hparams, re.search(r"-(\d+)$", config.model.ckpt_path or "")
+    facts = {
+        "model": hparams.name,
+        "checkpoint": config.model.ckpt_path,
+        "weights": restored.description.weights,
+        "step": restored.description.global_step,
+        "input size": hparams.image_size,
+        "runtime": config.model.runtime,
+    }
+    return _finish(
+        config,
+        evaluator,
+        rows,
+        index=index,
+        name=str(hparams.name),
+        facts=facts,
+        epoch=int(number[1]) if number else 0,
+        world_size=world.size,
+    )
+
+
+def _finish(
+    config: EvaluationConfig,
+    evaluator: CocoEvaluator,
+    rows: DetectionRows,
+    *,
+    index: RecordIndex | None,
+    name: str,
+    facts: dict[str, Any],
+    epoch: int,
+    world_size: int = 1,
+) -> CocoMeasures:
+    """Evaluate, print the metrics and write the requested files.
+
+    name, facts: title and first rows of the report. epoch: number in the name of the checkpoint, 0 without one.
+    """
     if config.testdev_dir:
         with report_write_errors(path := Path(config.testdev_dir, TESTDEV_FILE_NAME)):
             write_results(path, results_json(rows))
     measures = evaluator.evaluate(rows)
     print(measures.table())
+    print(f"\n{measures.numbers} {csv_line(epoch, measures.numbers)}")
     _report_thresholds(config, measures)
     if config.output_json:
         with report_write_errors(config.output_json):
             write_measures(config.output_json, measures)
-    if config.report:
-        _write_report(
+    if config.report and index is not None:
+        analysis = ErrorAnalysis(comparison=evaluator.compare(rows))
+        numbers = record_numbers(index, samples=config.samples, world_size=world_size)
+        plots = error_plots(analysis, rows, index, count=_PLOTTED_IMAGES, record_numbers=numbers)
+        files = len(config.records)
+        facts = {
+            **facts,
+            "records": config.data or config.records[0] + (f" and {files - 1} more" if files > 1 else ""),
+            "ground truth": config.json_file or "the records",
+        }
+        title = f"Evaluation of {name}"
+        write_evaluation_report(
             config.report,
-            config,
-            restored,
-            measures,
-            ErrorAnalysis(comparison=evaluator.compare(rows)),
-            rows=rows,
-            index=index,
-            world_size=world.size,
+            EvaluationReport(title=title, measures=measures, analysis=analysis, plots=plots, facts=facts),
         )
+        print(f"report: {Path(config.report) / 'report.html'}")
     return measures
 
 
@@ -126,75 +181,6 @@ def _report_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None
         store_thresholds(config.model.ckpt_path, measures.score_thresholds)
         stored = f"; stored in {config.model.ckpt_path}{DESCRIPTION_SUFFIX}"
     print(f"\nscore threshold of the best F1: {overall:g}{by_class}{stored}")
-
-
-def _write_report(
-    folder: str,
-    config: EvaluationConfig,
-    restored: Restored,
-    measures: CocoMeasures,
-    analysis: ErrorAnalysis,
-    *,
-    rows: DetectionRows,
-    index: RecordIndex,
-    world_size: int,
-) -> None:
-    plots = error_plots(
-        analysis,
-        rows,
-        index,
-        count=_PLOTTED_IMAGES,
-        record_numbers=record_numbers(index, samples=config.samples, world_size=world_size),
-    )
-    hparams, files = restored.hparams, len(config.records)
-    facts = {
-        "model": hparams.name,
-        "checkpoint": config.model.ckpt_path,
-        "weights": restored.description.weights,
-        "step": restored.description.global_step,
-        "input size": hparams.image_size,
-        "records": config.data or config.records[0] + (f" and {files - 1} more" if files > 1 else ""),
-        "ground truth": config.json_file or "the records",
-        "runtime": config.model.runtime,
-    }
-    write_evaluation_report(
-        folder,
-        EvaluationReport(
-            title=f"Evaluation of {hparams.name}", measures=measures, analysis=analysis, plots=plots, facts=facts
-        ),
-    )
-    print(f"report: {Path(folder) / 'report.html'}")
-
-
-def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: str | None) -> CocoEvaluator:
-    """Return an evaluator for the ground truth of a COCO JSON file or, without one, of the records.
-
-    Raises InputError if the categories of the file are not the detector's classes.
-    """
-    if json_file is not None:
-        truth = with_record_ids(with_category_ids(read_ground_truth(json_file), class_names), index)
-        return CocoEvaluator(truth, segmentations=lambda: _proved_segmentations(truth))
-    truth = ground_truth_from_dataset(ground_truth_of_records(index, class_names), source="the records")
-
-    def segmentations() -> list:
-        annotations = ground_truth_of_records(index, class_names, with_masks=True)["annotations"]
-        return [annotation["segmentation"] for annotation in annotations]
-
-    return CocoEvaluator(truth, segmentations=segmentations)
-
-
-def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
-    """Return the run lengths of each annotation; None without a mask or size. Raise InputError for an invalid mask."""
-    found = []
-    for annotation in truth.annotations:
-        segmentation, size = annotation.get("segmentation"), truth.image_sizes.get(annotation["image_id"])
-        try:
-            found.append(validated_run_lengths(segmentation, size) if segmentation and size else None)
-        except UnusableSegmentation as error:
-            raise InputError(
-                f"{truth.source}: annotations[{annotation['id'] - 1}] of image {annotation['image_id']} has {error}"
-            ) from error
-    return found
 
 
 def detect_all(
@@ -242,17 +228,6 @@ def detect_all(
     for rows in world.gather(results.rows()):
         everything.add_rows(rows)
     return everything.rows()
-
-
-def detect_images(detect: Detect, index: RecordIndex, *, samples: int = 0) -> DetectionRows:
-    """Detect in the images of the first `samples` records (0: all) one at a time, with any detector."""
-    results, count = CocoResults(), min(samples or len(index), len(index))
-    with Progress("eval", total=count, noun="image") as progress:
-        for image in original_images(index, range(count)):
-            [rows] = detect([image.pixels])
-            results.add_rows(rows.with_image_id(image.image_id))
-            progress.advance(1, images=1)
-    return results.rows()
 
 
 def record_numbers(index: RecordIndex, *, samples: int, world_size: int) -> list[int]:

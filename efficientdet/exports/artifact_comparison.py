@@ -16,7 +16,8 @@ from efficientdet.artifacts.quantization_noise import signal_to_noise
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.artifact_formats import FULL_INTEGER, IN_8_BITS, RUNTIMES_OF
-from efficientdet.evaluation.evaluate import detect_images, read_evaluator
+from efficientdet.evaluation.data_set_evaluator import read_evaluator
+from efficientdet.evaluation.other_detections import detect_images
 from efficientdet.exports.artifact_table import MOST_LOST, Artifact, Quality, QuantizationLoss
 from efficientdet.exports.export_config import ExportConfig
 from efficientdet.exports.inspection import compare_detections, compare_plugin_inputs

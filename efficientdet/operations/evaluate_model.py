@@ -1,14 +1,18 @@
 """The operation of eval.py and of `efficientdet.evaluate`: turn flags into a configuration and run it."""
 
 import contextlib
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dataset.class_files import parse_class_names
-from dataset.class_names import ClassNames
+from dataset.class_names import ClassNames, read_class_names
 from dataset.conversion.class_numbering import named_classes
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.format_recognition import FORMATS
 from dataset.files.untrusted_values import error_context
+from efficientdet.artifacts.artifact_files import kind_of
+from efficientdet.artifacts.saved_model_files import is_saved_model
 from efficientdet.checkpoints.checkpoint_classes import classes_beside
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.checkpoints.description import Description, read_description
@@ -24,6 +28,7 @@ from efficientdet.configuration.flag_definitions import (
     machine_settings,
     model_config,
     runtime_settings,
+    typed_name,
 )
 from efficientdet.configuration.flag_paths import (
     class_names_for,
@@ -35,11 +40,27 @@ from efficientdet.configuration.flag_paths import (
 )
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.evaluation.image_folder import read_images, records_of_images
+from efficientdet.inference.artifact import artifact_detection, artifact_runtime
 from efficientdet.operations.results import EvaluationResult
 from program_support.checked_fields import Count, CountOrZero
 from program_support.command_line import Define
 from program_support.errors import InputError
 from program_support.field_flags import define_flag, define_flags_of
+
+if TYPE_CHECKING:
+    from efficientdet.inference.image_rows import LoadedModel
+
+_FLAGS_OF_CHECKPOINTS = (
+    "amp",
+    "class_names",
+    "hparams",
+    "int8_images",
+    "model_name",
+    "precision",
+    "store_thresholds",
+    "use_xla",
+    "weights",
+)
 
 
 def define_flags(values: FlagValues = FLAGS) -> None:
@@ -67,7 +88,14 @@ def define_flags(values: FlagValues = FLAGS) -> None:
     define.string(
         "ckpt_path",
         None,
-        "Checkpoint to evaluate: a prefix or a folder, written by this project, google/automl or NVIDIA.",
+        "Checkpoint to evaluate: a prefix or a folder, written by this project, google/automl or NVIDIA; or a file of "
+        "export.py (.onnx, .xml or .tflite) or a SavedModel.",
+    )
+    define.string(
+        "results",
+        None,
+        "JSON file with detections of any program in COCO's results format, evaluated instead of a checkpoint. Images "
+        "are found by image_id or file name.",
     )
     define_flag("batch_size", Count, 8, "Batch size per process, or per device under KERAS_BACKEND=jax.", values)
     define_flag("eval_samples", CountOrZero, 0, "Number of records to evaluate, from the first; 0: all.", values)
@@ -99,16 +127,17 @@ def main(values: FlagValues = FLAGS) -> EvaluationResult | None:
     """Evaluate as the flags state. Return None on every process except the first."""
     overrides = checked_overrides(values=values)
     json_file = existing_file(values.val_json_file, "val_json_file")
-    prefix = existing_checkpoint(required(values.ckpt_path, "ckpt_path"), "ckpt_path")
-    assert prefix is not None  # `required`
+    others = _other_detections(values)
+    prefix = None if others else existing_checkpoint(required(values.ckpt_path, "ckpt_path"), "ckpt_path")
     class_names, name, opened_records = _data_set(values, prefix, json_file=json_file)
-    runtime = runtime_settings(values)
+    runtime: dict[str, Any] = {} if others else runtime_settings(values)
     output_json = writable_file(values.output_json, "output_json")
     testdev_dir = writable_folder(values.testdev_dir, "testdev_dir") if values.testdev_dir else None
     report = writable_folder(values.report, "report") if values.report is not None else None
     prepare_environment()
     from efficientdet.devices.memory import report_out_of_memory
     from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
+    from efficientdet.evaluation.other_detections import OtherDetections
 
     with opened_records as records, report_out_of_memory(batch_size=values.batch_size):
         measures = evaluate_checkpoint(
@@ -126,6 +155,7 @@ def main(values: FlagValues = FLAGS) -> EvaluationResult | None:
                 output_json=output_json,
                 report=report,
                 store_thresholds=values.store_thresholds,
+                others=OtherDetections(**others) if others else None,
             )
         )
     if measures is None:
@@ -142,15 +172,17 @@ def main(values: FlagValues = FLAGS) -> EvaluationResult | None:
 
 
 def _data_set(
-    values: FlagValues, prefix: str, *, json_file: str | None
+    values: FlagValues, prefix: str | None, *, json_file: str | None
 ) -> tuple[ClassNames, str | None, contextlib.AbstractContextManager[tuple[str, ...]]]:
     """Return the classes, a name for the report, and the records, which for --images exist only while in use."""
+    if values.results and json_file and not (values.val_file_pattern or values.images or values.report):
+        return read_class_names(json_file), None, contextlib.nullcontext(())
     if not values.val_file_pattern and not values.images:
         raise InputError("--val_file_pattern is missing; expected records, or --images=FOLDER and --annotations=LABELS")
     if values.images and (values.val_file_pattern or json_file):
         raise InputError("--images: expected without --val_file_pattern and --val_json_file; --annotations has labels")
-    description = read_description(prefix)
-    of_checkpoint = _class_names_of(prefix, description, values)
+    description = read_description(prefix) if prefix else None
+    of_checkpoint = _class_names_of(prefix, description, values) if prefix else None
     if not values.images:
         records = records_of(values.val_file_pattern, "val_file_pattern")
         names = class_names_for(records, json_file=json_file, of_checkpoint=of_checkpoint)
@@ -175,3 +207,33 @@ def _class_names_of(prefix: str, description: Description | None, values: FlagVa
             return parse_class_names(values.class_names)
     stated = classes_beside(prefix)
     return stated and stated.names
+
+
+def _other_detections(values: FlagValues) -> dict[str, Any] | None:
+    """Return the fields of `OtherDetections`, None for a checkpoint. Raises InputError for flags without effect."""
+    path, kind = values.ckpt_path, kind_of(values.ckpt_path or "")
+    if values.results and path:
+        raise InputError(
+            f"--results={values.results} and --{typed_name('ckpt_path')}={path}: expected only one of them"
+        )
+    if not values.results and kind is None and not is_saved_model(path):
+        return None
+    runs = ("runtime",) if kind and not values.results else ()
+    for flag in (*_FLAGS_OF_CHECKPOINTS, "runtime"):
+        if values[flag].present and flag not in runs:
+            raise InputError(f"{values.results or path}: is evaluated as it is, without --{flag}")
+    if values.results:
+        return {"path": existing_file(values.results, "results"), "kind": "results"}
+    if kind is None:
+        return {"path": path, "kind": "exported file", "load": partial(_saved_model, path)}
+    existing_file(path, "ckpt_path")
+    runtime = artifact_runtime(path, values.runtime, asked_by=f"--{typed_name('ckpt_path')}")
+    return {"path": path, "kind": "exported file", "load": partial(artifact_detection, path, runtime=runtime)}
+
+
+def _saved_model(folder: str) -> "LoadedModel":
+    from efficientdet.devices.runtime import start_runtime
+    from efficientdet.inference.model_detection import saved_model_detector
+
+    start_runtime(precision=None, use_xla=None)
+    return saved_model_detector(folder)

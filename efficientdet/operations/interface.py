@@ -93,7 +93,7 @@ def train(
 
 
 def evaluate(
-    ckpt_path: AnyPath,
+    ckpt_path: AnyPath | None,
     val_file_pattern: AnyPath | None = None,
     *,
     val_json_file: AnyPath | None = None,
@@ -102,11 +102,11 @@ def evaluate(
     hparams: Hyperparameters | None = None,
     **flags: Any,
 ) -> EvaluationResult | None:
-    """Evaluate a checkpoint on TFRecords or on a folder of labeled images, as eval.py does.
+    """Evaluate a checkpoint, an exported file or results on TFRecords or on labeled images, as eval.py does.
 
     Args:
-        ckpt_path: a prefix, a folder or the name of published weights.
-        val_file_pattern: folder that `convert` wrote (its `val-*` records are used), or a glob of records.
+        ckpt_path: a prefix, a folder, published weights, or a file of `export`; None with results=FILE (COCO's format).
+        val_file_pattern: folder that `convert` wrote, or a glob of records; None with results and val_json_file.
         val_json_file: COCO json to evaluate against. Default: the boxes in the records.
         batch_size: batch size per process, or per device under JAX. Default: 8.
         report: folder for report.html with curves, confusion and the worst images.

@@ -1,4 +1,4 @@
-"""The table of the COCO metrics, with their definitions."""
+"""The table of the COCO metrics, with their definitions, and the reference's line of six of them."""
 
 from collections.abc import Mapping
 
@@ -17,6 +17,12 @@ _DEFINITIONS = {
     **{f"ARmax{count}": f"at most {count} detection{'s' * (count > 1)} per image" for count in (1, 10, 100)},
     **{f"AR{area}": text for area, text in _AREAS.items()},
 }
+_PERCENT = ("AP", "AP50", "AP75", "APs", "APm", "APl")
+
+
+def csv_line(epoch: int, numbers: Mapping[str, float]) -> str:
+    """Return the line "csv format: EPOCH,AP,AP50,AP75,APs,APm,APl", in percent, as the reference prints it."""
+    return f"csv format: {epoch}," + ",".join(f"{100 * numbers[name]:.2f}" for name in _PERCENT)
 
 
 def metrics_table(columns: Mapping[str, Mapping[str, float]]) -> str:

@@ -13,6 +13,7 @@ from dataset.input.pipeline import original_images
 from efficientdet.devices.device import device_name, peak_device_memory, peak_host_memory
 from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.evaluation.evaluate import write_measures
+from efficientdet.reports.coco_metrics import csv_line
 from efficientdet.reports.drawing import draw_detections
 from efficientdet.reports.training_report import FILE_NAME, RunSummary, write_report
 from efficientdet.run_log.journal import read_curves
@@ -26,7 +27,6 @@ from object_detection.coco.run_length_masks import decoded
 _DRAWN_IMAGES = 4
 _DRAWN_FROM = 0.3  # score
 _DRAWN_SIDE = 400  # pixels; images are enlarged to at least this
-_PERCENT = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 
 
 class Reporter:
@@ -131,8 +131,7 @@ class Reporter:
         if run.world.is_first:
             self._draw(evaluation.rows, evaluator)
             write_measures(self._folder / f"metrics-{epoch}.json", evaluation.measures)
-        percent = ",".join(f"{100 * evaluation.measures.numbers[name]:.2f}" for name in _PERCENT)
-        run.journal.print(f"csv format: {epoch},{percent}")
+        run.journal.print(csv_line(epoch, evaluation.measures.numbers))
         run.journal.validation(epoch, step=run.state.step, average_precision=evaluation.average_precision)
 
     def _draw(self, rows: DetectionRows, evaluator: Evaluator) -> None:

@@ -15,7 +15,8 @@ from dataset.input.pipeline import evaluation_dataset
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.checkpoint import write_arrays
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.evaluation.evaluate import detect_all, read_evaluator
+from efficientdet.evaluation.data_set_evaluator import read_evaluator
+from efficientdet.evaluation.evaluate import detect_all
 from efficientdet.inference.image_rows import BatchDetector
 from efficientdet.training.guards import check_collapse
 from efficientdet.training.interruption import StopRequest

@@ -121,7 +121,7 @@ class CocoEvaluator:
         segmentations: returns the segmentations of the annotations, in their order, None where there is none. It is
         called when masks are first evaluated, for ground truth without segmentations or with unchecked ones.
         """
-        self._ground_truth, self._fetch_segmentations = ground_truth, segmentations
+        self.ground_truth, self._fetch_segmentations = ground_truth, segmentations
         annotations = ground_truth.annotations
         self._image_ids = np.array([annotation["image_id"] for annotation in annotations], np.int64)
         self._category_ids = np.array([annotation["category_id"] for annotation in annotations], np.int64)
@@ -138,12 +138,12 @@ class CocoEvaluator:
         """
         comparison = self.compare(rows)
         measured = self._measures(comparison, found=len(rows.scores))
-        explanation = explain_poor_result(self._ground_truth, rows) if measured.numbers["AP"] <= 0 else ""
+        explanation = explain_poor_result(self.ground_truth, rows) if measured.numbers["AP"] <= 0 else ""
         measured = replace(measured, explanation=explanation, score_thresholds=thresholds_to_store(comparison))
         if rows.masks is None:
             return measured
         if self._masks is None:
-            return replace(measured, mask_explanation=f"{self._ground_truth.source}: {_LACKS_MASKS}")
+            return replace(measured, mask_explanation=f"{self.ground_truth.source}: {_LACKS_MASKS}")
         of_masks = self._measures(
             self._compare(
                 rows.image_ids,
@@ -185,9 +185,9 @@ class CocoEvaluator:
             boxes = values("bbox", np.float64).reshape(-1, 4)
             areas, overlap_of = boxes[:, 2] * boxes[:, 3], self._overlap_of_boxes(boxes)
         elif self._masks is None:
-            raise InputError(f"{self._ground_truth.source}: {_LACKS_MASKS}; expected masks for all annotations")
+            raise InputError(f"{self.ground_truth.source}: {_LACKS_MASKS}; expected masks for all annotations")
         else:
-            sizes = self._ground_truth.image_sizes
+            sizes = self.ground_truth.image_sizes
             segmentations = [(result["segmentation"], sizes[result["image_id"]]) for result in results]
             masks = [encoded(mask, size or mask["size"]) for mask, size in segmentations]
             areas, overlap_of = mask_areas(masks), self._overlap_of_masks(masks, self._masks)
@@ -206,7 +206,7 @@ class CocoEvaluator:
     @cached_property
     def _masks(self) -> list[RunLengths] | None:
         """Return the run lengths of all annotations; None if an annotation has none, or its image has no size."""
-        annotations, sizes = self._ground_truth.annotations, self._ground_truth.image_sizes
+        annotations, sizes = self.ground_truth.annotations, self.ground_truth.image_sizes
         if self._fetch_segmentations:
             segmentations = self._fetch_segmentations()
         else:
@@ -239,7 +239,7 @@ class CocoEvaluator:
         overlap_of: OverlapOf,
     ) -> Comparison:
         """Return the comparison of detections with the data set's ids, [D] each."""
-        images, known_ids = np.unique(evaluated_ids), np.array(list(self._ground_truth.categories), np.int64)
+        images, known_ids = np.unique(evaluated_ids), np.array(list(self.ground_truth.categories), np.int64)
         detected = np.flatnonzero(np.isin(image_ids, images) & np.isin(category_ids, known_ids))
         objects = np.flatnonzero(np.isin(self._image_ids, images))
 
@@ -248,7 +248,7 @@ class CocoEvaluator:
 
         return Comparison(
             image_ids=images,
-            names=_class_names(self._ground_truth),
+            names=_class_names(self.ground_truth),
             detected=detected,
             scores=scores[detected],
             detections=numbered(image_ids[detected], category_ids[detected], areas[detected]),
@@ -266,7 +266,7 @@ class CocoEvaluator:
             class_ap={name: float(precision[:, :, k, 0].mean()) for k, name in enumerate(comparison.names)},
             class_objects=dict(zip(comparison.names, comparison.class_counts.tolist(), strict=True)),
             images=len(comparison.image_ids),
-            unknown_images=len(set(comparison.image_ids.tolist()) - self._ground_truth.image_sizes.keys()),
+            unknown_images=len(set(comparison.image_ids.tolist()) - self.ground_truth.image_sizes.keys()),
             detections=found,
             explanation="",
         )
