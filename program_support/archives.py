@@ -64,7 +64,7 @@ def extract_archive(path: str, folder: Path, *, target: Path) -> None:
     Raises InputError, one line, for an archive that is damaged, encrypted, larger than the disk, or that would write
     outside the folder.
     """
-    with _reading(path):
+    with _reading(path, into=f" into {target}"):
         if archive_kind(path) == "tar":
             with tarfile.open(path) as tar:
                 entries = tar.getmembers()
@@ -82,15 +82,14 @@ def extract_archive(path: str, folder: Path, *, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _reading(path: str) -> Iterator[None]:
+def _reading(path: str, *, into: str = "") -> Iterator[None]:
     try:
         yield
     except InputError:
         raise
     except _ERRORS as error:
-        raise InputError(
-            f"{path}: cannot be unpacked ({' '.join(str(error).split()) or type(error).__name__})"
-        ) from error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{path}: cannot be unpacked{into} ({reason})") from error
 
 
 def _require_space(path: str, needed: int, folder: Path, *, target: Path) -> None:

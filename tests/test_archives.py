@@ -117,7 +117,7 @@ def test_damaged_archives_are_one_line(tmp_path):
         path = tmp_path / name
         path.write_bytes(content)
         assert archive_kind(path) in ("zip", "tar"), name
-        with pytest.raises(InputError, match=rf"{name}: cannot be unpacked \([^\n]+\)$"):
+        with pytest.raises(InputError, match=rf"{name}: cannot be unpacked into [^\n]+\)$"):
             extract_archive(str(path), tmp_path / f"new {name}", target=tmp_path)
 
 
