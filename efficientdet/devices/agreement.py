@@ -54,7 +54,7 @@ def _difference(name: str, gathered: list[dict[str, str]]) -> str:
 
 def _fields(config: Any, own: Collection[str]) -> dict[str, str]:
     """Return the fields of a dataclass by the names of their flags; hyperparameters as in --hparams."""
-    settings = {}
+    settings: dict[str, str] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name in own:

@@ -37,7 +37,7 @@ def compiled(function: Callable, network: keras.Model, *, use_xla: bool) -> Call
     """Compile a function of tensors into one program, with the weights that `network` has at each call.
 
     Under JAX, arguments [B, ...] are sharded over the devices that the weights are replicated on. If B is not divisible
-    by their number, one of them runs the program.
+    by their number, or Gloo connects them, one of them runs the program.
     """
     if _is_jax():
         return _jitted(function, network)
@@ -231,7 +231,7 @@ def _is_jax() -> bool:
 def _jitted(function: Callable, network: keras.Model) -> Callable:
     import jax
 
-    from efficientdet.devices.mesh import finished, shard_batch
+    from efficientdet.devices.mesh import shard_batch, uses_gloo
 
     variables = network.variables
 
@@ -243,11 +243,12 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
     def call(*arguments):
         values = [variable.value for variable in variables]
         devices = len(values[0].sharding.device_set) if values else 1
-        if devices > 1 and all(len(array) % devices == 0 for array in jax.tree.leaves(arguments)):
+        shards = devices > 1 and not uses_gloo()
+        if shards and all(len(array) % devices == 0 for array in jax.tree.leaves(arguments)):
             arguments = shard_batch(arguments, devices)
         elif devices > 1:
             values = [value.addressable_data(0) for value in values]
-        return finished(run(values, *jax.tree.map(jax.numpy.asarray, arguments)))
+        return run(values, *jax.tree.map(jax.numpy.asarray, arguments))
 
     return call
 

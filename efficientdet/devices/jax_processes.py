@@ -62,7 +62,7 @@ class _JaxWorld(World):
             return  # JAX waits for all processes when Python exits
         is_refused = isinstance(error, InputError)
         is_lost = isinstance(error, RuntimeError | ValueError) and not is_refused and _is_of_connection(error)
-        code = error.code if isinstance(error, SystemExit) else 1
+        code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
         atexit.register(exit_at_once, USER_ERROR_EXIT_CODE if is_lost or is_refused else code)
         cause = self.peers.reason_of_lost_connection() if is_lost else None
         self.peers.leave(one_line(str(error) if is_refused else f"{type(error).__name__}: {error}"))

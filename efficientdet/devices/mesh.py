@@ -65,12 +65,20 @@ def shard_batch(batch: Tree, count: int, processes: int = 1) -> Tree:
 
 
 def finished(arrays: Tree) -> Tree:
-    """Return the results of a program; with several processes on CPUs, when it has ended on all devices of this one.
+    """Return the results of a program; with Gloo, when it has ended on all devices of this process.
 
-    Gloo does not know which program a message belongs to. A device that another one is ahead of would take the messages
-    of the next program for its own: the process aborts, or computes nonsense.
+    A device that another one is ahead of would take the messages of the next program for its own.
     """
-    return jax.block_until_ready(arrays) if jax.process_count() > 1 and jax.default_backend() == "cpu" else arrays
+    return jax.block_until_ready(arrays) if uses_gloo() else arrays
+
+
+def uses_gloo() -> bool:
+    """Return whether devices are connected by Gloo: several processes on CPUs, and their own devices too.
+
+    Gloo does not know which operation of a program a message belongs to. Programs of one process then run on one of its
+    devices, whose number does not change their speed.
+    """
+    return jax.process_count() > 1 and jax.default_backend() == "cpu"
 
 
 def _held_by(arrays: Tree, sharding: NamedSharding) -> Tree:

@@ -14,7 +14,8 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from efficientdet.devices.peers import MOST_BYTES, Peers, message, one_line, send
 from program_support.errors import InputError
@@ -27,7 +28,8 @@ _SECONDS_OF_SILENCE = 10.0  # after which a process takes what it has connected 
 _SECONDS_TO_SEND = 5.0
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class Place:
     """The place of a process in its job."""
 
     address: str  # host:port of process 0, which listens there
