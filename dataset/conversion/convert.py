@@ -55,9 +55,9 @@ def _usable_image(
     checked = _checked_file(image, task=task, report=report)
     if checked is None:
         return None
-    if task.crowds_as_objects:
-        image.objects = [replace(one, is_crowd=False, is_difficult=False) for one in image.objects]
     objects, masks = _fitted_objects(image, checked=checked, report=report, with_masks=task.include_masks)
+    if task.crowds_as_objects:
+        objects = [replace(one, is_crowd=False, is_difficult=False) for one in objects]
     listed = image.refused + len(image.objects)
     if listed and not objects and not task.keep_images_of_refused_boxes:
         report.dropped.append(
