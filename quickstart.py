@@ -54,6 +54,11 @@ def define_flags() -> None:
 
 def main() -> None:
     """Run the quick start as the flags state."""
+    if not FLAGS.images:
+        raise InputError(
+            "expected a folder or zip archive of labeled images: python quickstart.py photos.zip "
+            "--output_dir=runs/photos; --help lists all flags"
+        )
     images = image_source(FLAGS.images)
     if hyperparameters_of(FLAGS.model_name, {}).family.quickstart is None:
         chosen_for = ", ".join(name for name in model_names() if hyperparameters_of(name, {}).family.quickstart)

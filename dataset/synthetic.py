@@ -21,6 +21,7 @@ from program_support.atomic_files import report_write_errors, write_bytes, write
 from program_support.checked_fields import CountOrZero
 from program_support.errors import InputError
 from program_support.field_flags import define_flag
+from program_support.marked_folders import claim_folder
 
 
 def draw_data_set(
@@ -39,11 +40,11 @@ def draw_data_set(
         )
     folder = Path(folder)
     with report_write_errors(folder):
-        (folder / "annotations").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    for name in ("annotations", *images):
+        claim_folder(folder / name)  # others' images may have the same names
     first_id = 1
     for split, count in images.items():
-        with report_write_errors(folder / split):
-            (folder / split).mkdir(exist_ok=True)
         coco = _draw_split(
             folder / split,
             range(first_id, first_id + count),

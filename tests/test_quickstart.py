@@ -18,7 +18,7 @@ from labeled import healthy
 
 from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import family_of, hyperparameters_of, model_names
-from efficientdet.quickstart import choices, chosen_settings, steps
+from efficientdet.quickstart import choices, chosen_settings, steps, usable_input
 from efficientdet.quickstart.choices import StepTime
 from efficientdet.quickstart.configuration import NO_WEIGHTS, QuickstartConfig
 from efficientdet.quickstart.output_folder import sole_quickstart
@@ -90,6 +90,18 @@ def test_fewer_steps_are_enough_until_objects_have_12_pixels():
     assert side == 192
     assert why == "the largest at which 188 steps fit into the time limit, with objects of about 12 pixels"
     assert [chosen(seconds)[0] for seconds in (587, 586, 106, 105)] == [224, 192, 192, 160]
+
+
+def test_the_side_is_one_at_which_objects_match_anchors():
+    images, limits = _image(640), budget(100)
+    assert choices.possible_sides(images, 256, min_side=128) == [128, 160, 192, 224, 256]
+    assert choices.image_side(images, 256, limits)[0] == 128
+    side, why = choices.image_side(images, 256, limits, usable=192)
+    assert side == 192
+    assert why == "the smallest at which objects match anchors; the steps needed for a good AP exceed the time limit"
+    assert choices.missing_minutes(192, limits) == pytest.approx(100 / 60 * (562 / (100 / 0.5625) - 1))
+    assert choices.missing_minutes(192, budget(400)) == 0
+    assert choices.enlarged((96, 128), 320, min_side=128) == (256, 320)
 
 
 def test_epochs_are_short_enough_to_look_at_the_clock():
@@ -204,6 +216,7 @@ def programs(tmp_path, monkeypatch):
 
     for module in (steps, chosen_settings):
         monkeypatch.setattr(module, "run_program", run)
+    monkeypatch.setattr(usable_input, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
     return calls, fails
 
 
@@ -287,6 +300,66 @@ def test_the_smaller_input(programs, tmp_path, monkeypatch, capsys):
     wanted |= {"model_name": "retinanet-resnet50", "hparams": "image_size=640"}
     quickstart(config(tmp_path / "pretrained", **wanted))
     assert len([module for module, _ in calls[2:] if module == "train"]) == 1
+
+
+def test_a_size_at_which_objects_match_no_anchor_is_not_trained(programs, tmp_path, monkeypatch, capsys):
+    calls, _ = programs
+    asked = []
+
+    def first_usable(number):
+        def smallest(images, hparams, sizes, *, fixed):
+            asked.append((hparams.anchor_scale, sizes, sorted(fixed)))
+            return sizes[number] if number is not None else None
+
+        return smallest
+
+    monkeypatch.setattr(choices, "typical_side", lambda sizes: 640)
+    monkeypatch.setattr(usable_input, "smallest_usable_size", first_usable(4))
+    wanted = {"minutes": 0.5, "model_name": "retinanet-resnet18"}
+    quickstart(config(tmp_path / "out", **wanted, hparams="anchor_scale=2.0"))
+    printed = capsys.readouterr().out
+    assert (
+        "warning: objects match anchors from an input of 256 pixels (longer side) on, which needs about --minutes="
+        in (printed)
+    )
+    assert "chose input size 256 pixels (longer side): the smallest at which objects match anchors" in printed
+    assert (asked[0][0], asked[0][1][:2], asked[0][2]) == (2.0, ["128x128", "160x160"], ["anchor_scale"])
+
+    del calls[:]
+    monkeypatch.setattr(usable_input, "smallest_usable_size", first_usable(None))
+    with pytest.raises(InputError, match=r"match no anchor at any input up to 640x\d+ pixels.*--hparams=image_size="):
+        quickstart(config(tmp_path / "none", **wanted))
+    assert [module for module, _ in calls] == ["dataset.create_tfrecord", "train", "doctor"]  # none but the timing
+
+
+def test_more_minutes_choose_a_larger_input(programs, tmp_path, monkeypatch, capsys):
+    calls, _ = programs
+    monkeypatch.setattr(choices, "typical_side", lambda sizes: 640)
+
+    def trained(settings):
+        settings["model_dir"].mkdir(exist_ok=True)
+        (settings["model_dir"] / "ckpt").touch()
+
+    run = steps.run_program
+    monkeypatch.setattr(
+        steps, "run_program", lambda module, settings: (run(module, settings), module == "train" and trained(settings))
+    )
+    quickstart(config(tmp_path / "out", minutes=10.0))
+    first, side = calls[-3][1], int(re.search(r"chose input size (\d+)", capsys.readouterr().out)[1])
+    del calls[:]
+    quickstart(config(tmp_path / "out", minutes=900.0))
+    assert [module for module, _ in calls] == ["train", "eval", "export"]
+    second = calls[0][1]
+    trained_before = tmp_path / "out" / f"model_{side}_pixels"
+    assert second["pretrained_ckpt"] == str(trained_before)
+    assert (trained_before / "ckpt").exists()
+    assert second["model_dir"] == first["model_dir"] == tmp_path / "out" / "model"
+    assert second["hparams"] == first["hparams"].replace("image_size=96x64", "image_size=512x352")
+    assert "chose input size 512 pixels (longer side): the model's default" in capsys.readouterr().out
+    del calls[:]
+    quickstart(config(tmp_path / "out", minutes=901.0))
+    assert calls[0][1]["hparams"] == second["hparams"]  # the size stays: the training resumes
+    assert not (tmp_path / "out" / "model_512_pixels").exists()
 
 
 def test_other_families(programs, tmp_path, monkeypatch, capsys):
@@ -585,7 +658,7 @@ def is_running(process):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--images=: no such folder; expected the folder with the images"),
+        ([], "expected a folder or zip archive of labeled images: python quickstart.py photos.zip"),
         (["/nowhere"], "--images=/nowhere: no such folder"),
         (["--model_name=ssd300-resnet34", "tests"], "unexpected argument"),
         (["tests", "--model_name=ssd300-resnet35"], "the nearest is ssd300-resnet34"),

@@ -77,7 +77,8 @@ def write_labels(data: Path, folder: Path, split: str) -> list[str]:
         (folder / kind / split).mkdir(parents=True, exist_ok=True)
     for image in truth["images"]:
         link = folder / "images" / split / Path(image["file_name"]).name
-        link.unlink(missing_ok=True)
+        if link.is_symlink():  # of an earlier call; anything else is refused by the next line
+            link.unlink()
         link.symlink_to((data / "images" / image["file_name"]).resolve())
         (folder / "labels" / split / f"{link.stem}.txt").write_text("\n".join(lines[image["id"]]))
     (folder / f"{split}.txt").write_text("".join(f"{path}\n" for path in sorted((folder / "images" / split).iterdir())))

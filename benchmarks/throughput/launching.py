@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from program_support.marked_folders import claim_folder, refuse_unmarked
 from throughput.cells import PRECISIONS, Cell
 from throughput.figures import Figures, inference_figures, training_figures
 
@@ -43,8 +44,9 @@ class Outcome(NamedTuple):
 def run_cell(cell: Cell, launch: Launch) -> Outcome:
     """Run a cell in a separate folder, which has the output of the launcher. Failures are outcomes too."""
     folder = launch.folder / "runs" / cell.name
+    refuse_unmarked(folder)
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    claim_folder(folder)
     done = _run(_command(cell, launch, folder), _environment(cell), seconds=60 * launch.minutes)
     if done is None:
         return Outcome(None, f"not finished within {launch.minutes} minutes")

@@ -134,15 +134,21 @@ class Budget:
         return round(_FEWER_STEPS * steps if has_small_objects else steps)
 
 
-def image_side(images: LabeledImages, published: int, budget: Budget) -> tuple[int, str]:
+def possible_sides(images: LabeledImages, published: int, *, min_side: int) -> list[int]:
+    """Return the longer sides of an input to choose from, ascending: up to the images' and the published model's."""
+    most = max(min_side, min(published, math.ceil(typical_side(images.sizes) / _MULTIPLE) * _MULTIPLE))
+    return list(range(most, min_side - 1, -_MULTIPLE))[::-1]
+
+
+def image_side(images: LabeledImages, published: int, budget: Budget, *, usable: int = 0) -> tuple[int, str]:
     """Return the longer side of the network's input and the reason.
 
-    It is the largest side at which the required steps fit into the seconds of training. It is limited by the sides of
-    the images and of the published model.
+    It is the largest side at which the required steps fit into the seconds of training, but at least `usable`, from
+    which on objects match anchors. It is limited by the sides of the images and of the published model.
     """
     largest, share = typical_side(images.sizes), budget.object_share
-    most = max(budget.min_side, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
-    for side in range(most, budget.min_side - 1, -_MULTIPLE):
+    sides = [side for side in possible_sides(images, published, min_side=budget.min_side) if side >= usable]
+    for side in reversed(sides):
         steps = budget.required_steps(side)
         if budget.steps(side) >= steps:
             limit = (
@@ -153,7 +159,20 @@ def image_side(images: LabeledImages, published: int, budget: Budget) -> tuple[i
                 else f"the largest at which {steps} steps fit into the time limit"
             )
             return side, limit + ("" if share is None else f", with objects of about {share * side:.0f} pixels")
-    return budget.min_side, "the smallest; the steps needed for a good AP exceed the time limit"
+    condition = " at which objects match anchors" if sides[0] > budget.min_side else ""
+    return sides[0], f"the smallest{condition}; the steps needed for a good AP exceed the time limit"
+
+
+def missing_minutes(side: int, budget: Budget) -> float:
+    """Return the minutes that are missing for the required steps with an input of this side; 0 if none are."""
+    return max(0.0, budget.seconds / 60 * (budget.required_steps(side) / budget.steps(side) - 1))
+
+
+def enlarged(size: tuple[int, int], side: int, *, min_side: int) -> tuple[int, int]:
+    """Return (height, width) of an input enlarged to a longer side of `side` pixels, in multiples of 32."""
+    scaled = (round(side * each / max(size) / _MULTIPLE) * _MULTIPLE for each in size)
+    height, width = (max(min_side, each) for each in scaled)
+    return height, width
 
 
 @dataclass(frozen=True, kw_only=True)

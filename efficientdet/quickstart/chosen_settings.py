@@ -1,21 +1,27 @@
 """Settings of a training that are chosen from the data, the measured speed and the data check."""
 
+import functools
 import json
+import math
 import os
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.data_checks.findings import as_hparams, counted
 from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.published_files import published_files
+from efficientdet.families.quickstart_recipe import QuickstartRecipe
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.configuration import NO_WEIGHTS, QuickstartConfig
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.split_records import image_count, labeled_images, records_of, records_pattern
+from efficientdet.quickstart.usable_input import usable_side
 from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
 from efficientdet.weights.downloads import local_path
 from program_support.atomic_files import unfinished_folder
@@ -39,10 +45,7 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
     published = max(defaults.input_size)
     own = max(hyperparameters_of(config.model_name, given).input_size)
     first = own if "image_size" in given else max(recipe.min_side, min(_FIRST_SIDE, published))
-
-    def shape_of(side: int) -> int | str:
-        return choices.stretched_shape(side, images.sizes, min_side=recipe.min_side) if recipe.stretches else side
-
+    shape_of = functools.partial(_input_shape, recipe, images.sizes)
     batch = choices.batch_size(len(images), accelerated=False)
     step_time, start = _measure_step_time(
         config,
@@ -69,32 +72,84 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
         min_side=recipe.min_side,
         is_pretrained=is_pretrained,
     )
-    side, side_reason = first, "set by --hparams"
+    side, side_reason, usable = first, "set by --hparams", 0
+    check = functools.partial(_suggested_settings, config, folder, weights=weights)
     if "image_size" not in given:
-        side, side_reason = choices.image_side(images, published, budget)
+        sizes = {shape_of(side): side for side in choices.possible_sides(images, published, min_side=recipe.min_side)}
+        usable = usable_side(config, images, sizes, {**of_family, **given}, weights=weights, check=check)
+        side, side_reason = choices.image_side(images, published, budget, usable=usable)
+        _print_missing_minutes(config, side, budget, usable=usable)
     settings = {"image_size": shape_of(side), **of_family, **given}
-    suggested = _suggested_settings(config, folder, settings, weights=weights)
+    suggested = check(settings)
     settings |= {key: value for key, value in suggested.items() if key not in given}
     learning_rate = rate.of(step_time.batch_size)
-    rate_reason = "lower, to preserve the pretrained weights" if is_pretrained else "that of random weights"
-    lr = None if "learning_rate" in given else learning_rate
-    flags = {"batch_size": step_time.batch_size, **weights, "lr": lr}
+    flags = {"batch_size": step_time.batch_size, **weights, "lr": None if "learning_rate" in given else learning_rate}
     size = hyperparameters_of(config.model_name, settings).input_size
     trainings, training_reason = _trainings(settings, flags, budget, size=size, images=len(images))
     return {
         "trainings": trainings,
         "minutes": config.minutes,
         "seconds_after_choice": after,
+        "side": side,
+        "larger_sides": {"published": published, "usable": usable, "budget": asdict(budget)},
         "why": [
             f"weights: {weights_reason}",
             f"input size {side} pixels (longer side): {side_reason} (median of the images: "
             f"{choices.typical_side(images.sizes)})",
             f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
             training_reason,
-            f"learning rate {learning_rate:g}: {rate_reason}",
+            f"learning rate {learning_rate:g}: {'low, for pretrained' if is_pretrained else 'for random'} weights",
             *([f"{as_hparams(of_family)}: for a short training of {config.model_name}"] if of_family else []),
         ],
     }
+
+
+def _input_shape(recipe: QuickstartRecipe, sizes: np.ndarray, side: int) -> int | str:
+    """Return `image_size` with this longer side: a square, or for some families the shape of most images."""
+    return choices.stretched_shape(side, sizes, min_side=recipe.min_side) if recipe.stretches else side
+
+
+def choose_larger_input(
+    config: QuickstartConfig, folder: Path, chosen: dict[str, Any], *, model: str, spent: float
+) -> dict[str, Any] | None:
+    """Return the choice for more minutes if a larger input fits into them; None if the size stays.
+
+    Its training starts from the trained `model`, whose anchors stay. `spent`: the seconds of all steps so far.
+    """
+    if "larger_sides" not in chosen or "image_size" in parse_overrides(config.hparams):
+        return None
+    images, before = labeled_images(records_pattern(folder, "train")), chosen["larger_sides"]
+    budget = choices.Budget(
+        **before["budget"]
+        | {
+            "step_time": choices.StepTime(**before["budget"]["step_time"]),
+            "seconds": choices.training_seconds(config.minutes, others=spent + chosen["seconds_after_choice"]),
+            "is_pretrained": True,
+        }
+    )
+    side, reason = choices.image_side(images, before["published"], budget, usable=before["usable"])
+    if side <= chosen["side"]:
+        return None
+    flags = chosen["trainings"][-1]
+    settings = parse_overrides(flags["hparams"])
+    height, width = choices.enlarged(
+        hyperparameters_of(config.model_name, settings).input_size, side, min_side=budget.min_side
+    )
+    settings["image_size"] = f"{width}x{height}"
+    flags = {**flags, "pretrained_ckpt": model, "backbone_init": None}
+    trainings, training_reason = _trainings(settings, flags, budget, size=(height, width), images=len(images))
+    why = [f"input size {side} pixels (longer side): {reason}; starts from {model}", training_reason]
+    return {**chosen, "trainings": trainings, "minutes": config.minutes, "side": side, "why": [chosen["why"][0], *why]}
+
+
+def _print_missing_minutes(config: QuickstartConfig, side: int, budget: choices.Budget, *, usable: int) -> None:
+    """Print the minutes that the smallest usable input needs, if the time limit is below them."""
+    if usable > budget.min_side and side == usable and (missing := choices.missing_minutes(side, budget)):
+        print(
+            f"warning: objects match anchors from an input of {side} pixels (longer side) on, which needs about "
+            f"--minutes={math.ceil(config.minutes + missing)} for a good AP; smaller ones would be faster, but most "
+            "objects would not be learned"
+        )
 
 
 def _trainings(
@@ -150,6 +205,7 @@ def _measure_step_time(
                 "model_dir": timing,
                 "model_name": config.model_name,
                 **weights,
+                "warn_of_lr": False,
                 "benchmark": True,
                 "benchmark_steps": _TIMED_STEPS,
                 "batch_size": batch,

@@ -41,7 +41,8 @@ class State:
                 f"{path}: was started with {other[0]} {before.get(other[0])!r}, not {settings[other[0]]!r}; expected "
                 "the same, or another --output_dir"
             )
-        if longer and "train" in self._done:
+        self.is_longer = longer and "train" in self._done  # a finished training continues with more minutes
+        if self.is_longer:
             print(f"--minutes raised from {before['minutes']:g} to {settings['minutes']:g}: resuming the training")
             for step in _REPEATED_FOR_MORE_MINUTES:
                 self._done.pop(step, None)
@@ -62,9 +63,21 @@ class State:
         if self._content.setdefault(name, fingerprint) != fingerprint:
             raise InputError(f"{where}: images or labels changed after their conversion; {advice}")
 
-    def seconds(self, other_than: str) -> float:
-        """Return the seconds of all steps in all calls so far, except the named step."""
+    def seconds(self, other_than: str | None = None) -> float:
+        """Return the seconds of all steps in all calls so far, except the named one."""
         return sum(seconds for step, seconds in self._seconds.items() if step != other_than)
+
+    def choose_again(self, chosen: dict[str, Any], *, trained: str) -> None:
+        """Replace the chosen settings; the seconds of the training so far count as those of another step, `trained`."""
+        self._done["choose"] = chosen
+        self._seconds[trained] = self._seconds.pop("train", 0.0)
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            write_text(self._path, json.dumps(self._content, indent=1))
+        except OSError as error:
+            raise InputError(f"{self._path}: cannot be written: {error.strerror}") from error
 
     def once(self, step: str, run: Callable[[], Any]) -> Any:
         """Return the result of a step, which is run unless an earlier call did."""
@@ -74,8 +87,5 @@ class State:
             start_time = time.monotonic()
             self._done[step] = run()
             self._seconds[step] = self._seconds.get(step, 0.0) + round(time.monotonic() - start_time, 1)
-            try:
-                write_text(self._path, json.dumps(self._content, indent=1))
-            except OSError as error:
-                raise InputError(f"{self._path}: cannot be written: {error.strerror}") from error
+            self._write()
         return self._done[step]

@@ -14,7 +14,7 @@ from typing import Any
 from efficientdet.configuration.artifact_formats import IN_8_BITS
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.quickstart import choices
-from efficientdet.quickstart.chosen_settings import choose_settings
+from efficientdet.quickstart.chosen_settings import choose_larger_input, choose_settings
 from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.output_folder import METRICS, mark_folders, refuse_foreign_output, sole_quickstart
 from efficientdet.quickstart.programs import run_program
@@ -45,6 +45,8 @@ def _run_steps(config: QuickstartConfig, folder: Path) -> None:
     chosen = state.once(
         "choose", lambda: choose_settings(config, folder, measured=measured, spent=state.seconds("choose"))
     )
+    if state.is_longer:
+        chosen = _choose_again(config, folder, chosen, state=state)
     for line in chosen["why"]:
         print(f"chose {line}")
     trainings = chosen.get("trainings") or [chosen["flags"]]  # the latter of an earlier version
@@ -60,12 +62,27 @@ def _run_steps(config: QuickstartConfig, folder: Path) -> None:
     compared = [Path(images, name) for name in labeled_images(measured, most=_COMPARED).names]
     state.once("export", lambda: _export(config, folder, compared=compared, measured=measured))
     _print_summary(
-        folder, measured_on="test" if test else "validation" if val else "training", image_folder=compared[0].parent
+        folder,
+        weights=chosen["why"][0],
+        measured_on="test" if test else "validation" if val else "training",
+        image_folder=compared[0].parent,
     )
     print(
         f"finished in {(time.monotonic() - start_time) / 60:.1f} minutes; to train longer, run the same command with "
         f"--minutes above {config.minutes:g}"
     )
+
+
+def _choose_again(config: QuickstartConfig, folder: Path, chosen: dict[str, Any], *, state: State) -> dict[str, Any]:
+    """Choose the input size for more minutes; if it is larger, move the trained model away to start from it."""
+    trained = folder / f"model_{chosen['side']}_pixels" if "side" in chosen else folder / "model"
+    larger = choose_larger_input(config, folder, chosen, model=str(trained), spent=state.seconds())
+    if larger is None:
+        return chosen
+    if not trained.exists():  # otherwise an earlier call moved it and was killed
+        os.rename(folder / "model", trained)
+    state.choose_again(larger, trained=trained.name)
+    return larger
 
 
 def _source(config: QuickstartConfig, folder: Path, *, state: State) -> str:
@@ -185,10 +202,11 @@ def _training_minutes(minutes: float, *, others: float) -> float:
     return seconds / 60
 
 
-def _print_summary(folder: Path, *, measured_on: str, image_folder: Path) -> None:
+def _print_summary(folder: Path, *, weights: str, measured_on: str, image_folder: Path) -> None:
     numbers = json.loads((folder / METRICS).read_text(encoding="utf-8"))
     artifact = folder / "exported" / "detector.onnx"
     print(f"\nAP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images")
+    print(f"initial {weights}")
     if masks := numbers.get("mask_numbers"):
         print(f"mask AP {masks['AP']:.3f}, AP50 {masks['AP50']:.3f}")
     for path, what in (

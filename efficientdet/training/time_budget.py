@@ -7,7 +7,8 @@ training that is killed and resumed continues with the same learning rates.
 
 from efficientdet.training.run import Run
 
-_LOGGED_FROM = 0.1  # of the remaining epochs: smaller changes of a plan are not logged
+_LOGGED_FROM = 0.25  # of the remaining epochs: smaller changes of a plan are not logged
+_LOGGED_EVERY = 0.1  # of the time budget: a plan is not logged more often
 _OTHER_ACTIVITIES = ("compilation", "calibration", "evaluation")  # names of the stopwatch
 
 
@@ -19,6 +20,7 @@ class TimeBudget:
         self._run, self._first_epoch, self._evaluated_images = run, run.epoch, evaluated_images
         self._seconds = 60.0 * (run.config.max_minutes or 0.0)
         self._last = self._spent()
+        self._logged_end, self._logged_seconds = 0, 0.0  # the end of the last logged plan, in steps, and its time
         self._begin()
 
     def plan(self) -> None:
@@ -28,12 +30,14 @@ class TimeBudget:
             return  # the learning rate is at the end of its schedule: further epochs would train nothing
         used, seconds_per_step, evaluation = run.world.gather(self._measured())[0]
         left = self._fitting_epochs(self._seconds - used, seconds_per_step=seconds_per_step, evaluation=evaluation)
-        planned = (run.last_step - run.state.step) // run.steps_per_epoch
-        if not progress.planned_end or abs(left - planned) > max(1.0, _LOGGED_FROM * planned):
+        planned = ((self._logged_end or run.last_step) - run.state.step) // run.steps_per_epoch
+        is_due = used - self._logged_seconds >= _LOGGED_EVERY * self._seconds
+        if not progress.planned_end or (is_due and abs(left - planned) > max(1.0, _LOGGED_FROM * planned)):
             run.journal.print(
                 f"time budget: {used / 60:.1f} of {self._seconds / 60:.1f} minutes used, {seconds_per_step:.2g} s "
                 f"per step: {left} epochs left instead of {planned}; the learning rate schedule ends with them"
             )
+            self._logged_end, self._logged_seconds = run.state.step + left * run.steps_per_epoch, used
         self._set_end(run.state.step + left * run.steps_per_epoch, position=run.schedule_position)
 
     def _begin(self) -> None:

@@ -36,7 +36,15 @@ def existing_shards(output_prefix: str) -> dict[int, Path]:
 
 
 def refuse_other_shards(config: ConversionConfig) -> None:
-    """Raise InputError if the prefix has shards of a conversion into another number of shards."""
+    """Raise InputError if the prefix has shards into another number, or files that no conversion here wrote."""
+    if not (config.state_folder / "job.json").exists():
+        beside = (config.beside(suffix) for suffix in (".report.json", ".classes.json", ".instances.json"))
+        for path in (*map(config.shard_path, range(config.num_shards)), *beside):
+            if path.exists():
+                raise InputError(
+                    f"{path}: exists and was not written by a conversion in this folder; move it, or choose another "
+                    "output folder or --output_file_prefix"
+                )
     for total, path in sorted(existing_shards(config.output_prefix).items()):
         if total != config.num_shards:
             raise InputError(

@@ -195,8 +195,6 @@ def _log_reuse(
             log(f"changed since the last conversion to {config.output_prefix}: {', '.join(changed)}; converting again")
         elif finished:
             log(f"{finished} of {len(tasks)} shards are complete and reused")
-    elif config.shard_path(0).exists():
-        log(f"replacing the existing shards {config.output_prefix}-*, whose source is unknown")
     if config.num_shards > len(data.images):
         log(
             f"{config.num_shards - len(data.images)} of {config.num_shards} shards will be empty, because there are "
