@@ -26,6 +26,7 @@ def healthy(count=12, *, seed=0, names=NAMES, size=(128, 128)):
         boxes=boxes.astype(np.float32),
         classes=np.tile(np.arange(len(names), dtype=np.int32), count),
         crowd=np.zeros(count * len(names), bool),
+        difficult=np.zeros(count * len(names), bool),
         digests=[b""] * count,
         encoded=pictures.__getitem__,
     )
@@ -61,6 +62,7 @@ def with_boxes(images, number, boxes, *, label=0, crowd=False):
         boxes=np.concatenate([images.boxes, boxes])[order],
         classes=np.concatenate([images.classes, np.full(len(boxes), label, np.int32)])[order],
         crowd=np.concatenate([images.crowd, np.full(len(boxes), crowd)])[order],
+        difficult=np.concatenate([images.difficult, np.zeros(len(boxes), bool)])[order],
     )
 
 
@@ -73,4 +75,5 @@ def without_objects_of(images, *, number=None, label=None):
         boxes=images.boxes[kept],
         classes=images.classes[kept],
         crowd=images.crowd[kept],
+        difficult=images.difficult[kept],
     )

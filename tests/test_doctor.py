@@ -102,6 +102,26 @@ def test_crowds_are_told_and_no_objects():
     assert [finding.about for finding in quick_findings(crowd, HPARAMS)] == ["crowds"]
 
 
+def test_classes_without_a_usable_object():
+    """All objects of "cat" are crowds, those of "dog" difficult: one is not trained on, neither counts in the AP."""
+    images = healthy()
+    images = replace(images, crowd=images.classes == 0, difficult=images.classes == 1)
+    finding = found(images, "unusable classes")
+    assert finding.level == WARNING
+    assert finding.line.startswith("1 of 3 classes have no object that is trained on: cat (12 objects); 12 crowds in")
+    assert "--crowds_as_objects" in finding.line
+    examination = examine({"training": healthy(), "validation": images}, HPARAMS, images_read=0)
+    (finding,) = [each for each in examination.findings if each.about == "unusable classes"]
+    assert finding.line.startswith("validation: 2 of 3 classes have no object that is counted in the AP: cat (12 obj")
+    assert "12 crowds, 12 difficult in all" in finding.line
+    on_crowds = HPARAMS.overridden({"train_on_crowds": True})
+    assert "unusable classes" not in [each.about for each in quick_findings(images, on_crowds)]
+    nothing = found(replace(images, crowd=np.ones_like(images.crowd)), "unusable classes")
+    assert "no class has one, 36 crowds in all" in nothing.line
+    absent = found(without_objects_of(healthy(), label=2), "absent classes")
+    assert (absent.level, absent.line) == (WARNING, "1 of 3 classes have no object: fox")
+
+
 def test_whole_image_boxes():
     assert found(with_boxes(healthy(), 2, (0, 1, 128, 128)), "whole-image boxes").images == ["0-2.jpg"]
 
@@ -403,6 +423,7 @@ def drawn_objects(random, *, count=80, tall=False, low=False, near_is_large=Fals
         boxes=boxes.astype(np.float32),
         classes=np.zeros(count * 6, np.int32),
         crowd=np.zeros(count * 6, bool),
+        difficult=np.zeros(count * 6, bool),
     )
 
 

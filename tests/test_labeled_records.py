@@ -124,3 +124,57 @@ def test_training_is_told_what_is_wrong_and_mended_if_it_asks(drawn):
     kept, _ = with_suggestions(replace(wrong, suggest=True, hparams_given=frozenset({"anchor_scale"})))
     assert kept.hparams.anchor_scale == 12.0
     assert kept.hparams.max_instances_per_image == mended.hparams.max_instances_per_image
+
+
+def of_two_classes(tmp_path, kinds, *, copies=1):
+    """Records of one object each; kinds: category id and "crowd", "difficult" or "" of each."""
+    payloads = [
+        tiny_records.altered(
+            number,
+            {
+                "object/class/label": [category],
+                "object/is_crowd": [int(kind == "crowd")],
+                "object/difficult": [int(kind == "difficult")],
+            },
+        )
+        for number, (category, kind) in enumerate(kinds * copies)
+    ]
+    return (tiny_records.write(tmp_path / f"{len(list(tmp_path.iterdir()))}", payloads),)
+
+
+def of_records(drawn, training, validation=(), **settings):
+    names = ClassNames((1, 2), ("cup", "pen"))
+    return replace(
+        config(drawn, hparams={"image_size": 128}, **settings),
+        records=training,
+        val_records=validation,
+        class_names=names,
+    )
+
+
+def test_training_is_refused_where_no_object_can_be_trained_on_or_measured(drawn, tmp_path):
+    usable, crowds = of_two_classes(tmp_path, [(1, ""), (2, "")]), of_two_classes(tmp_path, [(1, "crowd")] * 3)
+    difficult = of_two_classes(tmp_path, [(1, "difficult"), (2, "crowd")])
+    with pytest.raises(InputError, match=r"none of the 3 objects can be trained on \(3 crowds\); --crowds_as_objects"):
+        with_suggestions(of_records(drawn, crowds))
+    with_suggestions(of_records(drawn, crowds, benchmark=True))
+    trained = of_records(drawn, crowds)
+    with_suggestions(replace(trained, hparams=trained.hparams.overridden({"train_on_crowds": True})))
+    with pytest.raises(InputError, match=r"counted in the AP \(1 crowd, 1 difficult\); .*--training_mode=train300"):
+        with_suggestions(of_records(drawn, usable, difficult))
+    with_suggestions(of_records(drawn, usable, difficult, training_mode="train300"))
+    empty = tiny_records.write(tmp_path / "empty", [tiny_records.without_box_keys(number) for number in range(2)])
+    with pytest.raises(InputError, match="the 2 images have no objects; expected records with labels"):
+        with_suggestions(of_records(drawn, (empty,)))
+
+
+def test_training_warns_of_classes_without_a_usable_object_after_reading_all_records(drawn, tmp_path):
+    """Of a sample alone neither would be known: it has no usable pen, and of many records no sample has all."""
+    usable, crowd_pens = of_two_classes(tmp_path, [(1, ""), (2, "")]), [(1, ""), (2, "crowd")]
+    lines = with_suggestions(of_records(drawn, of_two_classes(tmp_path, crowd_pens), usable))[1]
+    assert any("1 of 2 classes have no object that is trained on: pen (1 object)" in line for line in lines)
+    lines = with_suggestions(of_records(drawn, usable, of_two_classes(tmp_path, [(1, ""), (2, "difficult")])))[1]
+    assert any("1 of 2 classes have no object that is counted in the AP: pen (1 object)" in line for line in lines)
+    shards = [*of_two_classes(tmp_path, crowd_pens), *of_two_classes(tmp_path, [(2, "")])] * 8
+    lines = with_suggestions(of_records(drawn, tuple(shards[:16])))[1]
+    assert not any("no object" in line for line in lines)

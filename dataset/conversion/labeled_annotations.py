@@ -22,7 +22,8 @@ def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledIma
         raise InputError(f"{data.source}: names no categories; expected annotations of objects")
     class_of = {category: number for number, category in enumerate(data.class_names.category_ids)}
     mark_upright(data.images, image_folder)
-    names, sizes, owners, boxes, classes, crowd, labeled = [], [], [], [], [], [], []
+    names, sizes, owners, boxes, classes, labeled = [], [], [], [], [], []
+    crowd, difficult = [], []
     left_out, images_left_out = (
         [f"{finding.file}: {finding.reason}" for finding in data.skipped if (finding.kind == "image") is of_images]
         for of_images in (False, True)
@@ -46,6 +47,7 @@ def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledIma
             boxes.append((y, x, y + height, x + width))
             classes.append(class_of[fitted.category_id])
             crowd.append(fitted.is_crowd)
+            difficult.append(fitted.is_difficult)
     return LabeledImages(
         class_names=data.class_names,
         names=names,
@@ -54,6 +56,7 @@ def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledIma
         boxes=np.array(boxes, np.float32).reshape(-1, 4),
         classes=np.array(classes, np.int32),
         crowd=np.array(crowd, bool),
+        difficult=np.array(difficult, bool),
         digests=[b""] * len(names),
         encoded=lambda number: _encoded(Path(image_folder) / names[number], labeled[number]),
         left_out=left_out,

@@ -18,7 +18,8 @@ class LabeledImages:
     owners: np.ndarray  # [N] int32, the image of each object, 0 .. n-1
     boxes: np.ndarray  # [N, 4] float32 yxyx, pixels of the image
     classes: np.ndarray  # [N] int32, 0 .. K-1
-    crowd: np.ndarray  # [N] bool
+    crowd: np.ndarray  # [N] bool, used neither in training, unless train_on_crowds, nor in evaluation
+    difficult: np.ndarray  # [N] bool, not used in evaluation
     digests: Sequence[bytes]  # equal for equal files; empty if unknown
     encoded: Callable[[int], bytes]  # the file of an image by its number, from any thread; raises OSError or InputError
     left_out: Sequence[str] = ()  # unusable boxes, not among the N: file name and reason of each

@@ -14,10 +14,11 @@ from dataset.records.record_index import RecordIndex, RecordReader
 from program_support.errors import InputError
 
 _SIDES = tuple(f"image/object/bbox/{side}".encode() for side in ("ymin", "xmin", "ymax", "xmax"))
-_LABELS, _CROWD = b"image/object/class/label", b"image/object/is_crowd"
+_LABELS = b"image/object/class/label"
+_CROWD, _DIFFICULT = b"image/object/is_crowd", b"image/object/difficult"
 _HEIGHT, _WIDTH, _NAME, _ID = b"image/height", b"image/width", b"image/filename", b"image/source_id"
 _DIGEST, _ENCODED = b"image/key/sha256", b"image/encoded"
-_KEYS = frozenset((*_SIDES, _LABELS, _CROWD, _HEIGHT, _WIDTH, _NAME, _ID, _DIGEST))
+_KEYS = frozenset((*_SIDES, _LABELS, _CROWD, _DIFFICULT, _HEIGHT, _WIDTH, _NAME, _ID, _DIGEST))
 
 
 def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: ArrayLike | None = None) -> LabeledImages:
@@ -28,7 +29,7 @@ def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: ArrayL
     """
     chosen = np.arange(len(index)) if numbers is None else np.asarray(numbers)
     names, sizes, digests, counts = [], [], [], []
-    objects: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    objects: list[tuple[np.ndarray, ...]] = []
     for number, buffer, start in record_places(index, chosen):
         try:
             fields = record_fields(buffer, start, start + int(index.lengths[number]), _KEYS)
@@ -40,7 +41,7 @@ def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: ArrayL
         names.append(b"".join(fields.get(_NAME) or fields.get(_ID) or [b""]).decode("utf-8", "replace"))
         digests.append(b"".join(fields.get(_DIGEST, ())))
         counts.append(len(objects[-1][0]))
-    shares, labels, crowd = map(np.concatenate, zip(*objects, strict=True))
+    shares, labels, crowd, difficult = map(np.concatenate, zip(*objects, strict=True))
     image_sizes = np.array(sizes, np.int32).reshape(-1, 2)
     owners = np.repeat(np.arange(len(sizes), dtype=np.int32), counts)
     boxes, kept = inside(shares * np.tile(image_sizes[owners], 2), image_sizes[owners])
@@ -54,6 +55,7 @@ def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: ArrayL
         boxes=boxes[kept],
         classes=_classes(labels, class_names, index)[kept],
         crowd=crowd[kept],
+        difficult=difficult[kept],
         digests=digests,
         encoded=lambda number: _encoded(reader.read([chosen[number]])[0]),
         left_out=left_out,
@@ -84,14 +86,18 @@ def _encoded(payload: bytes) -> bytes:
     return b"".join(record_fields(payload, 0, len(payload), {_ENCODED}).get(_ENCODED, ()))
 
 
-def _objects(fields: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return boxes [N, 4] in fractions, category ids [N] and crowd [N]. Raises ValueError if their lengths differ."""
+def _objects(fields: dict) -> tuple[np.ndarray, ...]:
+    """Return boxes [N, 4] in fractions, category ids, crowd and difficult [N]. Raises ValueError if lengths differ."""
     sides = [np.asarray(fields.get(key, ()), np.float32) for key in _SIDES]
     labels = np.asarray(fields.get(_LABELS, ()), np.int64)
-    crowd = np.asarray(fields.get(_CROWD, ()), np.int64) > 0
-    if {*map(len, sides)} != {len(labels)} or len(crowd) not in (0, len(labels)):
+    flags = [np.asarray(fields.get(key, ()), np.int64) > 0 for key in (_CROWD, _DIFFICULT)]
+    if {*map(len, sides)} != {len(labels)} or any(len(values) not in (0, len(labels)) for values in flags):
         raise ValueError("holds lists of unequal lengths")
-    return np.stack(sides, axis=-1), labels, crowd if len(crowd) else np.zeros(len(labels), bool)
+    return (
+        np.stack(sides, axis=-1),
+        labels,
+        *(values if len(values) else np.zeros(len(labels), bool) for values in flags),
+    )
 
 
 def _classes(labels: np.ndarray, class_names: ClassNames, index: RecordIndex) -> np.ndarray:

@@ -95,7 +95,7 @@ def examine(
     for number, (name, images) in enumerate(splits.items()):
         split = list(image_findings(images, statistics[number]))
         if number:
-            split += label_findings(images, hparams)
+            split += label_findings(images, hparams, trains=False)
         findings += [_with_split_name(finding, name if len(splits) > 1 and number else "") for finding in split]
         scaled = InputView(images=images, hparams=hparams).scaled / np.maximum(images.sizes, 1)
         sides = ((images.boxes[:, 2:] - images.boxes[:, :2]) * scaled[images.owners]).min(axis=1, initial=np.inf)

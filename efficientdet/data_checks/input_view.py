@@ -38,6 +38,7 @@ class InputView:
                 boxes=images.boxes[numbers],
                 classes=images.classes[numbers],
                 crowd=images.crowd[numbers],
+                difficult=images.difficult[numbers],
                 digests=[images.digests[owner] for owner in owners],
                 encoded=lambda number: images.encoded(owners[number]),
             ),

@@ -14,12 +14,14 @@ WHOLE = 0.95  # share of the image's area
 _MANY_DUPLICATES, _MANY_WHOLE, _MANY_EMPTY, _MANY_LEFT_OUT = 0.02, 0.2, 0.5, 0.001
 _RARE = 0.02  # of the objects of the most frequent class
 _SLOT_STEP = 8
+CROWDS_ADVICE = "--crowds_as_objects of create_tfrecord.py converts them as ordinary objects"
 
 
-def label_findings(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
-    """Yield all findings about the labels of a split."""
+def label_findings(images: LabeledImages, hparams: Hyperparameters, *, trains: bool = True) -> Iterator[Finding]:
+    """Yield all findings about the labels of a split that `trains` a detector, or is used for evaluation."""
     yield from alike_names(images.class_names.names)
-    yield from _imbalance(images)
+    yield from unusable_classes(images, hparams, trains=trains)
+    yield from _imbalance(images, trains=trains)
     yield from _empty_images(images)
     yield from _crowds(images, hparams)
     yield from _slots(images, hparams)
@@ -38,6 +40,40 @@ def alike_names(names: tuple[str, ...]) -> Iterator[Finding]:
             level=WARNING,
             line=f"class names differ only in case or spaces: {named(same)}; "
             "merge them if they are one class: each treats the objects of the other as background",
+        )
+
+
+def usable_objects(images: LabeledImages, hparams: Hyperparameters, *, trains: bool) -> np.ndarray:
+    """Return which objects are used as positives in training, or counted in evaluation, [N] bool."""
+    if trains:
+        return ~images.crowd | hparams.train_on_crowds
+    return ~(images.crowd | images.difficult)
+
+
+def unusable_objects(images: LabeledImages, hparams: Hyperparameters, *, trains: bool) -> str:
+    """Return the numbers of objects that cannot be used, such as 12 crowds, 3 difficult; empty if all can."""
+    unusable = ~usable_objects(images, hparams, trains=trains)
+    crowds, difficult = np.sum(images.crowd & unusable), np.sum(~images.crowd & unusable)
+    parts = [counted(crowds, "crowd", "crowds")] if crowds else []
+    return ", ".join([*parts, *([f"{difficult} difficult"] if difficult else [])])
+
+
+def unusable_classes(images: LabeledImages, hparams: Hyperparameters, *, trains: bool) -> Iterator[Finding]:
+    """Yield a finding about classes all of whose objects are crowds, or in evaluation crowds or difficult."""
+    usable, count = usable_objects(images, hparams, trains=trains), len(images.class_names)
+    counts, usable_counts = (np.bincount(some, minlength=count) for some in (images.classes, images.classes[usable]))
+    listed = [
+        f"{images.class_names.names[number]} ({counted(counts[number], 'object', 'objects')})"
+        for number in np.flatnonzero((counts > 0) & (usable_counts == 0))
+    ]
+    if listed:
+        use = "trained on" if trains else "counted in the AP"
+        kinds = unusable_objects(images, hparams, trains=trains)
+        yield Finding(
+            about="unusable classes",
+            level=WARNING,
+            line=f"{len(listed)} of {count} classes have no object that is {use}: {named(listed)}; "
+            f"{'' if usable.any() else 'no class has one, '}{kinds} in all; {CROWDS_ADVICE}",
         )
 
 
@@ -74,13 +110,13 @@ def whole_image_boxes(images: LabeledImages) -> np.ndarray:
     return areas >= WHOLE * images.sizes.prod(axis=1)[images.owners]
 
 
-def _imbalance(images: LabeledImages) -> Iterator[Finding]:
+def _imbalance(images: LabeledImages, *, trains: bool) -> Iterator[Finding]:
     counts = np.bincount(images.classes, minlength=len(images.class_names))
     names = np.array(images.class_names.names)
     if absent := names[counts == 0].tolist():
         yield Finding(
             about="absent classes",
-            level=NOTE,
+            level=WARNING if trains else NOTE,
             line=f"{len(absent)} of {len(names)} classes have no object: {named(absent)}",
         )
     if rare := names[(counts > 0) & (counts < _RARE * counts.max(initial=0))].tolist():
