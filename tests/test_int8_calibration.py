@@ -3,7 +3,10 @@ import numpy as np
 import pytest
 from miniature import miniature_detector
 
-from efficientdet.training.batch_norm_calibration import Calibration, calibration_batch
+from dataset.class_names import ClassNames
+from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.families.registry import hyperparameters_of
+from efficientdet.training.batch_norm_calibration import Calibration, calibration_batch, calibration_size
 from model.batch_norm import BatchNormalization
 from model.detector import SEED_STATE, named_variables
 from object_detection.structures import Batch
@@ -83,3 +86,30 @@ def test_random_layers_go_on_as_if_nothing_had_been():
 )
 def test_large_images_and_those_of_small_batches_come_fewer_at_a_time(size, images, training_batch, wanted):
     assert calibration_batch(size, images, training_batch=training_batch) == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "records", "planned", "seen", "expected"),
+    [
+        (None, 900, 8000, 8000, (512, 64)),
+        (None, 900, 8000, 300, (300, 64)),
+        (None, 900, 8000, 8, (64, 64)),  # the batch of later calibrations, compiled once
+        (None, 900, 8, 8, (8, 8)),  # two steps: nothing else was seen
+        (None, 900, 4, 4, (0, 4)),
+        (None, 20, 8000, 8000, (20, 20)),
+        (512, 900, 8, 8, (512, 64)),
+        (0, 900, 8000, 8000, (0, 1)),
+    ],
+)
+def test_no_more_images_than_the_training_has_seen(given, records, planned, seen, expected):
+    config = TrainingConfig(
+        hparams=hyperparameters_of("efficientdet-d0", {"image_size": 128}),
+        records=("unused",),
+        val_records=(),
+        val_json_file=None,
+        class_names=ClassNames((1,), ("a",)),
+        model_dir="unused",
+        batch_size=4,
+        calibration_images=given,
+    )
+    assert calibration_size(config, sharing_statistics=1, records=records, planned=planned, seen=seen) == expected

@@ -35,6 +35,13 @@ class JaxStep(TrainStep):
         self._compiled = jax.jit(self._step, donate_argnums=0, out_shardings=(self._shardings, self._replicated))
         self._constant_values: list | None = None
         self._is_compiled = False
+        self._place_variables()
+
+    def _place_variables(self) -> None:
+        """Place the variables as `store` does: a resumed training without further steps computes the same bits."""
+        placed = [*self.network.variables, *self._variables()["average"]]
+        for variable, value in zip(placed, replicate([each.value for each in placed], self.world.devices), strict=True):
+            variable.assign(value)
 
     def __call__(self, batch: Batch, learning_rate: float, stop_requested: bool = False) -> dict:
         """See `TrainStep`."""

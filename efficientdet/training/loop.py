@@ -234,7 +234,11 @@ class Training:
         """Calibrate the batch statistics of the averaged weights, once per step; `epoch` None: after the last epoch."""
         run = self._run
         images, batch_size = calibration_size(
-            self._config, sharing_statistics=run.world.sharing_statistics, records=len(run.index)
+            self._config,
+            sharing_statistics=run.world.sharing_statistics,
+            records=len(run.index),
+            planned=run.schedule_steps * run.global_batch_size,
+            seen=run.state.progress.images_seen,
         )
         due = epoch is None or self._uses_average(epoch)
         if not due or not images or self._calibrated_version == run.state.version:
