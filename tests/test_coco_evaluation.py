@@ -137,7 +137,20 @@ def test_an_evaluator_serves_twice(capfd):
             "on image 0 "
             "of height and width [400, 500]",
         ),
-        ([(0, 3, BOX)], [(0, 3, (10, 20, -5, 50), 0.6)], [0, 1], 0.0, "1 of 1 boxes have no area"),
+        (
+            [(0, 3, BOX)],
+            [(0, 3, (10, 20, -5, 50), 0.6)],
+            [0, 1],
+            0.0,
+            "1 of 1 boxes end before they begin (the expected order",
+        ),
+        (
+            [(0, 3, BOX)],
+            [(0, 3, (10, 0, 20, 0), 0.6)],
+            [0, 1],
+            0.0,
+            "1 of 1 boxes have no area inside their image: the",
+        ),
         (
             [(0, 3, BOX), (1, 7, BOX)],
             [(0, 7, BOX, 0.6)],

@@ -26,6 +26,7 @@ from efficientdet.data_checks.findings import NOTE, WARNING, Finding, as_hparams
 from efficientdet.data_checks.image_checks import alike_images
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.data_checks.label_checks import duplicate_boxes
+from efficientdet.data_checks.orientation_checks import orientation_preference
 from efficientdet.data_checks.suggestions import better_shape
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from program_support.errors import InputError
@@ -442,6 +443,19 @@ def test_each_sign_of_an_orientation_prevents_the_suggestion(sign):
     assert bool(turned_found) == (sign != "tall")
     few = drawn_objects(np.random.default_rng(0), count=40)
     assert not [each for each in quick_findings(few, HPARAMS) if each.about == "orientation"]
+
+
+def test_an_orientation_is_not_denied_close_to_a_limit():
+    """Of few objects the perspective is known to about 0.1: 0.17 may as well be above the limit of 0.2."""
+    images = drawn_objects(np.random.default_rng(0))
+    first = np.arange(0, len(images.boxes), 6)  # one object in each image
+    few = {key: getattr(images, key)[first] for key in ("owners", "boxes", "classes", "crowd", "difficult")}
+    centers, sides = (few["boxes"][:, :2] + few["boxes"][:, 2:]) / 2, few["boxes"][:, 2:] - few["boxes"][:, :2]
+    sides = sides * np.exp(-0.14 * (centers[:, :1] / 128 - 0.5))
+    images = replace(images, **few | {"boxes": np.concatenate([centers - sides / 2, centers + sides / 2], axis=1)})
+    preference, margin = orientation_preference(images)
+    assert 0.1 < preference.perspective < 0.2 < preference.perspective + margin.perspective
+    assert not [each for each in quick_findings(images, HPARAMS) if each.about == "orientation"]
 
 
 def doctor(*arguments):

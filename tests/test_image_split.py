@@ -1,6 +1,7 @@
 """Which images become val: a share of every class, near-duplicates together, the same for the same seed."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -117,5 +118,15 @@ def test_split_of_files(data, tmp_path):
 
 
 def test_nothing_to_keep_aside(data, tmp_path):
-    with pytest.raises(InputError, match=r"--val_fraction=0\.01: 13 images in 11 groups of near-duplicates, none can"):
+    with pytest.raises(InputError, match=r"--val_fraction=0\.01: 13 images in 11 groups of near-duplicates; none can"):
         split_off(data, ImageFolder(tmp_path), fraction=0.01, seed=0)
+
+
+def test_images_that_each_have_a_class_of_their_own(data, tmp_path):
+    """As in class folders of one image each; near-duplicates are not the reason."""
+    images = [replace(image, objects=[object_of(number)]) for number, image in enumerate(data.images[2:10])]
+    alone = replace(data, images=images, class_names=ClassNames(tuple(range(8)), tuple("abcdefgh")))
+    with pytest.raises(InputError) as refused:
+        split_off(alone, ImageFolder(tmp_path), fraction=0.3, seed=0)
+    assert "each of the 8 images has a class that no other image has (8 of 8 classes)" in str(refused.value)
+    assert "near-duplicates" not in str(refused.value)

@@ -36,8 +36,8 @@ def split_off(
     chosen = {place for group in aside for place in group}
     if not chosen or len(chosen) == len(data.images):
         raise InputError(
-            f"--val_fraction={fraction:g}: {len(data.images)} images in {len(groups)} groups of near-duplicates, "
-            "none can be used for validation; expected more images, or --val_fraction=0"
+            f"--val_fraction={fraction:g}: {_why_none(data.images, groups)}; none can be used for validation; expected "
+            "more images, or --val_fraction=0"
         )
     boxes = sum(len(data.images[place].objects) for place in chosen)
     kept, val = (
@@ -52,6 +52,20 @@ def split_off(
         replace(data, images=val, listed_boxes=boxes, fingerprint=made[1], skipped=[], noted=[]),
         len(data.images) - len(groups),
     )
+
+
+def _why_none(images: Sequence[AnnotatedImage], groups: Sequence[list[int]]) -> str:
+    """Return why no group of images can be used for val."""
+    classes = [{one.category_id for place in group for one in images[place].objects} for group in groups]
+    counts = Counter(label for each in classes for label in each)
+    if all(any(counts[label] == 1 for label in each) for each in classes):
+        alone = sum(count == 1 for count in counts.values())
+        near = "" if len(groups) == len(images) else ", counting near-duplicates as one"
+        return (
+            f"each of the {len(images)} images has a class that no other image has{near} ({alone} of {len(counts)} "
+            "classes), which training would lose"
+        )
+    return f"{len(images)} images in {len(groups)} groups of near-duplicates"
 
 
 def _with_progress(images: Sequence[AnnotatedImage]) -> Iterator[AnnotatedImage]:

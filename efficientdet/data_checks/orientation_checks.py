@@ -13,6 +13,7 @@ from efficientdet.data_checks.findings import NOTE, Finding, as_hparams
 from efficientdet.data_checks.input_view import InputView
 
 _IMAGES, _OBJECTS_OF_A_CLASS = 50, 20  # fewer give no reliable measures
+_GROUPS, _DEVIATIONS = 20, 1.64  # of images for the jackknife; one-sided 95% confidence
 _FIT = 0.5  # share of images that fit into the input when rotated, from which rotations are suggested
 
 
@@ -30,43 +31,60 @@ class Preference(NamedTuple):
 _MOST = Preference(height=0.25, shape=0.45, perspective=0.2)
 
 
-def orientation_preference(images: LabeledImages) -> Preference | None:
-    """Return the signs of a preferred orientation, from boxes that are no crowds; None if these are too few."""
-    sizes = images.sizes[images.owners].astype(float)
-    sides = np.maximum(images.boxes[:, 2:] - images.boxes[:, :2], 1e-3)
-    heights = (images.boxes[:, 0] + images.boxes[:, 2]) / 2 / sizes[:, 0] - 0.5
-    shapes, areas = np.log(sides[:, 1] / sides[:, 0]), np.log(sides.prod(axis=1) / sizes.prod(axis=1))
-    counts = np.bincount(images.classes[~images.crowd], minlength=len(images.class_names))
-    often = np.flatnonzero(counts >= _OBJECTS_OF_A_CLASS)
+def orientation_preference(images: LabeledImages) -> tuple[Preference, Preference] | None:
+    """Return the signs of a preferred orientation and their margins, from boxes that are no crowds; None if too few.
+
+    With 95% confidence a sign is at most its value plus its margin, by the delete-one-group jackknife (Quenouille
+    1956) over groups of images: the objects of one image are not independent.
+    """
+    moments = _moments(images)
+    often = np.flatnonzero(moments.sum(axis=0)[:, 0] >= _OBJECTS_OF_A_CLASS)
     if np.sum(images.counts() > 0) < _IMAGES or not len(often):
         return None
-    rows = []
-    for number in often:
-        mine = (images.classes == number) & ~images.crowd
-        height, shape, area = heights[mine], shapes[mine], areas[mine] - areas[mine].mean()
-        spread = np.sqrt(np.mean(area**2)) * height.std()
-        rows.append(
-            Preference(
-                height=height.mean() * np.sqrt(12),
-                shape=shape.mean() / max(np.sqrt(np.mean(shape**2)), 1e-6),
-                perspective=np.mean(area * height) / max(spread, 1e-6),
-            )
-        )
-    return Preference(*np.sqrt(np.average(np.square(rows), axis=0, weights=counts[often])))
+    total = moments[:, often].sum(axis=0)
+    without = np.array([_preference(total - group) for group in moments[:, often]])
+    errors = np.sqrt((_GROUPS - 1) / _GROUPS * np.square(without - without.mean(axis=0)).sum(axis=0))
+    return Preference(*_preference(total)), Preference(*(_DEVIATIONS * errors))
+
+
+def _moments(images: LabeledImages) -> np.ndarray:
+    """Return sums over the objects of each group of images and each class, [groups, K, 8]; see `_preference`."""
+    used, sizes = ~images.crowd, images.sizes[images.owners].astype(float)
+    sides = np.maximum(images.boxes[:, 2:] - images.boxes[:, :2], 1e-3)
+    height = (images.boxes[:, 0] + images.boxes[:, 2]) / 2 / sizes[:, 0] - 0.5
+    shape, area = np.log(sides[:, 1] / sides[:, 0]), np.log(sides.prod(axis=1) / sizes.prod(axis=1))
+    count = len(images.class_names)
+    place = (images.owners % _GROUPS * count + images.classes)[used]
+    values = (np.ones_like(height), height, height**2, shape, shape**2, area, area**2, area * height)
+    sums = [np.bincount(place, weights=value[used], minlength=_GROUPS * count) for value in values]
+    return np.stack(sums, axis=-1).reshape(_GROUPS, count, len(values))
+
+
+def _preference(sums: np.ndarray) -> np.ndarray:
+    """Return the three signs from the sums of each class, [K, 8]."""
+    counts = np.maximum(sums[:, 0], 1)
+    height, height_squared, shape, shape_squared, area, area_squared, both = (sums[:, 1:] / counts[:, None]).T
+    spread = np.sqrt(np.clip((height_squared - height**2) * (area_squared - area**2), 0, None))
+    signs = (
+        height * np.sqrt(12),
+        shape / np.maximum(np.sqrt(shape_squared), 1e-6),
+        (both - area * height) / np.maximum(spread, 1e-6),
+    )
+    return np.sqrt(np.average(np.square(signs), axis=1, weights=counts))
 
 
 def orientation_findings(view: InputView) -> Iterator[Finding]:
     """Yield a finding if the objects have no preferred orientation and the training does not use that yet."""
-    preference = orientation_preference(view.images)
-    if preference is None or any(value > most for value, most in zip(preference, _MOST, strict=True)):
+    found = orientation_preference(view.images)
+    if found is None or any(value + margin > most for value, margin, most in zip(*found, _MOST, strict=True)):
         return
     fits = np.mean(np.all(view.scaled[:, ::-1] <= view.size, axis=1)) >= _FIT
     useful = {"input_rand_vflip": True, **({"input_rand_rot90": True} if fits else {})}
     settings = {key: value for key, value in useful.items() if not getattr(view.hparams, key)}
     if settings:
         values = ", ".join(
-            f"{name} {value:.2f} of at most {most:g}"
-            for name, value, most in zip(Preference._fields, preference, _MOST, strict=True)
+            f"{name} {value:.2f} + {margin:.2f}, limit {most:g}"
+            for name, value, margin, most in zip(Preference._fields, *found, _MOST, strict=True)
         )
         yield Finding(
             about="orientation",

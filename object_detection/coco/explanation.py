@@ -51,9 +51,12 @@ def _misplaced_boxes(ground_truth: GroundTruth, rows: DetectionRows) -> str:
     sizes = np.array([ground_truth.image_sizes.get(image_id) or unknown for image_id in rows.image_ids.tolist()])
     low, high = rows.boxes[:, :2], rows.boxes[:, 2:]  # [N, 2] y and x
     count = len(rows.boxes)
-    empty = int((high <= low).any(axis=-1).sum())
-    if empty > _FOREIGN_FRACTION * count:
-        return f"{empty} of {count} boxes have no area (the expected order is y_min, x_min, y_max, x_max)"
+    reversed_boxes, empty = (int(each.any(axis=-1).sum()) for each in (high < low, high <= low))
+    if reversed_boxes > _FOREIGN_FRACTION * count:
+        order = "the expected order is y_min, x_min, y_max, x_max"
+        return f"{reversed_boxes} of {count} boxes end before they begin ({order})"
+    if empty > _FOREIGN_FRACTION * count:  # clipped to the image: no other order gives this
+        return f"{empty} of {count} boxes have no area inside their image: the detector has hardly learned"
     if high.max() <= 1.5 and np.isfinite(sizes).all() and sizes.min() > 2:
         return f"all {count} boxes lie within {high.max():.3g} pixels of the corner: fractions instead of pixels?"
     centers = (low + high) / 2
