@@ -112,4 +112,4 @@ def test_no_more_images_than_the_training_has_seen(given, records, planned, seen
         batch_size=4,
         calibration_images=given,
     )
-    assert calibration_size(config, sharing_statistics=1, records=records, planned=planned, seen=seen) == expected
+    assert calibration_size(config, sharing_statistics=1, available=min(records, planned), seen=seen) == expected

@@ -33,19 +33,17 @@ def calibration_batch(image_size: tuple[int, int], images: int, *, training_batc
     return max(1, min(_BATCH_SIZE, images, fitting))
 
 
-def calibration_size(
-    config: TrainingConfig, *, sharing_statistics: int, records: int, planned: int, seen: int
-) -> tuple[int, int]:
+def calibration_size(config: TrainingConfig, *, sharing_statistics: int, available: int, seen: int) -> tuple[int, int]:
     """Return the number of calibration images, 0 if larger batches have no benefit, and the batch size.
 
-    sharing_statistics: number of processes or devices that share batch statistics in training. planned, seen: number of
-    images that the training sees in all, and has seen; more are not used, but at least one batch, whose size stays the
-    same because another size is compiled again.
+    sharing_statistics: number of processes or devices that share batch statistics in training. available, seen: number
+    of images that the training sees in all, and has seen; more are not used, but at least one batch, whose size stays
+    the same because another size is compiled again.
     """
     images = config.calibration_images
     assert config.batch_size is not None  # set by `with_batch_sizes`
     if images is None:
-        images = min(IMAGES, records, planned) if config.batch_size * sharing_statistics < SMALL_BATCH else 0
+        images = min(IMAGES, available) if config.batch_size * sharing_statistics < SMALL_BATCH else 0
     batch_size = calibration_batch(config.hparams.input_size, images, training_batch=config.batch_size)
     if config.calibration_images is None:
         images = min(images, max(seen, batch_size)) if batch_size >= 2 * config.batch_size else 0

@@ -233,13 +233,9 @@ class Training:
     def _calibrate(self, epoch: int | None = None) -> None:
         """Calibrate the batch statistics of the averaged weights, once per step; `epoch` None: after the last epoch."""
         run = self._run
-        images, batch_size = calibration_size(
-            self._config,
-            sharing_statistics=run.world.sharing_statistics,
-            records=len(run.index),
-            planned=run.schedule_steps * run.global_batch_size,
-            seen=run.state.progress.images_seen,
-        )
+        available = min(len(run.index), run.schedule_steps * run.global_batch_size)
+        seen, sharing = run.state.progress.images_seen, run.world.sharing_statistics
+        images, batch_size = calibration_size(self._config, sharing_statistics=sharing, available=available, seen=seen)
         due = epoch is None or self._uses_average(epoch)
         if not due or not images or self._calibrated_version == run.state.version:
             return
