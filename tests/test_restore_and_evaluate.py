@@ -379,9 +379,7 @@ def test_evaluates_a_folder_of_labeled_images(checkpoint, drawn, tmp_path, capsy
     with pytest.raises(InputError, match="class 'cat' of an object is not in the label map"):
         interface.evaluate(checkpoint, images=drawn.folder, annotations=table, **settings)
     for arguments in ({}, {"images": drawn.folder, "val_file_pattern": "a-*"}):
-        with pytest.raises(
-            InputError, match=r"--val_file_pattern is missing; .*--images=FOLDER|--images: expected with"
-        ):
+        with pytest.raises(InputError, match=r"val_file_pattern is missing; .*images=FOLDER|images: expected without"):
             interface.evaluate(checkpoint, **arguments)
 
 

@@ -85,7 +85,7 @@ def image_names_of_text_ids(index: RecordIndex) -> list[tuple[str, bytes]]:
 
     An empty id is replaced by the encoded image, as in `parse_record`.
     """
-    found = []
+    found: list[tuple[str, bytes]] = []
     for number, buffer, start in record_places(index, np.arange(len(index))):
         fields = record_fields(buffer, start, start + int(index.lengths[number]), {_NAME, _ID, _ENCODED})
         text = b"".join(fields.get(_ID, ()))
