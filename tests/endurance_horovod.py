@@ -52,9 +52,8 @@ class Ranks(Course):
 
     def pids(self) -> list[int]:
         """The processes of the ranks."""
-        [server] = [
-            each for each in psutil.Process().children() if any("fork_server" in word for word in each.cmdline())
-        ]
+        children = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
+        [server] = [each for each in children if any("fork_server" in word for word in each.cmdline())]
         return [each.pid for each in server.children() if each.status() != psutil.STATUS_ZOMBIE]
 
     def checkpoints(self) -> tuple[list[int], list[str]]:
