@@ -1,7 +1,7 @@
 """The smallest input of a quick start at which the objects of a data set match anchors."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
@@ -34,7 +34,7 @@ def usable_side(
     if getattr(hparams, "label_assignment", "iou") != "iou":
         return 0  # such an assignment needs no IoU
     _use_no_accelerator()
-    if (size := smallest_usable_size(images, hparams, list(sizes), fixed=fixed)) is not None:
+    if (size := smallest_usable_size(images, hparams, cast(list[str], list(sizes)), fixed=fixed)) is not None:
         return sizes[size]
     largest = list(sizes)[-1]
     check({"image_size": largest, **settings})
