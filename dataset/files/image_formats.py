@@ -6,7 +6,15 @@ import zlib
 from PIL import ExifTags, Image, features
 
 READS_AVIF = features.check("avif") is True  # Pillow 11.3 and later, as far as it was built with libavif
-FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "TIFF", "WEBP")  # Pillow would start Ghostscript for EPS
+FORMATS: tuple[str, ...] = (
+    "BMP",
+    "GIF",
+    "JPEG",
+    "JPEG2000",
+    "PNG",
+    "TIFF",
+    "WEBP",
+)  # Pillow would start Ghostscript for EPS
 FORMATS += ("AVIF",) if READS_AVIF else ()
 LARGEST_IMAGE_PIXELS = 178_956_970  # Pillow's own limit: half a GiB of RGB
 DECODING_ERRORS = (  # that Pillow raises for damaged files

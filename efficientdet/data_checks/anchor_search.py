@@ -28,7 +28,7 @@ _FACTORS = (1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16)  # of the candidate in
 _LARGEST_SCALE = 2.0  # input pixels per image pixel: more shows no more
 _LARGEST_SIDE = 2048  # pixels of an input
 _NEARLY = 1.2  # as a multiple of the smallest share that a larger input reaches
-Size = TypeVar("Size", int, str)
+Size = TypeVar("Size", bound=int | str)
 Value = TypeVar("Value")
 
 

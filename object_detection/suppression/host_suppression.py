@@ -79,7 +79,7 @@ def _has_area(boxes: np.ndarray, limits: np.ndarray | None) -> np.ndarray:
     inside = low < high
     if limits is not None:
         inside &= (low < limits) & (high > 0)
-    return inside.all(axis=1)
+    return np.all(inside, axis=1)
 
 
 def count_candidates(
