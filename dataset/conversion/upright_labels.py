@@ -40,13 +40,17 @@ class StoredShape(NamedTuple):
 
 def stored_shape(content: bytes | Path) -> StoredShape | None:
     """Return the shape from the header of an encoded image or its file; None if it cannot be read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about metadata
+        return _shape(content)
+
+
+def _shape(content: bytes | Path) -> StoredShape | None:
     try:
         with (
-            warnings.catch_warnings(),
             open_regular_file(content) if isinstance(content, Path) else io.BytesIO(content) as file,
             Image.open(file, formats=FORMATS) as image,
         ):
-            warnings.simplefilter("ignore")  # about metadata
             # Pillow rotates TIFF itself
             return StoredShape(image.size[::-1], 1 if image.format == "TIFF" else exif_orientation(image))
     except DECODING_ERRORS:
@@ -84,8 +88,9 @@ def mark_upright(images: Sequence[AnnotatedImage], folder: str | Path) -> None:
     """Set `is_upright` of all images if sizes or boxes of some tell that this tool labels images upright."""
     step = max(1, len(images) // _MOST_READ)
     chosen = [image for image in images[::step] if not (image.is_upright or image.in_shares)]
-    with ThreadPoolExecutor(_READERS) as pool:
-        shapes = pool.map(stored_shape, [Path(folder, image.file_name) for image in chosen])
+    with warnings.catch_warnings(), ThreadPoolExecutor(_READERS) as pool:
+        warnings.simplefilter("ignore")  # about metadata; here, as the filters belong to all threads
+        shapes = pool.map(_shape, [Path(folder, image.file_name) for image in chosen])
         found = {
             labels_are_upright(image, shape)
             for image, shape in zip(chosen, shapes, strict=True)
@@ -98,9 +103,10 @@ def mark_upright(images: Sequence[AnnotatedImage], folder: str | Path) -> None:
 
 def rotated_jpeg(content: bytes, orientation: int) -> bytes:
     """Return an encoded image rotated by an EXIF orientation, as JPEG without the tag. Raises `DECODING_ERRORS`."""
-    with warnings.catch_warnings(), Image.open(io.BytesIO(content), formats=FORMATS) as image:
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about metadata
-        pixels = upright_image(np.asarray(image.convert("RGB")), orientation)
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            pixels = upright_image(np.asarray(image.convert("RGB")), orientation)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG", quality=JPEG_QUALITY, subsampling=0)
     return buffer.getvalue()
