@@ -279,8 +279,6 @@ def test_stop_kill_and_restart_change_no_bit(trained):
     assert re.search(r"error: process 1 of 2, on .*, ended: killed, or its machine is not reachable; the same", output)
     assert output.count("ended with 143") == other.count("ended with 143") == 1
     assert output.count(LINE) == 4
-    assert "connected to 3 peer ranks" in output  # Gloo's own line
-    assert "connected to 1 peer ranks" not in output + other  # the two devices of a process: see `uses_gloo`
     assert [code for code, _ in second] == [0, 0], second[0][1][-3000:]
     assert "resumes from" in second[0][1]
     assert "Traceback" not in other
