@@ -2,14 +2,16 @@
 
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from program_support.archives import extract_archive
-from program_support.atomic_files import unfinished_folder, write_text
+from program_support.atomic_files import report_write_errors, unfinished_folder, write_text
 from program_support.errors import InputError
 
 MARKER = ".written_by_efficientdet.json"  # hidden: readers of images and labels ignore it
+_OUTPUTS = ".outputs_of_efficientdet.json"  # names in a folder that may hold other files, too
 
 
 def refuse_unmarked(folder: Path) -> None:
@@ -47,6 +49,24 @@ def mark_folder(folder: Path, **content: Any) -> None:
     write_text(folder / MARKER, json.dumps(content) + "\n")
 
 
+def claim_outputs(folder: Path, names: Collection[str]) -> None:
+    """Create a folder, which may hold other files, and record the names that a program will write in it.
+
+    Raises InputError for a name that exists and was not recorded by an earlier call, before anything is written.
+    """
+    record = folder / _OUTPUTS
+    recorded = set(_read_json(record).get("outputs") or ())
+    for name in names:
+        if name not in recorded and os.path.lexists(folder / name):
+            raise InputError(
+                f"{folder / name}: exists and was not written by this program, which would overwrite it; move it, or "
+                "use another --output_dir"
+            )
+    with report_write_errors(record):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(record, json.dumps({"outputs": sorted({*recorded, *names})}) + "\n")
+
+
 def unpacked_archive(archive: str, folder: Path, *, fingerprint: str) -> str:
     """Unpack a zip or tar archive into a folder that appears complete or not at all, and return the folder.
 
@@ -56,7 +76,7 @@ def unpacked_archive(archive: str, folder: Path, *, fingerprint: str) -> str:
     """
     refuse_unmarked(folder)
     if is_marked(folder):
-        marker = _read_marker(folder)
+        marker = _read_json(folder / MARKER)
         if marker.get("archive") == fingerprint:
             return str(folder)
         _refuse_changes(folder, marker.get("files") or {}, archive=archive)
@@ -77,9 +97,9 @@ def _is_empty(folder: Path) -> bool:
     return folder.is_dir() and not any(folder.iterdir())
 
 
-def _read_marker(folder: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

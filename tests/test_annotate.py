@@ -1,6 +1,7 @@
 """infer.py's work with a detector that finds whatever is white."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -149,7 +150,7 @@ def test_what_cannot_be_decoded_is_told_and_the_rest_is_done(place, capsys):
         (place / name).write_bytes(whole.read_bytes()[:400])
     with pytest.raises(InputError, match=r"^2 of 4 images could not be decoded; the first: .*cut1\.jpg: cannot be"):
         run(place, place / "cut1.jpg", whole, place / "cut2.jpg", save(place / "b.jpg"), batch_size=2)
-    assert sorted(path.name for path in (place / "out").iterdir()) == ["b.jpg", "detections.json", "whole.jpg"]
+    assert sorted(path.name for path in (place / "out").glob("[!.]*")) == ["b.jpg", "detections.json", "whole.jpg"]
     assert {result["file_name"] for result in results(place)} == {"whole.jpg", "b.jpg"}
     assert capsys.readouterr().out.count("skipped: ") == 2
 
@@ -182,8 +183,25 @@ def test_a_drawing_never_replaces_an_image(place):
     assert image.read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["a.jpg", "detections.json"])
+def test_a_file_of_others_is_refused_and_one_of_an_earlier_run_is_replaced(place, name):
+    source, foreign = save(place / "in" / "a.jpg"), place / "out" / name
+    foreign.parent.mkdir()
+    foreign.write_bytes(b"a user's")
+    with pytest.raises(InputError, match=rf"out/{re.escape(name)}: exists and was not written by this program"):
+        run(place, source)
+    assert [path.name for path in (place / "out").iterdir()] == [name]
+    assert foreign.read_bytes() == b"a user's"
+    foreign.unlink()
+    run(place, source)
+    run(place, source)
+    assert foreign.read_bytes() != b"a user's"
+
+
 def test_a_drawing_that_cannot_be_written_is_one_line(place):
-    (place / "out" / "a.jpg").mkdir(parents=True)
+    run(place, save(place / "in" / "a.jpg"))
+    (place / "out" / "a.jpg").unlink()
+    (place / "out" / "a.jpg").mkdir()
     with pytest.raises(InputError, match=r"out/a\.jpg: cannot be written \(Is a directory\)"):
         run(place, save(place / "in" / "a.jpg"))
 

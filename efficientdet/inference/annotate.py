@@ -16,13 +16,14 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference.image_rows import Detect, LoadedModel
 from efficientdet.inference.inputs import Inputs, read_input, recording_stem, shown_path
-from efficientdet.inference.result_files import ResultFiles, write_output
+from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
 from efficientdet.inference.tiles import TiledDetector, Tiling
 from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.results import DetectionRows, results_json, write_results
 from object_detection.coco.run_length_masks import DecodedMasks
 from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError, printable
+from program_support.marked_folders import claim_outputs
 from program_support.progress import Progress
 
 DETECTIONS_FILE = "detections.json"
@@ -61,12 +62,14 @@ def annotate(config: AnnotationConfig) -> None:
     result of an image for which the two differ has the key `exif_orientation_applied`.
 
     Raises:
-        InputError: before anything is written, an output would overwrite an input; at the end, inputs could not be
-            decoded, which are skipped and reported.
+        InputError: before anything is written, an output would overwrite an input or another file that infer.py did
+            not write; at the end, inputs could not be decoded, which are skipped and reported.
     """
     inputs = config.inputs
     outputs = _output_paths(config, [shown_path(path) for path in inputs.images], ".jpg")
     videos = dict(zip(inputs.videos, _output_paths(config, inputs.videos, ".mp4"), strict=True))
+    names = names_of_files(config.formats, crops=config.save_crops) + [DETECTIONS_FILE] * bool(inputs.images)
+    claim_outputs(Path(config.output_dir), [path.name for path in (*outputs, *videos.values())] + names)
     if inputs.camera is not None:
         from efficientdet.inference.video import open_source
 

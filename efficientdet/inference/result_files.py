@@ -38,6 +38,12 @@ def chosen_formats(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def names_of_files(formats: Sequence[str], *, crops: bool) -> list[str]:
+    """Return the names of what `ResultFiles` writes into its folder."""
+    names = {"coco": "coco.json", "csv": "detections.csv", "yolo": "yolo"}
+    return [names[each] for each in formats] + ["crops"] * crops
+
+
 def write_output(path: Path, content: bytes, *, flush: bool = False) -> None:
     """Write a file atomically, creating its folder if necessary. Raises InputError with the path."""
     with report_write_errors(path):
