@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+import tiny_records
 from label_sets import (
     NAMES,
     PICTURES,
@@ -135,6 +136,15 @@ def test_what_is_not_recognized(tmp_path):
     write(tmp_path / "a.zip", "PK\x03\x04rest")
     with pytest.raises(InputError, match="is a zip archive; expected"):
         recognize(str(tmp_path / "a.zip"))
+
+
+def test_records_are_named_with_the_programs_that_read_them(tmp_path):
+    records = tmp_path / "deep" / "things.tfrecord"
+    records.parent.mkdir()
+    tiny_records.write(records, [tiny_records.example(0)])
+    for labels in (tmp_path, records):
+        with pytest.raises(InputError, match=r"things\.tfrecord holds records already; train\.py, eval\.py and doctor"):
+            recognize(str(labels))
 
 
 def test_other_tables_beside_the_labels(tmp_path):

@@ -1,12 +1,20 @@
 """Detect the label format of a data set from its content."""
 
+import itertools
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from dataset.conversion.formats.csv_boxes import csv_header_error
-from dataset.files.file_kinds import FileKind, annotations_in, is_conversion_output, kind_and_advice, kind_of_file
+from dataset.files.file_kinds import (
+    FileKind,
+    annotations_in,
+    holds_records,
+    is_conversion_output,
+    kind_and_advice,
+    kind_of_file,
+)
 from dataset.files.untrusted_values import listed
 from program_support.errors import InputError
 
@@ -24,6 +32,7 @@ _EXPECTED = (
     "a COCO JSON file, Pascal VOC XML files, YOLO .txt files with a data.yaml or classes.txt, an Open Images CSV "
     "file, a CVAT XML file, labelme JSON files, a Label Studio JSON file or a CSV table of boxes"
 )
+_MOST_FILES = 1000  # in which records are looked for
 _SEVERAL = 3  # maximum number of files in a message
 
 
@@ -77,6 +86,12 @@ def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabe
             raise InputError(f"--annotations={annotations}: {file} is {kind_and_advice(file)[1]}")
     if other_tables:
         raise InputError(other_tables[0])
+    files = [path] if path.is_file() else itertools.islice(path.rglob("*"), _MOST_FILES)
+    if records := next(filter(holds_records, files), None):
+        raise InputError(
+            f"--annotations={annotations}: {records} holds records already; train.py, eval.py and doctor.py read them "
+            f"as they are, for example doctor.py --records='{records}'"
+        )
     raise InputError(
         f"--annotations={annotations}: {_description(path, found)}; expected {_EXPECTED}, or --format to name one"
     )
