@@ -5,6 +5,7 @@
 A signal is passed on to the program, and its exit code becomes the exit code of this process.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -43,8 +44,13 @@ def main():
         exec(words[1], {"__name__": "__main__"})
         return
     program = Program(server, words, env=dict(os.environ), cwd=os.getcwd(), streams=[0, 1, 2])
+
+    def pass_on(number, _):
+        with contextlib.suppress(ProcessLookupError):  # the program has ended
+            os.kill(program.pid, number)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, _: os.kill(program.pid, received))
+        signal.signal(number, pass_on)
     code = program.code()
     if code < 0:
         if -code in (signal.SIGTERM, signal.SIGINT):

@@ -57,6 +57,12 @@ def indexed(*lengths, path="a/train-0"):
     )
 
 
+def test_a_list_of_a_checkpoint_is_the_tuple_of_a_default():
+    ratios = training().hparams.aspect_ratios
+    stored = training({"aspect_ratios": [list(each) for each in ratios]})
+    agree((training(), None), (stored, None))
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [

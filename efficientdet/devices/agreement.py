@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,9 @@ def _fields(config: Any, own: Collection[str]) -> dict[str, str]:
         if field.name in own:
             continue
         if field.name == "hparams":
-            settings |= {f"hparam {key}": repr(each) for key, each in value.to_dict().items()}
+            # Through JSON, as values from a checkpoint are lists where defaults are tuples
+            values = json.loads(json.dumps(value.to_dict()))
+            settings |= {f"hparam {key}": repr(each) for key, each in values.items()}
         elif field.name == "model":
             settings |= _fields(value, own)
         else:
