@@ -24,7 +24,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
 from efficientdet.inference.model_loading import load_model
 from efficientdet.inference.predict import HostDetector, exported_network
-from program_support.processor_cores import available_cores
+from program_support.processor import available_cores
 
 SIZE, TURN, PAUSE = 512, 5, 0.05
 CLASSES = {"efficientdet-d0": 90, "retinanet-resnet50": 91, "mask-rcnn-resnet50": 90}  # as in the peers

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dataset.files.image_files import stored_size
-from program_support.processor_cores import available_cores
+from program_support.processor import available_cores
 
 ROOT = Path(__file__).resolve().parent.parent
 _BOUNDARY = "frontier"

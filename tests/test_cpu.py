@@ -1,6 +1,6 @@
 import pytest
 
-from efficientdet.devices.device import sums_of_bytes_saturate
+from program_support.processor import sums_of_bytes_saturate
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from dataset.input.resize import Letterbox
 from efficientdet.artifacts.int8_calibration import calibration_of_files
 from efficientdet.artifacts.onnx_file import onnx_model
 from efficientdet.artifacts.quantization import quantized
-from efficientdet.devices.device import sums_of_bytes_saturate
 from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference import exported_network as runtimes
@@ -25,6 +24,7 @@ from object_detection.structures import stacked
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 from program_support.errors import InputError
+from program_support.processor import sums_of_bytes_saturate
 
 RUNTIMES = ("onnxruntime", "openvino")
 

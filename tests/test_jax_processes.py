@@ -220,9 +220,10 @@ def trained(tmp_path_factory):
         "checkpoint_steps": 1,
         "suggest": False,
     }
-    undisturbed, disturbed = ({**settings, "model_dir": str(folder / name)} for name in ("undisturbed", "disturbed"))
+    calibrated = {**settings, "calibration_images": 8}
+    undisturbed, disturbed = ({**calibrated, "model_dir": str(folder / name)} for name in ("undisturbed", "disturbed"))
     half = {
-        **settings,
+        **calibrated,
         "model_dir": str(folder / "one"),
         "resume": str(folder / "undisturbed" / "ckpt-2"),
         "training_mode": "train300",

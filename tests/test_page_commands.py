@@ -55,7 +55,8 @@ ACCEPTED = (
     "no such file|no such folder|no file matches|there is no checkpoint|cannot be read .No such file"
     "|cannot be downloaded|download failed"
 )
-INCOMPLETE = "|is missing|are required|must have a value"  # in the text of a page a command need not be complete
+# In the text of a page a command need not be complete
+INCOMPLETE = "|is missing|are required|must have a value|expected a folder or zip archive of labeled images"
 DOTS = ("--training_file_pattern=records/train-*", "--val_file_pattern=records/val-*", "--model_dir=runs/first")
 RECORD = r"""
 PATH=/nowhere
@@ -255,10 +256,14 @@ FIRST = {
         "--batch_size=16 --num_epochs=100 --pretrained_ckpt=efficientdet-d0": f"--batch_size=4 --num_epochs=1 {SHORT}",
     },
     "docs/guides/data_check.md": {},
-    "docs/guides/evaluate.md": {},
     "docs/guides/export.md": {  # no network, and no server
         "python export.py --ckpt=runs/first --output_dir=exported --formats=web --images='photos/*.jpg'": "",
         "python -m http.server --directory exported/web": "",
+    },
+    "docs/guides/evaluate.md": {
+        "--results=predictions.json --val_json_file=instances_val.json": "--results=annotated/detections.json "
+        "--val_json_file=photos/labels.json",
+        "--images=photos/test --annotations=photos/test/labels": "--images=photos",
     },
     "docs/guides/inference.md": {"--image_path=0": "--image_path=photo.jpg"},  # no camera
 }

@@ -241,7 +241,7 @@ def test_an_unknown_argument_is_a_type_error_with_the_nearest_name(call, message
             lambda: efficientdet.train("x", model_dir="m", strategy="tpu"),
             ".*strategy=tpu: has been removed: a process trains on",
         ),
-        (lambda: efficientdet.evaluate("nowhere", "x"), "x: no file matches"),
+        (lambda: efficientdet.evaluate("nowhere", "x"), "ckpt_path=nowhere: there is no checkpoint of that name"),
         (lambda: efficientdet.export("nowhere", "out", formats=["onx"]), "formats=onx: expected some of"),
         (lambda: efficientdet.convert("nowhere"), "images=nowhere: no such folder"),
         (lambda: efficientdet.examine("nowhere"), "nowhere: no file matches"),

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from program_support.errors import InputError
-from program_support.processor_cores import available_cores
+from program_support.processor import available_cores, processor_name
 
 PRECISIONS = {"fp32": "float32", "tf32": "float32", "amp": "mixed_float16", "bf16": "mixed_bfloat16"}  # to --precision
 _TF32_FROM = 8.0  # compute capability: Ampere
@@ -101,8 +101,6 @@ class Machine(NamedTuple):
 
 def host_description() -> str:
     """Return processor, cores, memory and operating system of this machine."""
-    from efficientdet.devices.device import processor_name  # imports Keras
-
     try:
         system = platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):

@@ -19,7 +19,7 @@ from program_support.checked_fields import Count
 from program_support.deferred_signals import Interrupted
 from program_support.errors import InputError, printable
 from program_support.field_flags import define_flag, define_flags_of
-from program_support.processor_cores import available_cores
+from program_support.processor import available_cores
 from program_support.signals import exit_code
 
 MOST_DEFAULT_SHARDS = 32  # the reference's default

@@ -16,7 +16,7 @@ from dataset.files.image_files import as_rgb, stored_size
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS
 from dataset.records.labeled_images import LabeledImages
 from program_support.errors import InputError
-from program_support.processor_cores import available_cores
+from program_support.processor import available_cores
 
 _MOST_SIDE = 256  # pixels of the longer side; JPEGs are decoded at the smallest sufficient scale
 

@@ -14,7 +14,7 @@ from dataset.records.schema import parse_record
 from object_detection.coco.run_length_masks import RunLengths, run_lengths
 from object_detection.structures import Tensor
 from program_support.errors import InputError
-from program_support.processor_cores import available_cores
+from program_support.processor import available_cores
 
 
 def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with_masks: bool = False) -> dict:

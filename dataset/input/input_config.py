@@ -8,7 +8,7 @@ from dataset.input.color_jitter import ColorJitter
 from dataset.input.composition import Composition
 from dataset.input.orientation import RandomOrientation
 from dataset.input.resize import Letterbox, ResizeRule
-from program_support.processor_cores import available_cores
+from program_support.processor import available_cores
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,6 @@ from efficientdet.devices.device import (
     device_name,
     peak_device_memory,
     peak_host_memory,
-    processor_name,
     to_device,
     trace,
     versions,
@@ -33,6 +32,7 @@ from efficientdet.inference.predict import build_predict
 from model.detector import Detector
 from model.multiply_adds import multiply_adds
 from program_support.checked_fields import Count, checked
+from program_support.processor import processor_name
 
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule

@@ -19,12 +19,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from program_support.processor_cores import available_cores
+from program_support.processor import processor_name
 
 Batch = TypeVar("Batch")
 
-_CPU_INFORMATION = Path("/proc/cpuinfo")
-_DOT_PRODUCTS = {"avx_vnni", "avx512_vnni", "amx_int8"}  # instructions for int8 products, summed in 32 bits
 _PACKAGES = ("tensorflow", "keras", "jax", "jaxlib", "numpy", "onnxruntime", "openvino")
 
 
@@ -251,24 +249,3 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
         return run(values, *jax.tree.map(jax.numpy.asarray, arguments))
 
     return call
-
-
-def processor_name() -> str:
-    """Return the processor's name and the number of available cores, such as `AMD EPYC 7B13, 2 cores`."""
-    name = _cpu_information("model name") or platform.processor() or platform.machine()
-    return f"{name}, {available_cores()} cores"
-
-
-def sums_of_bytes_saturate(cpu_information: Path = _CPU_INFORMATION) -> bool:
-    """Return whether the CPU sums products of int8 and uint8 in 16 bits, which may overflow: x86 before VNNI."""
-    flags = _cpu_information("flags", cpu_information).split()
-    return "avx2" in flags and not _DOT_PRODUCTS.intersection(flags)
-
-
-def _cpu_information(key: str, file: Path = _CPU_INFORMATION) -> str:
-    """Return a field of /proc/cpuinfo for the first core; empty on other systems."""
-    try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")

@@ -10,7 +10,7 @@ import keras
 from efficientdet.devices.gpu_support import Gpu, check_gpus
 from efficientdet.devices.runtime_environment import keep_freed_memory
 from program_support.errors import InputError
-from program_support.processor_cores import available_cores
+from program_support.processor import available_cores
 
 SLOW_BFLOAT16 = (
     "warning: --precision=mixed_bfloat16 saves memory but is slower than float32 on a CPU, where depthwise "

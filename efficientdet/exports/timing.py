@@ -15,7 +15,7 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.artifact_formats import RUNTIMES_OF
 from efficientdet.inference.exported_network import ExportedNetwork, copied
 from model.detector import Detector
-from program_support.processor_cores import available_cores
+from program_support.processor import available_cores
 from program_support.stderr_capture import captured_stderr
 
 _WARM_UP_RUNS = 3

@@ -13,7 +13,7 @@ from efficientdet.artifacts.artifact_files import ModelContent
 from efficientdet.artifacts.artifact_metadata import DETECTIONS
 from efficientdet.devices.signal_stack import kept_signal_stack
 from program_support.errors import InputError, printable
-from program_support.processor_cores import available_cores
+from program_support.processor import available_cores
 from program_support.stderr_capture import captured_stderr
 
 _MAX_STREAMS = 8  # each has its own activations: about 200 MB for D0 at 512

@@ -9,12 +9,12 @@ import numpy as np
 from keras import ops
 
 from efficientdet.devices import device
-from efficientdet.devices.device import sums_of_bytes_saturate
 from efficientdet.devices.runtime import accelerator_count
 from efficientdet.inference.exported_network import ExportedNetwork, Outputs, Postprocess, Result, copied
 from efficientdet.inference.image_rows import BatchDetector, fetched
 from model.detector import Detector
 from object_detection.structures import Detections, Tensor, stacked
+from program_support.processor import sums_of_bytes_saturate
 
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule

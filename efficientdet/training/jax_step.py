@@ -35,13 +35,6 @@ class JaxStep(TrainStep):
         self._compiled = jax.jit(self._step, donate_argnums=0, out_shardings=(self._shardings, self._replicated))
         self._constant_values: list | None = None
         self._is_compiled = False
-        self._place_variables()
-
-    def _place_variables(self) -> None:
-        """Place the variables as `store` does: a resumed training without further steps computes the same bits."""
-        placed = [*self.network.variables, *self._variables()["average"]]
-        for variable, value in zip(placed, replicate([each.value for each in placed], self.world.devices), strict=True):
-            variable.assign(value)
 
     def __call__(self, batch: Batch, learning_rate: float, stop_requested: bool = False) -> dict:
         """See `TrainStep`."""
@@ -89,11 +82,13 @@ class JaxStep(TrainStep):
         return finished(jax.jit(lambda each: each, out_shardings=shardings)(state))
 
     def store(self) -> None:
-        """See `TrainStep`."""
-        if self._state is not None:
+        """See `TrainStep`. Without a step since the last call, the variables are placed as after one."""
+        if self._state is None:
+            values = replicate(jax.tree.map(lambda variable: variable.value, self._variables()), self.world.devices)
+        else:
             values = local(self._resharded(self._state, self._replicated), self.world.devices)
-            jax.tree.map(lambda variable, value: variable.assign(value), self._variables(), values)
-            self._state = None
+        jax.tree.map(lambda variable, value: variable.assign(value), self._variables(), values)
+        self._state = None
 
     def _variables(self) -> dict:
         return {

@@ -127,6 +127,8 @@ class Training:
             accumulate_steps=config.accumulate_steps,
             seed=config.seed,
         )
+        if state.progress.unfinished_epoch or state.step >= run.last_step:
+            step.store()  # no step comes before a calibration, which on other devices would compute other bits
         self._epoch_steps = EpochSteps(run, step, saver=saver, stop_request=stop_request)
         self._calibration = Calibration(state.detector, use_xla=compiled)
         self._calibrated_version: tuple[int, int] | None = None
@@ -158,10 +160,8 @@ class Training:
                 self._saver.save_if_changed()
             run.journal.print(f"stop requested: {stop_message(self._saver.step)}")
             signal = interrupted.signal
-        measures = self._evaluator.last
-        return TrainingOutcome(
-            model_dir=config.model_dir, metrics=measures.numbers if measures else {}, stop_signal=signal
-        )
+        metrics = self._evaluator.last.numbers if self._evaluator.last else {}
+        return TrainingOutcome(model_dir=config.model_dir, metrics=metrics, stop_signal=signal)
 
     def _train_epochs(self) -> None:
         """For each epoch: train, checkpoint, calibrate, evaluate, complete, report.

@@ -31,7 +31,7 @@ from efficientdet.training.schedule import Schedule
 from efficientdet.training.start import starting_state
 from efficientdet.training.state import TrainingState
 from object_detection.structures import Batch
-from program_support.processor_cores import available_cores
+from program_support.processor import available_cores
 
 OWN_SETTINGS = ("records", "val_records", "model_dir")  # paths on the machine of a process
 

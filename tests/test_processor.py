@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from program_support.processor_cores import available_cores
+from program_support.processor import available_cores
 
 
 @pytest.mark.parametrize(
