@@ -265,7 +265,10 @@ FIRST = {
         "--val_json_file=photos/labels.json",
         "--images=photos/test --annotations=photos/test/labels": "--images=photos",
     },
-    "docs/guides/inference.md": {"--image_path=0": "--image_path=photo.jpg"},  # no camera
+    "docs/guides/inference.md": {  # no camera
+        "--image_path=0": "--image_path=photo.jpg",
+        "--image_path=rtsp://user:password@10.0.0.5/ch1": "--image_path=photo.jpg",
+    },
 }
 RUN = """
 set -euo pipefail
