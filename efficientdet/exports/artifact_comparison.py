@@ -131,7 +131,7 @@ def _detection(restored: Restored, name: str, path: Path) -> Detect | None:
         return ResizingDetector(detector, resize=rule, description=restored.description)
     if name != "onnx-raw":
         runtime = artifact_runtime(str(path), RUNTIMES_OF.get(name, "keras"), asked_by="export.py")
-    return artifact_detection(str(path), runtime=runtime).detect
+        return artifact_detection(str(path), runtime=runtime).detect
     network = ExportedNetwork(path.read_bytes(), runtime="onnxruntime")
     return detect_with_checkpoint(restored, batch_size=1, compiled=False, network=network).detect
 
