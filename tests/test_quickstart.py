@@ -375,7 +375,9 @@ def test_other_families(programs, tmp_path, monkeypatch, capsys):
     assert "mask AP 0.250, AP50 0.625" in printed
 
     del calls[:]
-    monkeypatch.setattr(chosen_settings, "local_path", lambda name: name)  # as if it were downloaded
+    (tmp_path / "weights.pth").write_bytes(b"PK\x03\x04")
+    for module in (chosen_settings, usable_input):  # as if it were downloaded
+        monkeypatch.setattr(module, "local_path", lambda name: str(tmp_path / "weights.pth"))
     quickstart(config(tmp_path / "boxes", model_name="retinanet-resnet50", weights=None))
     assert "include_masks" not in calls[0][1]
     assert calls[1][1]["hparams"].startswith("image_size=256x256,resize=stretch")  # the drawn images are square
