@@ -322,7 +322,11 @@ WRONG_NUMBERS = [
             "warmup_value": "nan -1 inf",
         },
     ),
-    ("eval", EVAL, {"batch_size": "0 99999999999999999999", "eval_samples": "-1"}),
+    (
+        "eval",
+        EVAL,
+        {"batch_size": "0 99999999999999999999", "eval_samples": "-1", "max_bad_fraction": "-1 1.5 nan"},
+    ),
     (
         "infer",
         INFER,
