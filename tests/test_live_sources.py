@@ -79,8 +79,16 @@ def test_a_stream_is_recorded_through_an_interruption_until_it_ends(tmp_path, ca
         seen.append((images[0].shape[:2], int(images[0].mean())))
         return nothing(images)
 
-    # FFmpeg examines the first frames of a connection; one camera comes back with another size
-    with server([[gray(50)] * 40, [gray(200, 2 * HEIGHT, 2 * WIDTH)] * 40]) as url:
+    def until_seen(value, height, width):
+        """At least 40 frames, as FFmpeg examines the first ones of a connection."""
+        frame = gray(value, height, width)
+        for number in range(3000):
+            yield frame
+            if number >= 40 and (height, width) in {shape for shape, _ in seen}:
+                return
+
+    # The camera comes back with another size
+    with server([until_seen(50, HEIGHT, WIDTH), until_seen(200, 2 * HEIGHT, 2 * WIDTH)]) as url:
         annotate_video(VideoConfig(source=url, live=True, output_video=str(tmp_path / "a.mp4")), detect, NAMES)
     assert {shape for shape, _ in seen} == {(HEIGHT, WIDTH), (2 * HEIGHT, 2 * WIDTH)}
     assert all(abs(value - 50) < 5 or abs(value - 200) < 5 for _, value in seen)
