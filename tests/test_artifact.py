@@ -308,7 +308,7 @@ def test_infer_draws_by_the_file_alone(exported, tmp_path):
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([images[0].name, "detections.json"])
+    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == sorted([images[0].name, "detections.json"])
     assert len(json.loads((tmp_path / "detections.json").read_text())) == 20
 
 
