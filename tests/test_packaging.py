@@ -40,6 +40,8 @@ PROGRAMS = (
 PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "docs").rglob("*.md")])
 # In the pages, of programs that are not ours
 OTHERS_FLAGS = {
+    "moments",  # moments, starts: of tests/endurance_*.py
+    "starts",
     "accelerator-type",
     "auto-orient",
     "batch-size",  # batch-size, data-path, test-only, weights-backbone: torchvision's
@@ -174,7 +176,14 @@ def test_a_former_flag_that_is_left_out_or_told_wrongly_is_seen():
         ["`--model_dir`", "`--checkpoint`"],
         ["`--only_this_epoch`", "gone", "why?"],
     ]
-    assert missing_former_flags(table, "eval.py") == ["gcp_project", "model_dir", "only_this_epoch", "tpu", "tpu_zone"]
+    assert missing_former_flags(table, "eval.py") == [
+        "gcp_project",
+        "model",
+        "model_dir",
+        "only_this_epoch",
+        "tpu",
+        "tpu_zone",
+    ]
 
 
 def gone_hyperparameters():
