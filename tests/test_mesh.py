@@ -39,6 +39,11 @@ def test_the_statistics_are_those_of_the_complete_batch(found):
     assert abs(found["1/report/1/loss"] - found["groups on one/report/1/loss"]) > 1e-4
 
 
+def test_devices_wait_for_each_other_in_no_loop(found):
+    """Objects are assigned image by image; as sums of all devices they were 100 kB for each object, and met others."""
+    assert found["8/sums in loops"] == 0
+
+
 def test_a_device_holds_its_part_of_slots_and_averages(found):
     names = [name for name in found if name.startswith("1/") and name.endswith(("moving_mean", "moving_variance"))]
     averages = found["1/average"].size

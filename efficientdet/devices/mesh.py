@@ -8,6 +8,7 @@ of one device with the complete batch, batch norm statistics included.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -64,6 +65,15 @@ def shard_batch(batch: Tree, count: int, processes: int = 1) -> Tree:
     return jax.tree.map(put, batch)
 
 
+def for_each_device(function: Callable, count: int, processes: int = 1) -> Callable:
+    """Return a function of arrays [B, ...] that computes its results [B, ...] from each device's part alone.
+
+    For use in a compiled program. A loop over the images of all devices would sum over them in each of its iterations.
+    """
+    spec = PartitionSpec(_AXIS)
+    return jax.shard_map(function, mesh=_mesh(count, processes), in_specs=spec, out_specs=spec, check_vma=False)
+
+
 def finished(arrays: Tree) -> Tree:
     """Return the results of a program; with Gloo, when it has ended on all devices of this process.
 
@@ -75,8 +85,9 @@ def finished(arrays: Tree) -> Tree:
 def uses_gloo() -> bool:
     """Return whether devices are connected by Gloo: several processes on CPUs, and their own devices too.
 
-    Gloo does not know which operation of a program a message belongs to. Programs of one process then run on one of its
-    devices, whose number does not change their speed.
+    Gloo does not know which sum a message belongs to. Programs of one process then run on one of its devices, whose
+    number does not change their speed, and a training step has no sums in loops (see `for_each_device`), which XLA runs
+    at the same time as those outside.
     """
     return jax.process_count() > 1 and jax.default_backend() == "cpu"
 

@@ -4,8 +4,9 @@ import jax
 import keras
 import numpy as np
 
-from efficientdet.devices.mesh import finished, local, replicate, replicated, shard_batch, sharded
+from efficientdet.devices.mesh import finished, for_each_device, local, replicate, replicated, shard_batch, sharded
 from efficientdet.training.step import TrainStep
+from object_detection.stateless_random import seeds_of
 from object_detection.structures import Batch
 
 
@@ -124,6 +125,8 @@ class JaxStep(TrainStep):
                     applied=applied,
                 )
             ]
+        # Summed after the loop over parts, which sums over devices too: see `uses_gloo`.
+        stop_requested = stop_requested + 0.0 * jax.numpy.nan_to_num(sum(terms.values()))
         report = self.report(
             terms,
             counts,
@@ -140,6 +143,14 @@ class JaxStep(TrainStep):
         if tensors is None:
             return None
         return jax.lax.with_sharding_constraint(super().part_of(tensors, number), sharded(*self._devices))
+
+    def targets_and_counts(self, batch: Batch, outputs=None) -> tuple:
+        """See `TrainStep`; each device assigns the objects of its own images."""
+        if outputs is not None:
+            return super().targets_and_counts(batch, outputs)
+        assign = for_each_device(lambda objects, seeds: self.detector.targets(objects, None, seeds), *self._devices)
+        targets = assign(batch.objects, seeds_of(batch.positions, seed=self.seed))
+        return targets, self.detector.counts(targets)
 
     def _gradients(self, trained, others, constants, batch, scale):
         """Return gradients of the scaled loss of all parts, the values of other weights, the terms and the counts."""
