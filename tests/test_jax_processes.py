@@ -220,10 +220,9 @@ def trained(tmp_path_factory):
         "checkpoint_steps": 1,
         "suggest": False,
     }
-    calibrated = {**settings, "calibration_images": 8}
-    undisturbed, disturbed = ({**calibrated, "model_dir": str(folder / name)} for name in ("undisturbed", "disturbed"))
+    undisturbed, disturbed = ({**settings, "model_dir": str(folder / name)} for name in ("undisturbed", "disturbed"))
     half = {
-        **calibrated,
+        **settings,
         "model_dir": str(folder / "one"),
         "resume": str(folder / "undisturbed" / "ckpt-2"),
         "training_mode": "train300",
