@@ -86,8 +86,8 @@ def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabe
             raise InputError(f"--annotations={annotations}: {file} is {kind_and_advice(file)[1]}")
     if other_tables:
         raise InputError(other_tables[0])
-    files = [path] if path.is_file() else itertools.islice(path.rglob("*"), _MOST_FILES)
-    if records := next(filter(holds_records, files), None):
+    candidates = itertools.islice([path] if path.is_file() else path.rglob("*"), _MOST_FILES)
+    if records := next(filter(holds_records, candidates), None):
         raise InputError(
             f"--annotations={annotations}: {records} holds records already; train.py, eval.py and doctor.py read them "
             f"as they are, for example doctor.py --records='{records}'"
