@@ -2,8 +2,8 @@
 
     python tests/endurance_jax.py [--starts=40]
 
-Every start is two forks of this process, which has imported the program and initialized nothing: they join anew and
-train the network of tests/miniature.py with evaluations, calibration and checkpoints; nothing disturbs them. The
+Every start is two forks of this process, which has imported the program and initialized nothing: each pair joins and
+trains the network of tests/miniature.py with evaluations, calibration and checkpoints; nothing disturbs them. The
 numbers are compared bit for bit with those of the first start. Compiled programs are cached after the first. Ends with
 1 if a start fails or differs.
 """
@@ -72,7 +72,7 @@ def become(number: int, training: dict, environment: dict, folder: Path) -> None
 
 
 def digest(model_dir: Path) -> str:
-    """Of all numbers of the last checkpoint and of what each process held."""
+    """Return a hash of all numbers of the last checkpoint and of what each process held."""
     from efficientdet.checkpoints.checkpoint import read_arrays
 
     arrays = read_arrays(str(model_dir / "ckpt-final"))

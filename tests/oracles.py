@@ -192,7 +192,7 @@ def top_candidates(class_logits: np.ndarray, count: int):
 
 
 def read_outputs(logits, deltas, anchor_boxes, *, config, level_sizes=None, clip_to=None, within=None):
-    """Of one image: (box, class, score) of each detection, best first. Score by score, in float64.
+    """Return (box, class, score) of each detection of one image, best first. Score by score, in float64.
 
     Candidates without an area in an image of size `within` (height, width) are left out.
     """

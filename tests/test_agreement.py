@@ -1,4 +1,4 @@
-"""What processes compare before they train or evaluate together."""
+"""Processes compare their settings before they train or evaluate together."""
 
 from types import SimpleNamespace
 

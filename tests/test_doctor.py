@@ -447,7 +447,7 @@ def test_each_sign_of_an_orientation_prevents_the_suggestion(sign):
 
 
 def test_an_orientation_is_not_denied_close_to_a_limit():
-    """Of few objects the perspective is known to about 0.1: 0.17 may as well be above the limit of 0.2."""
+    """From few objects the perspective is known to about 0.1: 0.17 may as well be above the limit of 0.2."""
     images = drawn_objects(np.random.default_rng(0))
     first = np.arange(0, len(images.boxes), 6)  # one object in each image
     few = {key: getattr(images, key)[first] for key in ("owners", "boxes", "classes", "crowd", "difficult")}

@@ -148,7 +148,7 @@ class Store:
 
 
 def exchanging(work, *, ended=None):
-    """What `work` of each of two processes returns or raises; the store."""
+    """Return what `work` of each of two processes returns or raises, and the content of the store."""
     store, found = Store(), {}
 
     def one(number):

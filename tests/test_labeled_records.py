@@ -169,7 +169,7 @@ def test_training_is_refused_where_no_object_can_be_trained_on_or_measured(drawn
 
 
 def test_training_warns_of_classes_without_a_usable_object_after_reading_all_records(drawn, tmp_path):
-    """Of a sample alone neither would be known: it has no usable pen, and of many records no sample has all."""
+    """A sample alone would not tell either: it has no usable pen, and of many records no sample has all."""
     usable, crowd_pens = of_two_classes(tmp_path, [(1, ""), (2, "")]), [(1, ""), (2, "crowd")]
     lines = with_suggestions(of_records(drawn, of_two_classes(tmp_path, crowd_pens), usable))[1]
     assert any("1 of 2 classes have no object that is trained on: pen (1 object)" in line for line in lines)

@@ -1,4 +1,4 @@
-"""How processes meet before they connect, and learn which of them ended: threads in the place of processes."""
+"""Processes meet before they connect, and learn which of them ended: threads in the place of processes."""
 
 import contextlib
 import re
@@ -38,7 +38,7 @@ def closed_afterwards(monkeypatch):
 
 
 def met(address, count, numbers, *, seconds, strangers=(), tokens=None):
-    """What each of the processes gets, in threads of this one; `strangers`: bytes that others send before."""
+    """Return what each process gets, in threads of this one; `strangers`: bytes that others send before."""
     found = {}
 
     def one(number):

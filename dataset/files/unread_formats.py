@@ -5,6 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 Test = Callable[[dict], bool]
+LinesTest = Callable[[list[str]], bool]
+
+
+def _every(pattern: str) -> LinesTest:
+    """Return a test whether a pattern matches each of the lines."""
+    return lambda lines: all(re.fullmatch(pattern, line.strip()) for line in lines)
+
 
 _COCO = "export COCO instead"
 _OBJECTS: list[tuple[str, str, Test]] = [  # what it is, what to do, test of the outermost object or of a list's first
@@ -100,41 +107,42 @@ _OBJECTS: list[tuple[str, str, Test]] = [  # what it is, what to do, test of the
         lambda one: {"result", "task"} <= {*one},
     ),
 ]
-_LINES: list[tuple[str, str, re.Pattern]] = [  # what it is, what to do, pattern of every line
+_is_wider_face = _every(r"\S+/\S+\.jpg|\d+|(\d+ ){9}\d+ ?")
+_LINES: list[tuple[str, str, LinesTest]] = [  # what it is, what to do, test of the lines, of which there is one
     (
         "a KITTI label file",
         "convert it to COCO or YOLO: columns 5 to 8 are the left, top, right and bottom of the box",
-        re.compile(r"[A-Za-z_]\S*( -?[\d.]+(e[+-]?\d+)?){14,15}"),
+        _every(r"[A-Za-z_]\S*( -?[\d.]+(e[+-]?\d+)?){14,15}"),
     ),
     (
         "a DOTA label file",
         "convert it to YOLO, with ultralytics.data.converter.convert_dota_to_yolo_obb",
-        re.compile(r"(imagesource|gsd):.*|(-?[\d.]+ ){8}\S.* [012]"),
+        _every(r"(imagesource|gsd):.*|(-?[\d.]+ ){8}\S.* [012]"),
     ),
     (
         "a VisDrone annotation",
         "convert it to YOLO, as the VisDrone.yaml of ultralytics does",
-        re.compile(r"-?\d+(,-?\d+){7},?"),
+        _every(r"-?\d+(,-?\d+){7},?"),
     ),
     (
         "a file of MOTChallenge tracks",
         "convert it to COCO, with tools/dataset_converters/mot2coco.py of MMTracking",
-        re.compile(r"\d+,-?\d+(,-?[\d.]+){7,8}"),
+        _every(r"\d+,-?\d+(,-?[\d.]+){7,8}"),
     ),
     (
         "a label file of OIDv4_ToolKit",
         "convert it to Pascal VOC or YOLO: its columns are class, left, top, right and bottom in pixels",
-        re.compile(r"[A-Za-z]\D*( -?\d+(\.\d+)?){4}"),
+        _every(r"[A-Za-z]\D*( -?\d+(\.\d+)?){4}"),
     ),
     (
         "a table of VGG Image Annotator (VIA)",
         "choose Annotation > Export Annotations (COCO format)",
-        re.compile(r".*region_shape_attributes.*"),
+        lambda lines: "region_shape_attributes" in lines[0],
     ),
     (
         "a list of WIDER FACE boxes",
         "convert it to COCO or YOLO",
-        re.compile(r"\S+/\S+\.jpg|\d+|(\d+ ){9}\d+ ?"),
+        lambda lines: lines[0].strip().endswith(".jpg") and _is_wider_face(lines),
     ),
 ]
 _ROOTS = {
@@ -153,13 +161,9 @@ def unread_json(content: Any) -> str | None:
 
 def unread_lines(lines: list[str]) -> str | None:
     """Return what lines of text are and what to do, if they are labels that no converter reads."""
-    for what, advice, pattern in _LINES:
-        first = lines[:1] if "region_shape" in pattern.pattern else lines
-        if first and all(pattern.fullmatch(line.strip()) for line in first):
-            if what.startswith("a list of WIDER") and not lines[0].strip().endswith(".jpg"):
-                continue
-            return f"{what}, which is not read: {advice}"
-    return None
+    if not lines:
+        return None
+    return next((f"{what}, which is not read: {advice}" for what, advice, test in _LINES if test(lines)), None)
 
 
 def unread_xml(root: str) -> str | None:

@@ -8,7 +8,7 @@ twice the batch size, and a run can start at any step. Augmentation is seeded by
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -59,6 +59,7 @@ def training_dataset(
         positions = first_position + (step * world_size + rank) * config.batch_size + row
         return Rows(_with_further(order.records(positions), positions, config, count=len(index)), positions)
 
+    @lru_cache(8)  # each group is asked for twice: ahead, and when it is its turn
     def rows_of_group(group: int) -> Rows:
         return rows(np.arange(group * READ_GROUP, (group + 1) * READ_GROUP))
 

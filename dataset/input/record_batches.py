@@ -51,8 +51,8 @@ def _words(error: tf.errors.OpError) -> str:
 class ReadAhead:
     """Payloads of records in groups, of which the next ones are being read while a caller works on one.
 
-    Only threads of the reader wait for the storage. TensorFlow's threads are as many as the cores: while they wait,
-    nothing is decoded.
+    Only threads of the reader wait for the storage. TensorFlow has one thread per core: while one waits, it decodes
+    nothing.
     """
 
     def __init__(self, reader: RecordReader, numbers_of: Callable[[int], np.ndarray]):
