@@ -9,33 +9,36 @@ Writes matrix.md, matrix.csv and matrix.json. A cell that cannot run here shows 
 machines are in separate columns. Running the same command again resumes an interrupted matrix.
 """
 
+import itertools
 import json
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from absl import flags
-from throughput.cells import PRECISIONS, Machine, cells_of, host_description
-from throughput.launching import ROOT, Launch, commit_here, run_cell
-from throughput.matrix import Matrix
-from throughput.rendering import write_tables
+from throughput.machine import PRECISIONS, Cell, Machine
+from throughput.running import run_cell
+from throughput.tables import Outcome, write_tables
 
 from dataset.synthetic import draw_data_set
 from efficientdet.configuration.flag_paths import records_of, writable_folder
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.families.hyperparameters import with_overrides
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of
-from program_support.atomic_files import unfinished_folder
+from program_support.atomic_files import unfinished_folder, write_text
 from program_support.checked_fields import Count
 from program_support.command_line import run
 from program_support.errors import InputError
 from program_support.field_flags import define_flag, whole_numbers
 
 FLAGS = flags.FLAGS
+ROOT = Path(__file__).resolve().parents[1]
 SYNTHETIC_IMAGES = 64
 
 
@@ -61,46 +64,82 @@ def define_flags() -> None:
 def main() -> None:
     """Measure every missing cell, and write the tables after each."""
     hparams = with_overrides(hyperparameters_of(FLAGS.model, {}), parse_overrides(FLAGS.hparams))
-    cells = cells_of(
-        model=FLAGS.model,
-        mode=FLAGS.mode,
-        gpus=_counts("gpus"),
-        precisions=FLAGS.precision,
-        batch_sizes=_counts("batch_sizes"),
-    )
+    if unknown := [precision for precision in FLAGS.precision if precision not in PRECISIONS]:
+        raise InputError(f"--precision={','.join(unknown)}: expected some of {','.join(PRECISIONS)}")
+    cells = [
+        Cell(FLAGS.model, FLAGS.mode, *rest)
+        for rest in itertools.product(
+            dict.fromkeys(_counts("gpus")), dict.fromkeys(FLAGS.precision), dict.fromkeys(_counts("batch_sizes"))
+        )
+    ]
     machine = Machine.here(FLAGS.device)
     if FLAGS.records:
         records_of(FLAGS.records, "records")
     folder = Path(writable_folder(FLAGS.output_dir, "output_dir")).resolve()
     records = str(Path(FLAGS.records).resolve()) if FLAGS.records else None
     settings = {
-        "commit": commit_here(),
-        "machine": f"{machine.description}; {host_description()}",
+        "commit": _commit(),
+        "machine": machine.description,
         "hparams": FLAGS.hparams,
-        "image_size": hparams.input_size,
+        "image_size": [*hparams.input_size],
         "records": records or f"{SYNTHETIC_IMAGES} drawn images",
         "dropped_steps": FLAGS.dropped_steps,
         "timed_steps": FLAGS.timed_steps,
     }
     signal.signal(signal.SIGTERM, _end)
-
-    def run_here(cell):
-        drawn = _synthetic_records(folder, hparams.input_size) if cell.mode == "training" and not records else ""
-        launch = Launch(
-            folder=folder,
-            records=records or drawn,
-            device=machine.device,
-            hparams=FLAGS.hparams,
-            dropped=FLAGS.dropped_steps,
-            timed=FLAGS.timed_steps,
-            minutes=FLAGS.minutes_per_cell,
+    outcomes: dict[Cell, Outcome] = {}
+    for cell in cells:
+        reason = machine.skip_reason(cell)
+        outcomes[cell] = {"reason": reason} if reason else _stored_outcome(folder, cell, settings)
+        if outcomes[cell] != _PENDING:
+            print(f"{cell.name}: {_summary(outcomes[cell])}{'' if reason else ' (measured before)'}", flush=True)
+    write_tables(folder, settings, outcomes)
+    for cell in [cell for cell in cells if outcomes[cell] == _PENDING]:
+        if cell.mode == "training" and not records:
+            records = _synthetic_records(folder, hparams.input_size)
+        outcomes[cell] = run_cell(
+            cell, folder, settings, records=records, device=machine.device, minutes=FLAGS.minutes_per_cell
         )
-        return run_cell(cell, launch)
-
-    matrix = Matrix(folder, cells, settings=settings, retry_failed=FLAGS.retry_failed)
-    for line in matrix.measure(run_here, skip_reason=machine.skip_reason, written=lambda: write_tables(folder, matrix)):
-        print(line, flush=True)
+        stored = {"cell": cell._asdict(), "settings": settings, "outcome": outcomes[cell]}
+        write_text(_path(folder, cell), json.dumps(stored, indent=1) + "\n")
+        write_tables(folder, settings, outcomes)
+        print(f"{cell.name}: {_summary(outcomes[cell])}", flush=True)
     print(f"wrote {folder}/matrix.md, .csv and .json")
+
+
+_PENDING = {"reason": "pending"}
+
+
+def _path(folder: Path, cell: Cell) -> Path:
+    return folder / "cells" / f"{cell.name}.json"
+
+
+def _stored_outcome(folder: Path, cell: Cell, settings: Mapping[str, Any]) -> Outcome:
+    """Return the outcome of an earlier call with the same settings, else pending; print the setting that changed."""
+    path = _path(folder, cell)
+    path.parent.mkdir(exist_ok=True)
+    if not path.is_file():
+        return _PENDING
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    for name, value in settings.items():
+        if stored["settings"].get(name) != value:
+            print(f"{cell.name}: again, as {name} was {stored['settings'].get(name)!r} and is {value!r}", flush=True)
+            return _PENDING
+    return _PENDING if FLAGS.retry_failed and "reason" in stored["outcome"] else stored["outcome"]
+
+
+def _summary(outcome: Outcome) -> str:
+    return f"not run: {outcome['reason']}" if "reason" in outcome else f"{outcome['images_per_second']:.4g} images/s"
+
+
+def _commit() -> str:
+    """Return the commit of this checkout, marked if files differ from it."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return f"{git('rev-parse', '--short', 'HEAD') or 'unknown'}{' and changes' * bool(changed)}"
 
 
 def _synthetic_records(folder: Path, image_size: tuple[int, int]) -> str:
