@@ -11,49 +11,40 @@ Arguments after -- are flags of train.py and override those of the recipe: ... -
 
 import argparse
 import re
+import string
 import sys
+from pathlib import Path
+from typing import Any
 
-import jax_jobs
-import jobs
-from pods import Training
-from recipes import Recipe, advice, models, recipe_of, retinanet_rate
-from yaml_text import document
+import yaml
+from recipes import NAME, advice, backbone_of, recipe_of, training_command
 
-KINDS = {  # the first kind of an engine is its default
-    "horovod": {"mpijob": jobs.mpijob, "jobset": jobs.jobset, "trainjob": jobs.trainjob},
-    "jax": {"trainjob": jax_jobs.trainjob, "jobset": jax_jobs.jobset},
-}
 GPUS_PER_HOST = 8
-OTHER_KINDS = ("data", "volume")
-COMMENTS = {
-    "MPIJob": "One training as a Kubeflow MPIJob (mpi-operator, kubeflow.org/v2beta1), by scripts/k8s/render.py.",
-    "JobSet": "One training as a JobSet (jobset.x-k8s.io/v1alpha2), by scripts/k8s/render.py.",
-    "TrainingRuntime": "The runtime of the TrainJob below (Kubeflow Trainer), by scripts/k8s/render.py.",
-    "TrainJob": "One training as a TrainJob (trainer.kubeflow.org/v1alpha1), by scripts/k8s/render.py.",
-    "Pod": "Downloads a data set into the volume, checks it and converts it, by scripts/k8s/render.py: kubectl apply "
-    "-f ...",
-    "PersistentVolumeClaim": "The volume of data, weights and runs, for pods on several nodes, by "
-    "scripts/k8s/render.py.",
-}
 DEFAULT_IMAGE = "effdet_tf2:latest"
 MAX_LETTERS = 63  # characters of a DNS label, and so of a host name
-# Suffixes that the operators append to a job's name for pods and hosts, with the index of the last pod.
-_ENDINGS = {
-    ("horovod", "mpijob"): ("-worker-{}", "-launcher"),
-    ("horovod", "jobset"): ("-ranks-0-{}",),
-    ("horovod", "trainjob"): ("-node-0-{}", "-launcher-0-0"),
-    ("jax", "trainjob"): (f"-{jax_jobs.NAME}-0-{{}}",),
-    ("jax", "jobset"): (f"-{jax_jobs.NAME}-0-{{}}",),
+KINDS = {  # engine -> kind -> suffixes that the operators append to a job's name; the first kind is the default
+    "horovod": {
+        "mpijob": ("-worker-{last_pod}", "-launcher"),
+        "jobset": ("-ranks-0-{last_pod}",),
+        "trainjob": ("-node-0-{last_pod}", "-launcher-0-0"),
+    },
+    "jax": {"trainjob": ("-node-0-{last_pod}",), "jobset": ("-node-0-{last_pod}",)},
 }
-_SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # the operators make a Service of the job's name
-_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+OTHER_KINDS = ("data", "volume")
+_COMMENTS = {
+    "MPIJob": "One training as a Kubeflow MPIJob (mpi-operator, kubeflow.org/v2beta1)",
+    "JobSet": "One training as a JobSet (jobset.x-k8s.io/v1alpha2)",
+    "TrainingRuntime": "The runtime of the TrainJob below (Kubeflow Trainer)",
+    "TrainJob": "One training as a TrainJob (trainer.kubeflow.org/v1alpha1)",
+    "Pod": "Downloads a data set into the volume, checks it and converts it (kubectl apply -f ...)",
+    "PersistentVolumeClaim": "The volume of data, weights and runs, for pods on several nodes",
+}
 _QUEUE = """\
   # With Kueue, these lines instead of the one above, and the name of your queue:
   # labels:
   #   kueue.x-k8s.io/queue-name: default
 """
-_PROXY = re.compile(r"https?://[A-Za-z0-9._~:@%\[\]-]+/?")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+_TEMPLATES = yaml.safe_load(Path(__file__).with_name("templates.yaml").read_text(encoding="utf-8"))
 
 
 def render(
@@ -75,68 +66,82 @@ def render(
     proxy: str | None = None,
     extra: tuple[str, ...] = (),
 ) -> str:
-    """Return the documents as YAML. Raises ValueError for values that no cluster would accept."""
-    recipe = _recipe(model)
-    epochs = recipe.epochs if epochs is None else epochs
+    """Return the documents as YAML.
+
+    Raises:
+        ValueError: for values that no cluster would accept.
+    """
+    recipe = recipe_of(model)
+    epochs = recipe["epochs"] if epochs is None else epochs
     kind = next(iter(KINDS[engine])) if kind is None else kind
     gpus_per_pod = _gpus_per_pod(engine, gpus, gpus_per_host)
     for flag, number in (("gpus", gpus), ("epochs", epochs)):
         if number < 1:
             raise ValueError(f"--{flag}={number}: expected at least 1")
-    if gpu_memory not in recipe.batch_sizes:
-        raise ValueError(f"--gpu_memory={gpu_memory}: expected one of {', '.join(map(str, recipe.batch_sizes))}")
-    _check_names(namespace=namespace, claim=claim, queue=queue, priority=priority, storage_class=storage_class)
-    _check_places(image, proxy)
+    if gpu_memory not in recipe["batch_sizes"]:
+        raise ValueError(f"--gpu_memory={gpu_memory}: expected one of {', '.join(map(str, recipe['batch_sizes']))}")
+    names = {"namespace": namespace, "claim": claim, "queue": queue, "priority": priority}
+    for flag, value in {**names, "storage_class": storage_class}.items():
+        if value is not None and (not re.fullmatch(NAME, value) or len(value) > MAX_LETTERS):
+            raise ValueError(f"--{flag}={value}: expected lowercase letters, digits and hyphens, at most {MAX_LETTERS}")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", image):
+        expected = "expected the name of an image such as registry.example.com/team/effdet_tf2:1"
+        raise ValueError(f"--image={image}: {expected}")
+    if proxy is not None and not re.fullmatch(r"https?://[A-Za-z0-9._~:@%\[\]-]+/?", proxy):
+        raise ValueError(f"--proxy={proxy}: expected a URL such as http://proxy.example.com:3128")
     flags = f"--model={model} --kind={kind}"
+    values = {"namespace": namespace, "image": image, "claim": claim}
     if kind == "volume":
-        objects = jobs.volume(model, namespace=namespace, claim=claim, storage_class=storage_class)
-        return _documents(objects, f"{flags} --storage_class=NAME")
+        values |= {"storage_class": storage_class, "storage": recipe["storage"]}
+        return _documents(kind, f"{flags} --storage_class=NAME", values)
     if kind == "data":
-        objects = jobs.data_preparation(model, namespace=namespace, image=image, claim=claim, proxy=proxy)
-        return _documents(objects, f"{flags} --image=REGISTRY/{DEFAULT_IMAGE} --proxy=URL")
+        values |= _preparation(model, proxy)
+        return _documents(kind, f"{flags} --image=REGISTRY/{DEFAULT_IMAGE} --proxy=URL", values)
     if kind not in KINDS[engine]:
+        kinds = ", ".join((*KINDS[engine], *OTHER_KINDS))
+        raise ValueError(f"--kind={kind}: expected one of {kinds} with --engine={engine}")
+    pods = gpus // gpus_per_pod
+    name = f"{model}-{gpus}gpu{gpu_memory}gb" if name is None else name
+    longest = MAX_LETTERS - max(len(suffix.format(last_pod=pods - 1)) for suffix in KINDS[engine][kind])
+    if not re.fullmatch(f"(?=[a-z]){NAME}", name) or len(name) > longest:  # the operators make a Service of it
         raise ValueError(
-            f"--kind={kind}: expected one of {', '.join((*KINDS[engine], *OTHER_KINDS))} with --engine={engine}"
+            f"--name={name}: expected lowercase letters, digits and hyphens, a letter first, at most {longest}"
         )
-    name = name if name is not None else f"{model}-{gpus}gpu{gpu_memory}gb"
-    training = Training(
-        name=_name(name, [ending.format(gpus // gpus_per_pod - 1) for ending in _ENDINGS[engine, kind]]),
-        namespace=namespace,
-        model=model,
-        gpus=gpus,
-        gpus_per_pod=gpus_per_pod,
-        batch_size=recipe.batch_size(gpus, gpu_memory),
-        epochs=epochs,
-        image=image,
-        claim=claim,
-        queue=queue,
-        priority=priority,
-        extra=extra,
-    )
+    values |= {
+        "name": name,
+        "labels": {"kueue.x-k8s.io/queue-name": queue} if queue is not None else {},
+        "priority": priority,
+        "gpus": str(gpus),
+        "pods": pods,
+        "pods_text": str(pods),
+        "workers": gpus - 1,
+        "cpu": str(8 * gpus_per_pod),
+        "memory": f"{80 * gpus_per_pod}Gi",
+        "gpus_per_pod": str(gpus_per_pod),
+        "command": training_command(model, name, gpus=gpus, gpu_memory=gpu_memory, epochs=epochs) + list(extra),
+    }
     if engine == "jax":
         flags = f"--engine=jax {flags} --gpus_per_host={gpus_per_pod}"
-    return _documents(
-        KINDS[engine][kind](training),
-        f"{flags} --gpus={gpus} --gpu_memory={gpu_memory} --epochs={epochs} "
-        f"--image=REGISTRY/{DEFAULT_IMAGE} --queue=NAME",
-    )
+    flags += f" --gpus={gpus} --gpu_memory={gpu_memory} --epochs={epochs} --image=REGISTRY/{DEFAULT_IMAGE} --queue=NAME"
+    return _documents(f"{engine}-{kind}", flags, values)
 
 
-def warning(*, model: str, gpus: int, gpu_memory: int, extra: tuple[str, ...]) -> str:
-    """Return advice on the batch size and learning rate of a job; empty if there is none."""
-    images = gpus * _recipe(model).batch_size(gpus, gpu_memory)
-    rates = [flag.partition("=")[2] for flag in extra if flag.startswith("--lr=")]
-    try:
-        return advice(model, images, float(rates[-1]) if rates else retinanet_rate(images))
-    except ValueError:
-        return ""  # train.py reports what is wrong with such a learning rate
-
-
-def _recipe(model: str) -> Recipe:
+def _preparation(model: str, proxy: str | None) -> dict[str, Any]:
+    """Return the values of the pod that downloads a model's data and pretrained weights."""
+    name = f"{model.removesuffix('-dle').rpartition('-')[0]}-data"
+    end = f'echo "complete; a shell: kubectl exec -it {name} -- bash; the end: kubectl delete pod {name}"'
     recipe = recipe_of(model)
-    if recipe is None or not _DNS_LABEL.fullmatch(model):
-        raise ValueError(f"--model={model}: expected a train.py --model_name among {models()}")
-    return recipe
+    no_proxy = "localhost,127.0.0.1,.svc,.cluster.local"
+    environment = {} if proxy is None else {"http_proxy": proxy, "https_proxy": proxy, "no_proxy": no_proxy}
+    environment |= recipe["environment"]
+    script, *words = recipe["preparation"]
+    return {
+        "name": name,
+        "backbone": backbone_of(model),
+        "env": [{"name": key, "value": value} for key, value in environment.items()] or None,
+        "waiting": f"trap 'kill $! 2>/dev/null; exit 0' TERM; \"$@\" || exit; {end}; sleep infinity & wait",
+        "preparation": [script, f"/pvc/{recipe['data']}", *words],
+    }
 
 
 def _gpus_per_pod(engine: str, gpus: int, gpus_per_host: int | None) -> int:
@@ -154,34 +159,53 @@ def _gpus_per_pod(engine: str, gpus: int, gpus_per_host: int | None) -> int:
     return gpus_per_host
 
 
-def _check_names(**names: str | None) -> None:
-    for flag, value in names.items():
-        if value is not None and (not _DNS_LABEL.fullmatch(value) or len(value) > MAX_LETTERS):
-            raise ValueError(f"--{flag}={value}: expected lowercase letters, digits and hyphens, at most {MAX_LETTERS}")
+def _filled(template: Any, values: dict[str, Any]) -> Any:
+    """Return a template with its values: `$key` alone keeps the value's type, and None removes the key or item."""
+    if isinstance(template, dict):
+        filled = {key: _filled(inner, values) for key, inner in template.items()}
+        return {key: inner for key, inner in filled.items() if inner is not None}
+    if isinstance(template, list):
+        filled_items = []
+        for inner in template:
+            item = _filled(inner, values)
+            filled_items += item if isinstance(item, list) else [item]
+        return filled_items
+    if not isinstance(template, str):
+        return template
+    if template.removeprefix("$").isidentifier() and template[0] == "$":
+        return values.get(template[1:])
+    return string.Template(template).substitute(values)
 
 
-def _check_places(image: str, proxy: str | None) -> None:
-    if not _IMAGE.fullmatch(image):
-        raise ValueError(
-            f"--image={image}: expected the name of an image such as registry.example.com/team/effdet_tf2:1"
-        )
-    if proxy is not None and not _PROXY.fullmatch(proxy):
-        raise ValueError(f"--proxy={proxy}: expected a URL such as http://proxy.example.com:3128")
+class _Dumper(yaml.SafeDumper):
+    """Writes text that some reader of YAML 1.1 or 1.2 takes for a number or truth value in quotes."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Return True: equal parts are repeated."""
+        return True
 
 
-def _name(name: str, endings: list[str]) -> str:
-    longest = MAX_LETTERS - max(map(len, endings))
-    if not _SERVICE_NAME.fullmatch(name) or len(name) > longest:
-        raise ValueError(
-            f"--name={name}: expected lowercase letters, digits and hyphens, a letter first, at most {longest}"
-        )
-    return name
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style=None if re.fullmatch(r"[A-Za-z/-][A-Za-z/_-][\w./=-]*", text) else '"'
+    ),
+)
 
 
-def _documents(objects: list[dict], flags: str) -> str:
+def _documents(template: str, flags: str, values: dict[str, Any]) -> str:
     """Return the YAML; its comment has the command that writes the file for another cluster."""
-    for_others = f"\n# For your cluster: python scripts/k8s/render.py {flags}"
-    documents = [document(item, comment=COMMENTS[item["kind"]] + for_others) for item in objects]
+    objects = _filled(_TEMPLATES[template], values)
+    if template == "horovod-mpijob" and not values["workers"]:
+        del objects[0]["spec"]["mpiReplicaSpecs"]["Worker"]
+    if template == "data" and not values["backbone"]:
+        del objects[0]["spec"]["initContainers"]
+    documents = [
+        f"# {_COMMENTS[item['kind']]}, by scripts/k8s/render.py.\n"
+        f"# For your cluster: python scripts/k8s/render.py {flags}\n"
+        + yaml.dump(item, Dumper=_Dumper, sort_keys=False, width=10**6, allow_unicode=True)
+        for item in objects
+    ]
     return "---\n".join(documents).replace("  labels: {}\n", f"  labels: {{}}\n{_QUEUE}")
 
 
@@ -236,7 +260,7 @@ def main() -> None:
         if unknown := [word for word in extra if not re.fullmatch(r"--[a-z_0-9]+(=.*)?", word)]:
             raise ValueError(f"{unknown[0]}: expected a flag of train.py such as --seed=3 after --")
         text = render(**options)
-        if message := warning(**{key: options[key] for key in ("model", "gpus", "gpu_memory", "extra")}):
+        if message := advice(**{key: options[key] for key in ("model", "gpus", "gpu_memory", "extra")}):
             print(f"render.py: warning: {message}", file=sys.stderr)
         if "/" not in options["image"] and options["kind"] != "volume":
             print(
