@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from throughput.published import Published, published_figures
+from throughput.tables import published_figures
 
 _MODEL, _SIZE, _MULTIPLY_ADDS = "efficientdet-d0", [512, 512], 2.5e9  # the published model; hyperparameters change it
 _PRECISIONS = {"mixed_float16": ("amp", "FP16"), "float32": ("tf32", "TF32")}
@@ -33,8 +33,8 @@ def table(reports: list[dict]) -> list[str]:
         cells += [f"{latency['end_to_end'][name]:.2f}" for name in ("mean", "p50", "p90", "p95", "p99")]
         cells.append(f"{latency['network']['p50']:.2f}" if "network" in latency else "-")
         if theirs:
-            ratio = rate / theirs.images_per_second
-            cells += [f"{theirs.latency_ms:.2f}", f"{theirs.images_per_second:g}", f"{ratio:.2f}"]
+            latency_ms, images_per_second = float(theirs["latency_ms"]), float(theirs["images_per_second"])
+            cells += [f"{latency_ms:.2f}", f"{images_per_second:g}", f"{rate / images_per_second:.2f}"]
         lines.append(f"| {' | '.join(cells + ['-'] * (len(heads) - len(cells)))} |")
     first = reports[0]
     versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
@@ -47,15 +47,14 @@ def table(reports: list[dict]) -> list[str]:
     return lines
 
 
-def _published(report: Mapping[str, Any]) -> Published | None:
+def _published(report: Mapping[str, Any]) -> dict[str, str] | None:
     """Return the reference's figures of the same work on an A100: model, input size, precision and batch size."""
     work = report.get("multiply_adds_per_image", _MULTIPLY_ADDS)
     is_equal = report["model"] == _MODEL and report["image_size"] == _SIZE and abs(work / _MULTIPLY_ADDS - 1) < 0.1
     if not is_equal or report["precision"] not in _PRECISIONS:
         return None
-    expected = ("A100", _PRECISIONS[report["precision"]][0], report["batch_size"])
-    rows = published_figures(model=_MODEL, mode="inference")
-    return next((row for row in rows if (row.gpu, row.precision, row.batch_size) == expected), None)
+    work_of = {"precision": _PRECISIONS[report["precision"]][0], "batch_size": str(report["batch_size"])}
+    return next(iter(published_figures(model=_MODEL, mode="inference", gpu="A100", **work_of)), None)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
 
 from absl import flags
 from throughput.machine import PRECISIONS, Cell, Machine
-from throughput.running import run_cell
+from throughput.running import ROOT, commit_here, run_cell
 from throughput.tables import Outcome, write_tables
 
 from dataset.synthetic import draw_data_set
@@ -38,7 +38,6 @@ from program_support.errors import InputError
 from program_support.field_flags import define_flag, whole_numbers
 
 FLAGS = flags.FLAGS
-ROOT = Path(__file__).resolve().parents[1]
 SYNTHETIC_IMAGES = 64
 
 
@@ -78,7 +77,7 @@ def main() -> None:
     folder = Path(writable_folder(FLAGS.output_dir, "output_dir")).resolve()
     records = str(Path(FLAGS.records).resolve()) if FLAGS.records else None
     settings = {
-        "commit": _commit(),
+        "commit": commit_here(),
         "machine": machine.description,
         "hparams": FLAGS.hparams,
         "image_size": [*hparams.input_size],
@@ -130,16 +129,6 @@ def _stored_outcome(folder: Path, cell: Cell, settings: Mapping[str, Any]) -> Ou
 
 def _summary(outcome: Outcome) -> str:
     return f"not run: {outcome['reason']}" if "reason" in outcome else f"{outcome['images_per_second']:.4g} images/s"
-
-
-def _commit() -> str:
-    """Return the commit of this checkout, marked if files differ from it."""
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True).stdout.strip()
-
-    changed = git("status", "--porcelain", "--untracked-files=no")
-    return f"{git('rev-parse', '--short', 'HEAD') or 'unknown'}{' and changes' * bool(changed)}"
 
 
 def _synthetic_records(folder: Path, image_size: tuple[int, int]) -> str:

@@ -111,14 +111,6 @@ def test_input(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("backend", "ways"), [("tensorflow", 3), ("jax", 2)])
-def test_assignment(backend, ways):
-    pytest.importorskip(backend)
-    shown = run("assignment.py", "--slots", "8", "--batch_size=1", "--runs=1", backend=backend).splitlines()
-    assert f"{backend}, batch 1, 49104 anchors" in shown[0]
-    assert len(re.findall(r"(ours|dense|ours by XLA) \d+\.\d\d", shown[1])) == ways
-
-
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 def test_training_step(precision):
     shown = run("training_step.py", SMALL, "--size=64", "--batch_size=2", "--steps=1", f"--precision={precision}")

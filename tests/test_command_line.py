@@ -209,7 +209,7 @@ eval EVAL --report= | --report is missing
 eval EVAL --report=/proc | --report=/proc: cannot write into this folder
 eval --val_file_pattern=val-* | --ckpt_path is missing
 eval --ckpt=ckpt | --val_file_pattern is missing
-eval --val_file_pattern=val-* --ckpt=nosuch | --ckpt=nosuch: there is no checkpoint of that name (no nosuch.index) and no
+eval --val_file_pattern=val-* --ckpt=nosuch | --ckpt=nosuch: there is no checkpoint of that name (no nosuch.index)
 eval --val_file_pattern=val-* --model_dir=empty | --model_dir=empty: no checkpoint in this folder; it holds nothing
 eval --val_file_pattern=nosuch-* --ckpt=ckpt | no file matches
 eval EVAL --val_json_file=nosuch.json | there is no such file

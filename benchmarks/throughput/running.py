@@ -22,6 +22,16 @@ SECONDS_TO_END = 180  # horovodrun waits 60 s for its processes; a busy machine 
 _RANK = re.compile(r"^\[\d+(?:,\d+)?\]<std(?:out|err)>: ?")  # horovodrun's, before each line of a process
 
 
+def commit_here() -> str:
+    """Return the commit of this checkout, marked if files differ from it."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return f"{git('rev-parse', '--short', 'HEAD') or 'unknown'}{' and changes' * bool(changed)}"
+
+
 def run_cell(
     cell: Cell,
     main_folder: Path,
