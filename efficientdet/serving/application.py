@@ -19,12 +19,11 @@ from starlette.types import ASGIApp
 
 from dataset.class_names import ClassNames
 from efficientdet.inference.image_rows import Detect
-from efficientdet.serving.api_description import api_document
 from efficientdet.serving.batching import Batcher, ImageResult
 from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, Limits, MemoryBudget, RequestError
 from efficientdet.serving.metrics import Metrics
 from efficientdet.serving.middleware import SecurityMiddleware
-from efficientdet.serving.pages import api_page, content_security_policy, detector_page, model_description
+from efficientdet.serving.pages import api_document, api_page, content_security_policy, detector_page, model_description
 from efficientdet.serving.request_body import DetectRequest, read_request
 
 _DETECT = "/v1/detect"

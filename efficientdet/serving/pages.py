@@ -4,13 +4,14 @@ import base64
 import hashlib
 import json
 import re
-from importlib import resources
+from importlib import metadata, resources
 from typing import Any
 
 from dataset.class_names import ClassNames
 from efficientdet.reports.drawing import class_color
 from efficientdet.reports.html_page import collapsible, command, document, heading, paragraph, section, table
 from efficientdet.reports.page_style import THEME
+from efficientdet.serving.limits import MAX_SIDE, Limits
 
 _FILES = resources.files("efficientdet.serving")
 _CALLS = """curl -F image=@photo.jpg 'http://127.0.0.1:8000/v1/detect?min_score=0.3'
@@ -47,6 +48,25 @@ def _detector_page(requests: str, min_score: float, *, links: str) -> str:
 
 def _text(name: str) -> str:
     return (_FILES / name).read_text(encoding="utf-8")
+
+
+def api_document(limits: Limits) -> dict[str, Any]:
+    """Return the content of /openapi.json: `openapi.json` with the version and the limits of a request."""
+    values: dict[str, Any] = {
+        "version": metadata.version("efficientdet-tf2"),
+        "min_score": limits.min_score,
+        "max_queue": limits.max_queue,
+        "max_pixels": f"{limits.max_pixels:,}",
+        "max_request_bytes": f"{limits.max_request_bytes:,}",
+        "max_side": f"{MAX_SIDE:,}",
+        "request_timeout_s": f"{limits.request_timeout_s:g}",
+    }
+    text = _text("openapi.json")
+    for name, value in values.items():
+        if not isinstance(value, str):
+            text = text.replace(f'"{{{name}}}"', str(value))  # alone: a number
+        text = text.replace(f"{{{name}}}", str(value))
+    return json.loads(text)
 
 
 def model_description(model: str, class_names: ClassNames, min_score: float) -> dict[str, Any]:
