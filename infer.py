@@ -10,8 +10,6 @@ from typing import Annotated
 
 from absl import flags
 
-from efficientdet.artifacts.artifact_files import kind_of
-from efficientdet.artifacts.saved_model_files import TRUSTED_ONLY, is_saved_model
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.flag_definitions import (
     checked_overrides,
@@ -27,6 +25,7 @@ from efficientdet.configuration.flag_definitions import (
 from efficientdet.configuration.flag_paths import existing_file, required, writable_folder
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.inference.export_formats import TRUSTED_ONLY, ExportFormat, format_of, is_saved_model
 from efficientdet.inference.inputs import Inputs, find_inputs
 from efficientdet.inference.result_files import FORMATS, chosen_formats
 from efficientdet.inference.tiles import Tiling
@@ -141,8 +140,9 @@ def main() -> None:
     """Detect as the flags state."""
     inputs = find_inputs(FLAGS.image_path or [required(None, "image_path")])
     settings = _settings()
-    if FLAGS.model and kind_of(FLAGS.model):
-        _annotate_with_artifact(inputs, settings)
+    exported = format_of(FLAGS.model)
+    if exported and exported.runtimes:
+        _annotate_with_exported_file(exported, inputs, settings)
         return
     overrides = checked_overrides()
     if FLAGS.model and FLAGS.model_dir:
@@ -192,15 +192,14 @@ def _settings() -> dict:
     }
 
 
-def _annotate_with_artifact(inputs: Inputs, settings: dict) -> None:
+def _annotate_with_exported_file(exported: ExportFormat, inputs: Inputs, settings: dict) -> None:
     for flag in _FLAGS_OF_CHECKPOINTS:
         if FLAGS[flag].present:
             raise InputError(f"--model={FLAGS.model}: an exported file runs without --{flag}")
     existing_file(FLAGS.model, "model")
     from efficientdet.inference.annotate import AnnotationConfig, annotate
-    from efficientdet.inference.artifact import artifact_runtime
 
-    runtime = artifact_runtime(FLAGS.model, FLAGS.runtime, asked_by="--model")
+    runtime = exported.runtime_of(FLAGS.model, FLAGS.runtime, asked_by="--model")
 
     annotate(
         AnnotationConfig(

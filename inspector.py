@@ -12,9 +12,7 @@ from pathlib import Path
 
 from absl import flags
 
-from efficientdet.artifacts.saved_model_files import TRUSTED_ONLY, is_saved_model
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS, checked_formats
 from efficientdet.configuration.flag_definitions import (
     checked_overrides,
     define_class_names_flag,
@@ -30,6 +28,7 @@ from efficientdet.configuration.flag_paths import existing_file, required, writa
 from efficientdet.configuration.inference_runtimes import require_runtime
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.inference.export_formats import TRUSTED_ONLY, checked_formats, export_formats, is_saved_model
 from program_support.checked_fields import Count, Share
 from program_support.command_line import run
 from program_support.errors import InputError
@@ -73,7 +72,8 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "formats",
         [],
-        f"--mode=export: formats of export.py to write to --output_dir, comma-separated: {', '.join(FORMATS)}.",
+        "--mode=export: formats of export.py to write to --output_dir, comma-separated: "
+        f"{', '.join(export_formats())}.",
     )
     flags.DEFINE_string(
         "output_dir", None, "--mode=export: output folder for --formats, artifacts.md and artifacts.json."
@@ -175,7 +175,7 @@ def _export(model: ModelConfig) -> None:
 
 def _export_formats(model: ModelConfig, images: tuple[str, ...]) -> None:
     formats = checked_formats(FLAGS.formats)
-    if in_8_bits := [name for name in formats if name in IN_8_BITS]:
+    if in_8_bits := [name for name in formats if export_formats()[name].calibrates]:
         raise InputError(
             f"--formats={in_8_bits[0]}: int8 formats need calibration images; use export.py --int8_images=FILES"
         )
@@ -235,12 +235,12 @@ def _video(model: ModelConfig) -> None:
     writable_file(FLAGS.output_video, "output_video")
     _check_saved_model(model)
     from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-    from efficientdet.inference.model_detection import detect_with_model, saved_model_detector
+    from efficientdet.inference.model_detection import detect_with_model
     from efficientdet.inference.video import VideoConfig, annotate_video
 
     _prepare(needs_tensorflow=True)
     if FLAGS.saved_model_dir:
-        loaded = saved_model_detector(FLAGS.saved_model_dir, same_size=True)
+        loaded = export_formats()["savedmodel"].open(FLAGS.saved_model_dir, same_size=True)
     else:
         loaded = detect_with_model(model, batch_size=FLAGS.batch_size)
     given = FLAGS.min_score_thresh

@@ -11,10 +11,10 @@ from absl import flags
 
 from dataset.files.image_files import image_source
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.artifact_formats import FORMATS, checked_formats
 from efficientdet.configuration.flag_definitions import checked_overrides
 from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of, model_names
+from efficientdet.inference.export_formats import checked_formats, export_formats
 from efficientdet.quickstart.configuration import NO_WEIGHTS, QuickstartConfig
 from efficientdet.quickstart.steps import quickstart
 from program_support.command_line import run
@@ -46,7 +46,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("output_dir", "quickstart", "Output folder.")
     flags.DEFINE_string("model_name", DEFAULT_MODEL, f"Model; one of {', '.join(model_names())}.")
-    flags.DEFINE_list("formats", ["onnx"], f"Formats to export, comma-separated: {', '.join(FORMATS)}.")
+    flags.DEFINE_list("formats", ["onnx"], f"Formats to export, comma-separated: {', '.join(export_formats())}.")
     flags.DEFINE_string(
         "hparams", "", "Hyperparameters that override the chosen ones: comma-separated key=value items."
     )

@@ -21,9 +21,9 @@ import numpy as np
 from miniature import HPARAMS, build_miniature
 
 from dataset.class_names import ClassNames
-from efficientdet.artifacts import saved_model
 from efficientdet.checkpoints import restore
 from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.exports import saved_model
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training import run
 from efficientdet.training import start as training_start

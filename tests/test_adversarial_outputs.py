@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from onnx import TensorProto, helper
 
-from efficientdet.artifacts.onnx_graph import OnnxGraph
+from efficientdet.exports.onnx.graph import OnnxGraph
 from efficientdet.inference.image_rows import rows_of_image
 from object_detection.coco.results import results_json
 from object_detection.structures import stacked

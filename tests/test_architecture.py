@@ -45,11 +45,10 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "devices",  # devices, memory, precision, several processes
         "weights",  # published and third-party weights: downloads, PyTorch, safetensors
         "checkpoints",  # written, read, and restored into a detector
-        "artifacts",  # files of exported models: SavedModel, ONNX, OpenVINO, LiteRT
         "inference",  # images in, detections out
         "serving",  # the same over HTTP
         "evaluation",  # detections of records, measured
-        "exports",  # artifacts written, compared with their checkpoint and described
+        "exports",  # files of exported detectors: written, opened, compared with their checkpoint
         "training",  # the loop and its parts
         "benchmark",  # latency and throughput
         "quickstart",  # all of it one after another, with settings chosen for the data and the machine
@@ -134,9 +133,9 @@ ASKS_FOR_THE_BACKEND = {
     "efficientdet.devices.launchers",
     "efficientdet.devices.runtime",
     "efficientdet.devices.device",
-    "efficientdet.artifacts.saved_model",
+    "efficientdet.exports.saved_model",
     "efficientdet.exports.inspection",  # SavedModels are TensorFlow's
-    "efficientdet.artifacts.litert_file",  # and so is the converter
+    "efficientdet.exports.litert.model_file",  # and so is the converter
     "efficientdet.benchmark.measurements",  # says whether XLA compiled: under JAX always
     "efficientdet.training.loop",
     "efficientdet.training.run",  # an export at the end; whether shapes may vary between steps
@@ -163,7 +162,12 @@ MOST_LINES = 70
 MODEL_NAME = re.compile(r"efficientdet-d\d|mask-?_?rcnn|retinanet|ssd\d*$|ssd300", re.IGNORECASE)
 DETECTOR_KINDS = ("DenseDetector", "TwoStageDetector")
 # What is in a folder, what other packages offer, and the names that a wheel has, only running tells.
-IMPORTS_BY_NAME = {"efficientdet.families.registry", "efficientdet.families.published_files", "efficientdet.checkout"}
+IMPORTS_BY_NAME = {
+    "efficientdet.families.registry",
+    "efficientdet.families.published_files",
+    "efficientdet.inference.export_formats",
+    "efficientdet.checkout",
+}
 DOOR = "efficientdet"  # what its __init__ offers to Python users comes from below, and is imported when it is asked for
 IMPORTING_CALLS = {"import_module", "__import__", "find_loader", "exec_module"}
 UNKNOWN = "?"

@@ -23,19 +23,18 @@ from dataset.class_names import read_class_names
 from dataset.input.pipeline import original_images
 from dataset.input.resize import FitWithin, Letterbox, Stretch, host_resize
 from dataset.records.record_index import index_records
-from efficientdet.artifacts.artifact_files import read_artifact
-from efficientdet.artifacts.litert_file import write_litert
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_bundle
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.configuration.artifact_formats import checked_formats
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 from efficientdet.exports import artifact_comparison
 from efficientdet.exports import export_artifacts as artifacts
 from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
+from efficientdet.exports.exported_file import read_artifact
+from efficientdet.exports.litert.model_file import write_litert
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.inference.artifact import artifact_runtime
+from efficientdet.inference.export_formats import checked_formats, export_formats, format_of
 from model.two_stage_detector import TwoStageDetector
 from program_support.errors import InputError
 
@@ -387,8 +386,6 @@ def test_other_files_are_told(exported, tmp_path):
                 read_artifact(tmp_path / (name + suffix))
     with pytest.raises(InputError, match=r"nothing\.onnx: cannot be read"):
         read_artifact(tmp_path / "nothing.onnx")
-    with pytest.raises(InputError, match=r"with a suffix of \.onnx, \.xml, \.tflite"):
-        read_artifact(tmp_path / "detector.pb")
 
 
 def test_an_openvino_file_without_whole_weights(exported, tmp_path):
@@ -470,9 +467,9 @@ def test_a_file_in_8_bits_that_is_not_faster_is_reported(
 
 def test_openvino_is_the_default_for_onnx_in_8_bits(exported):
     folder, _, _ = exported
-    defaults = {name: artifact_runtime(str(folder / name), "keras", asked_by="a test") for name in FILES[:3]}
+    defaults = {name: format_of(name).runtime_of(f"{folder}/{name}", "keras", asked_by="") for name in FILES[:3]}
     assert defaults == {"detector.onnx": "onnxruntime", "detector-int8.onnx": "openvino", "detector.xml": "openvino"}
-    assert artifact_runtime(str(folder / "detector-int8.onnx"), "onnxruntime", asked_by="a test") == "onnxruntime"
+    assert format_of("a.onnx").runtime_of(f"{folder}/detector-int8.onnx", "onnxruntime", asked_by="") == "onnxruntime"
 
 
 def test_images_of_the_records_are_compared_if_no_others_are_given(exported, tmp_path):
@@ -544,12 +541,13 @@ def test_writing_and_running_litert_says_nothing(exported, tmp_path, capfd, capl
 def test_formats_that_a_network_or_a_backend_lacks_are_told_first(monkeypatch):
     two_stages = TwoStageDetector.__new__(TwoStageDetector)
     with pytest.raises(InputError, match="--formats=litert-int8: LiteRT has no operation for RoIAlign"):
-        artifacts.check_formats(two_stages, ("onnx", "savedmodel", "litert-int8"))
-    monkeypatch.setattr(artifacts, "backend_name", lambda: "jax")
+        export_formats()["litert-int8"].check(two_stages)
+    monkeypatch.setattr("efficientdet.devices.device.backend_name", lambda: "jax")
     for name in ("savedmodel", "litert"):
         with pytest.raises(InputError, match=f"--formats={name}: needs the TensorFlow backend; KERAS_BACKEND is jax"):
-            artifacts.check_formats(two_stages, ("onnx", name))
-    artifacts.check_formats(two_stages, ("onnx", "openvino"))
+            export_formats()[name].check(two_stages)
+    for name in ("onnx", "openvino"):
+        export_formats()[name].check(two_stages)
 
 
 @pytest.mark.parametrize(
@@ -568,3 +566,35 @@ def test_formats_that_cannot_be_written_are_told(monkeypatch, names, message):
     )
     with pytest.raises(InputError, match=message):
         checked_formats(names)
+
+
+CLASS_LIST = """
+from efficientdet.inference.export_formats import ExportFormat
+
+class ClassList(ExportFormat):
+    name, file, batches, runs_in = "class-list", "classes.txt", (1,), "a text editor"
+
+    def write(self, restored, path, calibration=None):
+        path.write_text(",".join(restored.class_names.names))
+
+FORMAT = ClassList()
+"""
+
+
+def test_a_format_of_an_installed_package(exported, tmp_path, monkeypatch, capsys):
+    folder, _, _ = exported
+    metadata = tmp_path / "lists-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: lists\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[efficientdet.export_formats]\nclass-list = class_list:FORMAT\n")
+    (tmp_path / "class_list.py").write_text(CLASS_LIST)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    export_formats.cache_clear()
+    try:
+        config = ExportConfig(output_dir=str(tmp_path), formats=checked_formats(["class-list"]), runs=1)
+        export_artifacts(ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL), config)
+    finally:
+        export_formats.cache_clear()
+    names = efficientdet.load_detector(folder / "detector.onnx").class_names.names
+    assert (tmp_path / "classes.txt").read_text() == ",".join(names)
+    assert "classes.txt: 100.0% of 0 detections agree, not timed (needs a text editor)" in capsys.readouterr().out

@@ -9,9 +9,9 @@ import pytest
 from color_artifact import write_color_artifact
 
 import efficientdet
-from efficientdet.artifacts.artifact_files import read_artifact
-from efficientdet.artifacts.artifact_metadata import DESCRIPTION, INPUT
 from efficientdet.exports.artifact_table import ArtifactTable
+from efficientdet.exports.exported_file import read_artifact
+from efficientdet.exports.metadata import DESCRIPTION, INPUT
 from program_support.errors import InputError
 
 IMAGE = np.full((40, 60, 3), 200, np.uint8)

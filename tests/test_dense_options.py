@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from efficientdet.artifacts.onnx_file import onnx_model
+from efficientdet.exports.onnx.model_file import onnx_model
 from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.predict import build_predict
 from model.dense_detector import DenseDetector, DenseDetectorConfig

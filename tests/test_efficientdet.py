@@ -8,7 +8,7 @@ from onnxruntime import InferenceSession
 from oracles import TESTDATA
 from unfilled import unfilled_weights
 
-from efficientdet.artifacts.onnx_file import onnx_model
+from efficientdet.exports.onnx.model_file import onnx_model
 from efficientdet.families.efficientdet.build import build_detector, network_config
 from efficientdet.families.efficientdet.presets import PRESETS
 from efficientdet.families.registry import hyperparameters_of

@@ -15,8 +15,8 @@ from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.pipeline import original_images
 from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records
-from efficientdet.artifacts.int8_calibration import calibration_of_files
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.exports.calibration import calibration_of_files
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.detector import LoadedDetector

@@ -12,9 +12,9 @@ from onnx import TensorProto
 from PIL import Image
 
 from dataset.input.resize import Letterbox
-from efficientdet.artifacts.int8_calibration import calibration_of_files
-from efficientdet.artifacts.onnx_file import onnx_model
-from efficientdet.artifacts.quantization import quantized
+from efficientdet.exports.calibration import calibration_of_files
+from efficientdet.exports.onnx.model_file import onnx_model
+from efficientdet.exports.onnx.quantization import quantized
 from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference import exported_network as runtimes

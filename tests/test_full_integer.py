@@ -21,14 +21,14 @@ from PIL import Image
 
 import efficientdet
 from dataset.input.resize import Letterbox
-from efficientdet.artifacts.edgetpu_operators import check_edgetpu
-from efficientdet.artifacts.litert_graph import LitertGraph, LitertOperator, LitertTensor, litert_graph
-from efficientdet.artifacts.litert_integer import integer_resize
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.exports.export_artifacts import export_artifacts
 from efficientdet.exports.export_config import ExportConfig
+from efficientdet.exports.litert.edgetpu_operators import check_edgetpu
+from efficientdet.exports.litert.graph import LitertGraph, LitertOperator, LitertTensor, litert_graph
+from efficientdet.exports.litert.integer import integer_resize
 from efficientdet.inference.exported_network import ExportedNetwork, copied
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig, build_bifpn
@@ -346,7 +346,7 @@ def test_the_snippet_for_boards_prints_what_this_project_finds(exported, tmp_pat
 
 def test_a_file_can_be_checked_on_the_command_line(exported):
     folder, _ = exported
-    command = [sys.executable, "-m", "efficientdet.artifacts.edgetpu_operators", str(folder / FULL)]
+    command = [sys.executable, "-m", "efficientdet.exports.litert.edgetpu_operators", str(folder / FULL)]
     root = Path(__file__).resolve().parent.parent
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,6 @@ from command_lines import outcomes
 from miniature import miniature_detector
 
 from dataset.class_names import COCO_2017, ClassNames
-from efficientdet.artifacts import saved_model as export_module
 from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
 from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_arrays, read_description
 from efficientdet.checkpoints.restore import Restored
@@ -17,6 +16,7 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime import Runtime
 from efficientdet.exports import inspection
+from efficientdet.exports import saved_model as export_module
 from efficientdet.exports.inspection import Agreement, compare_detections, dry_run, summary
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference import model_loading

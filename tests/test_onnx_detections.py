@@ -5,8 +5,8 @@ import onnxruntime
 import pytest
 from miniature import miniature_detector
 
-from efficientdet.artifacts.artifact_metadata import DETECTIONS
-from efficientdet.artifacts.onnx_file import onnx_model
+from efficientdet.exports.onnx.model_file import onnx_model
+from efficientdet.inference.exported_network import DETECTIONS
 from model.detector import named_variables
 from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.suppression.tensor_suppression import SuppressionConfig

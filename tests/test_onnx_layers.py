@@ -9,9 +9,9 @@ from keras import layers, ops
 from onnx import TensorProto, helper
 from other_family import OtherFamily, drawn
 
-from efficientdet.artifacts.onnx_file import onnx_model
-from efficientdet.artifacts.onnx_graph import OnnxGraph
-from efficientdet.artifacts.onnx_layers import add_network
+from efficientdet.exports.onnx.graph import OnnxGraph
+from efficientdet.exports.onnx.layers import add_network
+from efficientdet.exports.onnx.model_file import onnx_model
 from efficientdet.inference.exported_network import ExportedNetwork
 from efficientdet.inference.predict import build_predict
 from program_support.errors import InputError

@@ -16,7 +16,6 @@ from dataset.class_names import COCO_2017, ClassNames
 from dataset.input.pipeline import InputConfig, evaluation_dataset
 from dataset.input.resize import Letterbox
 from dataset.records.record_index import index_records
-from efficientdet.artifacts.saved_model import export_saved_model, load_saved_model
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, read_bundle, write_arrays
 from efficientdet.checkpoints.restore import restore_detector
@@ -28,6 +27,7 @@ from efficientdet.evaluation import evaluate
 from efficientdet.evaluation.data_ids import with_category_ids
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
 from efficientdet.evaluation.evaluate import EvaluationConfig, detect_all, evaluate_checkpoint
+from efficientdet.exports.saved_model import export_saved_model, load_saved_model
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.hyperparameters import height_and_width
 from efficientdet.families.registry import hyperparameters_of

@@ -17,11 +17,11 @@ from dataset.class_names import ClassNames
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.formats.csv_boxes import read_csv_boxes
 from dataset.files.image_files import folder_names
-from efficientdet.artifacts.saved_model_files import is_saved_model
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference import video
 from efficientdet.inference.annotate import AnnotationConfig, annotate
+from efficientdet.inference.export_formats import is_saved_model
 from efficientdet.inference.image_rows import LoadedModel
 from efficientdet.inference.inputs import Inputs, find_inputs
 from efficientdet.inference.result_files import FORMATS, ResultFiles, chosen_formats

@@ -8,12 +8,12 @@ from drawn_records import draw_records
 from miniature import HPARAMS, build_miniature
 from stored_checkpoints import steps_in, without_order
 
-from efficientdet.artifacts import saved_model as export
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix, read_arrays
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.distributed import World
+from efficientdet.exports import saved_model as export
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training import guards
 from efficientdet.training import start as training_start

@@ -12,9 +12,9 @@ from torch_recipe import named_shapes, recipe_weights
 from dataset.class_names import COCO_2017, ClassNames
 from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.resize import Stretch
-from efficientdet.artifacts.onnx_file import onnx_model
-from efficientdet.artifacts.onnx_graph import OnnxGraph
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights
+from efficientdet.exports.onnx.graph import OnnxGraph
+from efficientdet.exports.onnx.model_file import onnx_model
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.predict import build_predict

@@ -7,10 +7,10 @@ import pytest
 from drawn_records import draw_records
 from miniature import HPARAMS, build_miniature
 
-from efficientdet.artifacts import saved_model as export
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_arrays
 from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.exports import saved_model as export
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.run_log.journal import read_curves
 from efficientdet.training import loop as train_loop

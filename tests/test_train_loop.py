@@ -24,13 +24,13 @@ from dataset.conversion.sharding.shards import ConversionConfig, convert
 from dataset.input.pipeline import InputConfig, evaluation_dataset, training_dataset
 from dataset.input.resize import Letterbox
 from dataset.records.record_index import index_records
-from efficientdet.artifacts.saved_model import load_saved_model
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.distributed import World
+from efficientdet.exports.saved_model import load_saved_model
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.run_log.journal import Journal

@@ -20,10 +20,10 @@ from PIL import Image
 from dataset.class_names import ClassNames
 from dataset.input.host_resize import HostResize
 from dataset.input.resize import Letterbox
-from efficientdet.artifacts.onnx_graph import OnnxGraph
-from efficientdet.artifacts.onnx_resize import add_resize
 from efficientdet.checkpoints.description import Description
 from efficientdet.exports import web_page
+from efficientdet.exports.onnx.graph import OnnxGraph
+from efficientdet.exports.onnx.resize import add_resize
 from efficientdet.exports.web_page import RUNTIME, web_page_detector, write_web_page
 from efficientdet.families.published_files import PublishedFile
 from efficientdet.inference.image_rows import BatchDetector, ResizingDetector

@@ -128,7 +128,7 @@ def _suppression_work(detector: Detector, images: Images) -> dict[str, Any]:
 
 def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:
     """Return a function that times a SavedModel on images of its input size, and one that describes it."""
-    from efficientdet.artifacts.saved_model import load_saved_model
+    from efficientdet.exports.saved_model import load_saved_model
     from efficientdet.families.registry import hyperparameters_of
 
     assert config.saved_model_dir is not None

@@ -17,6 +17,7 @@ from program_support.atomic_files import write_text
 from program_support.errors import InputError
 
 DESCRIPTION_SUFFIX = ".json"
+DESCRIPTION_FILE = "description.json"  # in the folder of a SavedModel
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,34 +6,23 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnx
 
 from dataset.records.record_index import RecordIndex, index_records
-from efficientdet.artifacts.artifact_files import postprocessing_file
-from efficientdet.artifacts.int8_calibration import CalibrationImages, calibration_of_files, calibration_of_records
-from efficientdet.artifacts.onnx_file import onnx_model
-from efficientdet.artifacts.quantization_noise import signal_to_noise
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.configuration.artifact_formats import FULL_INTEGER, IN_8_BITS, RUNTIMES_OF
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
 from efficientdet.evaluation.other_detections import detect_images
 from efficientdet.exports.artifact_table import MOST_LOST, Artifact, Quality, QuantizationLoss
+from efficientdet.exports.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from efficientdet.exports.export_config import ExportConfig
-from efficientdet.exports.inspection import compare_detections, compare_plugin_inputs
+from efficientdet.exports.inspection import compare_detections
 from efficientdet.exports.timing import medians_in_turns, split_times, times
-from efficientdet.exports.web_page import web_page_detector
-from efficientdet.inference.artifact import artifact_detection, artifact_runtime
-from efficientdet.inference.exported_network import ExportedNetwork
-from efficientdet.inference.image_rows import Detect, ResizingDetector
-from efficientdet.inference.model_detection import detect_with_checkpoint, saved_model_detector
-from efficientdet.inference.predict import HostDetector
+from efficientdet.inference.export_formats import ExportFormat
+from efficientdet.inference.image_rows import Detect
 from object_detection.coco.evaluation import CocoMeasures
 
-BATCHES = (1, 2, 8)
 PIXELS = 0.5  # tolerance of the sides of agreeing detections
 _MAX_IMAGES, _MAX_RECORDS = 64, 16  # images of --images and of records that each file is compared on
-_WITH_LAYERS = ("onnx-int8", *FULL_INTEGER)  # formats whose layers can be compared
 
 
 class ArtifactComparison:
@@ -62,48 +51,47 @@ class ArtifactComparison:
             self._thresholds, self.compared = None, "all detections, as none reaches the score threshold"
             print(f"comparing {self.compared}; the highest score is {self.best_score:.3g}")
 
-    def artifact(self, name: str, path: Path, *, calibration: CalibrationImages) -> Artifact:
+    def artifact(self, form: ExportFormat, path: Path, *, calibration: CalibrationImages) -> Artifact:
         """Return the table row of a file."""
-        detect = _detection(self.restored, name, path)
-        batches = (1,) if detect is None or name in ("savedmodel", "web") else BATCHES
+        detect = form.open_for(self.restored, path)
         if detect is None:
-            agreements = compare_plugin_inputs(self.restored, path, self._images, pixels=PIXELS)
+            agreements = form.compare_inputs(self.restored, path, self._images, pixels=PIXELS)
         else:
-            found = [rows for size in batches for rows in _in_batches(detect, self._images, size)]
-            pixels = None if name in IN_8_BITS else PIXELS
+            found = [rows for size in form.batches for rows in _in_batches(detect, self._images, size)]
+            pixels = None if form.calibrates else PIXELS
             agreements = [
                 compare_detections(theirs, ours, pixels=pixels, thresholds=self._thresholds)
-                for ours, theirs in zip(found, self._expected * len(batches), strict=True)
+                for ours, theirs in zip(found, self._expected * len(form.batches), strict=True)
             ]
         compared = sum(agreement.compared for agreement in agreements)
         share = sum(agreement.share * agreement.compared for agreement in agreements) / compared if compared else 1.0
         median, p99 = None, None
-        if detect and name != "web":  # a browser has another runtime
+        if detect and not form.runs_in:
             median, p99 = times(lambda: detect(self._images[:1]), runs=self._config.runs)
-        network_ms, postprocessing_ms = split_times(self.restored, name, path, self._images[0], runs=self._config.runs)
+        network_ms, postprocessing_ms = split_times(self.restored, form, path, self._images[0], runs=self._config.runs)
         quality = None if self.measures is None or detect is None else quality_of(self._measured(detect), self.measures)
         loses = quality is not None and quality.ap_difference < -MOST_LOST
-        lists = name in _WITH_LAYERS and (loses or self._config.list_layers)
+        lists = loses or self._config.list_layers
         return Artifact(
-            format=name,
+            format=form.name,
             file=path.name,
-            megabytes=round(sum(file.stat().st_size for file in _files(path)) / 1e6, 2),
+            megabytes=round(sum(file.stat().st_size for file in form.files(path)) / 1e6, 2),
             median_ms=median,
             p99_ms=p99,
             network_ms=network_ms,
             postprocessing_ms=postprocessing_ms,
-            compared=compared // len(batches),
+            compared=compared // len(form.batches),
             agreement=share,
             box_difference=max((agreement.box_difference for agreement in agreements), default=0.0),
             score_difference=max((agreement.score_difference for agreement in agreements), default=0.0),
             quality=quality,
-            loss=_loss(self.restored, name, path, calibration) if lists else None,
-            edge_tpu=_edge_tpu(path) if name in FULL_INTEGER else [],
+            loss=_loss(self.restored, form, path, calibration) if lists else None,
+            edge_tpu=form.describe(path),
         )
 
-    def milliseconds(self, files: Mapping[str, Path]) -> list[float]:
+    def milliseconds(self, files: Mapping[ExportFormat, Path]) -> list[float]:
         """Return the median milliseconds per image of files by format, which run in turns."""
-        found = [_detection(self.restored, name, path) for name, path in files.items()]
+        found = [form.open_for(self.restored, path) for form, path in files.items()]
         return medians_in_turns(
             [partial(detect, self._images[:1]) for detect in found if detect], runs=self._config.runs
         )
@@ -112,39 +100,8 @@ class ArtifactComparison:
         return self._evaluator.evaluate(detect_images(detect, self._index, samples=self._config.samples))
 
 
-def _detection(restored: Restored, name: str, path: Path) -> Detect | None:
-    """Return the detection function of a file, with the checkpoint's post-processing of raw outputs.
-
-    None if the file cannot be run here.
-    """
-    if name == "onnx-efficientnms":
-        return None
-    if name == "savedmodel":
-        return saved_model_detector(str(path)).detect
-    if name == "web":
-        return web_page_detector(path, restored.description)
-    if name == "litert-full-int8-raw":
-        from efficientdet.artifacts.litert_integer import integer_resize
-
-        detector = HostDetector(restored.detector, ExportedNetwork(path.read_bytes(), runtime="litert"))
-        rule = integer_resize(restored.detector, restored.resize)
-        return ResizingDetector(detector, resize=rule, description=restored.description)
-    if name != "onnx-raw":
-        runtime = artifact_runtime(str(path), RUNTIMES_OF.get(name, "keras"), asked_by="export.py")
-        return artifact_detection(str(path), runtime=runtime).detect
-    network = ExportedNetwork(path.read_bytes(), runtime="onnxruntime")
-    return detect_with_checkpoint(restored, batch_size=1, compiled=False, network=network).detect
-
-
 def _in_batches(detect: Detect, images: list[np.ndarray], size: int) -> list:
     return [rows for first in range(0, len(images), size) for rows in detect(images[first : first + size])]
-
-
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        return [file for file in path.rglob("*") if file.is_file()]
-    beside = {".xml": path.with_suffix(".bin"), ".tflite": postprocessing_file(path)}.get(path.suffix)
-    return [path, beside] if beside and beside.exists() else [path]
 
 
 def quality_of(found: CocoMeasures, reference: CocoMeasures) -> Quality:
@@ -159,26 +116,14 @@ def quality_of(found: CocoMeasures, reference: CocoMeasures) -> Quality:
     )
 
 
-def _loss(restored: Restored, name: str, path: Path, calibration: CalibrationImages) -> QuantizationLoss:
-    if name in FULL_INTEGER:
-        from efficientdet.artifacts.litert_integer import float_network, integer_resize
-        from efficientdet.artifacts.litert_noise import litert_signal_to_noise
-
-        inputs = calibration.inputs(integer_resize(restored.detector, restored.resize))
-        layers, images = litert_signal_to_noise(float_network(restored.detector), path.read_bytes(), inputs)
-    else:
-        layers, images = signal_to_noise(
-            onnx_model(restored.detector, detects=True), onnx.load(path), calibration.inputs(restored.resize)
-        )
+def _loss(
+    restored: Restored, form: ExportFormat, path: Path, calibration: CalibrationImages
+) -> QuantizationLoss | None:
+    if (found := form.signal_to_noise(restored, path, calibration)) is None:
+        return None
+    layers, images = found
     by_image = sorted(zip(calibration.names, images, strict=True), key=lambda entry: entry[1])
     return QuantizationLoss(layers=layers, images=dict(by_image))
-
-
-def _edge_tpu(path: Path) -> list[str]:
-    from efficientdet.artifacts.edgetpu_operators import check_edgetpu
-    from efficientdet.artifacts.litert_graph import litert_graph
-
-    return check_edgetpu(litert_graph(path.read_bytes())).lines()
 
 
 def _images(config: ExportConfig, index: RecordIndex | None, restored: Restored) -> list[np.ndarray]:

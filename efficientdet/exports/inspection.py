@@ -74,8 +74,8 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     RuntimeError if the detections differ.
     """
     from dataset.files.image_files import read_image
-    from efficientdet.artifacts.saved_model import export_saved_model
-    from efficientdet.inference.model_detection import detect_with_checkpoint, saved_model_detector
+    from efficientdet.exports.saved_model import export_saved_model, open_saved_model
+    from efficientdet.inference.model_detection import detect_with_checkpoint
 
     restored, runtime = load_model(config)
     height, width = restored.detector.image_size
@@ -84,7 +84,7 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     export_saved_model(restored.detector, folder, description=restored.description, resize=restored.resize)
     print(f"wrote {folder}")
     detect = detect_with_checkpoint(restored, batch_size=1, compiled=False).detect
-    reloaded = saved_model_detector(folder).detect
+    reloaded = open_saved_model(folder).detect
     score_tolerance, pixels = _TOLERANCES[runtime.precision]
     agreement = compare_detections(detect([image])[0], reloaded([image])[0], pixels=pixels)
     print(
@@ -102,7 +102,7 @@ def export_network(config: ModelConfig, path: str) -> None:
 
     Raise RuntimeError if they differ.
     """
-    from efficientdet.artifacts.onnx_file import export_onnx
+    from efficientdet.exports.onnx.model_file import export_onnx
 
     restored, _ = load_model(config)
     detector = restored.detector
@@ -163,7 +163,7 @@ def compare_plugin_inputs(
     """
     import onnx
 
-    from efficientdet.artifacts.onnx_efficientnms import without_plugin
+    from efficientdet.exports.onnx.efficientnms import without_plugin
 
     detector, model = restored.detector, onnx.load(path)
     attributes = (attribute for node in model.graph.node for attribute in node.attribute)

@@ -8,11 +8,11 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.input.resize import ResizeRule, host_resize
-from efficientdet.artifacts.artifact_metadata import DETECTIONS
-from efficientdet.artifacts.onnx_file import web_model
 from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.exports.onnx.model_file import web_model
 from efficientdet.families.published_files import PublishedFile
+from efficientdet.inference.exported_network import DETECTIONS
 from efficientdet.inference.image_rows import Detect, rows_of_image
 from efficientdet.serving.pages import model_description, static_page
 from efficientdet.weights.downloads import cache_folder, cached_file

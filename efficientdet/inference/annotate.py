@@ -14,6 +14,7 @@ from dataset.files.exif_orientation import stored_image, upright_boxes, upright_
 from dataset.files.image_files import StoredImage, distinct_names, distinct_stem, encode_image, image_ids, output_names
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.inference.export_formats import export_formats, format_of
 from efficientdet.inference.image_rows import Detect, LoadedModel
 from efficientdet.inference.inputs import Inputs, read_input, recording_stem, shown_path
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
@@ -246,11 +247,11 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
 
 def _loaded_model(config: AnnotationConfig) -> LoadedModel:
     if config.artifact:
-        from efficientdet.inference.artifact import artifact_detection
-
-        return artifact_detection(config.artifact, runtime=config.model.runtime)
+        exported = format_of(config.artifact)
+        assert exported is not None
+        return exported.open(config.artifact, runtime=config.model.runtime)
     from efficientdet.devices.runtime import start_runtime
-    from efficientdet.inference.model_detection import detect_with_model, saved_model_detector
+    from efficientdet.inference.model_detection import detect_with_model
     from efficientdet.inference.model_loading import load_model
 
     if config.debug:
@@ -259,17 +260,14 @@ def _loaded_model(config: AnnotationConfig) -> LoadedModel:
         tf.config.run_functions_eagerly(True)
     if not config.saved_model_dir:
         return detect_with_model(config.model, batch_size=config.batch_size, once=config.runs_network_once)
+    saved_model = export_formats()["savedmodel"]
     if config.model.ckpt_path:
-        from efficientdet.artifacts.saved_model import export_saved_model
-
         restored, _ = load_model(config.model)
-        export_saved_model(
-            restored.detector, config.saved_model_dir, description=restored.description, resize=restored.resize
-        )
+        saved_model.write(restored, Path(config.saved_model_dir))
         print(f"wrote {config.saved_model_dir}")
     else:
         start_runtime(precision=config.model.precision, amp=config.model.amp, use_xla=config.model.use_xla)
-    return saved_model_detector(config.saved_model_dir)
+    return saved_model.open(config.saved_model_dir)
 
 
 def _draw(

@@ -1,53 +1,11 @@
-"""Detection with an exported file, without importing TensorFlow or Keras."""
-
-import importlib.util
-import os
+"""Detection with the network of an exported file, without importing TensorFlow or Keras."""
 
 import numpy as np
 
-from efficientdet.artifacts.artifact_files import Kind, kind_of, read_artifact
-from efficientdet.configuration.inference_runtimes import require_package
 from efficientdet.inference.exported_network import ExportedNetwork, Outputs, copied
-from efficientdet.inference.image_rows import BatchDetector, LoadedModel, ResizingDetector
+from efficientdet.inference.image_rows import BatchDetector
 from object_detection.structures import Detections, Tensor, stacked
 from program_support.errors import InputError
-
-
-def artifact_runtime(path: str, runtime: str, *, asked_by: str) -> str:
-    """Return the runtime of a file of export.py: the chosen one, or for "keras" the file's default.
-
-    OpenVINO is the default for ONNX in 8 bits, if it is installed: ONNX Runtime would compute most of it in float32.
-
-    Raises InputError if the file is not such a file, or the runtime cannot run it or is not installed.
-    """
-    if (kind := kind_of(path)) is None:
-        raise InputError(f"{asked_by}: {path} is not a self-contained detector written by export.py")
-    runtime = _default_runtime(path, kind) if runtime == "keras" else runtime
-    if runtime not in kind.runtimes:
-        raise InputError(
-            f"{asked_by}: {path} is a file of {kind.name}; {runtime} cannot run it, {kind.runtimes[0]} can"
-        )
-    require_package(runtime, asked_by=asked_by)
-    return runtime
-
-
-def _default_runtime(path: str, kind: Kind) -> str:
-    if "openvino" in kind.runtimes and importlib.util.find_spec("openvino") and os.path.isfile(path):
-        with open(path, "rb") as file:
-            if b"DequantizeLinear" in file.read():
-                return "openvino"
-    return kind.runtimes[0]
-
-
-def artifact_detection(path: str, *, runtime: str) -> LoadedModel:
-    """Open a file of export.py with the result of `artifact_runtime`. Raises InputError for other files."""
-    model, metadata = read_artifact(path)
-    detector = ArtifactDetector(
-        ExportedNetwork(model, runtime=runtime, path=path), path=path, class_count=len(metadata.class_names)
-    )
-    return LoadedModel.from_description(
-        ResizingDetector(detector, resize=metadata.resize, description=metadata.description), metadata.description
-    )
 
 
 class ArtifactDetector(BatchDetector):

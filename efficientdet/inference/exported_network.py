@@ -9,8 +9,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from efficientdet.artifacts.artifact_files import ModelContent
-from efficientdet.artifacts.artifact_metadata import DETECTIONS
 from efficientdet.devices.signal_stack import kept_signal_stack
 from program_support.errors import InputError, printable
 from program_support.processor import available_cores
@@ -19,6 +17,9 @@ from program_support.stderr_capture import captured_stderr
 _MAX_STREAMS = 8  # each has its own activations: about 200 MB for D0 at 512
 _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
 
+DETECTIONS = ("boxes", "scores", "classes")  # outputs of an exported detector, which may also have masks
+# A file; or .xml and .bin of OpenVINO; or network and post-processing of LiteRT
+ModelContent = bytes | tuple[bytes, bytes]
 Outputs = tuple[np.ndarray, ...]  # outputs for one image in the order of the file, without the batch dimension
 # Takes images [1, H, W, 3] and sizes [1, 2]; the next call may overwrite the outputs
 Run = Callable[[np.ndarray, np.ndarray], Outputs]
@@ -212,7 +213,7 @@ class _LitertInterpreters:
             for interpreter in interpreters:
                 interpreter.allocate_tensors()
         self._network, *self._postprocessing = (interpreter.get_signature_runner() for interpreter in interpreters)
-        self._is_integer = "sizes" not in self._network.get_input_details()  # a file of litert_integer
+        self._is_integer = "sizes" not in self._network.get_input_details()  # a full-integer file
 
     def __call__(self, images: np.ndarray, sizes: np.ndarray) -> Outputs:
         if self._is_integer:

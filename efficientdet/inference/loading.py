@@ -11,6 +11,7 @@ from program_support.errors import InputError
 
 if TYPE_CHECKING:
     from efficientdet.inference.detector import LoadedDetector
+    from efficientdet.inference.export_formats import ExportFormat
 
 Runtime = Literal["keras", "onnxruntime", "openvino"]
 _FOR_CHECKPOINTS = "model_name, class_names, hparams, precision"
@@ -52,26 +53,25 @@ def load_detector(
     Raises:
         InputError: there is no such checkpoint, or a setting does not apply to it.
     """
-    from efficientdet.artifacts.artifact_files import kind_of
-    from efficientdet.artifacts.saved_model_files import is_saved_model
+    from efficientdet.inference.export_formats import format_of
 
     path = os.fspath(path)
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size}: expected at least 1")
-    for_checkpoints = model_name or class_names or hparams or precision
-    if kind := kind_of(path):
-        if for_checkpoints or int8_images:
-            options = f"{_FOR_CHECKPOINTS} and int8_images"
-            raise InputError(f"{path}: is a file of {kind.name}, which runs as it is: {options} are for checkpoints")
-        return _artifact(path, runtime=runtime, batch_size=batch_size)
-    is_exported = is_saved_model(path)
-    if is_exported and (for_checkpoints or runtime != "keras"):
-        raise InputError(
-            f"{path}: is a SavedModel, which runs as it is: {_FOR_CHECKPOINTS} and runtime are for checkpoints"
-        )
+    exported = format_of(path)
+    if exported:
+        is_file = bool(exported.runtimes)
+        if model_name or class_names or hparams or precision or (int8_images if is_file else runtime != "keras"):
+            raise InputError(
+                f"{path}: is a {'file of ' * is_file}{exported.title}, which runs as it is: {_FOR_CHECKPOINTS} and "
+                f"{'int8_images' if is_file else 'runtime'} are for checkpoints"
+            )
+        if is_file:
+            chosen = exported.runtime_of(path, runtime, asked_by="load_detector")
+            return _exported(exported, path, runtime=chosen, batch_size=batch_size)
     _check_runtime(runtime, int8_images=int8_images)
-    if is_exported:
-        return _saved_model(path, precision=precision, use_xla=use_xla, batch_size=batch_size)
+    if exported:
+        return _exported(exported, path, batch_size=batch_size, precision=precision, use_xla=use_xla)
     return _checkpoint(
         path,
         batch_size=batch_size,
@@ -122,24 +122,20 @@ def _checkpoint(
     return LoadedDetector(*model, batch_size=batch_size)
 
 
-def _saved_model(path: str, *, precision: str | None, use_xla: bool | None, batch_size: int) -> "LoadedDetector":
-    from efficientdet.devices.runtime_environment import prepare_environment
+def _exported(
+    exported: "ExportFormat", path: str, *, batch_size: int, runtime: str = "keras", **settings: Any
+) -> "LoadedDetector":
+    """Open a file or a SavedModel; settings: arguments of `start_runtime` for a SavedModel."""
+    if settings:
+        from efficientdet.devices.runtime_environment import prepare_environment
 
-    prepare_environment(owns_process=False)  # as for a checkpoint
-    from efficientdet.devices.runtime import start_runtime
-    from efficientdet.inference.detector import LoadedDetector
-    from efficientdet.inference.model_detection import saved_model_detector
+        prepare_environment(owns_process=False)  # as for a checkpoint
+        from efficientdet.devices.runtime import start_runtime
 
-    start_runtime(precision=precision, use_xla=use_xla, owns_process=False)
-    return LoadedDetector(*saved_model_detector(path), batch_size=batch_size)
-
-
-def _artifact(path: str, *, runtime: str, batch_size: int) -> "LoadedDetector":
-    from efficientdet.inference.artifact import artifact_detection, artifact_runtime
+        start_runtime(owns_process=False, **settings)
     from efficientdet.inference.detector import LoadedDetector
 
-    runtime = artifact_runtime(path, runtime, asked_by="load_detector")
-    return LoadedDetector(*artifact_detection(path, runtime=runtime), batch_size=batch_size)
+    return LoadedDetector(*exported.open(path, runtime=runtime), batch_size=batch_size)
 
 
 def _check_runtime(runtime: str, *, int8_images: Sequence[str]) -> None:

@@ -1,16 +1,13 @@
-"""Detection with a checkpoint or a SavedModel, which needs TensorFlow (or JAX), as rows of results."""
-
-import numpy as np
+"""Detection with a checkpoint, which needs TensorFlow (or JAX), as rows of results."""
 
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import replicate
 from efficientdet.inference.exported_network import ExportedNetwork
-from efficientdet.inference.image_rows import LoadedModel, ResizingDetector, rows_of_signature
+from efficientdet.inference.image_rows import LoadedModel, ResizingDetector
 from efficientdet.inference.model_loading import load_model
 from efficientdet.inference.predict import HostDetector, build_predict
 from model import tensorflow_cpu
-from object_detection.coco.results import DetectionRows
 
 
 def detect_with_checkpoint(
@@ -60,37 +57,3 @@ def detect_with_model(
     if once and config.runtime == "keras" and on_cpu:
         return loaded._replace(detect=tensorflow_cpu.run_eagerly(loaded.detect))
     return loaded
-
-
-def saved_model_detector(folder: str, *, same_size: bool = False) -> LoadedModel:
-    """Return the detection of a SavedModel; see `SavedModelDetector`."""
-    detector = SavedModelDetector(folder, same_size=same_size)
-    return LoadedModel.from_description(detector, detector.description)
-
-
-class SavedModelDetector:
-    """Detection with a SavedModel, which includes resizing and NMS."""
-
-    def __init__(self, folder: str, *, same_size: bool):
-        """Load a SavedModel; raise InputError for another folder.
-
-        same_size: all images of a call have the same size and run as a batch; else they run one after another.
-        """
-        from efficientdet.artifacts.saved_model import load_saved_model
-
-        self._signature, self.description = load_saved_model(folder)
-        self._of_one_size = same_size
-
-    def __call__(self, images: list[np.ndarray]) -> list[DetectionRows]:
-        """Detect in images [h, w, 3] uint8."""
-        batches = [images] if self._of_one_size else [[image] for image in images]
-        return [rows for batch in batches for rows in self._rows(batch)]
-
-    def _rows(self, images: list[np.ndarray]) -> list[DetectionRows]:
-        outputs = {name: np.asarray(values) for name, values in self._signature(np.stack(images)).items()}
-        return [
-            rows_of_signature(
-                {name: values[i] for name, values in outputs.items()}, image, description=self.description
-            )
-            for i, image in enumerate(images)
-        ]

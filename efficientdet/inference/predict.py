@@ -10,11 +10,11 @@ from keras import ops
 
 from efficientdet.devices import device
 from efficientdet.devices.runtime import accelerator_count
+from efficientdet.inference.export_formats import export_formats
 from efficientdet.inference.exported_network import ExportedNetwork, Outputs, Postprocess, Result, copied
 from efficientdet.inference.image_rows import BatchDetector, fetched
 from model.detector import Detector
 from object_detection.structures import Detections, Tensor, stacked
-from program_support.processor import sums_of_bytes_saturate
 
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
@@ -121,13 +121,5 @@ def exported_network(
     detector: Detector, *, runtime: str, int8_images: Sequence[str] = (), resize: "ResizeRule | None" = None
 ) -> ExportedNetwork:
     """Export the detector's current network to another runtime; in int8 if there are calibration images."""
-    from efficientdet.artifacts.onnx_file import onnx_model
-
-    model = onnx_model(detector, for_onnxruntime=runtime == "onnxruntime" and not int8_images)
-    if int8_images:
-        assert resize is not None
-        from efficientdet.artifacts.int8_calibration import calibration_of_files
-        from efficientdet.artifacts.quantization import quantized
-
-        model = quantized(model, calibration_of_files(int8_images).inputs(resize), narrow=sums_of_bytes_saturate())
-    return ExportedNetwork(model.SerializeToString(), runtime=runtime)
+    content = export_formats()["onnx"].content(detector, runtime=runtime, int8_images=int8_images, resize=resize)
+    return ExportedNetwork(content, runtime=runtime)

@@ -11,8 +11,6 @@ from dataset.conversion.class_numbering import named_classes
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.format_recognition import FORMATS
 from dataset.files.untrusted_values import error_context
-from efficientdet.artifacts.artifact_files import kind_of
-from efficientdet.artifacts.saved_model_files import is_saved_model
 from efficientdet.checkpoints.checkpoint_classes import classes_beside
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.checkpoints.description import Description, read_description
@@ -40,7 +38,7 @@ from efficientdet.configuration.flag_paths import (
 )
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.evaluation.image_folder import read_images, records_of_images
-from efficientdet.inference.artifact import artifact_detection, artifact_runtime
+from efficientdet.inference.export_formats import ExportFormat, format_of
 from efficientdet.operations.results import EvaluationResult
 from program_support.checked_fields import Count, CountOrZero
 from program_support.command_line import Define
@@ -211,29 +209,30 @@ def _class_names_of(prefix: str, description: Description | None, values: FlagVa
 
 def _other_detections(values: FlagValues) -> dict[str, Any] | None:
     """Return the fields of `OtherDetections`, None for a checkpoint. Raises InputError for flags without effect."""
-    path, kind = values.ckpt_path, kind_of(values.ckpt_path or "")
+    path, exported = values.ckpt_path, format_of(values.ckpt_path)
     if values.results and path:
         raise InputError(
             f"--results={values.results} and --{typed_name('ckpt_path')}={path}: expected only one of them"
         )
-    if not values.results and kind is None and not is_saved_model(path):
+    if not values.results and exported is None:
         return None
-    runs = ("runtime",) if kind and not values.results else ()
+    runs = ("runtime",) if exported and exported.runtimes and not values.results else ()
     for flag in (*_FLAGS_OF_CHECKPOINTS, "runtime"):
         if values[flag].present and flag not in runs:
             raise InputError(f"{values.results or path}: is evaluated as it is, without --{flag}")
     if values.results:
         return {"path": existing_file(values.results, "results"), "kind": "results"}
-    if kind is None:
-        return {"path": path, "kind": "exported file", "load": partial(_saved_model, path)}
-    existing_file(path, "ckpt_path")
-    runtime = artifact_runtime(path, values.runtime, asked_by=f"--{typed_name('ckpt_path')}")
-    return {"path": path, "kind": "exported file", "load": partial(artifact_detection, path, runtime=runtime)}
+    assert exported is not None  # else returned above
+    load = partial(_saved_model, exported, path)
+    if exported.runtimes:
+        existing_file(path, "ckpt_path")
+        runtime = exported.runtime_of(path, values.runtime, asked_by=f"--{typed_name('ckpt_path')}")
+        load = partial(exported.open, path, runtime=runtime)
+    return {"path": path, "kind": "exported file", "load": load}
 
 
-def _saved_model(folder: str) -> "LoadedModel":
+def _saved_model(exported: ExportFormat, folder: str) -> "LoadedModel":
     from efficientdet.devices.runtime import start_runtime
-    from efficientdet.inference.model_detection import saved_model_detector
 
     start_runtime(precision=None, use_xla=None)
-    return saved_model_detector(folder)
+    return exported.open(folder)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from dataset.files.image_files import find_images
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.artifact_formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS, checked_formats
 from efficientdet.configuration.flag_definitions import (
     FLAGS,
     FlagValues,
@@ -24,6 +23,7 @@ from efficientdet.configuration.flag_paths import (
     writable_folder,
 )
 from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.inference.export_formats import DEFAULT_FORMATS, checked_formats, export_formats
 from efficientdet.operations.results import ExportResult
 from program_support.checked_fields import Count, CountOrZero
 from program_support.command_line import Define
@@ -38,7 +38,7 @@ def define_flags(values: FlagValues = FLAGS) -> None:
     define_class_names_flag(values)
     define.string("ckpt", None, "Checkpoint to export: a prefix, a folder or the name of published weights.")
     define.string("output_dir", None, "Output folder for the exported files, artifacts.md and artifacts.json.")
-    define.list("formats", list(DEFAULT_FORMATS), f"Formats to export, comma-separated: {', '.join(FORMATS)}.")
+    define.list("formats", list(DEFAULT_FORMATS), f"Formats to export, comma-separated: {', '.join(export_formats())}.")
     define.multi_string(
         "images",
         None,
@@ -121,7 +121,7 @@ def _validation(values: FlagValues) -> dict:
 def _calibration(records: tuple[str, ...], formats: Sequence[str], *, values: FlagValues) -> dict:
     """Return the settings of the int8 calibration, empty if no format needs it."""
     named = values.int8_images or []
-    if not any(name in IN_8_BITS for name in formats):
+    if not any(export_formats()[name].calibrates for name in formats):
         if named:
             raise InputError(f"--int8_images is for int8 formats; --formats={','.join(formats)} has none")
         return {}

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from efficientdet.configuration.artifact_formats import IN_8_BITS
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.inference.export_formats import export_formats
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.chosen_settings import choose_larger_input, choose_settings
 from efficientdet.quickstart.configuration import QuickstartConfig
@@ -177,7 +177,7 @@ def _evaluate(folder: Path, *, measured: str) -> None:
 
 
 def _export(config: QuickstartConfig, folder: Path, *, compared: Sequence[Path], measured: str) -> None:
-    in_8_bits = {*IN_8_BITS} & {*config.formats}
+    in_8_bits = [name for name in config.formats if export_formats()[name].calibrates]
     run_program(
         "export",
         {

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from efficientdet.artifacts.artifact_files import kind_of
-from efficientdet.artifacts.saved_model_files import is_saved_model
+from efficientdet.inference.export_formats import format_of
 from efficientdet.inference.image_rows import Detect, LoadedModel
 from efficientdet.inference.loading import Runtime, load_detector
 
@@ -18,7 +17,7 @@ def load_detection(path: str, *, runtime: Runtime, max_batch: int, **settings: A
     """
     detector = load_detector(path, runtime=runtime, **settings)
     detect = detector.detect
-    if runtime == "keras" and kind_of(path) is None and not is_saved_model(path):
+    if runtime == "keras" and format_of(path) is None:
         detect = _padded_to_few_sizes(detect, max_batch)
     blank = np.zeros((64, 64, 3), np.uint8)
     for size in _batch_sizes(max_batch):

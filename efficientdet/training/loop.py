@@ -283,7 +283,7 @@ class Training:
         self._saver.save_final()
         with run.state.averaged_weights():
             if run.world.is_first and keras.backend.backend() == "tensorflow":
-                from efficientdet.artifacts.saved_model import export_saved_model
+                from efficientdet.exports.saved_model import export_saved_model
 
                 export_saved_model(
                     run.state.detector,

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from efficientdet.artifacts.saved_model_files import DESCRIPTION_FILE
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
-from efficientdet.checkpoints.description import store_thresholds
+from efficientdet.checkpoints.description import DESCRIPTION_FILE, store_thresholds
 from efficientdet.training.guards import NotFinite
 from efficientdet.training.run import Run
 from efficientdet.training.start import restore_checkpoint

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from efficientdet.artifacts.litert_graph import CONVOLUTIONS, LitertGraph, LitertTensor, litert_graph
-from efficientdet.artifacts.litert_integer import PIXEL_MEAN, PIXEL_SCALE
-from efficientdet.artifacts.quantization_noise import ratios
+from efficientdet.exports.litert.graph import CONVOLUTIONS, LitertGraph, LitertTensor, litert_graph
+from efficientdet.exports.litert.integer import PIXEL_MEAN, PIXEL_SCALE
+from efficientdet.exports.onnx.quantization_noise import ratios
 
 
 def litert_signal_to_noise(
@@ -14,7 +14,7 @@ def litert_signal_to_noise(
 ) -> tuple[dict[str, float], list[float]]:
     """Return what `signal_to_noise` returns, for the float32 and the integer file of one network.
 
-    Both are of `litert_integer`, which converts the same function twice, so their convolutions are in the same order.
+    Both are of `integer.py`, which converts the same function twice, so their convolutions are in the same order.
     """
     graphs = litert_graph(exact), litert_graph(in_8_bits)
     layers = [_convolutions(graph) for graph in graphs]

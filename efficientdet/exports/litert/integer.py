@@ -15,11 +15,12 @@ import tensorflow as tf
 
 from dataset.input.host_resize import HostResize
 from dataset.input.resize import ResizeRule, host_resize
-from efficientdet.artifacts.artifact_metadata import DETECTIONS, ArtifactMetadata
-from efficientdet.artifacts.int8_calibration import CalibrationImages
-from efficientdet.artifacts.litert_file import converted, write_with_files
-from efficientdet.artifacts.litert_metadata import LABELS, OPERATOR_OUTPUTS, labels_file, with_metadata
 from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.exports.calibration import CalibrationImages
+from efficientdet.exports.litert.metadata import LABELS, OPERATOR_OUTPUTS, labels_file, with_metadata
+from efficientdet.exports.litert.model_file import converted, write_with_files
+from efficientdet.exports.metadata import ArtifactMetadata
+from efficientdet.inference.exported_network import DETECTIONS
 from model.bifpn import NearestResize
 from model.detector import Detector
 from model.folding import folded

@@ -3,8 +3,8 @@
 import onnx
 from onnx import helper
 
-from efficientdet.artifacts.onnx_file import assembled, translated
-from efficientdet.artifacts.onnx_graph import OnnxGraph
+from efficientdet.exports.onnx.graph import OnnxGraph
+from efficientdet.exports.onnx.model_file import assembled, translated
 from model.detector import Detector
 from object_detection.onnx_nodes import Output
 

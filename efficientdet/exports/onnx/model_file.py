@@ -15,13 +15,14 @@ from onnx import TensorProto, helper
 
 from dataset.input.host_resize import HostResize
 from dataset.input.resize import ResizeRule, host_resize
-from efficientdet.artifacts.artifact_metadata import DETECTIONS, ArtifactMetadata
-from efficientdet.artifacts.onnx_graph import OnnxGraph
-from efficientdet.artifacts.onnx_layers import add_network
-from efficientdet.artifacts.onnx_normalization import add_normalization
-from efficientdet.artifacts.onnx_resize import add_resize
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.devices.signal_stack import kept_signal_stack
+from efficientdet.exports.metadata import ArtifactMetadata
+from efficientdet.exports.onnx.graph import OnnxGraph
+from efficientdet.exports.onnx.layers import add_network
+from efficientdet.exports.onnx.normalization import add_normalization
+from efficientdet.exports.onnx.resize import add_resize
+from efficientdet.inference.exported_network import DETECTIONS
 from model.detector import Detector
 from object_detection.onnx_nodes import Output, clipped
 from program_support.atomic_files import unfinished_folder, write_bytes
@@ -39,7 +40,7 @@ def export_onnx(
 
 
 def write_onnx(model: onnx.ModelProto, path: str | Path, *, description: Description, resize: ResizeRule) -> None:
-    """Write a file atomically, with metadata about classes, input and outputs (`artifact_metadata`). Raise OSError."""
+    """Write a file atomically, with metadata about classes, input and outputs (`metadata.py`). Raise OSError."""
     helper.set_model_props(model, model_props(model, description=description, resize=resize))
     write_bytes(path, model.SerializeToString(), flush=True)
 

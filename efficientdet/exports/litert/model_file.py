@@ -19,10 +19,10 @@ import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from dataset.input.resize import ResizeRule, host_resize
-from efficientdet.artifacts.artifact_files import POSTPROCESSING, postprocessing_file
-from efficientdet.artifacts.artifact_metadata import DETECTIONS, ArtifactMetadata
-from efficientdet.artifacts.saved_model import FOR_INFERENCE, without_gradient_warnings
 from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.exports.metadata import POSTPROCESSING, ArtifactMetadata, postprocessing_file
+from efficientdet.exports.saved_model import FOR_INFERENCE, without_gradient_warnings
+from efficientdet.inference.exported_network import DETECTIONS
 from model.detector import Detector
 from object_detection.geometry.box_geometry import clip_boxes
 from program_support.atomic_files import write_bytes

@@ -7,8 +7,8 @@ import inspect
 
 import numpy as np
 
-from efficientdet.artifacts.onnx_convolutions import array
-from efficientdet.artifacts.onnx_translations import activated
+from efficientdet.exports.onnx.convolutions import array
+from efficientdet.exports.onnx.translations import activated
 from program_support.errors import InputError
 
 

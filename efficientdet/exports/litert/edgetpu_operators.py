@@ -1,6 +1,6 @@
 """Check of a LiteRT file against the documented operators of the Edge TPU compiler.
 
-    python -m efficientdet.artifacts.edgetpu_operators FILE.tflite
+    python -m efficientdet.exports.litert.edgetpu_operators FILE.tflite
 
 The compiler (edgetpu_compiler 16.0) maps the operators from the input to the first one that it does not support; what
 follows runs on the CPU. The limits are those of https://coral.ai/docs/edgetpu/models-intro/#supported-operations. The
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from efficientdet.artifacts.litert_graph import LitertGraph, LitertOperator, LitertTensor, litert_graph
+from efficientdet.exports.litert.graph import LitertGraph, LitertOperator, LitertTensor, litert_graph
 
 _INTEGERS = ("int8", "uint8")
 _DIMENSIONS = 3  # of a tensor may have a size above 1, the innermost ones
@@ -142,7 +142,7 @@ def _tensor_obstacle(tensor: LitertTensor) -> str | None:
 def _main(arguments: list[str]) -> int:
     """Print the report of a file; return 0 if one segment is expected, 1 if not, and 2 for a user's mistake."""
     if len(arguments) != 1:
-        print("usage: python -m efficientdet.artifacts.edgetpu_operators FILE.tflite", file=sys.stderr)
+        print("usage: python -m efficientdet.exports.litert.edgetpu_operators FILE.tflite", file=sys.stderr)
         return 2
     try:
         report = check_edgetpu(litert_graph(Path(arguments[0]).read_bytes()))

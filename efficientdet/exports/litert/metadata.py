@@ -12,8 +12,8 @@ from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.tools import flatbuffer_utils
 
 from dataset.class_names import ClassNames
-from efficientdet.artifacts.artifact_metadata import ArtifactMetadata
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.exports.metadata import ArtifactMetadata
 
 OPERATOR_OUTPUTS = ("boxes", "classes", "scores", "count")  # of TFLite_Detection_PostProcess, in its order
 LABELS = "labels.txt"

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dataset.input.host_resize import HostResize
-from efficientdet.artifacts.onnx_graph import OnnxGraph
+from efficientdet.exports.onnx.graph import OnnxGraph
 
 _CHANNELS = 3
 

@@ -7,16 +7,23 @@ the zip archive at the end of a LiteRT file.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from dataset.class_names import ClassNames
 from dataset.input.host_resize import HostResize
 from efficientdet.checkpoints.description import Description, description_of
+from efficientdet.inference.exported_network import DETECTIONS
 from program_support.errors import InputError
 
 NAMES = ("efficientdet", "efficientdet.input", "efficientdet.outputs", "efficientdet.version")
 DESCRIPTION, INPUT, OUTPUTS, VERSION = NAMES
-DETECTIONS = ("boxes", "scores", "classes")  # outputs of an exported detector, which may also have masks
+POSTPROCESSING = "efficientdet.postprocessing"  # key in a LiteRT file with the name of its post-processing file
 _VERSION = 1  # version of the metadata
+
+
+def postprocessing_file(path: str | Path) -> Path:
+    """Return the path of the post-processing file beside an int8 network."""
+    return Path(path).with_name(f"{Path(path).stem}-postprocessing.tflite")
 
 
 @dataclass(frozen=True, kw_only=True)

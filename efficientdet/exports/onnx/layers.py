@@ -6,10 +6,10 @@ from itertools import chain
 
 import keras
 
-from efficientdet.artifacts import onnx_attention, onnx_regions
-from efficientdet.artifacts import onnx_translations as translations
-from efficientdet.artifacts.onnx_convolutions import convolution, depthwise, normalization
-from efficientdet.artifacts.onnx_graph import OnnxGraph
+from efficientdet.exports.onnx import attention, regions
+from efficientdet.exports.onnx import translations as translations
+from efficientdet.exports.onnx.convolutions import convolution, depthwise, normalization
+from efficientdet.exports.onnx.graph import OnnxGraph
 from model.activations import SiLU
 from model.batch_norm import BatchNormalization
 from model.bifpn import NearestResize, WeightedFusion
@@ -130,14 +130,14 @@ _TRANSLATIONS: list[tuple[type[keras.Layer], Callable[..., str | list[str]]]] = 
     (keras.layers.DepthwiseConv2D, _depthwise),
     (keras.layers.Conv2D, _convolution),
     (keras.layers.Conv2DTranspose, _transposed),
-    (Proposals, onnx_regions.proposals),
-    (AlignedRegions, onnx_regions.aligned),
-    (DetectedRegions, onnx_regions.detected),
-    (MasksOfClasses, onnx_regions.masks_of_classes),
+    (Proposals, regions.proposals),
+    (AlignedRegions, regions.aligned),
+    (DetectedRegions, regions.detected),
+    (MasksOfClasses, regions.masks_of_classes),
     (keras.layers.Dense, translations.dense),
-    (keras.layers.EinsumDense, onnx_attention.einsum_dense),
-    (keras.layers.LayerNormalization, onnx_attention.layer_normalization),
-    (keras.layers.MultiHeadAttention, onnx_attention.multi_head_attention),
+    (keras.layers.EinsumDense, attention.einsum_dense),
+    (keras.layers.LayerNormalization, attention.layer_normalization),
+    (keras.layers.MultiHeadAttention, attention.multi_head_attention),
     (keras.layers.MaxPooling2D, translations.pooled("MaxPool")),
     (keras.layers.AveragePooling2D, translations.pooled("AveragePool")),
     (keras.layers.GlobalAveragePooling2D, translations.pooled_globally),

@@ -7,8 +7,8 @@ returns the name of the output.
 import keras
 import numpy as np
 
-from efficientdet.artifacts.onnx_convolutions import array, pads, predictions
-from efficientdet.artifacts.onnx_graph import OnnxGraph
+from efficientdet.exports.onnx.convolutions import array, pads, predictions
+from efficientdet.exports.onnx.graph import OnnxGraph
 from program_support.errors import InputError
 
 _ACTIVATIONS = {

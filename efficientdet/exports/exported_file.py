@@ -1,0 +1,54 @@
+"""Exported files that return detections and have metadata, run without importing TensorFlow or Keras."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from dataset.files.bounded_files import open_regular_file
+from efficientdet.exports.metadata import ArtifactMetadata, metadata_of
+from efficientdet.inference.artifact import ArtifactDetector
+from efficientdet.inference.export_formats import ExportFormat, format_of
+from efficientdet.inference.exported_network import ExportedNetwork, ModelContent
+from efficientdet.inference.image_rows import LoadedModel, ResizingDetector
+from program_support.errors import InputError
+
+
+class ExportedFile(ExportFormat):
+    """A format of files that are recognized by their suffix and return boxes, scores and classes."""
+
+    suffix: str
+
+    def recognizes(self, path: str) -> bool:
+        """Return whether the suffix is that of the format."""
+        return Path(path).suffix.lower() == self.suffix
+
+    def read(self, path: Path) -> tuple[ModelContent, Mapping[str, str]]:
+        """Return content and metadata. Raises OSError, and ValueError for another file."""
+        raise NotImplementedError
+
+    def open(self, path: str, *, runtime: str = "keras", same_size: bool = False) -> LoadedModel:
+        """See `ExportFormat`."""
+        content, metadata = read_artifact(path)
+        network = ExportedNetwork(content, runtime=runtime, path=path)
+        detector = ArtifactDetector(network, path=path, class_count=len(metadata.class_names))
+        return LoadedModel.from_description(
+            ResizingDetector(detector, resize=metadata.resize, description=metadata.description), metadata.description
+        )
+
+
+def read_artifact(path: str | Path) -> tuple[ModelContent, ArtifactMetadata]:
+    """Return content and metadata of a file with the suffix of an export. Raise InputError for any other content."""
+    file_type = format_of(path)
+    assert isinstance(file_type, ExportedFile)
+    try:
+        content, props = file_type.read(Path(path))
+    except OSError as error:
+        raise InputError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"{path}: is no {file_type.title} file ({error})") from error
+    return content, metadata_of(props, path=str(path))
+
+
+def file_content(path: Path) -> bytes:
+    """Return the content of a regular file (reading a pipe could block). Raise OSError."""
+    with open_regular_file(path) as file:
+        return file.read()

@@ -1,0 +1,77 @@
+"""Exports that are folders: a SavedModel, and a web page that detects in the browser."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from efficientdet.inference.export_formats import ExportFormat, NetworkInputs, Runs, is_saved_model
+
+if TYPE_CHECKING:
+    from efficientdet.checkpoints.restore import Restored
+    from efficientdet.inference.image_rows import Detect, LoadedModel
+
+
+class _Folder(ExportFormat):
+    batches = (1,)
+
+    def files(self, path: Path) -> list[Path]:
+        """See `ExportFormat`."""
+        return [file for file in path.rglob("*") if file.is_file()]
+
+
+class SavedModel(_Folder):
+    """The complete detector for images of any size."""
+
+    name, file, other_names = "savedmodel", "saved_model", ("saved_model", "tf")
+    needs_tensorflow, title = True, "SavedModel"
+
+    def recognizes(self, path: str) -> bool:
+        """See `ExportFormat`."""
+        return is_saved_model(path)
+
+    def write(self, restored: "Restored", path: Path, calibration: Any = None) -> None:
+        """See `ExportFormat`."""
+        from efficientdet.exports.saved_model import export_saved_model
+
+        export_saved_model(restored.detector, str(path), description=restored.description, resize=restored.resize)
+
+    def open(self, path: str, *, runtime: str = "keras", same_size: bool = False) -> "LoadedModel":
+        """See `ExportFormat`. A call with images of several sizes runs them one after another."""
+        from efficientdet.exports.saved_model import open_saved_model
+
+        return open_saved_model(path, same_size=same_size)
+
+    def parts(self, restored: "Restored", path: Path, inputs: NetworkInputs) -> Runs:
+        """Run the functions that the signature of the file calls after it has resized the images."""
+        import tensorflow as tf
+
+        detector = restored.detector
+        if not detector.detects_on_host:
+            return {}
+        tensors = [tf.constant(values) for values in inputs]
+        network, postprocess = (
+            tf.function(function, autograph=False) for function in (detector.outputs, detector.detections)
+        )
+        return {
+            "network": partial(network, *tensors),
+            "postprocessing": partial(postprocess, network(*tensors), tensors[1]),
+        }
+
+
+class Web(_Folder):
+    """A page that detects in the browser."""
+
+    name, file, other_names = "web", "web", ("tfjs",)
+    runs_in = "a browser"
+
+    def write(self, restored: "Restored", path: Path, calibration: Any = None) -> None:
+        """See `ExportFormat`."""
+        from efficientdet.exports.web_page import write_web_page
+
+        write_web_page(restored.detector, path, description=restored.description, resize=restored.resize)
+
+    def open_for(self, restored: "Restored", path: Path) -> "Detect":
+        """Return the detection of the page's model, run by ONNX Runtime."""
+        from efficientdet.exports.web_page import web_page_detector
+
+        return web_page_detector(path, restored.description)

@@ -1,0 +1,176 @@
+"""ONNX and OpenVINO files."""
+
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dataset.files.xml_files import parse_xml
+from efficientdet.exports.calibration import CalibrationImages, calibration_of_files
+from efficientdet.exports.exported_file import ExportedFile, file_content
+from efficientdet.exports.metadata import NAMES
+from efficientdet.exports.onnx.props import onnx_props
+from efficientdet.inference.export_formats import NetworkInputs, Runs
+from efficientdet.inference.exported_network import ExportedNetwork, ModelContent, copied
+from program_support.processor import sums_of_bytes_saturate
+
+if TYPE_CHECKING:
+    import onnx
+
+    from efficientdet.checkpoints.restore import Restored
+    from efficientdet.inference.image_rows import Detect
+    from model.detector import Detector
+
+
+class Onnx(ExportedFile):
+    """The complete detector."""
+
+    name, file = "onnx", "detector.onnx"
+    suffix, title = ".onnx", "ONNX"
+    runtimes: tuple[str, ...] = ("onnxruntime", "openvino")
+
+    def default_runtime(self, path: str) -> str:
+        """Return OpenVINO for 8 bits, if it is installed: ONNX Runtime would compute most of it in float32."""
+        if importlib.util.find_spec("openvino") and os.path.isfile(path):
+            with open(path, "rb") as file:
+                if b"DequantizeLinear" in file.read():
+                    return "openvino"
+        return self.runtimes[0]
+
+    def read(self, path: Path) -> tuple[ModelContent, Mapping[str, str]]:
+        """See `ExportedFile`."""
+        model = file_content(path)
+        return model, onnx_props(model)
+
+    def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
+        """Return the model that is written."""
+        from efficientdet.exports.onnx.model_file import onnx_model
+
+        return onnx_model(restored.detector, detects=True)
+
+    def write(self, restored: "Restored", path: Path, calibration: CalibrationImages | None = None) -> None:
+        """See `ExportFormat`."""
+        from efficientdet.exports.onnx.model_file import write_onnx
+
+        write_onnx(self.model(restored, calibration), path, description=restored.description, resize=restored.resize)
+
+    def content(self, detector: "Detector", *, runtime: str, int8_images: Sequence[str], resize: Any) -> ModelContent:
+        """See `ExportFormat`."""
+        from efficientdet.exports.onnx.model_file import onnx_model
+
+        model = onnx_model(detector, for_onnxruntime=runtime == "onnxruntime" and not int8_images)
+        if int8_images:
+            from efficientdet.exports.onnx.quantization import quantized
+
+            model = quantized(model, calibration_of_files(int8_images).inputs(resize), narrow=sums_of_bytes_saturate())
+        return model.SerializeToString()
+
+    def parts(self, restored: "Restored", path: Path, inputs: NetworkInputs) -> Runs:
+        """See `ExportFormat`."""
+        import onnx
+
+        from efficientdet.exports.onnx.model_file import without_postprocessing
+
+        model = onnx.load(path) if self.suffix == ".onnx" else self.model(restored, None)
+        if (network := without_postprocessing(model)) is None:
+            return {}
+        return {
+            part: partial(ExportedNetwork(one.SerializeToString(), runtime=self.needs), *inputs, copied)
+            for part, one in (("network", network), ("complete", model))
+        }
+
+
+class OnnxInt8(Onnx):
+    """The complete detector with convolutions in int8, for OpenVINO."""
+
+    name, file, other_names = "onnx-int8", "detector-int8.onnx", ("int8",)
+    needs, float32, calibrates = "openvino", "openvino", True
+
+    def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
+        """Return the quantized model."""
+        from efficientdet.exports.onnx.quantization import last_convolutions, quantized
+
+        assert calibration is not None
+        model = super().model(restored, calibration)
+        # 7-bit kernels work on every CPU. The last layers are a small part of the work and sensitive to rounding.
+        return quantized(model, calibration.inputs(restored.resize), narrow=True, exact=last_convolutions(model))
+
+    def signal_to_noise(
+        self, restored: "Restored", path: Path, calibration: CalibrationImages
+    ) -> tuple[dict[str, float], list[float]]:
+        """See `ExportFormat`."""
+        import onnx
+
+        from efficientdet.exports.onnx.quantization_noise import signal_to_noise
+
+        exact = super().model(restored, None)
+        return signal_to_noise(exact, onnx.load(path), calibration.inputs(restored.resize))
+
+
+class OnnxRaw(Onnx):
+    """The network only: logits and deltas."""
+
+    name, file = "onnx-raw", "network.onnx"
+
+    def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
+        """Return the network."""
+        from efficientdet.exports.onnx.model_file import onnx_model
+
+        return onnx_model(restored.detector)
+
+    def open_for(self, restored: "Restored", path: Path) -> "Detect":
+        """Return the detection with the post-processing of the checkpoint."""
+        from efficientdet.inference.model_detection import detect_with_checkpoint
+
+        network = ExportedNetwork(path.read_bytes(), runtime=self.needs)
+        return detect_with_checkpoint(restored, batch_size=1, compiled=False, network=network).detect
+
+
+class OnnxEfficientNms(Onnx):
+    """The complete detector for TensorRT, with its NMS plugin."""
+
+    name, file, other_names = "onnx-efficientnms", "detector-tensorrt.onnx", ("tensorrt", "trt", "engine")
+    batches, runs_in = (1,), "TensorRT"
+
+    def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
+        """Return the model with the plugin."""
+        from efficientdet.exports.onnx.efficientnms import efficientnms_model
+
+        return efficientnms_model(restored.detector)
+
+    def compare_inputs(
+        self, restored: "Restored", path: Path, images: Sequence[np.ndarray], *, pixels: float
+    ) -> list[Any]:
+        """Compare the inputs of the plugin."""
+        from efficientdet.exports.inspection import compare_plugin_inputs
+
+        return compare_plugin_inputs(restored, path, images, pixels=pixels)
+
+
+class OpenVino(Onnx):
+    """The complete detector in OpenVINO's format: detector.xml and detector.bin."""
+
+    name, file, needs = "openvino", "detector.xml", "openvino"
+    suffix, title, runtimes = ".xml", "OpenVINO", ("openvino",)
+
+    def read(self, path: Path) -> tuple[ModelContent, Mapping[str, str]]:
+        """See `ExportedFile`."""
+        network = file_content(path)
+        root = parse_xml(network)
+        found = {name: root.find(f"rt_info/{name}") for name in NAMES}
+        weights = file_content(path.with_suffix(".bin"))
+        return (network, weights), {name: entry.get("value", "") for name, entry in found.items() if entry is not None}
+
+    def write(self, restored: "Restored", path: Path, calibration: CalibrationImages | None = None) -> None:
+        """See `ExportFormat`."""
+        from efficientdet.exports.onnx.model_file import write_openvino
+
+        write_openvino(self.model(restored, None), path, description=restored.description, resize=restored.resize)
+
+    def files(self, path: Path) -> list[Path]:
+        """See `ExportFormat`."""
+        return [path, path.with_suffix(".bin")]
