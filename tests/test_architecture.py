@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from text_tables import rows
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -484,87 +485,40 @@ def test_every_folder_with_code_is_a_floor():
     assert with_code - {"tests", "docs", "scripts", "build", "benchmarks"} == {*FLOORS}
 
 
-PLANTED = [
-    (
-        breaks_of_family_names,
-        "efficientdet/x.py",
-        '"""A page."""\nFILE = "retinanet_resnet50.pth"',
-        "x:2 names retinanet",
-    ),
-    (
-        breaks_of_family_names,
-        "quickstart.py",
-        'def f(family):\n    return family.name == "efficientdet"',
-        "names efficientdet",
-    ),
-    (breaks_of_rooms, "efficientdet/devices/x.py", "def f():\n    from efficientdet.training.y import z", "x:2"),
-    (breaks_of_rooms, "dataset/records/x.py", "import dataset.input.y", "not a room before"),
+PLANTED = [  # rule, file, its text, message: one for each way to break a rule
+    (globals()[f"breaks_{rule}"], file, text, message)
+    for rule, file, text, message in rows(r"""
+of_family_names | quickstart.py | 'def f(family):\n    return family.name == "efficientdet"' | names efficientdet
+of_family_names | efficientdet/x.py | 'FILE = "retinanet_resnet50.pth"' | x:1 names retinanet
+of_rooms | efficientdet/devices/x.py | 'def f():\n    from efficientdet.training.y import z' | x:2
+of_small_files | dataset/x.py | from model import y | model.y has 1 lines, for dataset.x alone
+of_floors | program_support/x.py | from object_detection.y import z | not a floor below
+of_floors | dataset/x.py | 'def f():\n    from model.y import z' | x:2
+of_floors | model/x.py | "from importlib import import_module\nimport_module('dataset.y')" | not a floor below
+of_floors | efficientdet/x.py | import train | entry point
+of_floors | efficientdet/x.py | from . import y | relative
+of_floors | train.py | from dataset.y import z | not for an entry point
+of_detector_kinds | efficientdet/x.py | 'def f(d):\n    return isinstance(d, DenseDetector)' | x:2
+of_package_places | model/x.py | 'def f():\n    import tensorflow.data' | tensorflow
+of_package_places | model/batch_norm.py | import tensorflow as tf | outside a function
+of_package_places | model/x.py | "def f():\n    return __import__('tensorflow.nn')" | tensorflow
+by_circles | model/x.py | 'def f():\n    from model.y import g' | model.y
+of_quick_start | train.py | import keras | train imports keras by way of train
+of_quick_start | infer.py | from efficientdet import slow | by way of efficientdet.slow
+of_backend_places | dataset/x.py | "import os\nos.environ['KERAS_BACKEND']" | x:2
+of_backend_places | model/x.py | from keras.config import backend as b | x:1
+of_backend_places | model/x.py | 'import keras as k\nk.config.backend()' | x:2
+of_backend_places | efficientdet/x.py | "from a import backend_name\nif 'jax' == backend_name():\n    pass" | x:2
+of_plain_imports | model/x.py | "from importlib import import_module\nimport_module('tensor' + 'flow')" | x:2
+of_names | dataset/utils.py | '' | says nothing
+of_names | object_detection/boxes.py | '' | tensor
+of_flat_tests | tests/model/test_x.py | '' | test_x
+of_state | model/x.py | 'n = 0\ndef f():\n    global n\n    n = 1' | global n
+""")
+]
+PLANTED += [
     (breaks_of_file_length, "model/x.py", "pass\n" * MOST_LINES_OF_A_FILE, "model.x has 301 lines"),
-    (breaks_of_small_files, "dataset/x.py", "from model import y", "model.y has 1 lines, for dataset.x alone"),
-    (breaks_of_floors, "object_detection/x.py", "from model import y", "x:1"),
-    (breaks_of_floors, "program_support/x.py", "from object_detection.y import z", "not a floor below"),
-    (breaks_of_rooms, "object_detection/coco/x.py", "from object_detection.geometry.y import z", "not a room before"),
-    (breaks_of_detector_kinds, "efficientdet/x.py", "def f(d):\n    return isinstance(d, DenseDetector)", "x:2"),
-    (breaks_of_floors, "model/x.py", "import dataset.y", "not a floor below"),
-    (breaks_of_floors, "dataset/x.py", "def f():\n    from model.y import z", "x:2"),
-    (breaks_of_floors, "dataset/x.py", "from efficientdet.y import z", "not a floor below"),
-    (breaks_of_floors, "efficientdet/x.py", "import train", "entry point"),
-    (breaks_of_floors, "dataset/x.py", "from doctor import main", "entry point"),
-    (breaks_of_floors, "efficientdet/x.py", "from . import y", "relative"),
-    (breaks_of_floors, "train.py", "from dataset.y import z", "not for an entry point"),
-    (breaks_of_floors, "eval.py", "from model.y import z", "not for an entry point"),
-    (breaks_of_package_places, "object_detection/x.py", "def f():\n    import tensorflow as tf", "tensorflow"),
-    (breaks_of_package_places, "model/x.py", "def f():\n    import tensorflow.data", "tensorflow"),
-    (breaks_of_package_places, "model/batch_norm.py", "import tensorflow as tf", "outside a function"),
-    (breaks_of_package_places, "dataset/x.py", "import keras", "keras"),
-    (breaks_of_package_places, "object_detection/x.py", "from pycocotools import mask", "pycocotools"),
-    (breaks_of_package_places, "object_detection/x.py", "from PIL import Image", "PIL"),
-    (breaks_of_package_places, "efficientdet/training/loop.py", "from PIL import Image", "PIL"),
-    (breaks_of_package_places, "model/x.py", "import jax", "jax"),
-    (breaks_by_circles, "model/x.py", "from model import y", "model.y"),
-    (breaks_by_circles, "model/x.py", "def f():\n    from model.y import g", "model.y"),
-    (breaks_of_quick_start, "train.py", "import keras", "train imports keras by way of train"),
-    (breaks_of_quick_start, "infer.py", "from efficientdet.slow import f", "by way of efficientdet.slow"),
-    (breaks_of_quick_start, "infer.py", "from efficientdet import slow", "by way of efficientdet.slow"),
-    (
-        breaks_of_quick_start,
-        "eval.py",
-        "if True:\n    try:\n        import tensorflow\n    except ImportError:\n        pass",
-        "tensorflow",
-    ),
-    (breaks_of_backend_places, "model/x.py", "import keras\nif keras.backend.backend() == 'jax':\n    pass", "x:2"),
-    (breaks_of_backend_places, "dataset/x.py", "import os\nos.environ['KERAS_BACKEND']", "x:2"),
-    (breaks_of_backend_places, "model/x.py", "from keras import backend\nif backend() == 'jax':\n    pass", "x:1"),
-    (breaks_of_backend_places, "model/x.py", "from keras.config import backend as b", "x:1"),
-    (breaks_of_backend_places, "model/x.py", "import keras.backend as K", "x:1"),
-    (breaks_of_backend_places, "model/x.py", "from keras.backend import backend as b", "x:1"),
-    (breaks_of_backend_places, "model/x.py", "import keras as k\nk.config.backend()", "x:2"),
-    (
-        breaks_of_backend_places,
-        "efficientdet/x.py",
-        "from a import backend_name\nif 'jax' == backend_name():\n    pass",
-        "x:2",
-    ),
-    (breaks_of_package_places, "model/x.py", "import importlib\nimportlib.import_module('tensorflow')", "tensorflow"),
-    (breaks_of_package_places, "model/x.py", "def f():\n    return __import__('tensorflow.nn')", "tensorflow"),
-    (
-        breaks_of_floors,
-        "model/x.py",
-        "from importlib import import_module\nimport_module('dataset.y')",
-        "not a floor below",
-    ),
-    (
-        breaks_of_plain_imports,
-        "model/x.py",
-        "from importlib import import_module\nimport_module('tensor' + 'flow')",
-        "x:2",
-    ),
-    (breaks_of_names, "dataset/utils.py", "", "says nothing"),
-    (breaks_of_names, "object_detection/boxes.py", "", "tensor"),
     (breaks_of_length, "model/x.py", "def f():\n" + "    pass\n" * MOST_LINES, "f has 71 lines"),
-    (breaks_of_flat_tests, "tests/model/test_x.py", "", "test_x"),
-    (breaks_of_flat_tests, "tests/__init__.py", "", "__init__"),
-    (breaks_of_state, "model/x.py", "n = 0\ndef f():\n    global n\n    n = 1", "global n"),
 ]
 
 

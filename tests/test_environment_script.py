@@ -228,13 +228,6 @@ def test_an_unknown_extra_is_one_line(root, extra):
     assert not (root / ".venv").exists()
 
 
-def test_this_checkout_has_shell_scripts_that_shellcheck_sees():
-    text = (ROOT / "scripts" / "test.sh").read_text()
-    assert "**/*.sh" in text
-    assert ".ci/run" in text
-    assert os.access(ROOT / ".ci" / "run", os.X_OK)
-
-
 def test_the_files_of_quick_exist_and_have_no_slow_test():
     names = [line for line in (ROOT / "tests" / "quick.txt").read_text().splitlines() if not line.startswith("#")]
     assert len(names) == len(set(names)) > 50

@@ -396,7 +396,6 @@ def test_open_images_by_folders(tmp_path):
 
 
 CVAT_IMAGE = '<annotations><image id="0" name="a.jpg" width="64" height="48">{}</image></annotations>'
-CVAT_BOX = '<box label="{}" xtl="{}" ytl="2" xbr="3" ybr="4"/>'
 
 
 @pytest.mark.parametrize(

@@ -199,13 +199,6 @@ def test_source_is_mended_or_refused(machine):
     assert len(machine.cached()) == 1
 
 
-def test_horovod_that_was_removed_is_installed_again(machine):
-    root = machine.checkout()
-    machine.last_line(root)
-    shutil.rmtree(next(root.glob(".venv/lib/*/site-packages")) / "horovod")
-    assert "from cache in" in machine.last_line(root)
-
-
 def test_libraries_that_are_there_are_built_in(machine):
     root = machine.checkout()
     header = machine.folder / "bin" / "nccl" / "include" / "nccl.h"
@@ -256,14 +249,6 @@ def test_nccl_of_pip_comes_before_the_one_of_cuda(machine):
     assert "nvidia/nccl/lib" in settings  # the loader's path
 
 
-def test_without_nccl_header_it_says_so_and_builds_without(machine):
-    root = machine.checkout()
-    code, out, _ = machine.call(root, HOROVOD_CUDA_HOME=machine.add_cuda(), HOROVOD_NCCL_HOME=str(machine.home))
-    assert code == 0
-    assert "nccl.h is not" in out
-    assert out.splitlines()[-1].startswith("horovod 0.28.1 (gloo): ")
-
-
 def test_settings_of_a_job_around_it_reach_neither_build_nor_check(machine):
     root = machine.checkout()
     machine.last_line(
@@ -294,14 +279,6 @@ def test_what_to_install(machine, absent, message):
     assert message in machine.failure(machine.checkout())
     assert machine.calls() == []
     assert machine.cached() == []
-
-
-def test_compiler_without_its_library_is_none(machine):
-    machine.add("c++", "exit 1")
-    machine.add("clang++", "exit 0")
-    assert "built in" in machine.last_line(machine.checkout())
-    machine.remove("clang++")
-    assert "no C++17 compiler" in machine.failure(machine.checkout("c"), TENSORFLOW="2.21.1")
 
 
 @pytest.mark.parametrize(
@@ -341,21 +318,6 @@ def test_failed_installation_is_one_line_and_tried_again(machine):
     failing = "echo 'OSError: No space left on device'; exit 1"
     assert "cannot install Horovod: no space left on the device" in machine.failure(root, INSTALL=failing)
     assert "from cache in" in machine.last_line(root)
-
-
-def test_processes_that_disagree_are_one_line(machine):
-    root = machine.checkout()
-    failing = "echo starts; echo '[1]<stderr>:Error: 1 processes got [1.0, 10.0]'; echo; exit 1"
-    assert "two processes under horovodrun fail: [1]<stderr>:Error: 1 processes got" in machine.failure(
-        root, CHECK=failing
-    )
-
-
-def test_processes_that_hang_are_ended(machine):
-    root = machine.checkout()
-    script = root / "scripts" / "install_horovod.sh"
-    script.write_text(script.read_text().replace("CHECK_SECONDS=300", "CHECK_SECONDS=1"))
-    assert "horovodrun did not end in 1 s" in machine.failure(root, CHECK="sleep 20")
 
 
 def test_cache_that_cmake_cannot_work_in_is_refused(machine):
@@ -401,16 +363,3 @@ def test_signal_ends_the_build_too_and_leaves_nothing(machine):
     assert not is_running(build)
     assert machine.cached() == machine.cached(".building") == []
     assert "built in" in machine.last_line(root)
-
-
-def test_killed_call_leaves_nothing_that_looks_whole_and_the_next_awaits_its_build(machine):
-    root = machine.checkout()
-    process, build = start_and_await_build(machine, root, SECONDS_TO_BUILD="2")
-    process.kill()
-    process.wait()
-    process.communicate(timeout=10)
-    assert machine.cached() == []
-    assert len(machine.cached(".building")) == 1
-    assert "built in" in machine.last_line(root)
-    assert not is_running(build)
-    assert machine.cached(".building") == []

@@ -190,40 +190,6 @@ def test_a_planted_violation_is_found(tmp_path, rule, place):
     assert {(finding.path, finding.line) for finding in found} == {(name, 1)}
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "rule"),
-    [
-        ("a.py", "def normaliseColour(): ...\n", "British spelling"),
-        ("a.py", "def f(wanted): ...\n", "wanted"),
-        ("a.py", "mended = 1\n", "mend"),
-        ("a.py", 'def f():\n    """Of a box, its area."""\n', "opening"),
-        ("a.py", 'flags.DEFINE_integer("seed", 0, "Of weights and order.")\n', "opening"),
-        ("a.py", 'parser.add_argument("--bs", help="of the network")\n', "opening"),
-        ("a.py", 'def f():\n    """Number of boxes in an image."""\n', "D401"),
-        ("a.md", "word " * 25 + "\n", "width"),
-        ("a.md", "- [a](b.md) " + "word " * 25 + "\n", "width"),
-    ],
-)
-def test_names_openings_and_wide_lines_are_found(tmp_path, name, text, rule):
-    _write(tmp_path / "docs" / name, text)
-    assert {finding.rule for finding in findings(tmp_path)} == {rule}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "```bash\n" + "anew " * 30 + "\n```\n",  # code
-        "The flag `--colour`, [here](colour.md)\n",
-        "| " + "word " * 30 + "|\n",
-        "- [" + "word " * 30 + "](a.md)\n",
-        "Optimism about a specialist's analysis; emend, seamless, goes once.\n",
-    ],
-)
-def test_code_tables_links_and_other_words_are_not(tmp_path, text):
-    _write(tmp_path / "docs/a.md", text)
-    assert not list(findings(tmp_path))
-
-
 def test_exceptions_are_few_used_and_have_a_reason():
     assert len(EXCEPTIONS) <= MOST_EXCEPTIONS
     for exception in EXCEPTIONS:

@@ -1,10 +1,9 @@
 import json
-from pathlib import Path
 
 import pytest
 from mlperf_checker import verdict
 
-from efficientdet.families.registry import family_of, hyperparameters_of
+from efficientdet.families.registry import family_of
 from efficientdet.families.retinanet.family import FAMILY as RETINANET_FAMILY
 from efficientdet.families.ssd.family import FAMILY as SSD_FAMILY
 from efficientdet.run_log.journal import Journal
@@ -93,67 +92,6 @@ def test_a_second_training_of_the_process_writes_its_lines_once(lines, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-RULES = Path(__file__).with_name("mlperf_efficientdet.yaml")
-REQUIRED = (
-    "submission_benchmark",
-    "submission_org",
-    "submission_platform",
-    "submission_division",
-    "submission_status",
-    "cache_clear",
-    "init_start",
-    "init_stop",
-    "run_start",
-    "run_stop",
-    "epoch_start",
-    "epoch_stop",
-    "eval_start",
-    "eval_stop",
-    "eval_accuracy",
-    *HYPERPARAMETERS,
-)
-
-
-def complies(path):
-    """By MLPerf's own checker; there is no EfficientDet among its rules, so with ours."""
-    compliance = pytest.importorskip("mlperf_logging.compliance_checker.mlp_compliance")
-    checker = compliance.make_checker("training", "5.1.0", quiet=True, werror=True)
-    return compliance.main(str(path), str(RULES), checker)[0]
-
-
-def test_the_packages_own_checker_takes_it(lines):
-    assert complies(lines)
-
-
-@pytest.mark.parametrize("key", REQUIRED)
-def test_the_checker_misses_each_line(lines, key):
-    kept = [line for line in lines.read_text().splitlines() if f'"key": "{key}"' not in line]
-    lines.write_text("\n".join(kept) + "\n")
-    assert not complies(lines)
-
-
-@pytest.mark.parametrize(
-    ("found", "other"),
-    [
-        ('"efficientdet"', '"ssd"'),
-        ('"sgd"', '"adam"'),
-        ('"success"', '"perhaps"'),
-        ('"epoch_num": 2', '"epoch": 2'),
-        ('"run_start"', '"eval_stop"'),
-        ('"value": 0.2', '"value": 20.0'),
-    ],
-)
-def test_the_checker_sees_what_is_wrong(lines, found, other):
-    assert found in lines.read_text()
-    lines.write_text(lines.read_text().replace(found, other))
-    assert not complies(lines)
-
-
-def test_the_checker_sees_an_epoch_outside_the_run(lines):
-    lines.write_text("\n".join(reversed(lines.read_text().splitlines())) + "\n")
-    assert not complies(lines)
-
-
 def test_the_name_of_the_benchmark_is_the_callers(tmp_path):
     pytest.importorskip("mlperf_logging")
     log = MlperfLog(
@@ -193,19 +131,6 @@ RETINANET = {
     "opt_weight_decay": 0.0,
     "opt_learning_rate_warmup_factor": 1e-3,
 }
-SSD = {
-    **HYPERPARAMETERS,
-    "global_batch_size": 512,
-    "train_samples": 117_266,
-    "eval_samples": 5_000,
-    "opt_base_learning_rate": 0.0475,
-    "opt_weight_decay": 1.6e-4,
-    "opt_learning_rate_warmup_factor": 0.0,
-    **SSD_FAMILY.mlperf_values(
-        hyperparameters_of("ssd300-resnet34", {"first_lr_drop_epoch": 44, "second_lr_drop_epoch": 55}),
-        batch_norm_images=128,
-    ),
-}
 
 
 def names_of_retinanet(golden_folder):
@@ -230,48 +155,6 @@ def test_a_retinanet_passes_the_rules(tmp_path, golden_folder, ruleset, division
     )
     write_training(tmp_path / "log", submission, RETINANET, tensors=tensors, accuracies=(0.2, 0.345))
     assert verdict(tmp_path / "log", ruleset) == 0
-
-
-@pytest.mark.parametrize("division", ["closed", "open"])
-def test_an_ssd_passes_the_rules(tmp_path, division):
-    pytest.importorskip("mlperf_logging")
-    submission = Submission(platform="4 x V100", benchmark=SSD_FAMILY.mlperf_benchmark(None), division=division)
-    write_training(tmp_path / "log", submission, SSD, accuracies=(0.188, 0.2329))
-    assert verdict(tmp_path / "log", "0.7.0") == 0
-
-
-def passes(path, ruleset):
-    compliance = pytest.importorskip("mlperf_logging.compliance_checker.mlp_compliance")
-    checker = compliance.make_checker("training", ruleset, quiet=True, werror=True)
-    return compliance.main(str(path), f"training_{ruleset}/common.yaml", checker)[0]
-
-
-@pytest.mark.parametrize(
-    "lost",
-    [
-        "model_bn_span",
-        "max_samples",
-        "opt_learning_rate_decay_boundary_epochs",
-        "opt_learning_rate_warmup_steps",
-        "opt_base_learning_rate",
-    ],
-)
-def test_the_rules_miss_what_an_ssd_does_not_log(tmp_path, lost):
-    pytest.importorskip("mlperf_logging")
-    values = {key: value for key, value in SSD.items() if key != lost}
-    submission = Submission(platform="x", benchmark=SSD_FAMILY.mlperf_benchmark(None), division="closed")
-    write_training(tmp_path / "log", submission, values, accuracies=(0.2329,))
-    assert not passes(tmp_path / "log", "0.7.0")
-
-
-def test_the_rules_want_every_tensor_and_the_target(tmp_path, golden_folder):
-    pytest.importorskip("mlperf_logging")
-    submission = Submission(platform="x", benchmark=RETINANET_FAMILY.mlperf_benchmark(None), division="closed")
-    tensors = RETINANET_FAMILY.mlperf_tensors(names_of_retinanet(golden_folder))
-    for number, (named, accuracy) in enumerate([(tensors[1:], 0.345), (tensors, 0.339)]):
-        path = tmp_path / f"log{number}"
-        write_training(path, submission, RETINANET, tensors=named, accuracies=(accuracy,))
-        assert not passes(path, "2.1.0")
 
 
 def test_the_benchmark_of_a_ruleset():

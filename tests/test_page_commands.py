@@ -220,34 +220,6 @@ def test_programs_accept_the_commands_of_the_pages(tmp_path, parts, least, accep
     assert not (found := refused(commands, tmp_path / "empty", accepted)), "\n".join(found)
 
 
-MISTAKES = """
-python train.py ... --learning_rat=1
-python train.py ... --hparams=image_sise=3
-python scripts/horovodrun.py -np 8 --gloo python train.py ... --model_name=efficientdet-d9
-python dataset/create_tfrecord.py --images=photos --image_dir=photos
-python -m dataset.synthetic --output_dir=drawn --side=3
-python benchmarks/training_step.py --turns=2
-python benchmarks/serve_load.py --model=a.onnx --images=a.jpg --seed=1
-python benchmarks/throughput_matrix.py --model=efficientdet-d0 --gpu=1
-python scripts/k8s/render.py --gpus=8 --gpu=40
-bash scripts/get_weights.sh resnet99
-bash scripts/D0/convergence-AMP-8xA100-80G.sh DATAS=/data/coco
-AMP=perhaps bash scripts/D0/inference-benchmark.sh
-sbatch -N 2 -n 8 scripts/ssd/run.sub CONTAINER=podman
-bash dataset/get_open_images.sh apples --class=Apple
-efficientdet-convert --images=photos --format=yaml
-for side in 0; do python doctor.py --images=photos \\
-    --image_size=$side; done
-"""
-
-
-@pytest.mark.usefixtures("offline")
-def test_mistakes_are_refused(tmp_path):
-    commands = commands_of([MISTAKES], tmp_path)
-    found = refused(commands, tmp_path, ACCEPTED)
-    assert len(found) == len(commands) == 16, "\n".join(found)
-
-
 # The first commands of a new user, in order, and what makes them short: text of the block -> its replacement
 SHORT = "--hparams=image_size=64"
 FIRST = {
