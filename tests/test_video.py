@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dataset.class_names import ClassNames
-from efficientdet.inference import video
+from efficientdet.inference import live_sources, video
 from efficientdet.inference.video import VideoConfig, annotate_video
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
@@ -144,10 +144,10 @@ def test_a_full_disk_leaves_the_earlier_video(tmp_path):
 
 
 class Camera:
-    """Shows so many gray frames."""
+    """Shows so many gray frames, each after `film` has had the detections of the one before."""
 
     def __init__(self, frames):
-        self.left, self.released = frames, False
+        self.left, self.released, self.asked = frames, threading.Event(), threading.Semaphore(1)
 
     def isOpened(self):
         return self.left >= 0
@@ -159,27 +159,46 @@ class Camera:
         return True
 
     def read(self):
+        assert self.asked.acquire(timeout=10)
         self.left -= 1
         return (True, np.full((HEIGHT, WIDTH, 3), 128, np.uint8)) if self.left >= 0 else (False, None)
 
     def release(self):
-        self.released = True
+        self.released.set()
 
 
 @pytest.fixture
 def film(monkeypatch, tmp_path):
-    """A function that films with a camera, a quarter of a second for each look at the clock -> rate and frames."""
+    """A function that films with a camera, a quarter of a second for each look at the clock -> rate and frames.
 
-    def film(camera, detect=one_dog):
+    Further cameras are found when the one before has broken off, after a moment without one.
+    """
+    monkeypatch.setattr(live_sources, "_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(live_sources, "_GIVE_UP_SECONDS", 0.3)
+
+    def film(*cameras, detect=one_dog):
+        connected = iter([camera for one in cameras for camera in (one, Camera(-1))])
+
+        def detect_and_ask(images):
+            rows = detect(images)
+            next(camera for camera in cameras if not camera.released.is_set()).asked.release()
+            return rows
+
         clock = iter(np.arange(1000) * 0.25)
         with monkeypatch.context() as patch:
             read_file = cv2.VideoCapture
-            patch.setattr(cv2, "VideoCapture", lambda source: camera if source == 0 else read_file(source))
+            patch.setattr(
+                cv2, "VideoCapture", lambda source: next(connected, Camera(-1)) if source == 0 else read_file(source)
+            )
             patch.setattr(video, "time", SimpleNamespace(monotonic=lambda: next(clock)))
             annotate_video(
-                VideoConfig(source=0, live=True, output_video=str(tmp_path / "a.mp4"), batch_size=4), detect, NAMES
+                VideoConfig(source=0, live=True, output_video=str(tmp_path / "a.mp4"), batch_size=4),
+                detect_and_ask,
+                NAMES,
             )
-        assert camera.released
+        for camera in cameras:
+            camera.asked.release()
+            assert camera.released.wait(10)
         return frames_of(tmp_path / "a.mp4")
 
     return film
@@ -192,23 +211,33 @@ def test_a_camera_is_filmed_for_as_long_as_it_was(film):
         sizes.append(len(images))
         return one_dog(images)
 
-    rate, frames = film(Camera(8), detect)
+    rate, frames = film(Camera(8), detect=detect)
     assert (rate, sizes) == (10, [1] * 8)
     assert len(frames) == 20  # two seconds
+
+
+def test_a_camera_that_breaks_off_is_opened_again(film, capsys):
+    _, frames = film(Camera(3), Camera(4))
+    assert len(frames) == 17  # 7 frames, a quarter of a second each
+    printed = capsys.readouterr().out
+    assert "camera 0: the connection broke off; connecting again" in printed
+    assert "camera 0: connected again after " in printed
+    assert "camera 0: no frame for 0.3 s; the recording ends" in printed
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_filming_and_the_file_is_finished(film, number, capsys, monkeypatch):
     def detect(images):
-        if camera.left == 5:
+        seen.append(len(images))
+        if len(seen) == 3:
             os.kill(os.getpid(), number)
             assert stopped.wait(10)
         return one_dog(images)
 
-    stopped, camera = threading.Event(), Camera(8)
+    seen, stopped = [], threading.Event()
     monkeypatch.setattr(video, "threading", SimpleNamespace(Event=lambda: stopped))
-    _, frames = film(camera, detect)
-    assert camera.left == 5
+    _, frames = film(Camera(8), detect=detect)
+    assert seen == [1] * 3
     assert len(frames) == 7
     assert "wrote " in capsys.readouterr().out
 

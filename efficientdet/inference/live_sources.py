@@ -1,4 +1,4 @@
-"""Live sources of frames: cameras, and network streams that are read in a thread and opened again if they break off."""
+"""Live sources of frames: cameras and network streams, read in a thread and opened again if they break off."""
 
 import threading
 import time
@@ -16,18 +16,14 @@ _GIVE_UP_SECONDS = 60.0  # without a frame
 
 def open_live(source: str | int):
     """Return OpenCV's capture of a camera or stream. Raises InputError, in one line, if it cannot be opened."""
-    if isinstance(source, str) and is_stream(source):
-        if (capture := _opened_stream(source)) is None:
-            raise InputError(
-                f"{shown_source(source)}: no video could be read from this address within "
-                f"{_OPEN_TIMEOUT_MS / 1000:g} s; is it right, and the camera or server reachable?"
-            )
+    if (capture := _opened(source)) is not None:
         return capture
-    capture = cv2.VideoCapture(source)
-    if not capture.isOpened():
-        raise unreadable_camera(source)
-    capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)  # read current frames, not buffered ones
-    return capture
+    if isinstance(source, str) and is_stream(source):
+        raise InputError(
+            f"{shown_source(source)}: no video could be read from this address within "
+            f"{_OPEN_TIMEOUT_MS / 1000:g} s; is it right, and the camera or server reachable?"
+        )
+    raise unreadable_camera(source)
 
 
 def unreadable_camera(source: str | int) -> InputError:
@@ -40,9 +36,13 @@ def unreadable_camera(source: str | int) -> InputError:
     )
 
 
-def _opened_stream(url: str):
-    limits = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, _OPEN_TIMEOUT_MS, cv2.CAP_PROP_READ_TIMEOUT_MSEC, _READ_TIMEOUT_MS]
-    capture = cv2.VideoCapture(url, cv2.CAP_FFMPEG, limits)
+def _opened(source: str | int):
+    if isinstance(source, str) and is_stream(source):
+        limits = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, _OPEN_TIMEOUT_MS, cv2.CAP_PROP_READ_TIMEOUT_MSEC, _READ_TIMEOUT_MS]
+        capture = cv2.VideoCapture(source, cv2.CAP_FFMPEG, limits)
+    else:
+        capture = cv2.VideoCapture(source)
+        capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)  # read current frames, not buffered ones
     if capture.isOpened():
         return capture
     capture.release()
@@ -50,17 +50,18 @@ def _opened_stream(url: str):
 
 
 class NewestFrames:
-    """The newest frame of a stream, read in a thread: frames that arrive while one is processed are dropped.
+    """The newest frame of a camera or stream, read in a thread: frames that arrive during processing are dropped.
 
-    A stream that breaks off is opened again until it has sent no frame for a minute.
+    A source that breaks off after its first frame is opened again until it has sent no frame for a minute.
     """
 
-    def __init__(self, url: str, capture, stop: threading.Event):
+    def __init__(self, source: str | int, capture, stop: threading.Event):
         """Start to read an opened capture, which the thread releases; `stop` ends `read`."""
-        self._url, self._stop = url, stop
+        self._source, self._stop = source, stop
         self._ready, self._closed = threading.Condition(), threading.Event()
         self._frame, self._has_ended = None, False
-        threading.Thread(target=self._receive, args=(capture,), daemon=True).start()
+        self._thread = threading.Thread(target=self._receive, args=(capture,), daemon=True)
+        self._thread.start()
 
     def read(self):
         """Wait for a frame that was not returned before; return (True, frame), or (False, None) at the end."""
@@ -73,31 +74,35 @@ class NewestFrames:
     def release(self) -> None:
         """Stop reading. The thread may need the timeout of a read to end."""
         self._closed.set()
+        self._thread.join(_PAUSE_SECONDS)  # so that a camera can be opened again at once
 
     def _receive(self, capture) -> None:
         lost = None  # time of the last frame before an interruption
+        has_started = False
         while not self._closed.is_set():
             received, frame = capture.read() if capture is not None else (False, None)
             now = time.monotonic()
             if received:
                 if lost is not None:
-                    print(f"{shown_source(self._url)}: connected again after {now - lost:.0f} s")
-                lost = None
+                    print(f"{shown_source(self._source)}: connected again after {now - lost:.0f} s")
+                lost, has_started = None, True
                 with self._ready:
                     self._frame = frame
                     self._ready.notify()
                 continue
+            if not has_started:
+                break
             if lost is None:
                 lost = now
-                print(f"{shown_source(self._url)}: the connection broke off; connecting again")
+                print(f"{shown_source(self._source)}: the connection broke off; connecting again")
             if capture is not None:
                 capture.release()
             if now - lost > _GIVE_UP_SECONDS:
-                print(f"{shown_source(self._url)}: no frame for {_GIVE_UP_SECONDS:g} s; the recording ends")
+                print(f"{shown_source(self._source)}: no frame for {_GIVE_UP_SECONDS:g} s; the recording ends")
                 capture = None
                 break
             self._closed.wait(_PAUSE_SECONDS)
-            capture = None if self._closed.is_set() else _opened_stream(self._url)
+            capture = None if self._closed.is_set() else _opened(self._source)
         if capture is not None:
             capture.release()
         with self._ready:

@@ -75,8 +75,8 @@ def annotate_video(
             _stop_event(live) as stop,
             Progress("video", total=None if live else total or None, noun="frame", rate_of="frames") as progress,
         ):
-            if live and of_stream:
-                source = NewestFrames(str(config.source), source, stop)
+            if live:
+                source = NewestFrames(config.source, source, stop)
             start = time.monotonic()
             for frames in _batches(source, 1 if live else config.batch_size, stop):
                 if writer is None:
