@@ -12,7 +12,7 @@ from keras import ops
 from model import tensorflow_cpu
 from model.dense_losses import BOX_LOSSES, CLASS_LOSSES, POSITIVES_OF_EACH_IMAGE, QUALITY_LOSSES, LossConfig
 from model.dense_postprocessing import DensePostprocessing
-from model.detector import Detector
+from model.detection_model import DetectionModel
 from model.folding import folded, has_frozen_norms
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalized
 from model.weight_decay import WeightDecay
@@ -48,7 +48,7 @@ class DenseDetectorConfig:
     normalizations: int = 1
 
 
-class DenseDetector(Detector[tuple[Tensor, Tensor], Targets | ScoredTargets]):
+class DenseDetector(DetectionModel[tuple[Tensor, Tensor], Targets | ScoredTargets]):
     """Detector with network outputs [B, A, K] and [B, A, 4] at its A anchors."""
 
     output_names = ("class_logits", "box_deltas")
@@ -149,37 +149,37 @@ class DenseDetector(Detector[tuple[Tensor, Tensor], Targets | ScoredTargets]):
         return *outputs, ops.max(outputs[0], axis=-1)
 
     def detections_on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections[np.ndarray]:
-        """Return one image's detections, see `Detector`."""
+        """Return one image's detections, see `DetectionModel`."""
         return self.postprocessing.on_host(outputs, size)
 
     def suppression_work(self, outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the number of candidates, see `Detector`."""
+        """Return the number of candidates, see `DetectionModel`."""
         return self.postprocessing.suppression_work(outputs)
 
     def onnx_outputs(self, graph: Graph, tensors: Sequence[str]) -> dict[str, Output]:
-        """Return the three outputs of `host_outputs`, see `Detector`."""
+        """Return the three outputs of `host_outputs`, see `DetectionModel`."""
         return self.postprocessing.raw_in_onnx(graph, *tensors)
 
     def onnx_detections(self, graph: Graph, tensors: Sequence[str], sizes: str) -> dict[str, Output]:
-        """Add post-processing, see `Detector`."""
+        """Add post-processing, see `DetectionModel`."""
         logits, deltas = tensors
         return self.postprocessing.in_onnx(graph, logits, deltas, sizes)
 
     def efficientnms_inputs(self, graph: Graph, tensors: Sequence[str], sizes: str) -> tuple[str, str, dict[str, Any]]:
-        """Return the inputs of TensorRT's plugin, see `Detector`."""
+        """Return the inputs of TensorRT's plugin, see `DetectionModel`."""
         logits, deltas = tensors
         return self.postprocessing.for_efficientnms(graph, logits, deltas, sizes)
 
     def litert_operator(self) -> tuple[np.ndarray, dict[str, Any]]:
-        """Return anchors and attributes of LiteRT's operator, see `Detector`."""
+        """Return anchors and attributes of LiteRT's operator, see `DetectionModel`."""
         return self.postprocessing.for_litert(self.image_size)
 
     def probabilities(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the probabilities of each anchor, see `Detector`."""
+        """Return the probabilities of each anchor, see `DetectionModel`."""
         return self.postprocessing.probabilities(outputs[0])
 
     def boxes_and_probabilities(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return decoded boxes and probabilities, see `Detector`."""
+        """Return decoded boxes and probabilities, see `DetectionModel`."""
         return self.postprocessing.boxes_and_probabilities(outputs, sizes)
 
     def _assigned_scores(self, targets: Targets | ScoredTargets) -> Tensor | None:

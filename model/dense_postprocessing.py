@@ -26,7 +26,7 @@ class DensePostprocessing:
         self._config, self._anchors, self._level_sizes, self._num_logits = config, anchors, level_sizes, num_logits
 
     def on_backend(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections[Tensor]:
-        """Return detections by the backend, see `Detector.detections`."""
+        """Return detections by the backend, see `DetectionModel.detections`."""
         return detections_from_outputs(
             *outputs,
             ops.convert_to_tensor(self._anchors),
@@ -37,7 +37,7 @@ class DensePostprocessing:
         )
 
     def on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections[np.ndarray]:
-        """Return one image's detections by NumPy, see `Detector.detections_on_host`.
+        """Return one image's detections by NumPy, see `DetectionModel.detections_on_host`.
 
         outputs: class logits, box deltas [A, 4] and the highest logit of each anchor.
         """
@@ -51,12 +51,12 @@ class DensePostprocessing:
         )
 
     def suppression_work(self, outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the number of candidates, see `Detector.suppression_work`."""
+        """Return the number of candidates, see `DetectionModel.suppression_work`."""
         count = count_candidates(self._network_outputs(outputs), config=self._config, level_sizes=self._level_sizes)
         return {"score_threshold": self._config.score_threshold, "candidates_per_image": count}
 
     def in_onnx(self, graph: Graph, logits: str, deltas: str, sizes: str) -> dict[str, Output]:
-        """Add post-processing to an ONNX graph, see `Detector.onnx_detections`."""
+        """Add post-processing to an ONNX graph, see `DetectionModel.onnx_detections`."""
         boxes, scores, classes = detections_in_onnx(
             graph,
             logits,
@@ -93,7 +93,7 @@ class DensePostprocessing:
         }
 
     def for_efficientnms(self, graph: Graph, logits: str, deltas: str, sizes: str) -> tuple[str, str, dict[str, Any]]:
-        """Return the inputs of TensorRT's plugin, see `Detector`. Raises InputError if its IoU would differ."""
+        """Return the inputs of TensorRT's plugin, see `DetectionModel`. Raises InputError if its IoU would differ."""
         config = self._config
         if config.iou_pixel_offset or config.box_coder.last_pixel:
             raise InputError(
@@ -123,7 +123,7 @@ class DensePostprocessing:
         )
 
     def for_litert(self, image_size: tuple[int, int]) -> tuple[np.ndarray, dict[str, Any]]:
-        """Return anchors and attributes of `TFLite_Detection_PostProcess`, see `Detector.litert_operator`."""
+        """Return anchors and attributes of `TFLite_Detection_PostProcess`, see `DetectionModel.litert_operator`."""
         config, coder = self._config, self._config.box_coder
         if config.iou_pixel_offset or coder.last_pixel or not isinstance(coder, FasterRcnnBoxCoder):
             raise InputError(

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from model.detector import Detector
+from model.detection_model import DetectionModel
 from model.folding import folded, has_frozen_norms
 from object_detection.feature_distillation import feature_loss
 from object_detection.structures import Objects, ScoredTargets, Targets, Tensor
@@ -17,13 +17,13 @@ from program_support.errors import InputError
 _FIRST_OF_HEAD = ("class_net.class-0", "head.classification_head.conv.0")
 
 
-class DistilledDetector(Detector[tuple[Tensor, Tensor, Tensor], Targets | ScoredTargets]):
+class DistilledDetector(DetectionModel[tuple[Tensor, Tensor, Tensor], Targets | ScoredTargets]):
     """The student as a training step sees it: its outputs, losses and weights, and the loss of its features.
 
     The student's network is unchanged. No weight is added, so checkpoints and exports are those of the student alone.
     """
 
-    def __init__(self, student: Detector[Any, Any], teacher: Detector[Any, Any], *, weight: float):
+    def __init__(self, student: DetectionModel[Any, Any], teacher: DetectionModel[Any, Any], *, weight: float):
         """Connect the detectors, which take the same images; freeze the teacher.
 
         Args:

@@ -13,7 +13,7 @@ import numpy as np
 from model.activations import SiLU
 from model.batch_norm import BatchNormalization
 from model.depthwise_conv import DepthwiseConv2D
-from model.detector import set_value
+from model.detection_model import set_value
 from model.efficientnet_lite import SCALES, build_lite_backbone
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
 from program_support.errors import InputError

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from model.detector import Detector
+from model.detection_model import DetectionModel
 from model.folding import folded, has_frozen_norms
 from model.mask_rcnn import FINEST, MASK_SIDE, MaskRcnn
 from model.normalization import normalized
@@ -53,7 +53,7 @@ class TwoStageTargets(NamedTuple):
     masks: Tensor  # [B, Q, S, S] float32, for the first Q regions: fraction of a cell that is object
 
 
-class TwoStageDetector(Detector[Any, TwoStageTargets]):  # in training the outputs are others than in detection
+class TwoStageDetector(DetectionModel[Any, TwoStageTargets]):  # in training the outputs are others than in detection
     """Detector with the networks of `build_mask_rcnn`."""
 
     learns_from_outputs = True

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from model.detector import named_variables
+from model.detection_model import named_variables
 from object_detection.structures import Tensor
 
 DECAYED_WEIGHTS = ("kernels", "all")

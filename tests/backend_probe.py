@@ -20,7 +20,7 @@ from miniature import miniature_detector
 from model.bifpn import BifpnConfig
 from model.dense_detector import DenseDetector
 from model.dense_losses import LossConfig
-from model.detector import losses, named_variables
+from model.detection_model import losses, named_variables
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig
 from model.mask_rcnn import MaskRcnnConfig, build_mask_rcnn

@@ -23,7 +23,7 @@ from efficientdet.inference.predict import build_predict
 from efficientdet.training.batch_norm_calibration import Calibration
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.optimizer import build_optimizer
-from model.detector import named_variables
+from model.detection_model import named_variables
 
 RATES = (0.01, 0.02)
 PLATFORMS = ("cuda", "tpu")

@@ -24,7 +24,7 @@ from efficientdet.training.build_step import build_train_step
 from efficientdet.training.optimizer import build_optimizer
 from efficientdet.training.weight_average import WeightAverage
 from model.batch_norm import BatchNormalization, divide_statistics
-from model.detector import named_variables
+from model.detection_model import named_variables
 from object_detection.structures import Batch, Objects
 
 BATCH, STEPS = 8, 3

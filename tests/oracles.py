@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from model.detector import losses
+from model.detection_model import losses
 from object_detection.geometry.box_coding import PLAIN_BOX_CODER
 from object_detection.geometry.box_geometry import pairwise_iou
 from object_detection.structures import Targets

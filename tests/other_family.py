@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from model.detector import Detector
+from model.detection_model import DetectionModel
 from object_detection.structures import Detections
 
 INT32 = 6  # of onnx.TensorProto, which need not be installed
@@ -40,7 +40,7 @@ class BestCells(layers.Layer):
         return [graph.add("Cast", [places], to=INT32), values]
 
 
-class OtherFamily(Detector):
+class OtherFamily(DetectionModel):
     """A detector whose network has outputs of its own, some from a layer of its own."""
 
     image_size = (16, 24)

@@ -10,7 +10,7 @@ import numpy as np
 
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from model import feature_pyramid, mask_rcnn, resnet, retinanet, ssd
-from model.detector import Detector, named_variables, set_value
+from model.detection_model import DetectionModel, named_variables, set_value
 from object_detection.structures import Batch, Objects
 
 _TRAINED = {"is_training_bn": True, "trainable_backbone_stages": 5}
@@ -72,7 +72,7 @@ def _few_narrow_layers():
         yield
 
 
-def batch_of(number: int, detector: Detector, *, size: int = 8) -> Batch:
+def batch_of(number: int, detector: DetectionModel, *, size: int = 8) -> Batch:
     """Images of noise with up to four objects, whose masks fill their boxes; the same for the same number."""
     random = np.random.default_rng(number)
     height, width = detector.image_size

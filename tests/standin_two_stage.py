@@ -6,7 +6,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 from efficientdet.model.batch_norm import BatchNormalization
-from efficientdet.model.detector import Detector
+from efficientdet.model.detector import Detector  # the name in version 0.1
 from efficientdet.object_detection.assignment.anchor_assignment import assign_anchors
 from efficientdet.object_detection.geometry.anchor_grid import AnchorLevel, grid_of_levels
 from efficientdet.object_detection.geometry.box_coding import PLAIN_BOX_CODER

@@ -8,7 +8,7 @@ from miniature import miniature_detector
 from PIL import Image
 
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
-from model.detector import named_variables
+from model.detection_model import named_variables
 
 
 def store_miniature(folder: Path) -> list[Path]:

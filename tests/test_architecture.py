@@ -418,7 +418,7 @@ def breaks_of_state(root: Path) -> list[str]:
 
 
 def breaks_of_detector_kinds(root: Path) -> list[str]:
-    """The program asks a detector what it can do (model/detector.py), not which kind it is."""
+    """The program asks a detector what it can do (model/detection_model.py), not which kind it is."""
     return [
         f"{module}:{node.lineno} asks for {ast.unparse(node.args[1])}"
         for module, file in modules(root).items()

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from model.bifpn import BifpnConfig, NearestResize, WeightedFusion, build_bifpn, cell_nodes
-from model.detector import named_variables
+from model.detection_model import named_variables
 from program_support.errors import InputError
 
 LEVELS_3_TO_7 = [

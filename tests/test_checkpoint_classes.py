@@ -18,7 +18,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.overrides import split_label_map
 from efficientdet.families.hyperparameters import height_and_width
 from efficientdet.families.registry import family_of
-from model.detector import named_variables
+from model.detection_model import named_variables
 from program_support.errors import InputError
 
 FAMILY = family_of("efficientdet-d0")

@@ -10,8 +10,8 @@ from oracles import losses_of_batch, to_numpy
 
 from model.dense_detector import DenseDetector, DenseDetectorConfig
 from model.dense_losses import LossConfig
-from model.detector import losses as losses_of_outputs
-from model.detector import named_variables
+from model.detection_model import losses as losses_of_outputs
+from model.detection_model import named_variables
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
 from object_detection.geometry.anchor_grid import AnchorConfig
 from object_detection.structures import Batch, Objects, Targets

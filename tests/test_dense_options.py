@@ -14,7 +14,7 @@ from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.predict import build_predict
 from model.dense_detector import DenseDetector, DenseDetectorConfig
 from model.dense_losses import LossConfig
-from model.detector import losses
+from model.detection_model import losses
 from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.geometry.anchor_conventions import ssd300_levels
 from object_detection.geometry.anchor_grid import AnchorLevel

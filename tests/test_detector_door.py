@@ -22,7 +22,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.detector import LoadedDetector
 from efficientdet.inference.inputs import Inputs
-from model.detector import named_variables
+from model.detection_model import named_variables
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import run_lengths
 

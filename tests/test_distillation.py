@@ -21,7 +21,7 @@ from efficientdet.training import start as training_start
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.loop import train
 from efficientdet.training.optimizer import build_optimizer
-from model.detector import named_variables
+from model.detection_model import named_variables
 from model.distillation import DistilledDetector, pyramid
 from object_detection.feature_distillation import feature_loss
 from program_support.errors import InputError

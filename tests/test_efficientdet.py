@@ -15,7 +15,7 @@ from efficientdet.families.registry import hyperparameters_of
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig, NearestResize, build_bifpn
 from model.dense_detector import DenseDetector, DenseDetectorConfig
-from model.detector import SEED_STATE, named_variables
+from model.detection_model import SEED_STATE, named_variables
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig, build_box_head, build_class_head
 from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid

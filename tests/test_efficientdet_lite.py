@@ -15,7 +15,7 @@ from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.optimizer import build_optimizer
-from model.detector import SEED_STATE, named_variables
+from model.detection_model import SEED_STATE, named_variables
 from object_detection.structures import Batch, Objects
 
 SEVEN = ClassNames(tuple(range(1, 8)), tuple("abcdefg"))

@@ -8,7 +8,7 @@ import pytest
 from oracles import to_numpy
 from unfilled import unfilled_weights
 
-from model.detector import named_variables
+from model.detection_model import named_variables
 from model.efficientnet import build_backbone
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
 from program_support.errors import InputError

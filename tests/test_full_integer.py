@@ -33,7 +33,7 @@ from efficientdet.inference.exported_network import ExportedNetwork, copied
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig, build_bifpn
 from model.dense_detector import DenseDetector, DenseDetectorConfig
-from model.detector import named_variables
+from model.detection_model import named_variables
 from model.heads import HeadConfig, build_box_head, build_class_head
 from object_detection.geometry.anchor_grid import AnchorConfig
 from object_detection.suppression.tensor_suppression import SuppressionConfig

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from model.detector import named_variables
+from model.detection_model import named_variables
 from model.heads import HeadConfig, build_box_head, build_class_head
 
 PYRAMID = [(4, 4), (2, 2)]  # cells of levels 3 and 4

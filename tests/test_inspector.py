@@ -21,7 +21,7 @@ from efficientdet.exports.inspection import Agreement, compare_detections, dry_r
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference import model_loading
 from efficientdet.inference.model_loading import load_model
-from model.detector import named_variables
+from model.detection_model import named_variables
 from object_detection.coco.results import DetectionRows
 
 MODEL = ModelConfig(ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={})

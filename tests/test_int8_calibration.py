@@ -8,7 +8,7 @@ from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training.batch_norm_calibration import Calibration, calibration_batch, calibration_size
 from model.batch_norm import BatchNormalization
-from model.detector import SEED_STATE, named_variables
+from model.detection_model import SEED_STATE, named_variables
 from object_detection.structures import Batch
 
 

@@ -13,7 +13,7 @@ from miniature import miniature_detector
 
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.families.registry import hyperparameters_of
-from model.detector import named_variables
+from model.detection_model import named_variables
 
 pytestmark = pytest.mark.slow
 

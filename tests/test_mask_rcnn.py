@@ -14,7 +14,7 @@ from efficientdet.families.registry import build_detector, family_of, hyperparam
 from efficientdet.inference.exported_network import copied
 from efficientdet.inference.predict import exported_network
 from model.batch_norm import BatchNormalization
-from model.detector import losses, named_variables
+from model.detection_model import losses, named_variables
 from model.region_layers import MasksOfClasses
 from model.two_stage_detector import FirstStage
 from object_detection.regions.mask_targets import mask_targets

@@ -12,7 +12,7 @@ from mlperf_checker import verdict
 
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.families.retinanet.family import FAMILY
-from model.detector import named_variables
+from model.detection_model import named_variables
 
 TESTS = Path(__file__).parent
 MOST_SECONDS = 600

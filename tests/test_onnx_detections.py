@@ -7,7 +7,7 @@ from miniature import miniature_detector
 
 from efficientdet.exports.onnx.model_file import onnx_model
 from efficientdet.inference.exported_network import DETECTIONS
-from model.detector import named_variables
+from model.detection_model import named_variables
 from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 

@@ -3,7 +3,7 @@ import pytest
 from miniature import miniature_detector
 
 from efficientdet.inference.predict import build_predict
-from model.detector import named_variables
+from model.detection_model import named_variables
 from object_detection.structures import Detections
 
 

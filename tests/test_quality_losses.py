@@ -14,7 +14,7 @@ from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.optimizer import build_optimizer
 from model.dense_losses import LossConfig
-from model.detector import losses
+from model.detection_model import losses
 from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.assignment.atss import AtssAssigner
 from object_detection.assignment.task_aligned import TaskAlignedAssigner

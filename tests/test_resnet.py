@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from torch_recipe import named_shapes, recipe_weights
 
-from model.detector import named_variables
+from model.detection_model import named_variables
 from model.resnet import RESNETS, build_resnet, is_in_first_stages
 from model.torch_weights import from_torch, is_torch
 from program_support.errors import InputError

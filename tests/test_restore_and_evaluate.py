@@ -37,7 +37,7 @@ from efficientdet.inference.image_rows import LoadedModel
 from efficientdet.inference.inputs import Inputs
 from efficientdet.inference.predict import build_predict
 from efficientdet.operations import interface
-from model.detector import named_variables
+from model.detection_model import named_variables
 from object_detection.coco.evaluation import MEASURE_NAMES
 from object_detection.coco.ground_truth import read_ground_truth
 from object_detection.coco.results import DetectionRows

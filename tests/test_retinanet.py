@@ -17,7 +17,7 @@ from efficientdet.families.registry import build_detector, family_of, hyperparam
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.optimizer import build_optimizer, weights_rate_factors
 from model.batch_norm import BatchNormalization
-from model.detector import losses, named_variables
+from model.detection_model import losses, named_variables
 from object_detection.structures import Batch, Objects
 from program_support.errors import InputError
 

@@ -19,7 +19,7 @@ from efficientdet.families.registry import build_detector, family_of, hyperparam
 from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.predict import build_predict
 from efficientdet.training.schedule import Schedule
-from model.detector import named_variables
+from model.detection_model import named_variables
 from model.ssd import SsdConfig, build_ssd
 from object_detection.onnx_nodes import not_suppressed
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host

@@ -43,7 +43,7 @@ from efficientdet.training.build_step import build_train_step
 from efficientdet.training.interruption import StopRequest
 from efficientdet.training.loop import TrainingOutcome, train
 from efficientdet.training.start import initial_state
-from model.detector import named_variables
+from model.detection_model import named_variables
 from model.multiply_adds import multiply_adds
 from object_detection.coco import evaluation as coco_evaluation
 from object_detection.coco.evaluation import MEASURE_NAMES

@@ -15,7 +15,7 @@ from efficientdet.training.build_step import build_train_step
 from efficientdet.training.optimizer import build_optimizer
 from efficientdet.training.weight_average import WeightAverage
 from model.batch_norm import BatchNormalization
-from model.detector import named_variables
+from model.detection_model import named_variables
 from object_detection.structures import Batch, Objects
 
 pytestmark = pytest.mark.slow

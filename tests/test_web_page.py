@@ -28,7 +28,7 @@ from efficientdet.exports.web_page import RUNTIME, web_page_detector, write_web_
 from efficientdet.families.published_files import PublishedFile
 from efficientdet.inference.image_rows import BatchDetector, ResizingDetector
 from efficientdet.weights.downloads import cache_folder
-from model.detector import named_variables
+from model.detection_model import named_variables
 from program_support.errors import InputError
 
 CLASSES = ClassNames((5, 7, 9), ("red", "<i>evil</i>", "blue & co"))

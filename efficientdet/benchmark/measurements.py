@@ -29,7 +29,7 @@ from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.devices.runtime import start_runtime
 from efficientdet.inference.model_loading import load_model
 from efficientdet.inference.predict import build_predict
-from model.detector import Detector
+from model.detection_model import DetectionModel
 from model.multiply_adds import multiply_adds
 from program_support.checked_fields import Count, checked
 from program_support.processor import processor_name
@@ -118,7 +118,7 @@ def _images(config: BenchmarkConfig, size: tuple[int, int], resize: Callable[[],
     return Images(read_image(config.input_image), size=size, batch_size=config.batch_size, resize=resize())
 
 
-def _suppression_work(detector: Detector, images: Images) -> dict[str, Any]:
+def _suppression_work(detector: DetectionModel, images: Images) -> dict[str, Any]:
     """Return the number of candidates per image of a dense detector with NMS; nothing for others."""
     if not detector.detects_on_host:
         return {}

@@ -22,7 +22,7 @@ from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.weights.array_files import is_array_file, read_array_file
 from efficientdet.weights.downloads import local_path
-from model.detector import named_variables, set_value
+from model.detection_model import named_variables, set_value
 from model.weight_arrays import check_against
 from program_support.errors import InputError
 

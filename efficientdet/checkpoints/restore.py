@@ -12,7 +12,7 @@ from efficientdet.checkpoints.pretrained_weights import Source, class_rows_in, l
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.families.hyperparameters import Hyperparameters, stated_classes, with_overrides
 from efficientdet.families.registry import build_detector, hyperparameters_of, model_names
-from model.detector import Detector
+from model.detection_model import DetectionModel
 from program_support.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Restored:
     """A detector with weights, and its hyperparameters, classes and description. `notes`: lines for the user."""
 
-    detector: Detector
+    detector: DetectionModel
     hparams: Hyperparameters
     class_names: ClassNames
     description: Description
@@ -74,7 +74,7 @@ def restore_detector(config: ModelConfig, *, precision: str = "float32") -> Rest
 
 def _built(
     hparams: Hyperparameters, source: Source, config: ModelConfig, *, precision: str
-) -> tuple[Detector, ClassNames, tuple[str, ...]]:
+) -> tuple[DetectionModel, ClassNames, tuple[str, ...]]:
     """Return a detector for the classes of a checkpoint, these classes, and lines on their origin."""
     names, num_classes = config.class_names or source.class_names, config.overrides.get("num_classes")
     owner = "the data" if config.class_names else "the checkpoint"

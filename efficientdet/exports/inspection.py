@@ -15,7 +15,7 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.model_loading import load_model
-from model.detector import named_variables
+from model.detection_model import named_variables
 from model.multiply_adds import multiply_adds
 from object_detection.geometry.box_geometry import pairwise_iou
 

@@ -15,7 +15,7 @@ from dataset.class_names import ClassNames
 from dataset.input.resize import ResizeRule
 from efficientdet.checkpoints.description import DESCRIPTION_FILE, Description, description_of
 from efficientdet.inference.image_rows import LoadedModel, rows_of_signature
-from model.detector import Detector, detections_in_original
+from model.detection_model import DetectionModel, detections_in_original
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
@@ -27,7 +27,7 @@ _DAMAGE = (OSError, ValueError, TypeError, AttributeError, LookupError, Recursio
 FOR_INFERENCE = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
 
 
-def export_saved_model(detector: Detector, folder: str, *, description: Description, resize: ResizeRule) -> None:
+def export_saved_model(detector: DetectionModel, folder: str, *, description: Description, resize: ResizeRule) -> None:
     """Write a SavedModel that detects in `images` uint8 [B, h, w, 3] of any size; it includes `resize`.
 
     The outputs are `boxes` [B, D, 4] float32 yxyx in pixels of the images, `scores` [B, D] float32, `classes` [B, D]

@@ -16,7 +16,7 @@ from efficientdet.inference.exported_network import DETECTIONS
 from efficientdet.inference.image_rows import Detect, rows_of_image
 from efficientdet.serving.pages import model_description, static_page
 from efficientdet.weights.downloads import cache_folder, cached_file
-from model.detector import Detector
+from model.detection_model import DetectionModel
 from object_detection.coco.results import DetectionRows
 from program_support.atomic_files import write_bytes
 
@@ -37,7 +37,7 @@ _RUNTIME_FILES = {
 _MODEL = "detector.onnx"
 
 
-def write_web_page(detector: Detector, folder: Path, *, description: Description, resize: ResizeRule) -> None:
+def write_web_page(detector: DetectionModel, folder: Path, *, description: Description, resize: ResizeRule) -> None:
     """Write the page, the model and ONNX Runtime Web, which is downloaded once, to a folder.
 
     Raise InputError if the runtime cannot be downloaded or the detector has no translation to ONNX; OSError of the

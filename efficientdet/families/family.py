@@ -12,7 +12,7 @@ from model.weight_arrays import model_arrays
 if TYPE_CHECKING:
     from dataset.input.augmentation import Augmentation
     from dataset.input.resize import ResizeRule
-    from model.detector import Detector
+    from model.detection_model import DetectionModel
     from object_detection.geometry.anchor_grid import AnchorGrid
 
 Arrays = Mapping[str, np.ndarray]
@@ -73,7 +73,7 @@ class Family(Generic[AnyHyperparameters]):
         num_classes: int,
         precision: str = "float32",
         backbone_weights: str | None = None,
-    ) -> "Detector":
+    ) -> "DetectionModel":
         """Build a detector with random weights, or with `backbone_weights` in the backbone. Imports Keras."""
         raise NotImplementedError
 

@@ -14,7 +14,7 @@ from efficientdet import families as folder
 from program_support.errors import InputError, nearest_name
 
 if TYPE_CHECKING:
-    from model.detector import Detector
+    from model.detection_model import DetectionModel
 
 ENTRY_POINTS = "efficientdet.families"
 DEFAULT_MODEL = "efficientdet-d0"  # as in the references
@@ -58,7 +58,7 @@ def hyperparameters_of(model_name: str, overrides: Mapping[str, Any]) -> Any:
 
 def build_detector(
     hparams, *, num_classes: int, precision: str = "float32", backbone_weights: str | None = None
-) -> "Detector":
+) -> "DetectionModel":
     """Build a detector of the family of these `Hyperparameters`; see `Family.build`."""
     return hparams.family.build(
         hparams, num_classes=num_classes, precision=precision, backbone_weights=backbone_weights

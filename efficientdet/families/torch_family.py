@@ -12,7 +12,7 @@ from model.torch_weights import YX_OF_XY, from_torch, is_torch
 from program_support.errors import InputError
 
 if TYPE_CHECKING:
-    from model.detector import Detector
+    from model.detection_model import DetectionModel
 
 
 class TorchHyperparameters(Hyperparameters):
@@ -36,7 +36,7 @@ class TorchFamily(Family[AnyTorchHyperparameters]):
         num_classes: int,
         precision: str = "float32",
         backbone_weights: str | None = None,
-    ) -> "Detector":
+    ) -> "DetectionModel":
         """Build a detector with random weights. Raise InputError for `backbone_weights`.
 
         A torchvision backbone is loaded as a checkpoint, not through this argument.
@@ -48,7 +48,7 @@ class TorchFamily(Family[AnyTorchHyperparameters]):
             )
         return self.build_detector(hparams, num_classes=num_classes, precision=precision)
 
-    def build_detector(self, hparams: AnyTorchHyperparameters, *, num_classes: int, precision: str) -> "Detector":
+    def build_detector(self, hparams: AnyTorchHyperparameters, *, num_classes: int, precision: str) -> "DetectionModel":
         """Build a detector with random weights."""
         raise NotImplementedError
 

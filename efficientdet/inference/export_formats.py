@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
     from efficientdet.inference.exported_network import ModelContent
     from efficientdet.inference.image_rows import Detect, LoadedModel
-    from model.detector import Detector
+    from model.detection_model import DetectionModel
 
 ENTRY_POINTS = "efficientdet.export_formats"
 _PACKAGE = "exports"
@@ -64,7 +64,7 @@ class ExportFormat:
         """Return whether a user's file or folder, which may not exist, is of this type. Default: no."""
         return False
 
-    def check(self, detector: "Detector") -> None:
+    def check(self, detector: "DetectionModel") -> None:
         """Raise InputError if the backend or the format cannot express the detector."""
         from efficientdet.devices.device import backend_name
 
@@ -78,7 +78,9 @@ class ExportFormat:
         """
         raise NotImplementedError
 
-    def content(self, detector: "Detector", *, runtime: str, int8_images: Sequence[str], resize: Any) -> "ModelContent":
+    def content(
+        self, detector: "DetectionModel", *, runtime: str, int8_images: Sequence[str], resize: Any
+    ) -> "ModelContent":
         """Return the network in memory for a runtime, in int8 if there are `int8_images`."""
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ from efficientdet.devices.runtime import accelerator_count
 from efficientdet.inference.export_formats import export_formats
 from efficientdet.inference.exported_network import ExportedNetwork, Outputs, Postprocess, Result, copied
 from efficientdet.inference.image_rows import BatchDetector, fetched
-from model.detector import Detector
+from model.detection_model import DetectionModel
 from object_detection.structures import Detections, Tensor, stacked
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def build_predict(
-    detector: Detector,
+    detector: DetectionModel,
     *,
     compiled: bool,
     runtime: str = "keras",
@@ -45,7 +45,7 @@ def build_predict(
 class BackendDetector(BatchDetector):
     """A detector as one program of the Keras backend, with the weights that its network has at each call."""
 
-    def __init__(self, detector: Detector, *, use_xla: bool):
+    def __init__(self, detector: DetectionModel, *, use_xla: bool):
         """Prepare the programs, which are compiled at their first call."""
 
         def detect(images, sizes):
@@ -68,7 +68,7 @@ class HostDetector(BatchDetector):
     time.
     """
 
-    def __init__(self, detector: Detector, network: "BackendNetwork | ExportedNetwork"):
+    def __init__(self, detector: DetectionModel, network: "BackendNetwork | ExportedNetwork"):
         """Wrap a network; its weights are used, not the detector's."""
         self._detector, self._network = detector, network
 
@@ -104,7 +104,7 @@ class HostDetector(BatchDetector):
 class BackendNetwork:
     """A detector's network run by the Keras backend, with the weights that it has at each call."""
 
-    def __init__(self, detector: Detector):
+    def __init__(self, detector: DetectionModel):
         self._run = device.compiled(
             lambda images, sizes: detector.host_outputs(detector.outputs(images, sizes)),
             detector.network,
@@ -118,7 +118,7 @@ class BackendNetwork:
 
 
 def exported_network(
-    detector: Detector, *, runtime: str, int8_images: Sequence[str] = (), resize: "ResizeRule | None" = None
+    detector: DetectionModel, *, runtime: str, int8_images: Sequence[str] = (), resize: "ResizeRule | None" = None
 ) -> ExportedNetwork:
     """Export the detector's current network to another runtime; in int8 if there are calibration images."""
     content = export_formats()["onnx"].content(detector, runtime=runtime, int8_images=int8_images, resize=resize)

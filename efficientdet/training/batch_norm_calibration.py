@@ -16,7 +16,7 @@ import numpy as np
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.device import compiled
 from model.batch_norm import BatchNormalization
-from model.detector import SEED_STATE, Detector
+from model.detection_model import SEED_STATE, DetectionModel
 from object_detection.structures import Batch
 
 SMALL_BATCH = 16
@@ -53,7 +53,7 @@ def calibration_size(config: TrainingConfig, *, sharing_statistics: int, availab
 class Calibration:
     """Calibration of one detector with its weights at the time of each call."""
 
-    def __init__(self, detector: Detector, *, use_xla: bool):
+    def __init__(self, detector: DetectionModel, *, use_xla: bool):
         layers = [
             layer for layer in detector.network.layers if isinstance(layer, BatchNormalization) and layer.trainable
         ]

@@ -6,12 +6,12 @@ from efficientdet.devices.distributed import World
 from efficientdet.training.optimizer import PackedOptimizer
 from efficientdet.training.step import TrainStep
 from efficientdet.training.weight_average import WeightAverage
-from model.detector import Detector
+from model.detection_model import DetectionModel
 from program_support.errors import InputError
 
 
 def build_train_step(
-    detector: Detector,
+    detector: DetectionModel,
     optimizer: PackedOptimizer,
     average: WeightAverage | None,
     *,
@@ -54,5 +54,5 @@ def build_train_step(
     )
 
 
-def _counts_objects_alone(detector: Detector) -> bool:
-    return type(detector).counts_of_objects is not Detector.counts_of_objects
+def _counts_objects_alone(detector: DetectionModel) -> bool:
+    return type(detector).counts_of_objects is not DetectionModel.counts_of_objects

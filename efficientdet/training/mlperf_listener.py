@@ -5,7 +5,7 @@ from efficientdet.devices.device import device_name
 from efficientdet.devices.distributed import World
 from efficientdet.run_log.mlperf_log import MlperfLog, Submission
 from efficientdet.training.run import Run
-from model.detector import named_variables
+from model.detection_model import named_variables
 
 
 def mlperf_listeners(config: TrainingConfig, world: World) -> list["MlperfListener"]:

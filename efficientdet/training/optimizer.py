@@ -14,7 +14,7 @@ from efficientdet.families.hyperparameters import OptimizerHyperparameters
 from efficientdet.families.rate_factors import rate_factors
 from efficientdet.training.packing import Packing
 from model import tensorflow_cpu
-from model.detector import named_variables
+from model.detection_model import named_variables
 from object_detection.structures import Tensor
 from program_support.errors import InputError
 

@@ -18,7 +18,7 @@ from efficientdet.training.state import TrainingState
 from efficientdet.training.weight_average import WeightAverage
 from efficientdet.weights.downloads import cache_folder, cached_weights
 from model.batch_norm import BatchNormalization, divide_statistics, join_statistics
-from model.detector import Detector, named_variables
+from model.detection_model import DetectionModel, named_variables
 from model.distillation import DistilledDetector
 from model.weight_decay import decaying_weights
 from program_support.errors import InputError
@@ -88,7 +88,7 @@ def _file_of_applications(init: str | None, config: TrainingConfig) -> str | Non
     return None if is_checkpoint(init) else init
 
 
-def with_teacher(detector: Detector, config: TrainingConfig, *, precision: str, log: Log) -> Detector:
+def with_teacher(detector: DetectionModel, config: TrainingConfig, *, precision: str, log: Log) -> DetectionModel:
     """Return the detector that a training step trains: the given one, or with a teacher if one is configured.
 
     The teacher sees the images of the student, at the student's input size. Raise InputError for a teacher or a student
@@ -192,7 +192,7 @@ def _newest(store: CheckpointStore, *, log: Log) -> Source | None:
     return None
 
 
-def _freeze(detector: Detector, expression: str, *, log: Log) -> None:
+def _freeze(detector: DetectionModel, expression: str, *, log: Log) -> None:
     """Freeze weights whose name begins with the expression: they are neither trained nor decayed.
 
     The statistics of a batch normalization layer are frozen with its weights; otherwise later layers would be trained

@@ -14,7 +14,7 @@ from efficientdet.devices.distributed import World, average_over_ranks, is_batch
 from efficientdet.training.optimizer import PackedOptimizer
 from efficientdet.training.packing import Packing
 from efficientdet.training.weight_average import WeightAverage
-from model.detector import SEED_STATE, Detector, named_variables
+from model.detection_model import SEED_STATE, DetectionModel, named_variables
 from model.weight_arrays import AVERAGE_SUFFIX
 from program_support.errors import InputError
 
@@ -23,7 +23,7 @@ from program_support.errors import InputError
 class TrainingState:
     """State of a training between two steps."""
 
-    detector: Detector
+    detector: DetectionModel
     optimizer: PackedOptimizer
     average: WeightAverage | None
     world: World = field(default_factory=World)
@@ -164,7 +164,7 @@ def _assign_all(variables: list[keras.Variable], values: list) -> None:
         variable.assign(value)
 
 
-def _names_of(variables: list[keras.Variable], detector: Detector) -> list[str]:
+def _names_of(variables: list[keras.Variable], detector: DetectionModel) -> list[str]:
     names = {id(variable): name for name, variable in named_variables(detector.network).items()}
     return [names[id(variable)] for variable in variables]
 

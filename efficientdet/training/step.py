@@ -20,7 +20,7 @@ from keras import ops
 from efficientdet.devices.distributed import World
 from efficientdet.training.optimizer import PackedOptimizer, global_norm
 from efficientdet.training.weight_average import WeightAverage
-from model.detector import Detector, losses
+from model.detection_model import DetectionModel, losses
 from object_detection.stateless_random import seeds_of
 from object_detection.structures import Batch, Tensor
 
@@ -30,7 +30,7 @@ class TrainStep:
 
     def __init__(
         self,
-        detector: Detector,
+        detector: DetectionModel,
         optimizer: PackedOptimizer,
         average: WeightAverage | None,
         *,

@@ -22,14 +22,18 @@ DATA_PATH = (  # stage, place in the code, output
     ("Order of images", "dataset.input.order:StreamOrder", "record numbers, a function of (seed, position)"),
     ("Augmentation", "dataset.input.examples:training_example", "one row of a Batch"),
     ("Batches", "dataset.input.pipeline:training_dataset", "Batch: images [B, H, W, 3] uint8, sizes, objects, scales"),
-    ("Network", "model.detector:Detector", "outputs of the family"),
+    ("Network", "model.detection_model:DetectionModel", "outputs of the family"),
     (
         "Assignment",
         "object_detection.assignment.anchor_assignment:assign_anchors",
         "Targets: class and box of each anchor",
     ),
     ("Training step", "efficientdet.training.step:TrainStep", "updated weights, losses"),
-    ("Post-processing", "model.detector:detections_in_original", "Detections: boxes in pixels of the original image"),
+    (
+        "Post-processing",
+        "model.detection_model:detections_in_original",
+        "Detections: boxes in pixels of the original image",
+    ),
     ("Evaluation", "object_detection.coco.evaluation:CocoEvaluator", "12 COCO numbers, AP per class"),
 )
 STYLE = """<style>

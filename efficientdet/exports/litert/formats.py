@@ -22,7 +22,7 @@ from program_support.stderr_capture import captured_stderr
 if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
     from efficientdet.inference.image_rows import Detect
-    from model.detector import Detector
+    from model.detection_model import DetectionModel
 
 _MARK = b"TFL3"  # at offset 4
 _MAX_BYTES = 1 << 28  # of an entry of the archive in a file
@@ -36,7 +36,7 @@ class Litert(ExportedFile):
     needs, needs_tensorflow = "litert", True
     suffix, title, runtimes = ".tflite", "LiteRT", ("litert",)
 
-    def check(self, detector: "Detector") -> None:
+    def check(self, detector: "DetectionModel") -> None:
         """See `ExportFormat`."""
         super().check(detector)
         if detector.litert_obstacle:

@@ -22,7 +22,7 @@ from efficientdet.exports.litert.model_file import converted, write_with_files
 from efficientdet.exports.metadata import ArtifactMetadata
 from efficientdet.inference.exported_network import DETECTIONS
 from model.bifpn import NearestResize
-from model.detector import Detector
+from model.detection_model import DetectionModel
 from model.folding import folded
 from object_detection.structures import Tensor
 
@@ -32,7 +32,7 @@ _RAW_OUTPUTS = ("class_logits", "box_deltas")
 
 
 def write_full_integer(
-    detector: Detector,
+    detector: DetectionModel,
     path: str | Path,
     *,
     description: Description,
@@ -58,12 +58,12 @@ def write_full_integer(
     write_with_files(path, model, files)
 
 
-def float_network(detector: Detector) -> bytes:
+def float_network(detector: DetectionModel) -> bytes:
     """Return the network of a raw file in float32: the reference for its layers."""
     return _model(detector, quantize=None, detects=False)
 
 
-def integer_resize(detector: Detector, resize: ResizeRule) -> HostResize:
+def integer_resize(detector: DetectionModel, resize: ResizeRule) -> HostResize:
     """Return the resize rule with the padding of a file that has no input `sizes`."""
     scale, shift = _normalization(detector)
     [padding] = _normalized(detector, pixel=0, size=0)
@@ -72,7 +72,9 @@ def integer_resize(detector: Detector, resize: ResizeRule) -> HostResize:
     return replace(host_resize(resize), padding=(red, green, blue))
 
 
-def _model(detector: Detector, *, quantize: Callable[[tf.lite.TFLiteConverter], None] | None, detects: bool) -> bytes:
+def _model(
+    detector: DetectionModel, *, quantize: Callable[[tf.lite.TFLiteConverter], None] | None, detects: bool
+) -> bytes:
     run = folded(detector.network, replaced={NearestResize: _nearest_resize})
     scale, shift = _normalization(detector)
     same = np.allclose(scale, 1, atol=1e-5) and np.allclose(shift, 0, atol=1e-5)
@@ -88,13 +90,13 @@ def _model(detector: Detector, *, quantize: Callable[[tf.lite.TFLiteConverter], 
     )
 
 
-def _normalization(detector: Detector) -> tuple[np.ndarray, np.ndarray]:
+def _normalization(detector: DetectionModel) -> tuple[np.ndarray, np.ndarray]:
     """Return scale and shift [3] from the input's quantization to the detector's normalization."""
     [shift], [largest] = (_normalized(detector, pixel=pixel, size=1) for pixel in (PIXEL_MEAN, 255))
     return largest - shift, shift
 
 
-def _normalized(detector: Detector, *, pixel: float, size: int) -> np.ndarray:
+def _normalized(detector: DetectionModel, *, pixel: float, size: int) -> np.ndarray:
     """Return the normalized value of a pixel, [1, 3]; of the padding for size 0."""
     image = tf.fill([1, 1, 1, 3], tf.cast(pixel, tf.uint8))
     return np.asarray(detector.normalize(image, tf.fill([1, 2], size)))[0, 0]
@@ -111,7 +113,7 @@ def _nearest_resize(layer: NearestResize) -> Callable[[Tensor], Tensor]:
     return resize
 
 
-def _operator(detector: Detector) -> Callable:
+def _operator(detector: DetectionModel) -> Callable:
     """Return a function that the converter replaces by `TFLite_Detection_PostProcess`; only its shapes matter."""
     anchors, attributes = detector.litert_operator()
     slots = attributes["max_detections"]

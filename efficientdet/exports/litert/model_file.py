@@ -23,7 +23,7 @@ from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.exports.metadata import POSTPROCESSING, ArtifactMetadata, postprocessing_file
 from efficientdet.exports.saved_model import FOR_INFERENCE, without_gradient_warnings
 from efficientdet.inference.exported_network import DETECTIONS
-from model.detector import Detector
+from model.detection_model import DetectionModel
 from object_detection.geometry.box_geometry import clip_boxes
 from program_support.atomic_files import write_bytes
 
@@ -32,7 +32,7 @@ _SIZES = tf.TensorSpec([1, 2], tf.int32)
 
 
 def write_litert(
-    detector: Detector,
+    detector: DetectionModel,
     path: str | Path,
     *,
     description: Description,
@@ -76,12 +76,12 @@ def write_with_files(path: str | Path, model: bytes, files: Mapping[str, str]) -
     write_bytes(path, content.getvalue(), flush=True)
 
 
-def network_output_names(detector: Detector) -> tuple[str, ...]:
+def network_output_names(detector: DetectionModel) -> tuple[str, ...]:
     """Return the names of the network's outputs, the inputs of `litert_postprocessing`."""
     return tuple(detector.output_names or detector.network.output_names)
 
 
-def litert_postprocessing(detector: Detector) -> bytes:
+def litert_postprocessing(detector: DetectionModel) -> bytes:
     """Return a float32 model that computes `DETECTIONS` from the outputs of the network and `sizes`."""
     shapes = [tf.TensorSpec([1, *output.shape[1:]], tf.float32) for output in detector.network.outputs]
     return converted(
@@ -92,7 +92,7 @@ def litert_postprocessing(detector: Detector) -> bytes:
     )
 
 
-def _detections(detector: Detector, outputs: Sequence, sizes: tf.Tensor) -> tuple:
+def _detections(detector: DetectionModel, outputs: Sequence, sizes: tf.Tensor) -> tuple:
     found = detector.detections(outputs, sizes)
     return clip_boxes(found.boxes, sizes), found.scores, found.classes
 

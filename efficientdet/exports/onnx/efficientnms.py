@@ -5,14 +5,14 @@ from onnx import helper
 
 from efficientdet.exports.onnx.graph import OnnxGraph
 from efficientdet.exports.onnx.model_file import assembled, translated
-from model.detector import Detector
+from model.detection_model import DetectionModel
 from object_detection.onnx_nodes import Output
 
 PLUGIN, DOMAIN = "EfficientNMS_TRT", "TRT"
 _OUTPUTS = ("num_detections", "detection_boxes", "detection_scores", "detection_classes")
 
 
-def efficientnms_model(detector: Detector) -> onnx.ModelProto:
+def efficientnms_model(detector: DetectionModel) -> onnx.ModelProto:
     """Return a model with the inputs `images` and `sizes` of `onnx_model` and the outputs of the plugin.
 
     The outputs are num_detections [B, 1] int32, detection_boxes [B, D, 4] float32 yxyx in pixels of the input,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from efficientdet.checkpoints.restore import Restored
     from efficientdet.inference.image_rows import Detect
-    from model.detector import Detector
+    from model.detection_model import DetectionModel
 
 
 class Onnx(ExportedFile):
@@ -58,7 +58,9 @@ class Onnx(ExportedFile):
 
         write_onnx(self.model(restored, calibration), path, description=restored.description, resize=restored.resize)
 
-    def content(self, detector: "Detector", *, runtime: str, int8_images: Sequence[str], resize: Any) -> ModelContent:
+    def content(
+        self, detector: "DetectionModel", *, runtime: str, int8_images: Sequence[str], resize: Any
+    ) -> ModelContent:
         """See `ExportFormat`."""
         from efficientdet.exports.onnx.model_file import onnx_model
 

@@ -23,7 +23,7 @@ from efficientdet.exports.onnx.layers import add_network
 from efficientdet.exports.onnx.normalization import add_normalization
 from efficientdet.exports.onnx.resize import add_resize
 from efficientdet.inference.exported_network import DETECTIONS
-from model.detector import Detector
+from model.detection_model import DetectionModel
 from object_detection.onnx_nodes import Output, clipped
 from program_support.atomic_files import unfinished_folder, write_bytes
 
@@ -33,7 +33,7 @@ _NETWORK_OUTPUT = "network_output_"  # names of the tensors that post-processing
 
 
 def export_onnx(
-    detector: Detector, path: str | Path, *, description: Description, resize: ResizeRule, detects: bool = False
+    detector: DetectionModel, path: str | Path, *, description: Description, resize: ResizeRule, detects: bool = False
 ) -> None:
     """Write one file, see `onnx_model` and `write_onnx`."""
     write_onnx(onnx_model(detector, detects=detects), path, description=description, resize=resize)
@@ -70,7 +70,7 @@ def model_props(model: onnx.ModelProto, *, description: Description, resize: Res
     ).to_props()
 
 
-def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bool = False) -> onnx.ModelProto:
+def onnx_model(detector: DetectionModel, *, for_onnxruntime: bool = False, detects: bool = False) -> onnx.ModelProto:
     """Return a model with the inputs `images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32, for any B.
 
     The outputs of a dense detector are `class_logits` [B, A, K], `box_deltas` [B, A, 4] and `best_logits` [B, A], the
@@ -92,7 +92,7 @@ def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bo
     return assembled(graph, detector, added_outputs(graph, detector, detects=detects))
 
 
-def web_model(detector: Detector, resize: HostResize) -> onnx.ModelProto:
+def web_model(detector: DetectionModel, resize: HostResize) -> onnx.ModelProto:
     """Return a model that detects in one image of any size: it includes `resize`.
 
     The input is `image` [h, w, 4] uint8, RGBA as in a canvas of a web page. The outputs are `DETECTIONS` as those of
@@ -133,7 +133,7 @@ def without_postprocessing(model: onnx.ModelProto) -> onnx.ModelProto | None:
     )
 
 
-def added_outputs(graph: OnnxGraph, detector: Detector, *, detects: bool) -> dict[str, Output]:
+def added_outputs(graph: OnnxGraph, detector: DetectionModel, *, detects: bool) -> dict[str, Output]:
     """Add normalization, network and, with `detects`, post-processing; return the outputs of `onnx_model`."""
     tensors = translated(graph, detector)
     outputs = None
@@ -145,7 +145,7 @@ def added_outputs(graph: OnnxGraph, detector: Detector, *, detects: bool) -> dic
     return outputs or detector.onnx_outputs(graph, tensors) or _own_outputs(graph, detector, tensors)
 
 
-def translated(graph: OnnxGraph, detector: Detector) -> list[str]:
+def translated(graph: OnnxGraph, detector: DetectionModel) -> list[str]:
     """Add normalization and network; return a tensor for each output of the network."""
     pixels = add_normalization(graph, detector, images=_INPUTS[0], sizes=_INPUTS[1])
     return add_network(graph, detector.network, [pixels, _INPUTS[1]][: len(detector.network.inputs)])
@@ -153,7 +153,7 @@ def translated(graph: OnnxGraph, detector: Detector) -> list[str]:
 
 def assembled(
     graph: OnnxGraph,
-    detector: Detector,
+    detector: DetectionModel,
     outputs: Mapping[str, Output],
     *,
     inputs: Sequence[onnx.ValueInfoProto] = (),
@@ -185,7 +185,7 @@ def assembled(
     return model
 
 
-def _own_outputs(graph: OnnxGraph, detector: Detector, tensors: Sequence[str]) -> dict[str, Output]:
+def _own_outputs(graph: OnnxGraph, detector: DetectionModel, tensors: Sequence[str]) -> dict[str, Output]:
     """Return the outputs of a network in the layout of Keras."""
     network = detector.network
     return {

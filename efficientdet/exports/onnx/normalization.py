@@ -6,14 +6,14 @@ from numpy.typing import ArrayLike
 from onnx import TensorProto
 
 from efficientdet.exports.onnx.graph import OnnxGraph
-from model.detector import Detector
+from model.detection_model import DetectionModel
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
 from program_support.errors import InputError
 
 _LARGEST_DIFFERENCE = 1e-4  # of the largest value
 
 
-def add_normalization(graph: OnnxGraph, detector: Detector, *, images: str, sizes: str) -> str:
+def add_normalization(graph: OnnxGraph, detector: DetectionModel, *, images: str, sizes: str) -> str:
     """Add `detector.normalize` of `images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32; return a float32 image.
 
     It must be a scale and shift of each channel within `sizes` and a constant color outside, else InputError is raised.
@@ -39,7 +39,7 @@ def add_normalization(graph: OnnxGraph, detector: Detector, *, images: str, size
     return graph.add_image("Where", [graph.add("And", [rows, columns]), pixels, _by_channel(outside)])
 
 
-def _evaluated(detector: Detector, images: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def _evaluated(detector: DetectionModel, images: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.asarray(detector.normalize(*map(ops.convert_to_tensor, (images, sizes))), np.float32)
 
 
