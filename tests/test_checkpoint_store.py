@@ -22,7 +22,6 @@ from efficientdet.checkpoints.checkpoint import (
     write_arrays,
 )
 from efficientdet.checkpoints.store import CheckpointStore, read_checkpoint
-from efficientdet.checkpoints.training_progress import TrainingProgress
 from program_support.errors import InputError
 
 IMAGES_A_STEP = 8
@@ -251,10 +250,6 @@ def test_names_of_others_are_left_alone(folder):
         "ckpt-8",
     }
     assert not list(folder.glob("ckpt-9*"))
-
-
-def test_the_former_name_of_the_global_batch_size_is_read():
-    assert TrainingProgress.from_json({"images_a_step": 96}, where="ckpt.json").global_batch_size == 96
 
 
 def test_put_aside(folder):

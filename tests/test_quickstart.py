@@ -525,26 +525,6 @@ def test_other_files_in_the_output_folder_are_no_matter(programs, tmp_path):
     assert [(tmp_path / "out" / name / "file").read_text() for name in ("probe", "src")] == ["of the user"] * 2
 
 
-def test_a_state_of_an_earlier_version_resumes(programs, tmp_path):
-    calls, fails = programs
-    with zipfile.ZipFile(tmp_path / "cells.zip", "w") as archive:
-        archive.writestr("one.txt", "label")
-    wanted = {"images": str(tmp_path / "cells.zip")}
-    fails.add("eval")
-    with pytest.raises(SystemExit):
-        quickstart(config(tmp_path / "out", **wanted))
-    state = tmp_path / "out" / "quickstart.json"
-    content = json.loads(state.read_text())
-    del content["marks_folders"], content["unpacked"]
-    state.write_text(json.dumps(content))
-    for marker in (tmp_path / "out").glob(f"*/{MARKER}"):
-        marker.unlink()
-    del calls[:]
-    fails.clear()
-    quickstart(config(tmp_path / "out", **wanted))
-    assert [module for module, _ in calls] == ["eval", "export"]
-
-
 def test_a_second_quick_start_in_the_folder_is_refused(programs, tmp_path, monkeypatch):
     run, refusals = steps.run_program, []
 

@@ -417,7 +417,6 @@ def test_what_killed_runs_left_is_cleared_up(place):
     for name in (
         ".train.report.json.partial",
         ".train-00001-of-00003.tfrecord.partial",
-        ".train.conversion/.job.json.partial",
         ".train.report.json.host.7.unfinished",
         ".train.conversion/.00001-of-00003.json.host.7.unfinished",
         ".train-00001-of-00007.tfrecord.finished",

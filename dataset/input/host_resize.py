@@ -11,8 +11,6 @@ from program_support.errors import InputError
 RULES = ("letterbox", "stretch", "fit")
 _MOST_SIDE = 16_384  # pixels of a network's input; larger values are errors or attacks on the memory
 
-_FORMER_KEYS = {"half_pixel_centres": "half_pixel_centers"}  # of files that an earlier version exported
-
 
 @dataclass(frozen=True, kw_only=True)
 class HostResize:
@@ -46,7 +44,6 @@ class HostResize:
     def from_dict(cls, stated: Mapping[str, Any]) -> "HostResize":
         """Create from the output of `to_dict`. Raises InputError for missing or invalid fields."""
         try:
-            stated = {_FORMER_KEYS.get(key, key): value for key, value in stated.items()}
             padding = tuple(int(value) for value in stated.get("padding", (0, 0, 0)))
             return cls(**{**stated, "size": tuple(int(side) for side in stated["size"]), "padding": padding})
         except InputError:

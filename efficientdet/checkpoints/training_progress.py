@@ -6,8 +6,6 @@ from typing import get_type_hints
 
 from program_support.errors import InputError
 
-_FORMER_KEYS = {"images_a_step": "global_batch_size"}  # in checkpoints of earlier versions
-
 
 @dataclass
 class TrainingProgress:
@@ -32,7 +30,6 @@ class TrainingProgress:
     @classmethod
     def from_json(cls, content: Mapping, *, where: str) -> "TrainingProgress":
         """Return the progress from a checkpoint's description. Raise InputError, naming `where`, for invalid values."""
-        content = {_FORMER_KEYS.get(name, name): value for name, value in content.items()}
         kinds = get_type_hints(cls)
         for name, value in content.items():
             kind = kinds.get(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from program_support.atomic_files import is_other_process
 from program_support.errors import InputError
 from program_support.file_lock import HOLDER, LockedError, held_lock
-from program_support.marked_folders import is_marked, mark_folder, refuse_unmarked
+from program_support.marked_folders import is_marked, refuse_unmarked
 
 FOLDERS = ("records", "doctor", "model_smaller_input", "model", "evaluation", "exported")
 METRICS = "metrics.json"  # written together with the folder `evaluation`
@@ -61,10 +61,3 @@ def refuse_foreign_output(folder: Path) -> None:
         refuse_unmarked(folder / name)
     if not is_marked(folder / "evaluation"):
         refuse_unmarked(folder / METRICS)
-
-
-def mark_folders(folder: Path) -> None:
-    """Mark the folders of a quick start of an earlier version."""
-    for path in map(folder.joinpath, FOLDERS):
-        if path.is_dir() and not is_marked(path):
-            mark_folder(path)

@@ -22,8 +22,7 @@ class State:
 
     def __init__(self, path: Path, settings: dict[str, Any]):
         self._path, settings = path, json.loads(json.dumps(settings))
-        # `asked` and `done` as in files of earlier versions
-        new: dict[str, Any] = {"asked": settings, "done": {}, "seconds": {}, "marks_folders": True}
+        new: dict[str, Any] = {"asked": settings, "done": {}, "seconds": {}}
         try:
             self._content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else new
             if "convert" not in self._content["done"]:
@@ -47,16 +46,6 @@ class State:
             for step in _REPEATED_FOR_MORE_MINUTES:
                 self._done.pop(step, None)
         before.update(settings)
-
-    @property
-    def is_of_earlier_version(self) -> bool:
-        """Return whether a version wrote the state that did not mark the folders of its steps."""
-        return not self._content.get("marks_folders")
-
-    @property
-    def is_converted(self) -> bool:
-        """Return whether an earlier call finished the conversion."""
-        return "convert" in self._done
 
     def require_same(self, name: str, fingerprint: str, *, where: Path | str, advice: str) -> None:
         """Raise InputError if an earlier call converted images or labels with another fingerprint."""

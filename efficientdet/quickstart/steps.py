@@ -16,7 +16,7 @@ from efficientdet.inference.export_formats import export_formats
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.chosen_settings import choose_larger_input, choose_settings
 from efficientdet.quickstart.configuration import QuickstartConfig
-from efficientdet.quickstart.output_folder import METRICS, mark_folders, refuse_foreign_output, sole_quickstart
+from efficientdet.quickstart.output_folder import METRICS, refuse_foreign_output, sole_quickstart
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.source_fingerprint import archive_fingerprint, folder_fingerprint, source_fingerprint
 from efficientdet.quickstart.split_records import labeled_images, records_of, records_pattern
@@ -35,8 +35,6 @@ def quickstart(config: QuickstartConfig) -> None:
 
 def _run_steps(config: QuickstartConfig, folder: Path) -> None:
     start_time, state = time.monotonic(), State(folder / "quickstart.json", asdict(config))
-    if state.is_of_earlier_version:
-        mark_folders(folder)
     refuse_foreign_output(folder)
     images = _source(config, folder, state=state)
     state.once("convert", lambda: _convert(config, folder, images=images))
@@ -49,7 +47,7 @@ def _run_steps(config: QuickstartConfig, folder: Path) -> None:
         chosen = _choose_again(config, folder, chosen, state=state)
     for line in chosen["why"]:
         print(f"chose {line}")
-    trainings = chosen.get("trainings") or [chosen["flags"]]  # the latter of an earlier version
+    trainings = chosen["trainings"]
     *smaller, flags = trainings
     train = functools.partial(_train, config, folder, chosen)
     if smaller:
@@ -99,8 +97,7 @@ def _source(config: QuickstartConfig, folder: Path, *, state: State) -> str:
     if not os.path.isfile(config.images):
         return config.images
     images = folder / "images"
-    if not (state.is_of_earlier_version and state.is_converted and images.is_dir()):
-        unpacked_archive(config.images, images, fingerprint=archive_fingerprint(config.images))
+    unpacked_archive(config.images, images, fingerprint=archive_fingerprint(config.images))
     state.require_same(
         "unpacked",
         folder_fingerprint(images),

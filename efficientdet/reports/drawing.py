@@ -1,7 +1,6 @@
 """Drawing of detections into an image."""
 
 import bisect
-import functools
 import itertools
 import math
 import unicodedata
@@ -11,7 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-PALETTE_SIZE = 96  # further classes reuse the colors from the first on
+# RGB, three hexadecimal digits each: every color is the farthest, in CIELAB, from all before it. None is nearly black,
+# nearly white or gray, which are hard to see in a photograph.
+_PALETTE = (
+    "f330f022f1bd770f8e0fb05bfe0fa9f0ff91a25dea06409094181abbfaf6f098580698feeb624d6b7a8f0f7ab1f260af"
+    "260f7aa28f850a9a02a3fe3cf60d9c752c6fd66eb0ee7bf0a702c02c6aa674aae8c8569178db3047fc60b7c843a56559"
+    "0db6840848c0ba30ef9fb49cc2dc5c6c485d9b58f3ce4c1764fe94f65e897f9eafe5bb58f006621c8fd571cc64d4644b"
+)
+PALETTE_SIZE = len(_PALETTE) // 3  # further classes reuse the colors from the first on
 _LINE_FRACTION = 1 / 240  # of the shorter side of the image
 _RIM_FROM = 100  # pixels; the outline would hide objects in smaller images
 _FONT_FRACTION = 1 / 36
@@ -88,37 +94,8 @@ def resized(image: np.ndarray, *, longer_side: int) -> np.ndarray:
 
 def class_color(index: int) -> Color:
     """Return the fixed color of a class: RGB, 0 to 255."""
-    return _palette()[index % PALETTE_SIZE]
-
-
-@functools.cache
-def _palette() -> tuple[Color, ...]:
-    """Return colors that differ as much as possible: each is the farthest, in CIELAB, from all before it.
-
-    Nearly black, nearly white and gray are excluded, since they are hard to see in a photograph.
-    """
-    steps = np.arange(0, 256, 17)
-    candidates = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), axis=-1).reshape(-1, 3)
-    lab = _cielab(candidates)
-    visible = (lab[:, 0] > 35) & (lab[:, 0] < 93) & (np.hypot(lab[:, 1], lab[:, 2]) > 35)
-    candidates, lab = candidates[visible], lab[visible]
-    chosen = [int(np.abs(candidates - (255, 51, 51)).sum(axis=-1).argmin())]
-    distance = np.linalg.norm(lab - lab[chosen[0]], axis=-1)
-    while len(chosen) < PALETTE_SIZE:
-        chosen.append(int(distance.argmax()))
-        distance = np.minimum(distance, np.linalg.norm(lab - lab[chosen[-1]], axis=-1))
-    return tuple(tuple(color) for color in candidates[chosen].tolist())
-
-
-def _cielab(colors: np.ndarray) -> np.ndarray:
-    """Convert sRGB [N, 3], 0 to 255, to CIELAB [N, 3] with white point D65 (IEC 61966-2-1, CIE 15)."""
-    share = colors / 255
-    linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
-    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-    relative = linear @ to_xyz.T / to_xyz.sum(axis=1)
-    root = np.where(relative > (6 / 29) ** 3, np.cbrt(relative), relative / (3 * (6 / 29) ** 2) + 4 / 29)
-    x, y, z = root.T
-    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)
+    digits = _PALETTE[3 * (index % PALETTE_SIZE) :][:3]
+    return int(digits[0], 16) * 17, int(digits[1], 16) * 17, int(digits[2], 16) * 17
 
 
 def _clipped(box: np.ndarray, *, height: int, width: int) -> tuple[float, float, float, float] | None:
@@ -227,5 +204,6 @@ def _overlap(place, other) -> bool:
 
 
 def _contrasting(color: Color) -> Color:
-    """Return black or white, whichever is easier to read on a color."""
-    return (0, 0, 0) if _cielab(np.array([color]))[0, 0] > 55 else (255, 255, 255)
+    """Return black or white, whichever is easier to read on a color, by its luminance."""
+    red, green, blue = ((value / 255) ** 2.25 for value in color)
+    return (0, 0, 0) if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.228 else (255, 255, 255)

@@ -64,8 +64,7 @@ def remove_leftovers(config: ConversionConfig) -> None:
         if (match and (match[2] == "partial" or match[1] != total)) or beside.fullmatch(path.name):
             path.unlink()
     for path in list(config.state_folder.iterdir()):
-        half_written = path.suffix in (".partial", ".unfinished")  # .partial: of an earlier version
-        if half_written or (path.match("*-of-*.json") and not path.stem.endswith(f"-of-{total}")):
+        if path.suffix == ".unfinished" or (path.match("*-of-*.json") and not path.stem.endswith(f"-of-{total}")):
             path.unlink()
 
 
