@@ -3,7 +3,6 @@
 import hashlib
 import io
 import os
-import signal
 import subprocess
 import sys
 import tarfile
@@ -19,7 +18,6 @@ from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existin
 from efficientdet.families.published_files import PublishedFile, published_files
 from efficientdet.weights import downloads, get_weights
 from efficientdet.weights.downloads import cache_folder, cached_file, cached_weights, local_path
-from program_support import file_lock
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -272,28 +270,6 @@ def test_processes_that_start_together_bring_it_once(server, tmp_path):
     assert server.asked == [0, 1000]
 
 
-def test_after_a_kill_another_goes_on_at_once(server, tmp_path):
-    server.plan.append({"until": 300_000, "waits": (end := threading.Event())})
-    killed = started(tmp_path)
-    part = tmp_path / f"{NAME}.part"
-    wait_for(lambda: part.exists() and part.stat().st_size > 200_000)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    end.set()
-    begun = part.stat().st_size
-    assert cached_file(FILE, tmp_path).read_bytes() == CONTENT
-    assert server.asked == [0, begun]
-
-
-def test_a_file_system_without_locks(server, tmp_path, monkeypatch):
-    def no_locks(*_):
-        raise OSError(37, "No locks available")
-
-    monkeypatch.setattr(file_lock.fcntl, "flock", no_locks)
-    assert cached_file(FILE, tmp_path).read_bytes() == CONTENT
-    assert left_in(tmp_path) == [NAME]
-
-
 def test_where_the_cache_is(monkeypatch):
     monkeypatch.setenv("HOME", "/home/a user")
     for variable in ("XDG_CACHE_HOME", "EFFICIENTDET_WEIGHTS"):
@@ -448,22 +424,6 @@ def test_the_script_lists_helps_and_refuses():
         refused = script(*words)
         assert refused.returncode == 2
         assert refused.stderr.startswith(f"get_weights.sh: error: {message}")
-
-
-def test_a_proxy_that_is_not_there(tmp_path):
-    done = script(
-        "resnet18",
-        str(tmp_path),
-        EFFICIENTDET_WEIGHTS_URL="http://a.invalid",
-        http_proxy="http://127.0.0.1:9",
-        no_proxy="",
-    )
-    assert done.returncode == 2
-    assert done.stderr == (
-        "get_weights.sh: error: http://a.invalid/resnet18-f37072fd.pth: cannot be downloaded (Connection refused); "
-        "run this "
-        f"again to resume, or download it to {tmp_path}/resnet18-f37072fd.pth\n"
-    )
 
 
 def test_the_script_brings_a_file(server, tmp_path, capsys):

@@ -11,6 +11,7 @@ import pytest
 from absl import flags
 from label_sets import check_accepted, write
 from PIL import Image
+from text_tables import rows
 
 from dataset import create_tfrecord
 from dataset.conversion.annotations import NothingUsable
@@ -22,60 +23,104 @@ from dataset.files.file_kinds import FileKind, kind_and_advice
 from program_support.errors import InputError
 
 # Number of boxes of a case that is read, or the words of its refusal
-OUTCOMES = {
-    "01": "no usable object: of 16 boxes, 16 are crowds",
-    "02": 16, "03": 16, "04": 16, "05": 16, "06": 16, "07": 16, "08": 16, "09": 16, "10": 16,
-    "11": "has its image only as imageData",
-    "12": 7,
-    "14": "is a Datumaro json, which is not read: convert it with",
-    "16": r"VGG Image Annotator \(VIA\), which is not read: choose Annotation > Export Annotations",
-    "18": "is a CreateML json, which is not read: export COCO",
-    "20": 16, "21": 16,
-    "22": "none of the images that it names is in",
-    "24": 16,
-    "25": r"16 entries are skipped: .*img_0\.xml: object 0 \(red\) xmin is '10,5'",
-    "26": 16, "27": 16,
-    "28": r"1 of 16 boxes would be skipped.*img_3\.xml: object 1 has no name.*--max_bad_fraction",
-    "29": 16, "30": 16, "34": 16,
-    "35": "lacks columns for file, class",
-    "37": "lacks columns for left, top, right, bottom",
-    "38": "16 of 16 boxes would be skipped.*line 2 left is '10,5'",
-    "39": "is a KITTI label file, which is not read: convert it",
-    "40": 16, "41": 16, "43": 16, "45": 16, "46": 32, "47": 16, "48": 16, "49": 16, "50": 16, "51": 16,
-    "52": "images.0. has id 20230101123456789001, expected 0 to",
-    "54": 16, "56": 16,
-    "57": "1 of 9 images would be skipped.*both match 'img_0.jpg'",
-    "58": "shape 0 has label 1, expected text",
-    "59": "1 of 16 boxes would be skipped.*a polygon of 2 points",
-    "61": 16,
-    "62": "is not XML",
-    "63": 16, "64": 16,
-    "65": "is a VisDrone annotation, which is not read: convert it",
-    "67": "no labels of a known format",
-    "68": 16, "81": 1, "82": 16,
-    "83": "expected text of one line",
-    "84": 16, "85": 16, "86": 16, "87": 16,
-    "88": "'0000.jpg' is ambiguous",
-    "89": "16 of 16 boxes would be skipped.*a coordinate is '0,187500'",
-    "90": 16,
-    "91": r"1 of 16 boxes would be skipped.*img_2\.txt: line 1 a coordinate is 'nan'",
-    "92": "'red' is the name of categories",
-    "93": 16, "95": 16, "96": 16, "98": 14, "99": 8, "100": 16, "103": 16, "104": 8, "105": 16, "106": 16, "111": 14,
-    "112": 32, "113": 16, "114": 16, "115": 16,
-}  # fmt: skip
+OUTCOMES = {key: value for key, value in rows(r"""
+01 | no usable object: of 16 boxes, 16 are crowds
+02 | 16
+03 | 16
+04 | 16
+05 | 16
+06 | 16
+07 | 16
+08 | 16
+09 | 16
+'10' | 16
+'11' | has its image only as imageData
+'12' | 7
+'14' | is a Datumaro json, which is not read: convert it with
+'16' | VGG Image Annotator \(VIA\), which is not read: choose Annotation > Export Annotations
+'18' | is a CreateML json, which is not read: export COCO
+'20' | 16
+'21' | 16
+'22' | none of the images that it names is in
+'24' | 16
+'25' | 16 entries are skipped: .*img_0\.xml: object 0 \(red\) xmin is '10,5'
+'26' | 16
+'27' | 16
+'28' | 1 of 16 boxes would be skipped.*img_3\.xml: object 1 has no name.*--max_bad_fraction
+'29' | 16
+'30' | 16
+'34' | 16
+'35' | lacks columns for file, class
+'37' | lacks columns for left, top, right, bottom
+'38' | 16 of 16 boxes would be skipped.*line 2 left is '10,5'
+'39' | is a KITTI label file, which is not read: convert it
+'40' | 16
+'41' | 16
+'43' | 16
+'45' | 16
+'46' | 32
+'47' | 16
+'48' | 16
+'49' | 16
+'50' | 16
+'51' | 16
+'52' | images.0. has id 20230101123456789001, expected 0 to
+'54' | 16
+'56' | 16
+'57' | 1 of 9 images would be skipped.*both match 'img_0.jpg'
+'58' | shape 0 has label 1, expected text
+'59' | 1 of 16 boxes would be skipped.*a polygon of 2 points
+'61' | 16
+'62' | is not XML
+'63' | 16
+'64' | 16
+'65' | is a VisDrone annotation, which is not read: convert it
+'67' | no labels of a known format
+'68' | 16
+'81' | 1
+'82' | 16
+'83' | expected text of one line
+'84' | 16
+'85' | 16
+'86' | 16
+'87' | 16
+'88' | '0000.jpg' is ambiguous
+'89' | 16 of 16 boxes would be skipped.*a coordinate is '0,187500'
+'90' | 16
+'91' | 1 of 16 boxes would be skipped.*img_2\.txt: line 1 a coordinate is 'nan'
+'92' | 'red' is the name of categories
+'93' | 16
+'95' | 16
+'96' | 16
+'98' | 14
+'99' | 8
+'100' | 16
+'103' | 16
+'104' | 8
+'105' | 16
+'106' | 16
+'111' | 14
+'112' | 32
+'113' | 16
+'114' | 16
+'115' | 16
+""")}  # fmt: skip
 NOTED = {
-    "02": "8 rotated boxes became the boxes around them",
-    "04": "16 annotations have numbers written as text",
-    "06": "8 images have another name in the annotations",
-    "08": "the last part of coco_url is used",
-    "09": "16 rotated boxes became",
-    "10": "16 rotated boxes became",
-    "12": "interpolated between the keyframes",
-    "29": "2 objects without a bbox got the box around their outline",
-    "43": "8 objects with ignore 1 are used like others",
-    "56": "16 annotations have numbers written as text",
-    "99": "label __ignore__ is no class",
-    "100": "8 images have another name in the annotations",
+    key: value
+    for key, value in rows(r"""
+02 | 8 rotated boxes became the boxes around them
+04 | 16 annotations have numbers written as text
+06 | 8 images have another name in the annotations
+08 | the last part of coco_url is used
+09 | 16 rotated boxes became
+'10' | 16 rotated boxes became
+'12' | interpolated between the keyframes
+'29' | 2 objects without a bbox got the box around their outline
+'43' | 8 objects with ignore 1 are used like others
+'56' | 16 annotations have numbers written as text
+'99' | label __ignore__ is no class
+'100' | 8 images have another name in the annotations
+""")
 }
 
 
@@ -327,35 +372,35 @@ def test_a_refusal_writes_a_report_of_every_item(photo):
         assert not [*(photo / "out").glob("train-*")]
 
 
-UNREAD = [
-    ("Supervisely", {"description": "", "tags": [], "size": {"height": 9, "width": 9}, "objects": []}),
-    ("Supervisely", {"classes": [{"title": "nut"}], "tags": [], "projectType": "images"}),
-    ("VIA", {"_via_settings": {}, "_via_img_metadata": {}}),
-    ("VIA", {"a.jpg7": {"filename": "a.jpg", "size": 7, "regions": []}}),
-    ("Datumaro", {"info": {}, "categories": {"label": {}}, "items": []}),
-    ("CreateML", [{"image": "a.jpg", "annotations": [{"label": "nut", "coordinates": {}}]}]),
-    ("V7", {"version": "2.0", "item": {"name": "a.jpg"}, "annotations": []}),
-    ("FiftyOne", {"classes": ["nut"], "labels": {"a": []}}),
-    ("FiftyOne", {"name": "x", "samples": [{"filepath": "a.jpg"}]}),
-    ("Labelbox", [{"data_row": {"id": "1"}, "projects": {}}]),
-    ("Labelbox", [{"ID": "1", "Labeled Data": "https://x/a.jpg", "Label": {}}]),
-    ("Hasty", {"project_name": "x", "images": [], "label_classes": []}),
-    ("SuperAnnotate", {"metadata": {"name": "a.jpg"}, "instances": []}),
-    ("Scale", [{"task_id": "1", "response": {"annotations": []}}]),
-    ("SageMaker", '{"source-ref": "s3://b/a.jpg", "boxes": {}}\n{"source-ref": "s3://b/b.jpg", "boxes": {}}\n'),
-    ("Vertex", '{"imageGcsUri": "gs://b/a.jpg", "boundingBoxAnnotations": []}\n{"imageGcsUri": "gs://b/b.jpg"}\n'),
-    ("BDD100K", [{"name": "a.jpg", "labels": [{"category": "car", "box2d": {}}]}]),
-    ("Cityscapes", {"imgHeight": 9, "imgWidth": 9, "objects": []}),
-    ("MMDetection", [{"filename": "a.jpg", "width": 9, "height": 9, "ann": {}}]),
-    ("KITTI", "Car 0.00 0 -1.57 10.0 12.0 50.0 42.0 1.5 1.6 3.4 1.0 1.5 10.0 -1.6\n"),
-    ("DOTA", "imagesource:GoogleEarth\ngsd:0.1\n1 2 3 4 5 6 7 8 small-vehicle 0\n"),
-    ("VisDrone", "10,12,40,30,1,1,0,0\n"),
-    ("MOTChallenge", "1,1,912,484,97,109,0,7,1\n1,2,912,484,97,109,0,7,1\n"),
-    ("OIDv4_ToolKit", "Apple 10.5 12.0 40.0 30.0\n"),
-    ("VIA", "#filename,file_size,region_shape_attributes,region_attributes\n"),
-    ("WIDER FACE", "0--Parade/a.jpg\n1\n449 330 122 149 0 0 0 0 0 0 \n"),
-    ("dlib", "<dataset><images><image file='a.jpg'><box top='1'/></image></images></dataset>"),
-]
+UNREAD = rows(r"""
+Supervisely | {'description': '', 'tags': [], 'size': {'height': 9, 'width': 9}, 'objects': []}
+Supervisely | {'classes': [{'title': 'nut'}], 'tags': [], 'projectType': 'images'}
+VIA | {'_via_settings': {}, '_via_img_metadata': {}}
+VIA | {'a.jpg7': {'filename': 'a.jpg', 'size': 7, 'regions': []}}
+Datumaro | {'info': {}, 'categories': {'label': {}}, 'items': []}
+CreateML | [{'image': 'a.jpg', 'annotations': [{'label': 'nut', 'coordinates': {}}]}]
+V7 | {'version': '2.0', 'item': {'name': 'a.jpg'}, 'annotations': []}
+FiftyOne | {'classes': ['nut'], 'labels': {'a': []}}
+FiftyOne | {'name': 'x', 'samples': [{'filepath': 'a.jpg'}]}
+Labelbox | [{'data_row': {'id': '1'}, 'projects': {}}]
+Labelbox | [{'ID': '1', 'Labeled Data': 'https://x/a.jpg', 'Label': {}}]
+Hasty | {'project_name': 'x', 'images': [], 'label_classes': []}
+SuperAnnotate | {'metadata': {'name': 'a.jpg'}, 'instances': []}
+Scale | [{'task_id': '1', 'response': {'annotations': []}}]
+SageMaker | '{"source-ref": "s3://b/a.jpg", "boxes": {}}\n{"source-ref": "s3://b/b.jpg", "boxes": {}}\n'
+Vertex | '{"imageGcsUri": "gs://b/a.jpg", "boundingBoxAnnotations": []}\n{"imageGcsUri": "gs://b/b.jpg"}\n'
+BDD100K | [{'name': 'a.jpg', 'labels': [{'category': 'car', 'box2d': {}}]}]
+Cityscapes | {'imgHeight': 9, 'imgWidth': 9, 'objects': []}
+MMDetection | [{'filename': 'a.jpg', 'width': 9, 'height': 9, 'ann': {}}]
+KITTI | 'Car 0.00 0 -1.57 10.0 12.0 50.0 42.0 1.5 1.6 3.4 1.0 1.5 10.0 -1.6\n'
+DOTA | 'imagesource:GoogleEarth\ngsd:0.1\n1 2 3 4 5 6 7 8 small-vehicle 0\n'
+VisDrone | '10,12,40,30,1,1,0,0\n'
+MOTChallenge | '1,1,912,484,97,109,0,7,1\n1,2,912,484,97,109,0,7,1\n'
+OIDv4_ToolKit | 'Apple 10.5 12.0 40.0 30.0\n'
+VIA | '#filename,file_size,region_shape_attributes,region_attributes\n'
+WIDER FACE | '0--Parade/a.jpg\n1\n449 330 122 149 0 0 0 0 0 0 \n'
+dlib | <dataset><images><image file='a.jpg'><box top='1'/></image></images></dataset>
+""")
 
 
 @pytest.mark.parametrize(("tool", "content"), UNREAD)

@@ -225,16 +225,6 @@ def test_a_part_of_a_table_is_continued(tmp_path, site, environment):
         (folder / "validation-annotations-bbox.csv").unlink()
 
 
-def test_a_server_that_sends_no_parts(tmp_path, site, environment):
-    folder = tmp_path / "out"
-    folder.mkdir()
-    (folder / "validation-annotations-bbox.csv.part").write_text("Image")
-    site.sends_parts = False
-    done = call(environment, tmp_path, "out", "--splits=validation", "--max_images=1")
-    assert done.returncode == 0, done.stderr
-    assert (folder / "validation-annotations-bbox.csv").read_bytes() == site.files["v5/validation-annotations-bbox.csv"]
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_killed_and_continued(tmp_path, site, environment, number):
     stalled = f"validation/{2:016x}.jpg"
@@ -355,13 +345,6 @@ def test_a_page_of_a_proxy_is_no_image(tmp_path, site):
     with pytest.raises(InputError, match="is not a JPEG, it begins with b'<html>"):
         download(site, tmp_path / "images")
     assert not (tmp_path / "images" / f"{2:016x}.jpg").exists()
-
-
-def test_an_empty_file_is_not_taken_for_an_image(tmp_path, site):
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / f"{2:016x}.jpg").touch()
-    download(site, tmp_path / "images")
-    assert (tmp_path / "images" / f"{2:016x}.jpg").read_bytes() == site.files[f"train/{2:016x}.jpg"]
 
 
 def test_a_full_disk_leaves_no_half_image(tmp_path, site, monkeypatch):

@@ -2,10 +2,8 @@
 
 import csv
 import json
-import pickle
 import random
 import tracemalloc
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -152,48 +150,7 @@ def test_the_fingerprint_changes_with_whatever_is_read(read, tmp_path):
     assert read(row()).fingerprint == prints[0]
 
 
-def test_many_rows_are_those_of_a_naive_reading(read):
-    rng = random.Random(5)
-    rows = [
-        row(
-            f"{rng.randrange(40):x}",
-            rng.choice(["/m/01", "/m/02", "/m/03"]),
-            ",".join(f"{rng.random():.3f}" for _ in range(4)),
-            group=rng.choice("01"),
-        )
-        for _ in range(500)
-    ]
-    wanted = defaultdict(list)
-    for line in rows:
-        image, _, label, _, left, right, top, bottom, _, _, group, *_ = line.split(",")
-        if label != "/m/02":
-            left, right, top, bottom = map(float, (left, right, top, bottom))
-            wanted[f"{image}.jpg"].append(
-                (
-                    {"/m/01": "Zebra", "/m/03": "Bat"}[label],
-                    left,
-                    top,
-                    round(right - left, 6),
-                    round(bottom - top, 6),
-                    group == "1",
-                )
-            )
-    data = read(*rows, classes="Zebra,Bat")
-    assert content(data) == dict(sorted(wanted.items()))
-    part = pickle.loads(pickle.dumps(data.images[3::7]))
-    assert [image.file_name for image in part] == sorted(wanted)[3::7]
-    assert [len(image.objects) for image in part] == [len(wanted[name]) for name in sorted(wanted)[3::7]]
-
-
 # Classes
-
-
-def test_mlperf_list():
-    labels = {name: label for label, name in csv.reader(MLPERF_FILE.read_text().splitlines()[1:])}
-    names = [*labels]
-    assert len(names) == len({*labels.values()}) == 264
-    assert names == sorted(names)
-    assert (names[0], names[-1]) == ("Airplane", "Zucchini")
 
 
 def test_mlperf_list_is_childless_and_in_the_class_descriptions(samples):
