@@ -50,11 +50,10 @@ OTHERS_FLAGS = {
     "gres",
     "logdir",
     "no-cache-dir",
-    "np",  # detect, peer_python: of benchmarks/peers
+    "np",  # detect: of benchmarks/peers
     "nproc_per_node",
     "ntasks-per-node",
     "outdir",
-    "peer_python",
     "requeue",
     "ruleset",
     "show_operations",  # of edgetpu_compiler

@@ -1,15 +1,14 @@
-"""Time a detector of torchvision on request; run it in a separate environment in which torchvision is installed.
+"""Time a detector of torchvision; run it in a separate environment in which torchvision is installed.
 
     python -m venv peer && peer/bin/pip install torch torchvision onnx onnxscript
-    peer/bin/python benchmarks/peers/peer_torchvision.py retinanet_resnet50_fpn --size=512 --batch_size=2
+    peer/bin/python benchmarks/peers/peer_torchvision.py retinanet_resnet50_fpn --size=512 --batch_size=2 --turns=4
 
-Reads commands, one per line, and prints the time of each in seconds: "step" (forward, losses, backward and update of
-the detector on random images and boxes), "detect" (a batch of one, from float images to boxes). `beside_torchvision.py`
-starts it. With `--onnx=FILE` it only writes the detector of batch 1, including suppression.
+A turn is a training step (forward, losses, backward and update of the detector on random images and boxes), or with
+`--detect` a batch of one, from float images to boxes; `benchmarks/training_step.py` measures ours. With `--onnx=FILE`
+it only writes the detector of batch 1, including suppression.
 """
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
@@ -40,13 +39,15 @@ def detector_of(name: str, *, classes: int, size: int) -> torch.nn.Module:
 
 
 def main() -> None:
-    """Execute the commands on the standard input until its end."""
+    """Print the seconds of each turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", choices=["retinanet_resnet50_fpn", "maskrcnn_resnet50_fpn"])
     parser.add_argument("--size", type=int, default=512)
     parser.add_argument("--batch_size", type=int, default=2)
     parser.add_argument("--classes", type=int, default=91)
     parser.add_argument("--channels_last", action="store_true")
+    parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--detect", action="store_true")
     parser.add_argument("--onnx", help="Write the detector to this file, and its weights beside it as .pth.")
     arguments = parser.parse_args()
     size = arguments.size
@@ -87,14 +88,11 @@ def main() -> None:
         with torch.inference_mode():
             model(images[:1])
 
-    print(
-        f"torchvision {torchvision.__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads",
-        flush=True,
-    )
-    for line in sys.stdin:
+    print(f"torchvision {torchvision.__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads")
+    for _ in range(arguments.turns):
         start = time.perf_counter()
-        {"step": step, "detect": detect}[line.strip()]()
-        print(time.perf_counter() - start, flush=True)
+        (detect if arguments.detect else step)()
+        print(f"{time.perf_counter() - start:.3f} s", flush=True)
 
 
 if __name__ == "__main__":
