@@ -2,8 +2,8 @@
 
 Data sets and recipes are in recipes.yaml beside this file, or in another --table. A cell is one training of a recipe on
 a data set with a seed. It has a fixed number of steps and is evaluated on the validation images; with --test also on
-the test images. After each cell the tables val.md, test.md, results.json and the page curves.html are written, with all
-cells in the output folder. The same command skips finished cells and resumes an interrupted one.
+the test images. After each cell the tables val.md and test.md, and results.json are written, with all cells in the
+output folder. The same command skips finished cells and resumes an interrupted one.
 """
 
 import contextlib
@@ -26,7 +26,6 @@ from throughput.running import commit_here
 
 from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.data_checks.findings import as_hparams
-from efficientdet.run_log.journal import DEFAULT_FILE_NAME, read_curves
 from program_support.atomic_files import unfinished_folder, write_text
 from program_support.command_line import run
 from program_support.errors import InputError
@@ -131,7 +130,7 @@ def measure(
         else:
             print(f"{cell.name}: failed; see {_folder(cell, paths)}/output.txt", flush=True)
             failed.append(cell.name)
-    print(f"wrote {paths.output}/val.md, test.md, results.json and curves.html")
+    print(f"wrote {paths.output}/val.md, test.md and results.json")
     return failed
 
 
@@ -192,7 +191,6 @@ def _measured(
             if _failed("quickstart" if is_quickstart else "train", {**places, **settings}, folder):
                 return None
             outcome["val"] = _last_metrics(model)
-            outcome["curve"] = read_curves(model / DEFAULT_FILE_NAME).get("validation/AP", [])
     if "test" in splits and "test" not in outcome:
         test = {"ckpt": model, "val_file_pattern": records / "test-*", "output_json": folder / "test.json"}
         if _failed("eval", test, folder):

@@ -4,9 +4,6 @@ These take turns in one process: decoding the same JPEGs, the upper limit of any
 input, which yields uint8 images and boxes (the step normalizes and assigns on its device); our input with both on the
 CPU; and a baseline that does the same work as loaders of detectors commonly do: decode the complete image, normalize it
 as float32, resize, crop, pad, and assign anchors by the same function as ours.
-
-`--augmentations` measures instead the CPU time per image of our input with each augmentation that --hparams can add;
-copy-paste needs records with masks.
 """
 
 import argparse
@@ -15,8 +12,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -28,8 +23,6 @@ from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import training_dataset
 from dataset.records.record_index import RecordIndex, index_records
 from dataset.records.schema import parse_record
-from efficientdet.families.inputs import input_config
-from efficientdet.families.registry import hyperparameters_of
 from object_detection.assignment.anchor_assignment import assign_anchors
 from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid
 from object_detection.structures import Batch, Objects, Targets
@@ -141,39 +134,6 @@ def measure(
     return rates
 
 
-AUGMENTATIONS: dict[str, dict[str, Any]] = {
-    "none": {"input_rand_hflip": False, "jitter_min": 1.0, "jitter_max": 1.0},
-    "scale jitter and horizontal flip": {},
-    "with color jitter": {"brightness": 0.125, "contrast": 0.5, "saturation": 0.5, "hue": 0.05},
-    "with vertical flip and rotations": {"input_rand_vflip": True, "input_rand_rot90": True},
-    "with mosaic 0.5": {"mosaic_probability": 0.5},
-    "with copy-paste 0.5": {"copy_paste_probability": 0.5},
-}
-
-
-def measure_augmentations(
-    files: list[str], index: RecordIndex, *, size: int, batch_size: int, images: int, runs: int
-) -> dict[str, list[float]]:
-    """Return milliseconds of CPU time per image of each augmentation per run; they take turns."""
-    times: dict[str, list[float]] = {name: [] for name in AUGMENTATIONS}
-    streams = {}
-    for name, changes in AUGMENTATIONS.items():
-        hparams = hyperparameters_of("efficientdet-d0", {"image_size": size, **changes})
-        inputs = input_config(hparams, class_names=class_names_of_records(files), batch_size=batch_size, num_threads=1)
-        streams[name] = partial(training_dataset, index, inputs)
-    for _ in range(runs):
-        for name, stream in streams.items():
-            batches = iter(stream())
-            for _ in range(8):  # until the queues are full
-                next(batches)
-            begin = time.process_time()
-            for _ in range(images // batch_size):
-                next(batches)
-            times[name].append(1000 * (time.process_time() - begin) / (images // batch_size * batch_size))
-            del batches
-    return times
-
-
 def main() -> None:
     """Print a table of medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -182,24 +142,10 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--augmentations", action="store_true", help="Measure the CPU time of each augmentation.")
-    parser.add_argument("--images", type=int, default=800, help="Images per run of --augmentations.")
     arguments = parser.parse_args()
     files = sorted(glob.glob(arguments.records))
     if not files:
         parser.error(f"--records={arguments.records}: no such file")
-    if arguments.augmentations:
-        times = measure_augmentations(
-            files,
-            index_records(files),
-            size=arguments.size,
-            batch_size=arguments.batch_size,
-            images=arguments.images,
-            runs=arguments.runs,
-        )
-        for name, values in times.items():
-            print(f"{name:<35} {statistics.median(values):6.2f} ms, {min(values):.2f} to {max(values):.2f}")
-        return
     rates = measure(
         files,
         index_records(files),

@@ -1,4 +1,4 @@
-"""Tables and page of compare_recipes.py: mean and standard error by recipe, differences to the baseline, curves."""
+"""Tables of compare_recipes.py: mean and standard error by recipe, differences to the baseline."""
 
 import json
 import math
@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from efficientdet.reports.html_page import Curve, chart_figure, document, heading, paragraph, row, section, table
-from efficientdet.reports.page_style import SERIES
 from program_support.atomic_files import write_text
 
 MEASURES = ("AP", "AP50")
@@ -102,16 +100,15 @@ def _shown(value: float, form: str = ".4f") -> str:
 
 
 def write_tables(folder: Path, cells: Sequence[Mapping[str, Any]], *, baseline: str) -> None:
-    """Write val.md, test.md, results.json and curves.html into a folder."""
-    tables, results = {}, {}
+    """Write val.md, test.md and results.json into a folder."""
+    results = {}
     for split in ("val", "test"):
         if any(split in cell for cell in cells):
-            tables[split] = [comparison(cells, split, measure, baseline=baseline) for measure in MEASURES]
+            tables = [comparison(cells, split, measure, baseline=baseline) for measure in MEASURES]
             results[split] = {measure: _results(cells, split, measure, baseline) for measure in MEASURES}
-            text = "\n\n".join(_markdown(columns, rows) for columns, rows in tables[split])
+            text = "\n\n".join(_markdown(columns, rows) for columns, rows in tables)
             write_text(folder / f"{split}.md", f"{text}\n\n{EXPLANATION}\n\nCommits: {_commits(cells)}.\n")
     write_text(folder / "results.json", json.dumps({**results, "cells": list(cells)}, indent=1) + "\n")
-    write_text(folder / "curves.html", _page(cells, tables, baseline))
 
 
 def _results(cells: Sequence[Mapping[str, Any]], split: str, measure: str, baseline: str) -> dict[str, Any]:
@@ -140,42 +137,3 @@ def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _commits(cells: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(sorted({cell["commit"] for cell in cells}))
-
-
-def _page(cells: Sequence[Mapping[str, Any]], tables: Mapping[str, Any], baseline: str) -> str:
-    """Return the page: the tables, and for each data set charts with the baseline and up to seven other recipes."""
-    recipes = sorted({cell["recipe"] for cell in cells} - {baseline})
-    groups = [recipes[start : start + len(SERIES) - 1] for start in range(0, len(recipes), len(SERIES) - 1)] or [[]]
-    charts = []
-    for data_set in sorted({cell["data_set"] for cell in cells}):
-        for number, group in enumerate(groups, start=1):
-            # A recipe without a curve keeps its color: the same one on all data sets.
-            curves = {recipe: _mean_curve(cells, data_set, recipe) for recipe in (baseline, *group)}
-            title = data_set + (f" ({number} of {len(groups)})" if len(groups) > 1 else "")
-            charts.append(chart_figure(title, curves, x_label="Training step", y_label="Validation AP"))
-    splits = {"val": "Validation images", "test": "Test images"}
-    return document(
-        "Training recipes",
-        [
-            heading("Training recipes", lead=f"{len(cells)} trainings. Commits: {_commits(cells)}."),
-            *(
-                section(splits[split], paragraph(EXPLANATION) + "".join(_table(*found) for found in tables[split]))
-                for split in tables
-            ),
-            section("Validation AP during the training, mean of the seeds", row(charts)),
-        ],
-    )
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return table(columns, [[cell.replace(" ", "\N{NO-BREAK SPACE}") for cell in line] for line in rows])
-
-
-def _mean_curve(cells: Sequence[Mapping[str, Any]], data_set: str, recipe: str) -> Curve:
-    """Return the mean AP over the seeds by step."""
-    by_step: dict[int, list[float]] = {}
-    for cell in cells:
-        if (cell["data_set"], cell["recipe"]) == (data_set, recipe):
-            for step, ap in cell["curve"]:
-                by_step.setdefault(step, []).append(ap)
-    return [(step, float(np.mean(found))) for step, found in sorted(by_step.items())]
