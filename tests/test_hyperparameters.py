@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import yaml
+from text_tables import rows
 
 from dataset.class_names import ClassNames
 from efficientdet.configuration.overrides import parse_overrides
@@ -57,23 +58,23 @@ def test_defaults_of_the_reference():
 
 @pytest.mark.parametrize(
     ("name", "backbone", "size", "filters", "cells", "depth"),
-    [
-        ("efficientdet-d0", "efficientnet-b0", 512, 64, 3, 3),
-        ("efficientdet-d1", "efficientnet-b1", 640, 88, 4, 3),
-        ("efficientdet-d2", "efficientnet-b2", 768, 112, 5, 3),
-        ("efficientdet-d3", "efficientnet-b3", 896, 160, 6, 4),
-        ("efficientdet-d4", "efficientnet-b4", 1024, 224, 7, 4),
-        ("efficientdet-d5", "efficientnet-b5", 1280, 288, 7, 4),
-        ("efficientdet-d6", "efficientnet-b6", 1280, 384, 8, 5),
-        ("efficientdet-d7", "efficientnet-b6", 1536, 384, 8, 5),
-        ("efficientdet-d7x", "efficientnet-b7", 1536, 384, 8, 5),
-        ("efficientdet-lite0", "efficientnet-lite0", 320, 64, 3, 3),
-        ("efficientdet-lite1", "efficientnet-lite1", 384, 88, 4, 3),
-        ("efficientdet-lite2", "efficientnet-lite2", 448, 112, 5, 3),
-        ("efficientdet-lite3", "efficientnet-lite3", 512, 160, 6, 4),
-        ("efficientdet-lite3x", "efficientnet-lite3", 640, 200, 6, 4),
-        ("efficientdet-lite4", "efficientnet-lite4", 640, 224, 7, 4),
-    ],
+    rows(r"""
+efficientdet-d0 | efficientnet-b0 | 512 | 64 | 3 | 3
+efficientdet-d1 | efficientnet-b1 | 640 | 88 | 4 | 3
+efficientdet-d2 | efficientnet-b2 | 768 | 112 | 5 | 3
+efficientdet-d3 | efficientnet-b3 | 896 | 160 | 6 | 4
+efficientdet-d4 | efficientnet-b4 | 1024 | 224 | 7 | 4
+efficientdet-d5 | efficientnet-b5 | 1280 | 288 | 7 | 4
+efficientdet-d6 | efficientnet-b6 | 1280 | 384 | 8 | 5
+efficientdet-d7 | efficientnet-b6 | 1536 | 384 | 8 | 5
+efficientdet-d7x | efficientnet-b7 | 1536 | 384 | 8 | 5
+efficientdet-lite0 | efficientnet-lite0 | 320 | 64 | 3 | 3
+efficientdet-lite1 | efficientnet-lite1 | 384 | 88 | 4 | 3
+efficientdet-lite2 | efficientnet-lite2 | 448 | 112 | 5 | 3
+efficientdet-lite3 | efficientnet-lite3 | 512 | 160 | 6 | 4
+efficientdet-lite3x | efficientnet-lite3 | 640 | 200 | 6 | 4
+efficientdet-lite4 | efficientnet-lite4 | 640 | 224 | 7 | 4
+"""),
 )
 def test_published_models(name, backbone, size, filters, cells, depth):
     found = hyperparameters_of(name, {})
@@ -366,20 +367,20 @@ def test_the_references_whole_default_configuration_is_taken(tmp_path, reference
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [
-        ("data_format=channels_first", "XLA chooses its own layout"),
-        ("heads=object_detection*segmentation", "no segmentation"),
-        ("heads=segmentation", "no segmentation"),
-        ("fpn_name=qufpn", "the pyramid is the BiFPN"),
-        ("poly_lr_power=0.5", "no schedule is a polynomial"),
-        ("mixed_precision=True", "use --precision"),
-        ("grid_mask=True", "flipping, scaling and cropping"),
-        ("strategy=tpu", "Horovod"),
-        ("drop_remainder=False", "is full"),
-        ("label_map=voc", "stored with the records"),
-        ("verbose=True", "progress"),
-        ("shuffle_buffer=64", "permutation"),
-    ],
+    rows(r"""
+data_format=channels_first | XLA chooses its own layout
+heads=object_detection*segmentation | no segmentation
+heads=segmentation | no segmentation
+fpn_name=qufpn | the pyramid is the BiFPN
+poly_lr_power=0.5 | no schedule is a polynomial
+mixed_precision=True | use --precision
+grid_mask=True | flipping, scaling and cropping
+strategy=tpu | Horovod
+drop_remainder=False | is full
+label_map=voc | stored with the records
+verbose=True | progress
+shuffle_buffer=64 | permutation
+"""),
 )
 def test_a_gone_key_that_asks_for_something_is_refused_with_the_reason(text, reason):
     key, value = text.split("=")

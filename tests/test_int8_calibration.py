@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 from miniature import miniature_detector
+from text_tables import rows
 
 from dataset.class_names import ClassNames
 from efficientdet.configuration.training_config import TrainingConfig
@@ -73,16 +74,16 @@ def test_random_layers_go_on_as_if_nothing_had_been():
 
 @pytest.mark.parametrize(
     ("size", "images", "training_batch", "wanted"),
-    [
-        ((128, 128), 512, 8, 64),
-        ((128, 128), 16, 8, 16),
-        ((512, 512), 512, 4, 32),
-        ((512, 512), 512, 1, 16),
-        ((128, 128), 512, 1, 64),
-        ((1024, 1024), 512, 4, 16),
-        ((1024, 1024), 512, 1, 8),
-        ((4096, 8192), 512, 1, 1),
-    ],
+    rows(r"""
+(128, 128) | 512 | 8 | 64
+(128, 128) | 16 | 8 | 16
+(512, 512) | 512 | 4 | 32
+(512, 512) | 512 | 1 | 16
+(128, 128) | 512 | 1 | 64
+(1024, 1024) | 512 | 4 | 16
+(1024, 1024) | 512 | 1 | 8
+(4096, 8192) | 512 | 1 | 1
+"""),
 )
 def test_large_images_and_those_of_small_batches_come_fewer_at_a_time(size, images, training_batch, wanted):
     assert calibration_batch(size, images, training_batch=training_batch) == wanted

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from command_lines import outcomes
 from kubernetes_schemas import schema_of
+from text_tables import rows
 
 from dataset.class_names import ClassNames
 
@@ -219,12 +220,15 @@ def test_batch_and_rate(model, gpus, gpu_memory, wanted):
 
 # Published pairs (mlperf-detectors.md, 1.3): GPUs, GB -> images of a GPU, rate, epochs at most.
 T9K = {
-    (4, 24): (14, 6e-5, 20),
-    (4, 40): (36, 1e-4, 10),
-    (4, 80): (72, 1e-4, 10),
-    (8, 24): (14, 1e-4, 10),
-    (8, 40): (36, 1e-4, 10),
-    (8, 80): (72, 1e-4, 10),
+    key: tuple(values)
+    for key, *values in rows(r"""
+(4, 24) | 14 | 6e-05 | 20
+(4, 40) | 36 | 0.0001 | 10
+(4, 80) | 72 | 0.0001 | 10
+(8, 24) | 14 | 0.0001 | 10
+(8, 40) | 36 | 0.0001 | 10
+(8, 80) | 72 | 0.0001 | 10
+""")
 }
 
 
@@ -320,14 +324,14 @@ def test_names_that_yaml_would_read_as_something_else(name):
 
 @pytest.mark.parametrize(
     ("engine", "kind", "gpus", "ending"),
-    [
-        ("horovod", "mpijob", 8, "-launcher"),
-        ("horovod", "mpijob", 4096, "-worker-4095"),
-        ("horovod", "jobset", 8, "-ranks-0-7"),
-        ("horovod", "trainjob", 8, "-launcher-0-0"),
-        ("jax", "jobset", 32, "-node-0-3"),
-        ("jax", "trainjob", 32, "-node-0-3"),
-    ],
+    rows(r"""
+horovod | mpijob | 8 | -launcher
+horovod | mpijob | 4096 | -worker-4095
+horovod | jobset | 8 | -ranks-0-7
+horovod | trainjob | 8 | -launcher-0-0
+jax | jobset | 32 | -node-0-3
+jax | trainjob | 32 | -node-0-3
+"""),
 )
 def test_the_longest_name_leaves_room_for_the_names_of_hosts(engine, kind, gpus, ending):
     longest = 63 - len(ending)

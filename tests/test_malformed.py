@@ -1,5 +1,6 @@
 """Every malformed file has the outcome that docs/guides/data.md documents."""
 
+import dataclasses
 import json
 import os
 import re
@@ -165,16 +166,21 @@ def test_images_without_annotations_are_legal_as_image_info(name, data_folder, t
     assert (report.images, report.boxes, report.images_without_boxes) == (2, 0, 2)
 
 
+def coco_of(folder, *, images, annotations, **settings):
+    """Return the COCO data set of one class with these images and annotations."""
+    content = {"categories": [{"id": 1, "name": "x"}], "images": images, "annotations": annotations}
+    (folder / "a.json").write_text(json.dumps(content))
+    return read_coco(object_annotations_file=str(folder / "a.json"), **settings)
+
+
+BOX = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9]}
+
+
 def test_size_disagreement_comes_before_damage(data_folder, tmp_path):
-    content = {
-        "categories": [{"id": 1, "name": "x"}],
-        "images": [{"id": 5, "file_name": "height_doubled.jpg", "width": 640, "height": 480}],
-        "annotations": [{"id": 1, "image_id": 5, "category_id": 1, "bbox": [0, 0, 9, 9]}],
-    }
-    (tmp_path / "a.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"height_doubled.jpg \(image 5\): .*640x960.*640x480 in "):
+    image = {"id": 1, "file_name": "height_doubled.jpg", "width": 640, "height": 480}
+    with pytest.raises(InputError, match=r"height_doubled.jpg \(image 1\): .*640x960.*640x480 in "):
         convert(
-            read_coco(object_annotations_file=str(tmp_path / "a.json")),
+            coco_of(tmp_path, images=[image], annotations=[BOX]),
             settings(data_folder / "malformed", tmp_path / "train"),
         )
 
@@ -186,17 +192,9 @@ def test_what_is_no_file_is_skipped(tmp_path):
         (tmp_path / "images" / name).symlink_to(target)
     Image.new("RGB", (16, 16)).save(tmp_path / "images" / "good.jpg")
     names = ["good.jpg", "folder.jpg", "pipe.jpg", "endless.jpg", "loop.jpg", "dangling.jpg"]
-    (tmp_path / "a.json").write_text(
-        json.dumps(
-            {
-                "categories": [{"id": 1, "name": "x"}],
-                "images": [{"id": i, "file_name": name} for i, name in enumerate(names)],
-                "annotations": [{"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 9, 9]}],
-            }
-        )
-    )
+    images = [{"id": number, "file_name": name} for number, name in enumerate(names, start=1)]
     report = convert(
-        read_coco(object_annotations_file=str(tmp_path / "a.json")), settings(tmp_path / "images", tmp_path / "train")
+        coco_of(tmp_path, images=images, annotations=[BOX]), settings(tmp_path / "images", tmp_path / "train")
     )
     assert report.images == 1
     reasons = {finding.file: finding.reason for finding in report.skipped}
@@ -210,39 +208,16 @@ def test_what_is_no_file_is_skipped(tmp_path):
     [
         [[0, 0, 1e10, 0, 9, 9]],
         [[0, 0, float("nan"), 0, 9, 9]],
-        {"size": [16, 16], "counts": [-1, 257]},
-        {"size": [16, 16], "counts": [2**32 + 256]},
-        {"size": [16, 16], "counts": "O"},
-        {"size": [16, 16], "counts": [7]},
+        *({"size": [16, 16], "counts": counts} for counts in ([-1, 257], [2**32 + 256], "O", [7])),
     ],
 )
 def test_masks_that_would_end_the_process_cost_their_box(segmentation, tmp_path):
     Image.new("RGB", (16, 16)).save(tmp_path / "a.jpg")
-    annotation = {"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9]}
-    (tmp_path / "a.json").write_text(
-        json.dumps(
-            {
-                "categories": [{"id": 1, "name": "x"}],
-                "images": [{"id": 1, "file_name": "a.jpg", "width": 16, "height": 16}],
-                "annotations": [
-                    {"id": 1, **annotation, "segmentation": segmentation},
-                    {"id": 2, **annotation, "segmentation": [[0, 0, 1e8, 0, 1e8, 1e8, 0, 1e8]]},
-                ],
-            }
-        )
-    )
-    data = read_coco(object_annotations_file=str(tmp_path / "a.json"), with_segmentation=True)
-    report = convert(
-        data,
-        ConversionConfig(
-            image_folder=str(tmp_path),
-            output_prefix=str(tmp_path / "train"),
-            num_shards=1,
-            processes=1,
-            max_bad_fraction=1.0,
-            include_masks=True,
-        ),
-    )
+    far = [[0, 0, 1e8, 0, 1e8, 1e8, 0, 1e8]]
+    annotations = [{**BOX, "segmentation": segmentation}, {**BOX, "id": 2, "segmentation": far}]
+    image = {"id": 1, "file_name": "a.jpg", "width": 16, "height": 16}
+    data = coco_of(tmp_path, images=[image], annotations=annotations, with_segmentation=True)
+    report = convert(data, dataclasses.replace(settings(tmp_path, tmp_path / "train"), include_masks=True))
     assert [finding.annotation_id for finding in report.skipped] == [1]
     assert "segmentation" in report.skipped[0].reason
     assert [(finding.annotation_id, finding.reason) for finding in report.fixed] == [

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from text_tables import rows
 
 RANK = Path(__file__).parents[1] / "scripts" / "k8s" / "rank.py"
 SERVER = """
@@ -129,15 +130,15 @@ def test_one_that_does_not_come_is_told(stand_in, port):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [
-        (["--size=2", "--meet_at=host", "--rank=0", "--", "x"], "--meet_at=host: expected HOST:PORT"),
-        (["--size=2", "--meet_at=host:70000", "--rank=0", "--", "x"], "--meet_at=host:70000: expected HOST:PORT"),
-        (["--size=2", "--meet_at=host:1", "--", "x"], "--rank=None --size=2: expected a rank from 0 to size - 1"),
-        (["--size=2", "--meet_at=host:1", "--rank=2", "--", "x"], "--rank=2 --size=2: expected a rank"),
-        (["--size=2", "--meet_at=host:1", "--rank=0"], "no program given"),
-        (["--size=1", "--meet_at=host:1", "--rank=0", "--", "/nowhere/x"], "No such file"),
-        (["--size=many", "--meet_at=host:1"], "--size"),
-    ],
+    rows(r"""
+['--size=2', '--meet_at=host', '--rank=0', '--', 'x'] | --meet_at=host: expected HOST:PORT
+['--size=2', '--meet_at=host:70000', '--rank=0', '--', 'x'] | --meet_at=host:70000: expected HOST:PORT
+['--size=2', '--meet_at=host:1', '--', 'x'] | --rank=None --size=2: expected a rank from 0 to size - 1
+['--size=2', '--meet_at=host:1', '--rank=2', '--', 'x'] | --rank=2 --size=2: expected a rank
+['--size=2', '--meet_at=host:1', '--rank=0'] | no program given
+['--size=1', '--meet_at=host:1', '--rank=0', '--', '/nowhere/x'] | No such file
+['--size=many', '--meet_at=host:1'] | --size
+"""),
 )
 def test_mistakes(words, message):
     env = {key: value for key, value in os.environ.items() if key != "JOB_COMPLETION_INDEX"}

@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from text_tables import rows
 
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training.schedule import Schedule
@@ -37,14 +38,14 @@ def test_values_by_hand():
 # The reference's recipes: reference/efficientdet.md 2.1, "Derived schedule facts".
 @pytest.mark.parametrize(
     ("peak", "warmup_epochs", "num_epochs", "steps_per_epoch", "warmup_steps", "total_steps", "at_200", "at_300"),
-    [
-        (2.2, 25, 400, 75, 1875, 30000, 1.215, 0.364),
-        (1.1, 25, 400, 145, 3625, 58000, 0.6075, 0.182),
-        (0.7, 5, 300, 235, 1175, 70500, 0.1804, 0.0),
-        (0.4, 5, 300, 375, 1875, 112500, 0.1031, 0.0),
-        (1.5, 90, 350, 59, 5310, 20650, 0.9295, 0.1328),
-        (1.0, 90, 350, 94, 8460, 32900, 0.6197, 0.0885),
-    ],
+    rows(r"""
+2.2 | 25 | 400 | 75 | 1875 | 30000 | 1.215 | 0.364
+1.1 | 25 | 400 | 145 | 3625 | 58000 | 0.6075 | 0.182
+0.7 | 5 | 300 | 235 | 1175 | 70500 | 0.1804 | 0.0
+0.4 | 5 | 300 | 375 | 1875 | 112500 | 0.1031 | 0.0
+1.5 | 90 | 350 | 59 | 5310 | 20650 | 0.9295 | 0.1328
+1.0 | 90 | 350 | 94 | 8460 | 32900 | 0.6197 | 0.0885
+"""),
 )
 def test_the_recipes(peak, warmup_epochs, num_epochs, steps_per_epoch, warmup_steps, total_steps, at_200, at_300):
     rate = from_epochs(
