@@ -18,37 +18,36 @@ REPOSITORY = Path(__file__).parents[1]
 D0 = REPOSITORY / "scripts" / "D0"
 BENCHMARKS = REPOSITORY / "scripts" / "benchmark"
 RECIPES = sorted([*D0.iterdir(), *(REPOSITORY / "scripts" / "docker").iterdir(), *BENCHMARKS.iterdir()])
-# The reference's own numbers: processes, batch, evaluation batch, epochs, rate, warm-up, average, momentum, amp, mode.
-CONVERGENCE = {
-    key: tuple(values)
-    for key, *values in rows(r"""
-convergence-AMP-8xA100-80G.sh | 8 | 200 | 10 | 400 | 2.2 | 25 | 0.999 | 0.93 | True | traineval
-convergence-TF32-8xA100-80G.sh | 8 | 104 | 104 | 400 | 1.1 | 25 | 0.999 | 0.93 | False | train
-convergence-AMP-8xV100-32G.sh | 8 | 64 | 64 | 300 | 0.7 | 5 | 0.9999 | 0.9 | True | traineval
-convergence-FP32-8xV100-32G.sh | 8 | 40 | 40 | 300 | 0.4 | 5 | 0.9999 | 0.9 | False | traineval
-convergence-AMP-32xV100-32G.sub | 32 | 64 | 64 | 350 | 1.5 | 90 | 0.999 | 0.95 | True | traineval
-convergence-FP32-32xV100-32G.sub | 32 | 40 | 40 | 350 | 1.0 | 90 | 0.999 | 0.95 | False | traineval
-""")
-}
-JAX = {  # nodes, devices of each, batch, evaluation batch, epochs, rate, warm-up, average, momentum
-    "convergence-JAX-BF16-8xH100-80G.sh": (1, 8, 200, 200, 400, 2.2, 25, 0.999, 0.93),
-    "convergence-JAX-BF16-32xH100-80G.sub": (4, 8, 64, 64, 350, 1.5, 90, 0.999, 0.95),
-}
-BENCHMARK = {  # processes, batch, rate, warm-up, average, momentum, amp
-    "training-benchmark-AMP-1xA100-80G.sh": (1, 200, 2.2, 25, 0.999, 0.93, True),
-    "training-benchmark-TF32-1xA100-80G.sh": (1, 104, 1.1, 25, 0.999, 0.93, False),
-    "training-benchmark-AMP-A100-80G.sh": (8, 200, 2.2, 25, 0.999, 0.93, True),
-    "training-benchmark-TF32-A100-80G.sh": (8, 104, 1.1, 25, 0.999, 0.93, False),
-    "training-benchmark-AMP-V100-32G.sh": (8, 64, 0.7, 5, 0.9999, 0.9, True),
-    "training-benchmark-FP32-V100-32G.sh": (8, 40, 0.4, 5, 0.9999, 0.9, False),
-}
-EVALUATION = {  # processes, batch, average, amp
-    "evaluate-AMP-8xA100-80G.sh": (8, 200, 0.999, True),
-    "evaluate-TF32-8xA100-80G.sh": (8, 104, 0.999, False),
-    "evaluate-AMP-8xV100-32G.sh": (8, 64, 0.9999, True),
-    "evaluate-FP32-8xV100-32G.sh": (8, 40, 0.9999, False),
-    "evaluate-AMP-32xV100-32G.sub": (32, 64, 0.999, True),
-    "evaluate-FP32-32xV100-32G.sub": (32, 40, 0.999, False),
+# The reference's own numbers; average: moving_average_decay; -: not a flag of that program
+HEAD = """processes batch_size eval_batch_size num_epochs lr warmup_epochs average momentum amp training_mode num_devices
+    precision""".split()
+LINES = """
+convergence-AMP-8xA100-80G.sh 8 200 10 400 2.2 25 0.999 0.93 True traineval - -
+convergence-TF32-8xA100-80G.sh 8 104 104 400 1.1 25 0.999 0.93 False train - -
+convergence-AMP-8xV100-32G.sh 8 64 64 300 0.7 5 0.9999 0.9 True traineval - -
+convergence-FP32-8xV100-32G.sh 8 40 40 300 0.4 5 0.9999 0.9 False traineval - -
+convergence-AMP-32xV100-32G.sub 32 64 64 350 1.5 90 0.999 0.95 True traineval - -
+convergence-FP32-32xV100-32G.sub 32 40 40 350 1.0 90 0.999 0.95 False traineval - -
+convergence-JAX-BF16-8xH100-80G.sh 1 200 200 400 2.2 25 0.999 0.93 - traineval 8 mixed_bfloat16
+convergence-JAX-BF16-32xH100-80G.sub 4 64 64 350 1.5 90 0.999 0.95 - traineval 8 mixed_bfloat16
+training-benchmark-AMP-1xA100-80G.sh 1 200 - - 2.2 25 0.999 0.93 True - - -
+training-benchmark-TF32-1xA100-80G.sh 1 104 - - 1.1 25 0.999 0.93 False - - -
+training-benchmark-AMP-A100-80G.sh 8 200 - - 2.2 25 0.999 0.93 True - - -
+training-benchmark-TF32-A100-80G.sh 8 104 - - 1.1 25 0.999 0.93 False - - -
+training-benchmark-AMP-V100-32G.sh 8 64 - - 0.7 5 0.9999 0.9 True - - -
+training-benchmark-FP32-V100-32G.sh 8 40 - - 0.4 5 0.9999 0.9 False - - -
+evaluate-AMP-8xA100-80G.sh 8 200 - - - - 0.999 - True - - -
+evaluate-TF32-8xA100-80G.sh 8 104 - - - - 0.999 - False - - -
+evaluate-AMP-8xV100-32G.sh 8 64 - - - - 0.9999 - True - - -
+evaluate-FP32-8xV100-32G.sh 8 40 - - - - 0.9999 - False - - -
+evaluate-AMP-32xV100-32G.sub 32 64 - - - - 0.999 - True - - -
+evaluate-FP32-32xV100-32G.sub 32 40 - - - - 0.999 - False - - -
+""".strip().splitlines()
+NUMBERS = {line.split()[0]: dict(zip(HEAD, line.split()[1:], strict=True)) for line in LINES}
+SHARED = {
+    "convergence": "stop_epoch=300 eval_from=200 num_examples_per_epoch=120000 use_xla=True",
+    "training": "benchmark=True benchmark_steps=500",
+    "evaluate": "ckpt_path=/checkpoints/emackpt-300",
 }
 
 
@@ -102,46 +101,24 @@ def test_every_script_dry_runs_anywhere_with_flags_that_exist(script):
 
 def test_nothing_is_missing():
     names = {path.name for path in D0.iterdir()}
-    assert {*CONVERGENCE, *BENCHMARK, *EVALUATION, "inference-benchmark.sh", "inference.sh"} < names
+    assert {*NUMBERS, "inference-benchmark.sh", "inference.sh"} < names
     for kind in ("convergence", "training-benchmark", "evaluate"):
         assert {f"{kind}-BF16-{count}x{card}.sh" for count in (1, 8) for card in ("H100-80G", "H200-141G")} < names
 
 
-@pytest.mark.parametrize("script", CONVERGENCE)
-def test_numbers_of_convergence(script):
-    ranks, batch, eval_batch, epochs, rate, warmup, average, momentum, amp, mode = CONVERGENCE[script]
-    words = dry_run(D0 / script)
+@pytest.mark.parametrize("script", NUMBERS)
+def test_numbers_are_the_references(script):
+    words, wanted = dry_run(D0 / script), {name: value for name, value in NUMBERS[script].items() if value != "-"}
     flags = flags_of(words)
-    assert processes(words, script) == ranks
-    assert (int(flags["batch_size"]), int(flags["eval_batch_size"]), int(flags["num_epochs"])) == (
-        batch,
-        eval_batch,
-        epochs,
+    assert processes(words, script) == int(wanted.pop("processes"))
+    assert ("KERAS_BACKEND=jax" in words) == ("JAX" in script)
+    hparams = dict(pair.split("=") for pair in flags["hparams"].split(","))
+    flags |= {"average": hparams["moving_average_decay"], "momentum": hparams.get("momentum")}
+    wanted |= dict(pair.split("=") for pair in SHARED[script.split("-")[0]].split())
+    assert {name: flags.get(name) for name in wanted} == wanted
+    assert (flags.get("enable_map_parallelization") == "False") == (
+        script.startswith("training-benchmark") and "1x" in script
     )
-    assert (float(flags["lr"]), float(flags["warmup_epochs"])) == (rate, warmup)
-    assert flags["hparams"] == f"moving_average_decay={average},momentum={momentum}"
-    assert (flags["amp"], flags["training_mode"]) == (str(amp), mode)
-    assert (flags["stop_epoch"], flags["eval_from"], flags["num_examples_per_epoch"]) == ("300", "200", "120000")
-    assert flags["use_xla"] == "True"
-
-
-@pytest.mark.parametrize("script", JAX)
-def test_numbers_of_convergence_under_jax(script):
-    nodes, devices, batch, eval_batch, epochs, rate, warmup, average, momentum = JAX[script]
-    words = dry_run(D0 / script)
-    flags = flags_of(words)
-    assert "KERAS_BACKEND=jax" in words
-    assert (int(flags["num_devices"]), int(flags["batch_size"])) == (devices, batch)
-    assert (int(flags["eval_batch_size"]), int(flags["num_epochs"])) == (eval_batch, epochs)
-    assert (float(flags["lr"]), float(flags["warmup_epochs"])) == (rate, warmup)
-    assert flags["hparams"] == f"moving_average_decay={average},momentum={momentum}"
-    assert (flags["precision"], flags["training_mode"]) == ("mixed_bfloat16", "traineval")
-    if nodes == 1:
-        assert words[0] == "env"  # no launcher
-    else:
-        assert (words[0], flags["nodes"], flags["ntasks"], flags["ntasks-per-node"]) == ("srun", "4", "4", "1")
-        directives = dict(re.findall(r"#SBATCH --(nodes|ntasks-per-node)=(\d+)", (D0 / script).read_text()))
-        assert directives == {"nodes": "4", "ntasks-per-node": "1"}
 
 
 def test_every_recipe_runs_under_jax_with_one_process_per_host():
@@ -177,18 +154,6 @@ def test_refused_under_jax(tmp_path, monkeypatch, words, env, message):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("script", BENCHMARK)
-def test_numbers_of_training_benchmarks(script):
-    ranks, batch, rate, warmup, average, momentum, amp = BENCHMARK[script]
-    words = dry_run(D0 / script)
-    flags = flags_of(words)
-    assert processes(words, script) == ranks
-    assert (int(flags["batch_size"]), float(flags["lr"]), float(flags["warmup_epochs"])) == (batch, rate, warmup)
-    assert flags["hparams"] == f"moving_average_decay={average},momentum={momentum}"
-    assert (flags["amp"], flags["benchmark"], flags["benchmark_steps"]) == (str(amp), "True", "500")
-    assert (flags.get("enable_map_parallelization") == "False") == (ranks == 1)
-
-
 def test_benchmarks_of_any_model():
     """The rate is the model's own, unless one is given; hyperparameters are inference's too."""
     flags = flags_of(
@@ -202,17 +167,6 @@ def test_benchmarks_of_any_model():
         dry_run(BENCHMARKS / "inference.sh", "MODEL=retinanet-resnet18", "RUNS=7", "HPARAMS=image_size=128")
     )
     assert (flags["model_name"], flags["bm_runs"], flags["hparams"]) == ("retinanet-resnet18", "7", "image_size=128")
-
-
-@pytest.mark.parametrize("script", EVALUATION)
-def test_numbers_of_evaluations(script):
-    ranks, batch, average, amp = EVALUATION[script]
-    words = dry_run(D0 / script)
-    flags = flags_of(words)
-    assert processes(words, script) == ranks
-    assert (int(flags["batch_size"]), flags["amp"]) == (batch, str(amp))
-    assert flags["hparams"] == f"moving_average_decay={average}"
-    assert flags["ckpt_path"] == "/checkpoints/emackpt-300"
 
 
 def test_settings_before_the_command_and_after_it():
@@ -628,8 +582,9 @@ def test_help_says_what_a_script_is_for_and_starts_nothing(script):
         assert len(set(listed)) == len(listed) > 10
         assert {"training_mode", "EPOCHS"} <= {*listed} or not script.name.startswith("convergence")
         assert ("CKPT" in listed) == script.name.startswith(("evaluate", "inference"))
-    if script.name in CONVERGENCE:
-        assert f"NGPU={CONVERGENCE[script.name][0]} BS={CONVERGENCE[script.name][1]}" in done.stdout
+    if script.name in NUMBERS and script.name.startswith("convergence") and "JAX" not in script.name:
+        numbers = NUMBERS[script.name]
+        assert f"NGPU={numbers['processes']} BS={numbers['batch_size']}" in done.stdout
     assert run(script, "nonsense").returncode == 2
 
 
