@@ -19,9 +19,9 @@ D0 = REPOSITORY / "scripts" / "D0"
 BENCHMARKS = REPOSITORY / "scripts" / "benchmark"
 RECIPES = sorted([*D0.iterdir(), *(REPOSITORY / "scripts" / "docker").iterdir(), *BENCHMARKS.iterdir()])
 # The reference's own numbers; average: moving_average_decay; -: not a flag of that program
-HEAD = """processes batch_size eval_batch_size num_epochs lr warmup_epochs average momentum amp training_mode num_devices
-    precision""".split()
-LINES = """
+FIRST, SECOND, *LINES = """
+processes batch_size eval_batch_size num_epochs lr warmup_epochs average momentum amp
+    training_mode num_devices precision
 convergence-AMP-8xA100-80G.sh 8 200 10 400 2.2 25 0.999 0.93 True traineval - -
 convergence-TF32-8xA100-80G.sh 8 104 104 400 1.1 25 0.999 0.93 False train - -
 convergence-AMP-8xV100-32G.sh 8 64 64 300 0.7 5 0.9999 0.9 True traineval - -
@@ -43,6 +43,7 @@ evaluate-FP32-8xV100-32G.sh 8 40 - - - - 0.9999 - False - - -
 evaluate-AMP-32xV100-32G.sub 32 64 - - - - 0.999 - True - - -
 evaluate-FP32-32xV100-32G.sub 32 40 - - - - 0.999 - False - - -
 """.strip().splitlines()
+HEAD = f"{FIRST} {SECOND}".split()
 NUMBERS = {line.split()[0]: dict(zip(HEAD, line.split()[1:], strict=True)) for line in LINES}
 SHARED = {
     "convergence": "stop_epoch=300 eval_from=200 num_examples_per_epoch=120000 use_xla=True",
