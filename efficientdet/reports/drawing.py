@@ -148,17 +148,24 @@ def _draw_labels(canvas: Image.Image, labels: Sequence[_Label], *, side: int) ->
     height = ascent + descent + margin
     if _LEAST_LINES * height > canvas.height:
         return
-    placed: list[tuple[tuple[float, float, float, float], str, Color]] = []
+    placed: list[tuple[float, float, float, str, Color]] = []  # left, top, width
     for label in reversed(labels):  # the highest score is placed first
         text = _shortened(label.text, font=font, width=canvas.width - 2 * margin)
         if text:
-            size = (font.getlength(text) + 2 * margin, height)
-            place = _place(label.box, size=size, image_size=canvas.size, taken=[taken for taken, _, _ in placed])
-            placed.append((place, text, label.color))
+            width = font.getlength(text) + 2 * margin
+            x, top, _, bottom = label.box
+            x = min(x, canvas.width - width)
+            # Above the box, in it, or below it: the first place that is free
+            places = [min(max(y, 0), canvas.height - height) for y in (top - height, top, bottom)]
+            is_free = [
+                not any(x < left + wide and left < x + width and abs(y - at) < height for left, at, wide, *_ in placed)
+                for y in places
+            ]
+            placed.append((x, places[is_free.index(True) if any(is_free) else 0], width, text, label.color))
     draw = ImageDraw.Draw(canvas)
-    for place, text, color in reversed(placed):
-        draw.rectangle(place, fill=color, outline=(0, 0, 0))
-        draw.text((place[0] + margin, place[1] + margin // 2), text, font=font, fill=_contrasting(color))
+    for x, y, width, text, color in reversed(placed):
+        draw.rectangle((x, y, x + width - 1, y + height - 1), fill=color, outline=(0, 0, 0))
+        draw.text((x + margin, y + margin // 2), text, font=font, fill=_contrasting(color))
 
 
 def _printable(name: str) -> str:
@@ -178,29 +185,6 @@ def _shortened(text: str, *, font: ImageFont.FreeTypeFont, width: float) -> str:
     if kept:
         return f"{name[:kept]}. {score}"
     return score if font.getlength(score) <= width else ""
-
-
-def _place(box, *, size: tuple[float, float], image_size: tuple[int, int], taken) -> tuple[float, float, float, float]:
-    """Return the position of a label: the first of several places at its box that is free, inside the image."""
-    x_min, y_min, x_max, y_max = box
-    width, height = size
-    corners = [
-        (x_min, y_min - height),
-        (x_min, y_min),
-        (x_min, y_max),
-        (x_min, y_max - height),
-        (x_max - width, y_min - height),
-        (x_max - width, y_max),
-    ]
-    places = []
-    for x, y in corners:
-        x, y = min(max(x, 0), image_size[0] - width), min(max(y, 0), image_size[1] - height)
-        places.append((x, y, x + width - 1, y + height - 1))
-    return next((place for place in places if not any(_overlap(place, other) for other in taken)), places[0])
-
-
-def _overlap(place, other) -> bool:
-    return place[0] < other[2] and other[0] < place[2] and place[1] < other[3] and other[1] < place[3]
 
 
 def _contrasting(color: Color) -> Color:
