@@ -205,8 +205,7 @@ def _annotate_with_exported_file(exported: ExportFormat, inputs: Inputs, setting
         AnnotationConfig(
             inputs=inputs,
             output_dir=writable_folder(FLAGS.output_dir, "output_dir"),
-            artifact=FLAGS.model,
-            model=ModelConfig(runtime=runtime),
+            model=ModelConfig(ckpt_path=FLAGS.model, runtime=runtime),
             **settings,
         )
     )

@@ -235,16 +235,14 @@ def _video(model: ModelConfig) -> None:
     writable_file(FLAGS.output_video, "output_video")
     _check_saved_model(model)
     from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-    from efficientdet.inference.model_detection import detect_with_model
+    from efficientdet.inference.open_model import open_model
     from efficientdet.inference.video import VideoConfig, annotate_video
 
     _prepare(needs_tensorflow=True)
-    if FLAGS.saved_model_dir:
-        loaded = export_formats()["savedmodel"].open(FLAGS.saved_model_dir, same_size=True)
-    else:
-        loaded = detect_with_model(model, batch_size=FLAGS.batch_size)
+    model = replace(model, ckpt_path=FLAGS.saved_model_dir or model.ckpt_path)
+    opened = open_model(model, batch_size=FLAGS.batch_size, same_size=True)
     given = FLAGS.min_score_thresh
-    thresholds = loaded.thresholds if given is None else ScoreThresholds(overall=given, source="--min_score_thresh")
+    thresholds = opened.thresholds if given is None else ScoreThresholds(overall=given, source="--min_score_thresh")
     print(f"score threshold: {thresholds}")
     annotate_video(
         VideoConfig(
@@ -254,8 +252,8 @@ def _video(model: ModelConfig) -> None:
             thresholds=thresholds,
             max_boxes=100 if FLAGS.max_boxes_to_draw is None else FLAGS.max_boxes_to_draw,
         ),
-        loaded.detect,
-        loaded.class_names,
+        opened.detect,
+        opened.class_names,
     )
 
 

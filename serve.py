@@ -89,14 +89,14 @@ def main() -> None:
     if missing := [package for module, package in _PACKAGES.items() if importlib.util.find_spec(module) is None]:
         raise InputError(f"serve.py needs the package {missing[0]}: pip install -e '.[serve]'")
     from efficientdet.serving.application import build_application
-    from efficientdet.serving.detection import load_detection
+    from efficientdet.serving.detection import open_for_serving
     from efficientdet.serving.middleware import host_name
     from efficientdet.serving.server import LOCAL_NAMES, bind, serve
 
     given = {name: FLAGS[name].value for name in vars(Limits()) if FLAGS[name].value is not None}
     limits = Limits(**given)
     bound = bind(FLAGS.host, FLAGS.port)
-    detect, names, thresholds = load_detection(
+    detector = open_for_serving(
         path,
         max_batch=limits.max_batch,
         hparams=overrides,
@@ -105,13 +105,14 @@ def main() -> None:
         **runtime,
     )
     if FLAGS.min_score is None:
-        limits = replace(limits, min_score=thresholds.overall)
-    print(f"score threshold: {limits.min_score:g}, {thresholds.source if FLAGS.min_score is None else '--min_score'}")
+        limits = replace(limits, min_score=detector.thresholds.overall)
+    source = detector.thresholds.source if FLAGS.min_score is None else "--min_score"
+    print(f"score threshold: {limits.min_score:g}, {source}")
     hosts = [host_name(host) or host for host in FLAGS.allowed_hosts or ()]
     serve(
         build_application(
-            detect,
-            names,
+            detector.detect,
+            detector.class_names,
             model=Path(path).name,
             limits=limits,
             hosts=tuple(hosts or (LOCAL_NAMES if FLAGS.host in LOCAL_NAMES else ())),

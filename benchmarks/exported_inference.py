@@ -22,8 +22,8 @@ import numpy as np
 
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
-from efficientdet.inference.model_loading import load_model
-from efficientdet.inference.predict import HostDetector, exported_network
+from efficientdet.inference.checkpoint_model import load_model
+from efficientdet.inference.predict import exported_network, host_predictor
 from program_support.processor import available_cores
 
 SIZE, TURN, PAUSE = 512, 5, 0.05
@@ -100,7 +100,7 @@ def main() -> None:
         ModelConfig(ckpt_path=arguments.weights, model_name=arguments.model, model_name_given=True, overrides=overrides)
     )[0].detector
     network = exported_network(detector, runtime=arguments.runtime)
-    predict = HostDetector(detector, network)
+    predict = host_predictor(detector, network)
     sizes, scales = np.full((1, 2), arguments.size, np.int32), np.ones((1, 2), np.float32)
     images = _images(arguments.size, arguments.size, TURN + 1)
     calls: dict[str, Callable] = {

@@ -22,17 +22,18 @@ if Path(__file__).with_name("checkout.py").exists():
     checkout.install()
 
 if TYPE_CHECKING:
-    from efficientdet.inference.detector import ImageDetections, LoadedDetector
-    from efficientdet.inference.loading import load_detector
+    from efficientdet.inference.detect import Detector
+    from efficientdet.inference.image_detections import ImageDetections
+    from efficientdet.inference.open_model import load_detector
     from efficientdet.operations.interface import convert, evaluate, examine, export, train
     from program_support.errors import InputError
 
     __version__: str
 
 __all__ = [
+    "Detector",
     "ImageDetections",
     "InputError",
-    "LoadedDetector",
     "__version__",
     "convert",
     "evaluate",
@@ -56,17 +57,21 @@ def __getattr__(name: str):
         except metadata.PackageNotFoundError:
             return "0+unknown"  # a copy of the files that was never installed
     if name == "load_detector":
-        from efficientdet.inference import loading
+        from efficientdet.inference import open_model
 
-        return loading.load_detector
+        return open_model.load_detector
     if name == "InputError":
         from program_support import errors
 
         return errors.InputError
-    if name in ("ImageDetections", "LoadedDetector"):
-        from efficientdet.inference import detector
+    if name in ("Detector", "LoadedDetector"):  # the name in version 0.1
+        from efficientdet.inference import detect
 
-        return getattr(detector, name)
+        return detect.Detector
+    if name == "ImageDetections":
+        from efficientdet.inference import image_detections
+
+        return image_detections.ImageDetections
     if name in __all__:
         from efficientdet.operations import interface
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from onnx import TensorProto, helper
 
 from efficientdet.exports.onnx.graph import OnnxGraph
-from efficientdet.inference.image_rows import rows_of_image
+from efficientdet.inference.detect import rows_of_image
 from object_detection.coco.results import results_json
 from object_detection.structures import stacked
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host

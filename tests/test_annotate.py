@@ -13,7 +13,7 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
-from efficientdet.inference.image_rows import LoadedModel, rows_of_signature
+from efficientdet.inference.detect import Detector, rows_of_signature
 from efficientdet.inference.inputs import Inputs
 from efficientdet.reports.drawing import class_color
 from object_detection.coco.results import DetectionRows
@@ -39,8 +39,8 @@ def place(tmp_path, monkeypatch):
 
     monkeypatch.setattr(
         annotate_module,
-        "_loaded_model",
-        lambda config: LoadedModel(detect, ClassNames((3, 8), ("cat", "dog")), ScoreThresholds()),
+        "open_model",
+        lambda config, **_: Detector(detect, ClassNames((3, 8), ("cat", "dog")), ScoreThresholds()),
     )
     return tmp_path
 
@@ -60,8 +60,8 @@ def test_masks_are_drawn_where_the_object_is_and_written_as_run_lengths(place, m
 
     monkeypatch.setattr(
         annotate_module,
-        "_loaded_model",
-        lambda config: LoadedModel(detect, ClassNames((3, 8), ("cat", "dog")), ScoreThresholds()),
+        "open_model",
+        lambda config, **_: Detector(detect, ClassNames((3, 8), ("cat", "dog")), ScoreThresholds()),
     )
     run(place, save(place / "a.jpg", orientation=orientation), apply_exif_orientation=False)
     [result] = results(place)

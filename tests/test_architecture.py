@@ -97,7 +97,7 @@ KNOWN_IN = {
         "efficientdet.reports.drawing",
         "dataset.*",
         "efficientdet.inference.annotate",
-        "efficientdet.inference.detector",
+        "efficientdet.inference.image_detections",
         "dataset.files.image_files",
     },
     "absl": {

@@ -10,8 +10,8 @@ import tensorflow as tf
 from oracles import to_numpy
 
 from efficientdet.exports.onnx.model_file import onnx_model
-from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.predict import build_predict
+from efficientdet.inference.runtimes import Network, copied
 from model.dense_detector import DenseDetector, DenseDetectorConfig
 from model.dense_losses import LossConfig
 from model.detection_model import losses
@@ -294,7 +294,7 @@ def test_outputs_are_read_as_configured_everywhere(name):
         np.testing.assert_allclose(found.boxes[image, :count], [box for box, _, _ in wanted], atol=1e-2)
         np.testing.assert_allclose(found.scores[image, :count], [score for _, _, score in wanted], rtol=1e-3)
     read, written = detector.detections_on_host, onnx_model(detector, for_onnxruntime=True).SerializeToString()
-    from_file = ExportedNetwork(written, runtime="onnxruntime")(images, sizes, read)
+    from_file = Network(written, runtime="onnxruntime")(images, sizes, read)
     predicted = build_predict(detector, compiled=False)(images, sizes, np.ones((2, 2), np.float32))
     for image, by_runtime in enumerate(from_file):
         np.testing.assert_array_equal(by_runtime.classes, found.classes[image])
@@ -310,7 +310,7 @@ def test_mean_and_deviation_are_those_given():
     np.testing.assert_allclose(found[0, 59, 29], [0.2, 0.0, -0.05], atol=1e-6)
     assert not found[0, 60:].any()
     assert not found[0, :, 30:].any()
-    [written] = ExportedNetwork(onnx_model(detector).SerializeToString(), runtime="onnxruntime")(images, sizes, copied)
+    [written] = Network(onnx_model(detector).SerializeToString(), runtime="onnxruntime")(images, sizes, copied)
     np.testing.assert_allclose(written[0], to_numpy(detector.outputs(images, sizes))[0][0], rtol=1e-3, atol=1e-4)
 
 

@@ -20,7 +20,7 @@ from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference.annotate import AnnotationConfig, annotate
-from efficientdet.inference.detector import LoadedDetector
+from efficientdet.inference.detect import Detector
 from efficientdet.inference.inputs import Inputs
 from model.detection_model import named_variables
 from object_detection.coco.results import DetectionRows
@@ -121,7 +121,7 @@ def test_folders_patterns_and_file_objects(tmp_path, batch_size):
     for level, name in enumerate(("a.png", "b.png", "c.jpg"), start=1):
         Image.new("RGB", (8, 8), (level * 10,) * 3).save(tmp_path / name)
     (tmp_path / "notes.txt").touch()
-    detector = LoadedDetector(
+    detector = Detector(
         lambda images: [
             DetectionRows.of_image(
                 np.zeros((1, 4), np.float32), np.float32([image.mean() / 256]), np.array([1], np.int64)
@@ -221,9 +221,7 @@ def cut_short():
     ],
 )
 def test_what_only_looks_like_an_image_is_one_line(image, message):
-    detector = LoadedDetector(
-        lambda images: pytest.fail("it was detected in"), ClassNames((1,), ("cat",)), batch_size=1
-    )
+    detector = Detector(lambda images: pytest.fail("it was detected in"), ClassNames((1,), ("cat",)), batch_size=1)
     with pytest.raises(efficientdet.InputError, match=f"^{message}"):
         detector.predict(image)
 
@@ -272,7 +270,7 @@ def test_masks_are_of_the_pixels_of_the_image():
         np.int64([7, 7]),
         masks=[run_lengths(mask) for mask in wanted],
     )
-    detector = LoadedDetector(lambda images: [rows], ClassNames((7,), ("cell",)), batch_size=1)
+    detector = Detector(lambda images: [rows], ClassNames((7,), ("cell",)), batch_size=1)
     for min_score, count in ((0.0, 2), (0.5, 1), (1.0, 0)):
         [found] = detector.predict(np.zeros((6, 9, 3), np.uint8), min_score=min_score)
         np.testing.assert_array_equal(found.masks, wanted[:count])

@@ -19,8 +19,7 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.exports.calibration import calibration_of_files
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
-from efficientdet.inference.detector import LoadedDetector
-from efficientdet.inference.image_rows import LoadedModel
+from efficientdet.inference.detect import Detector
 from efficientdet.inference.inputs import Inputs
 from efficientdet.serving.batching import Batcher
 from efficientdet.serving.limits import Limits
@@ -93,7 +92,7 @@ def upright(file):
 
 
 def test_load_detector_detects_upright(photographs):
-    for file, found in zip(photographs, LoadedDetector(detect, NAMES, batch_size=3).predict(photographs), strict=True):
+    for file, found in zip(photographs, Detector(detect, NAMES, batch_size=3).predict(photographs), strict=True):
         y_min, x_min, y_max, x_max = upright(file)[0]
         assert found.boxes.tolist() == [[x_min, y_min, x_max, y_max]]
 
@@ -101,13 +100,13 @@ def test_load_detector_detects_upright(photographs):
 def test_load_detector_takes_pixels_in_memory_as_they_are(photographs):
     with Image.open(photographs[5]) as image:
         for given in (image, np.asarray(image)):
-            [found] = LoadedDetector(detect, NAMES, batch_size=1).predict(given)
+            [found] = Detector(detect, NAMES, batch_size=1).predict(given)
             assert found.boxes[:, [1, 0, 3, 2]].tolist() == [[*PATCH]]
 
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_infer_detects_upright_unless_it_is_told_otherwise(photographs, tmp_path, monkeypatch, applied):
-    monkeypatch.setattr(annotate_module, "_loaded_model", lambda config: LoadedModel(detect, NAMES, ScoreThresholds()))
+    monkeypatch.setattr(annotate_module, "open_model", lambda config, **_: Detector(detect, NAMES, ScoreThresholds()))
     settings = {} if applied else {"apply_exif_orientation": False}
     annotate(AnnotationConfig(inputs=Inputs(images=tuple(map(str, photographs))), output_dir=str(tmp_path), **settings))
     results = {result["file_name"]: result for result in json.loads((tmp_path / "detections.json").read_text())}

@@ -17,9 +17,9 @@ from efficientdet.exports.onnx.model_file import onnx_model
 from efficientdet.exports.onnx.quantization import quantized
 from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.inference import exported_network as runtimes
-from efficientdet.inference.exported_network import ExportedNetwork
-from efficientdet.inference.predict import HostDetector, build_predict, exported_network
+from efficientdet.inference import runtimes
+from efficientdet.inference.predict import build_predict, exported_network, host_predictor
+from efficientdet.inference.runtimes import Network
 from object_detection.structures import stacked
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
@@ -95,7 +95,7 @@ def test_the_outputs_are_those_of_the_network(small_d0, runtime, for_onnxruntime
     images, sizes = inputs(small_d0)
     wanted = layer_by_layer(small_d0, images, sizes)
     model = onnx_model(small_d0, for_onnxruntime=for_onnxruntime)
-    images = ExportedNetwork(model.SerializeToString(), runtime=runtime)(images, sizes, copied)
+    images = Network(model.SerializeToString(), runtime=runtime)(images, sizes, copied)
     assert np.abs(wanted[0][0] - wanted[0][1]).max() > 0.1  # the image reaches the outputs
     for image, found in enumerate(images):
         for values, output in zip(found, (*wanted, wanted[0].max(axis=-1)), strict=True):
@@ -134,7 +134,7 @@ def test_detections_in_original_pixels_are_the_same():
     def network(images, sizes, read):
         return list(map(read, map(NetworkOutputs, logits, deltas, logits.max(axis=-1)), sizes))
 
-    found = HostDetector(detector, network)(images, sizes, scales)
+    found = host_predictor(detector, network)(images, sizes, scales)
     assert np.asarray(wanted.valid).any(axis=1).all()
     for ours, theirs in zip(found[:4], wanted[:4], strict=True):
         np.testing.assert_allclose(ours, np.asarray(theirs), rtol=1e-4, atol=1e-2)
@@ -155,7 +155,7 @@ def test_images_side_by_side_are_those_one_after_the_other(small_d0, runtime, co
     height, width = small_d0.config.image_size
     images = np.random.default_rng(3).integers(0, 256, (5, height, width, 3), np.uint8)
     sizes = np.int32([[height, width - 20 * i] for i in range(5)])
-    network = ExportedNetwork(onnx_model(small_d0).SerializeToString(), runtime=runtime, cores=cores)
+    network = Network(onnx_model(small_d0).SerializeToString(), runtime=runtime, cores=cores)
     alone = [network(images[i : i + 1], sizes[i : i + 1], copied)[0] for i in range(5)]
     assert np.ptp([outputs.class_logits for outputs in alone], axis=0).max() > 0.01
     for one, other in zip(network(images, sizes, copied), alone, strict=True):
@@ -174,9 +174,9 @@ def test_convolutions_in_8_bits_are_near_those_in_32(small_d0, tmp_path):
     kernels = [values for values in in_8_bits.graph.initializer if len(values.dims) == 4 and values.dims[0] > 1]
     assert {TensorProto.INT8} == {values.data_type for values in kernels}
     images, sizes = inputs(small_d0)
-    [exact] = ExportedNetwork(model.SerializeToString(), runtime="openvino")(images[:1], sizes[:1], copied)
+    [exact] = Network(model.SerializeToString(), runtime="openvino")(images[:1], sizes[:1], copied)
     for runtime in RUNTIMES:
-        [found] = ExportedNetwork(in_8_bits.SerializeToString(), runtime=runtime)(images[:1], sizes[:1], copied)
+        [found] = Network(in_8_bits.SerializeToString(), runtime=runtime)(images[:1], sizes[:1], copied)
         for values, wanted in zip(found, exact, strict=True):
             assert 0.9 < np.corrcoef(values.ravel(), wanted.ravel())[0, 1] < 0.99999
 
@@ -195,7 +195,7 @@ def test_images_may_lie_otherwise_in_memory(small_d0, runtime):
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_callers_in_several_threads_get_their_own_outputs(tmp_path, runtime):
     """Each thread has images of its own gray, which the scores of this network tell."""
-    network = ExportedNetwork(write_color_artifact(tmp_path / "color.onnx").read_bytes(), runtime=runtime)
+    network = Network(write_color_artifact(tmp_path / "color.onnx").read_bytes(), runtime=runtime)
     grays = np.uint8([60, 120, 180, 240])
 
     def scores_of(gray):
@@ -316,7 +316,7 @@ def test_names_in_a_users_file_are_shown_escaped(monkeypatch):
         raise RuntimeError("node 'evil\x1b]0;title\x07\u202e' is of no type")
 
     monkeypatch.setitem(runtimes._RUNTIMES, "onnxruntime", refuse)
-    network = ExportedNetwork(b"", runtime="onnxruntime", path="a.onnx")
+    network = Network(b"", runtime="onnxruntime", path="a.onnx")
     with pytest.raises(InputError) as caught:
         network(np.zeros((1, 8, 8, 3), np.uint8), np.int32([[8, 8]]), copied)
     assert str(caught.value) == (

@@ -29,7 +29,7 @@ from efficientdet.exports.export_config import ExportConfig
 from efficientdet.exports.litert.edgetpu_operators import check_edgetpu
 from efficientdet.exports.litert.graph import LitertGraph, LitertOperator, LitertTensor, litert_graph
 from efficientdet.exports.litert.integer import integer_resize
-from efficientdet.inference.exported_network import ExportedNetwork, copied
+from efficientdet.inference.runtimes import Network, copied
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig, build_bifpn
 from model.dense_detector import DenseDetector, DenseDetectorConfig
@@ -173,7 +173,7 @@ def test_the_file_detects_what_the_network_in_8_bits_detects(exported):
     """Our suppression of the raw file's outputs is the reference for the operator."""
     folder, drawn = exported
     image, size = padded(an_image(drawn)), np.int32([SIDE, SIDE])
-    network = ExportedNetwork((folder / RAW).read_bytes(), runtime="litert")
+    network = Network((folder / RAW).read_bytes(), runtime="litert")
     wanted, *_ = network(image, size[None], tiny_lite(per_class=False).detections_on_host)
     _, (boxes, classes, scores, count) = plain_run(folder / FULL, image)
     assert count[0] == 20
@@ -204,7 +204,7 @@ def test_it_is_read_like_every_exported_file(exported):
 def test_the_raw_outputs_are_those_of_the_network(exported):
     folder, drawn = exported
     image, size = padded(an_image(drawn)), np.int32([[SIDE, SIDE]])
-    [found] = ExportedNetwork((folder / RAW).read_bytes(), runtime="litert")(image, size, copied)
+    [found] = Network((folder / RAW).read_bytes(), runtime="litert")(image, size, copied)
     for ours, theirs in zip(found, tiny_lite().outputs(keras.ops.convert_to_tensor(image), size), strict=False):
         assert np.corrcoef(ours.ravel(), np.asarray(theirs).ravel())[0, 1] > 0.95
 

@@ -19,8 +19,8 @@ from efficientdet.exports import inspection
 from efficientdet.exports import saved_model as export_module
 from efficientdet.exports.inspection import Agreement, compare_detections, dry_run, summary
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
-from efficientdet.inference import model_loading
-from efficientdet.inference.model_loading import load_model
+from efficientdet.inference import checkpoint_model
+from efficientdet.inference.checkpoint_model import load_model
 from model.detection_model import named_variables
 from object_detection.coco.results import DetectionRows
 
@@ -110,7 +110,8 @@ def test_summary_of_d0_with_random_weights():
     ("overrides", "names"), [({}, COCO_2017), ({"num_classes": 2}, ClassNames((1, 2), ("class 1", "class 2")))]
 )
 def test_random_weights_have_the_classes_of_coco_unless_told(miniature, overrides, names):
-    assert model_loading.load_model(replace(MODEL, overrides={"image_size": 64, **overrides}))[0].class_names == names
+    restored, _ = checkpoint_model.load_model(replace(MODEL, overrides={"image_size": 64, **overrides}))
+    assert restored.class_names == names
 
 
 def test_dry_run_writes_a_checkpoint_by_name(miniature, tmp_path, capsys):

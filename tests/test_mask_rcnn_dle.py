@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from efficientdet.families.registry import build_detector, hyperparameters_of
-from efficientdet.inference.exported_network import copied
 from efficientdet.inference.predict import exported_network
+from efficientdet.inference.runtimes import copied
 from model.detection_model import losses
 from object_detection.geometry.anchor_conventions import centered_levels
 from object_detection.geometry.anchor_grid import feature_sizes, grid_of_levels

@@ -6,7 +6,7 @@ import pytest
 from miniature import miniature_detector
 
 from efficientdet.exports.onnx.model_file import onnx_model
-from efficientdet.inference.exported_network import DETECTIONS
+from efficientdet.inference.runtimes import DETECTIONS
 from model.detection_model import named_variables
 from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.suppression.tensor_suppression import SuppressionConfig

@@ -12,8 +12,8 @@ from other_family import OtherFamily, drawn
 from efficientdet.exports.onnx.graph import OnnxGraph
 from efficientdet.exports.onnx.layers import add_network
 from efficientdet.exports.onnx.model_file import onnx_model
-from efficientdet.inference.exported_network import ExportedNetwork
 from efficientdet.inference.predict import build_predict
+from efficientdet.inference.runtimes import Network
 from program_support.errors import InputError
 
 IMAGE = (9, 11, 6)
@@ -247,7 +247,7 @@ def test_a_network_with_outputs_and_layers_of_its_own(runtime):
     model = onnx_model(detector)
     assert [output.name for output in model.graph.output] == ["boxes", "maps", "best", "best.1"]
     wanted = [np.asarray(value) for value in keras.tree.flatten(detector.outputs(images, sizes))]
-    exported = ExportedNetwork(model.SerializeToString(), runtime=runtime)
+    exported = Network(model.SerializeToString(), runtime=runtime)
     found = exported(images, sizes, lambda outputs, size: tuple(map(np.copy, outputs)))
     for one, other in zip(map(np.stack, zip(*found, strict=True)), wanted, strict=True):
         assert one.shape == other.shape
@@ -271,7 +271,7 @@ def test_the_normalization_is_the_detectors_own(masks_padding):
     detector.network = keras.Model(
         detector.network.input, {"pixels": layers.Identity(name="pixels")(detector.network.input)}
     )
-    [[found]] = ExportedNetwork(onnx_model(detector).SerializeToString(), runtime="onnxruntime")(
+    [[found]] = Network(onnx_model(detector).SerializeToString(), runtime="onnxruntime")(
         image, size, lambda outputs, size: tuple(outputs)
     )
     np.testing.assert_allclose(found, detector.normalize(image, size)[0], rtol=1e-5, atol=1e-6)

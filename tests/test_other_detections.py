@@ -16,7 +16,7 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 from efficientdet.evaluation.other_detections import OtherDetections
-from efficientdet.inference.image_rows import LoadedModel
+from efficientdet.inference.detect import Detector
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
@@ -181,7 +181,7 @@ def test_an_exported_file_is_evaluated_with_the_ids_of_the_data(drawn, truth):
         ]
 
     def measures(names):
-        loaded = LoadedModel(detect, names, ScoreThresholds())
+        loaded = Detector(detect, names, ScoreThresholds())
         others = OtherDetections(path="d.onnx", kind="exported file", load=lambda: loaded)
         config = EvaluationConfig(
             model=ModelConfig(class_names=drawn.class_names),

@@ -33,7 +33,7 @@ from efficientdet.families.hyperparameters import height_and_width
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
-from efficientdet.inference.image_rows import LoadedModel
+from efficientdet.inference.detect import Detector
 from efficientdet.inference.inputs import Inputs
 from efficientdet.inference.predict import build_predict
 from efficientdet.operations import interface
@@ -492,8 +492,8 @@ def test_the_default_threshold_is_the_stored_one_of_each_class(
     thresholds = ScoreThresholds.stored_in(describe(drawn.class_names, score_thresholds=stored))
     monkeypatch.setattr(
         annotate_module,
-        "_loaded_model",
-        lambda _: LoadedModel(lambda images: [rows] * len(images), drawn.class_names, thresholds),
+        "open_model",
+        lambda *_, **__: Detector(lambda images: [rows] * len(images), drawn.class_names, thresholds),
     )
     image = sorted((drawn.folder / "val").glob("*.jpg"))[0]
     annotate(annotation([image], tmp_path, min_score=None, formats=("coco",)))

@@ -21,8 +21,8 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference import video
 from efficientdet.inference.annotate import AnnotationConfig, annotate
+from efficientdet.inference.detect import Detector
 from efficientdet.inference.export_formats import is_saved_model
-from efficientdet.inference.image_rows import LoadedModel
 from efficientdet.inference.inputs import Inputs, find_inputs
 from efficientdet.inference.result_files import FORMATS, ResultFiles, chosen_formats
 from efficientdet.inference.tiles import Tiling
@@ -39,8 +39,8 @@ def place(tmp_path, monkeypatch):
     rows = DetectionRows.of_image(BOXES, np.float32([0.9, 0.8, 0.1]), np.array([8, 3, 3]))
     monkeypatch.setattr(
         annotate_module,
-        "_loaded_model",
-        lambda config: LoadedModel(lambda images: [rows] * len(images), NAMES, ScoreThresholds()),
+        "open_model",
+        lambda config, **_: Detector(lambda images: [rows] * len(images), NAMES, ScoreThresholds()),
     )
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

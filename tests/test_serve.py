@@ -21,7 +21,7 @@ from gated_server import CONNECTIONS, MOST_IMAGES
 from PIL import Image
 from serving import FORM, ROOT, encoded, form, received, request_bytes, running, wait_until
 
-from efficientdet.inference.detector import LoadedDetector
+from efficientdet.inference.detect import Detector
 from efficientdet.reports.drawing import class_color
 from efficientdet.serving import detection
 from efficientdet.serving.application import image_reply
@@ -663,13 +663,14 @@ def test_a_checkpoints_network_sees_few_sizes_of_batches(monkeypatch):
             for image in images
         ]
 
-    monkeypatch.setattr(detection, "load_detector", lambda path, **_: LoadedDetector(detect, CLASSES, batch_size=1))
-    opened, names, _ = detection.load_detection("runs/first", runtime="keras", max_batch=6)
-    assert (seen, names) == ([1, 2, 4, 6], CLASSES)
+    monkeypatch.setattr(detection, "load_detector", lambda path, **_: Detector(detect, CLASSES, batch_size=1))
+    opened = detection.open_for_serving("runs/first", runtime="keras", max_batch=6)
+    assert (seen, opened.class_names) == ([1, 2, 4, 6], CLASSES)
     seen.clear()
     images = [np.full((1, 1, 3), number, np.uint8) for number in range(6)]
     for count in range(1, 7):
-        assert [rows.evaluated_ids.tolist() for rows in opened(images[:count])] == [[number] for number in range(count)]
+        ids = [rows.evaluated_ids.tolist() for rows in opened.detect(images[:count])]
+        assert ids == [[number] for number in range(count)]
     assert seen == [1, 2, 4, 4, 6, 6]
 
 

@@ -16,8 +16,8 @@ from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, l
 from efficientdet.exports.onnx.graph import OnnxGraph
 from efficientdet.exports.onnx.model_file import onnx_model
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
-from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.predict import build_predict
+from efficientdet.inference.runtimes import Network, copied
 from efficientdet.training.schedule import Schedule
 from model.detection_model import named_variables
 from model.ssd import SsdConfig, build_ssd
@@ -72,7 +72,7 @@ def check_detections(found, golden, *, clipped=False):
 
 def test_its_exported_file_finds_the_same(golden_folder, detector):
     golden = np.load(golden_folder / "families" / "ssd_forward.npz")
-    network = ExportedNetwork(onnx_model(detector, for_onnxruntime=True).SerializeToString(), runtime="onnxruntime")
+    network = Network(onnx_model(detector, for_onnxruntime=True).SerializeToString(), runtime="onnxruntime")
     [outputs] = network(golden["images"], np.int32([[300, 300]]), copied)
     found = detector.detections_on_host(outputs, np.int32([300, 300]))
     check_detections(type(found)(*(None if values is None else values[None] for values in found)), golden)

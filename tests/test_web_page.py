@@ -26,7 +26,7 @@ from efficientdet.exports.onnx.graph import OnnxGraph
 from efficientdet.exports.onnx.resize import add_resize
 from efficientdet.exports.web_page import RUNTIME, web_page_detector, write_web_page
 from efficientdet.families.published_files import PublishedFile
-from efficientdet.inference.image_rows import BatchDetector, ResizingDetector
+from efficientdet.inference.detect import Detector, Predictor
 from efficientdet.weights.downloads import cache_folder
 from model.detection_model import named_variables
 from program_support.errors import InputError
@@ -78,14 +78,6 @@ def test_the_graph_resizes_as_infer_does(rule):
         assert difference.mean() < 2e-2
 
 
-class InMemory(BatchDetector):
-    def __init__(self, detector):
-        self._detector = detector
-
-    def detect(self, images, sizes):
-        return self._detector.detections(self._detector.outputs(images, sizes), sizes)
-
-
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """The folder of a miniature's page, with an empty runtime unless the real one is in the cache; its detector."""
@@ -131,7 +123,8 @@ def test_the_folder_and_its_detections(page):
     assert "/v1/" not in html  # which only the server answers
     assert 'value="0.40"' in html
     images = [noise(64, 64), noise(50, 121), noise(200, 90)]
-    wanted = ResizingDetector(InMemory(detector), resize=Letterbox((64, 64)), description=DESCRIPTION)(images)
+    predict = Predictor(lambda images, sizes: detector.detections(detector.outputs(images, sizes), sizes))
+    wanted = Detector.resizing(predict, resize=Letterbox((64, 64)), description=DESCRIPTION).detect(images)
     for found, expected in zip(web_page_detector(folder, DESCRIPTION)(images), wanted, strict=True):
         assert len(found.scores) == len(expected.scores) == 20
         np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-2)

@@ -27,7 +27,7 @@ from efficientdet.devices.device import (
 )
 from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.devices.runtime import start_runtime
-from efficientdet.inference.model_loading import load_model
+from efficientdet.inference.checkpoint_model import load_model
 from efficientdet.inference.predict import build_predict
 from model.detection_model import DetectionModel
 from model.multiply_adds import multiply_adds

@@ -7,8 +7,7 @@ import numpy as np
 
 from efficientdet.benchmark.latency import Run, timed
 from efficientdet.devices.device import to_device, wait
-from efficientdet.inference.image_rows import fetched
-from efficientdet.inference.predict import BackendDetector, HostDetector
+from efficientdet.inference.detect import Predictor, fetched
 
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
@@ -59,7 +58,7 @@ def preprocess(photographs: Iterable[np.ndarray], resize: "ResizeRule") -> tuple
     return images, sizes, scales
 
 
-def measure_detector(predict: BackendDetector | HostDetector, images: Images, *, preprocessing: Callable | None) -> Run:
+def measure_detector(predict: Predictor, images: Images, *, preprocessing: Callable | None) -> Run:
     """Time one run of each stage in turn, so that other load on the machine affects all of them equally.
 
     Clipping and scaling of the boxes are timed only end to end. If the network runs separately, its outputs are copied
@@ -75,7 +74,7 @@ def measure_detector(predict: BackendDetector | HostDetector, images: Images, *,
     return Run(seconds, float(found.valid.sum(axis=1).mean()))
 
 
-def _parts(predict: BackendDetector | HostDetector, batch: Sequence) -> dict[str, float]:
+def _parts(predict: Predictor, batch: Sequence) -> dict[str, float]:
     """Time the stages; a separate function, so that their outputs are freed before the end-to-end run."""
     network, outputs = timed(lambda: wait(predict.outputs(*batch[:2])))
     post_processing, _ = timed(lambda: fetched(predict.postprocess(outputs, batch[1])))

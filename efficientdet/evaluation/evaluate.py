@@ -23,8 +23,8 @@ from efficientdet.evaluation.error_plots import error_plots
 from efficientdet.evaluation.evaluation_report import EvaluationReport, write_evaluation_report
 from efficientdet.evaluation.other_detections import OtherDetections
 from efficientdet.families.inputs import input_config
-from efficientdet.inference.image_rows import BatchDetector
-from efficientdet.inference.model_loading import load_model
+from efficientdet.inference.checkpoint_model import load_model
+from efficientdet.inference.detect import Predictor
 from efficientdet.inference.predict import build_predict
 from efficientdet.reports.coco_metrics import csv_line
 from object_detection.coco.error_analysis import ErrorAnalysis
@@ -184,7 +184,7 @@ def _report_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None
 
 
 def detect_all(
-    predict: BatchDetector,
+    predict: Predictor,
     index: RecordIndex,
     config: InputConfig,
     *,

@@ -14,7 +14,7 @@ from dataset.files.untrusted_values import error_context, finite_number, listed,
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.pipeline import original_images
 from dataset.records.record_index import RecordIndex
-from efficientdet.inference.image_rows import Detect, LoadedModel
+from efficientdet.inference.detect import Detect, Detector
 from object_detection.coco.ground_truth import GroundTruth
 from object_detection.coco.results import CocoResults, DetectionRows
 from program_support.errors import InputError
@@ -27,7 +27,7 @@ class OtherDetections:
 
     path: str
     kind: Literal["exported file", "results"]
-    load: Callable[[], LoadedModel] | None = None
+    load: Callable[[], Detector] | None = None
 
     def rows(
         self, index: RecordIndex | None, truth: GroundTruth, *, class_names: ClassNames, samples: int = 0
@@ -49,7 +49,7 @@ class OtherDetections:
 
 
 def _detected(
-    path: str, model: LoadedModel, index: RecordIndex, *, class_names: ClassNames, samples: int
+    path: str, model: Detector, index: RecordIndex, *, class_names: ClassNames, samples: int
 ) -> DetectionRows:
     if not model.class_names.has_names_of(class_names):
         raise InputError(

@@ -17,8 +17,8 @@ from efficientdet.exports.calibration import CalibrationImages, calibration_of_f
 from efficientdet.exports.export_config import ExportConfig
 from efficientdet.exports.inspection import compare_detections
 from efficientdet.exports.timing import medians_in_turns, split_times, times
+from efficientdet.inference.detect import Detect
 from efficientdet.inference.export_formats import ExportFormat
-from efficientdet.inference.image_rows import Detect
 from object_detection.coco.evaluation import CocoMeasures
 
 PIXELS = 0.5  # tolerance of the sides of agreeing detections

@@ -11,9 +11,8 @@ from efficientdet.exports.artifact_table import Artifact, ArtifactTable
 from efficientdet.exports.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from efficientdet.exports.export_config import ExportConfig
 from efficientdet.exports.inspection import SAME_OBJECT_IOU
+from efficientdet.inference.checkpoint_model import checkpoint_detector, load_model
 from efficientdet.inference.export_formats import BATCHES, ExportFormat, export_formats
-from efficientdet.inference.model_detection import detect_with_checkpoint
-from efficientdet.inference.model_loading import load_model
 from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError
 
@@ -33,7 +32,7 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     formats = [export_formats()[name] for name in config.formats]
     for form in formats:
         form.check(restored.detector)
-    reference = detect_with_checkpoint(restored, batch_size=1, compiled=False).detect
+    reference = checkpoint_detector(restored, batch_size=1, compiled=False).detect
     comparison = ArtifactComparison(restored, reference, config)
     restored = comparison.restored
     lines = []

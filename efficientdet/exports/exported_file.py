@@ -5,10 +5,9 @@ from pathlib import Path
 
 from dataset.files.bounded_files import open_regular_file
 from efficientdet.exports.metadata import ArtifactMetadata, metadata_of
-from efficientdet.inference.artifact import ArtifactDetector
+from efficientdet.inference.detect import Detector, exported_predictor
 from efficientdet.inference.export_formats import ExportFormat, format_of
-from efficientdet.inference.exported_network import ExportedNetwork, ModelContent
-from efficientdet.inference.image_rows import LoadedModel, ResizingDetector
+from efficientdet.inference.runtimes import ModelContent, Network
 from program_support.errors import InputError
 
 
@@ -25,14 +24,12 @@ class ExportedFile(ExportFormat):
         """Return content and metadata. Raises OSError, and ValueError for another file."""
         raise NotImplementedError
 
-    def open(self, path: str, *, runtime: str = "keras", same_size: bool = False) -> LoadedModel:
+    def open(self, path: str, *, runtime: str = "keras", same_size: bool = False) -> Detector:
         """See `ExportFormat`."""
         content, metadata = read_artifact(path)
-        network = ExportedNetwork(content, runtime=runtime, path=path)
-        detector = ArtifactDetector(network, path=path, class_count=len(metadata.class_names))
-        return LoadedModel.from_description(
-            ResizingDetector(detector, resize=metadata.resize, description=metadata.description), metadata.description
-        )
+        network = Network(content, runtime=runtime, path=path)
+        predict = exported_predictor(network, path=path, class_count=len(metadata.class_names))
+        return Detector.resizing(predict, resize=metadata.resize, description=metadata.description)
 
 
 def read_artifact(path: str | Path) -> tuple[ModelContent, ArtifactMetadata]:

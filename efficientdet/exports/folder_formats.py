@@ -8,7 +8,7 @@ from efficientdet.inference.export_formats import ExportFormat, NetworkInputs, R
 
 if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
-    from efficientdet.inference.image_rows import Detect, LoadedModel
+    from efficientdet.inference.detect import Detect, Detector
 
 
 class _Folder(ExportFormat):
@@ -35,7 +35,7 @@ class SavedModel(_Folder):
 
         export_saved_model(restored.detector, str(path), description=restored.description, resize=restored.resize)
 
-    def open(self, path: str, *, runtime: str = "keras", same_size: bool = False) -> "LoadedModel":
+    def open(self, path: str, *, runtime: str = "keras", same_size: bool = False) -> "Detector":
         """See `ExportFormat`. A call with images of several sizes runs them one after another."""
         from efficientdet.exports.saved_model import open_saved_model
 

@@ -13,8 +13,8 @@ from efficientdet.checkpoints.checkpoint import write_arrays
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.inference.exported_network import ExportedNetwork, copied
-from efficientdet.inference.model_loading import load_model
+from efficientdet.inference.checkpoint_model import load_model
+from efficientdet.inference.runtimes import Network, copied
 from model.detection_model import named_variables
 from model.multiply_adds import multiply_adds
 from object_detection.geometry.box_geometry import pairwise_iou
@@ -75,7 +75,7 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     """
     from dataset.files.image_files import read_image
     from efficientdet.exports.saved_model import export_saved_model, open_saved_model
-    from efficientdet.inference.model_detection import detect_with_checkpoint
+    from efficientdet.inference.checkpoint_model import checkpoint_detector
 
     restored, runtime = load_model(config)
     height, width = restored.detector.image_size
@@ -83,7 +83,7 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     image = read_image(input_image) if input_image else noise
     export_saved_model(restored.detector, folder, description=restored.description, resize=restored.resize)
     print(f"wrote {folder}")
-    detect = detect_with_checkpoint(restored, batch_size=1, compiled=False).detect
+    detect = checkpoint_detector(restored, batch_size=1, compiled=False).detect
     reloaded = open_saved_model(folder).detect
     score_tolerance, pixels = _TOLERANCES[runtime.precision]
     agreement = compare_detections(detect([image])[0], reloaded([image])[0], pixels=pixels)
@@ -111,7 +111,7 @@ def export_network(config: ModelConfig, path: str) -> None:
     height, width = detector.image_size
     images = np.random.default_rng(0).integers(0, 256, (1, height, width, 3), np.uint8)
     sizes = np.array([[height, width * 3 // 4]], np.int32)
-    [found] = ExportedNetwork(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes, copied)
+    [found] = Network(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes, copied)
     outputs = keras.tree.flatten(detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes))))
     expected = [np.asarray(output)[0] for output in outputs]
     difference = max(  # the file of a dense detector has one more output, the best logits
@@ -168,7 +168,7 @@ def compare_plugin_inputs(
     detector, model = restored.detector, onnx.load(path)
     attributes = (attribute for node in model.graph.node for attribute in node.attribute)
     activated = any(one.name == "score_activation" and one.i for one in attributes)  # the plugin applies the sigmoid
-    network = ExportedNetwork(without_plugin(model).SerializeToString(), runtime="onnxruntime")
+    network = Network(without_plugin(model).SerializeToString(), runtime="onnxruntime")
     agreements = []
     for image in images:
         boxed, size, _ = (np.asarray(part)[None] for part in restored.resize(image))

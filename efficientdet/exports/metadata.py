@@ -12,7 +12,7 @@ from pathlib import Path
 from dataset.class_names import ClassNames
 from dataset.input.host_resize import HostResize
 from efficientdet.checkpoints.description import Description, description_of
-from efficientdet.inference.exported_network import DETECTIONS
+from efficientdet.inference.runtimes import DETECTIONS
 from program_support.errors import InputError
 
 NAMES = ("efficientdet", "efficientdet.input", "efficientdet.outputs", "efficientdet.version")

@@ -14,7 +14,7 @@ import tensorflow as tf
 from dataset.class_names import ClassNames
 from dataset.input.resize import ResizeRule
 from efficientdet.checkpoints.description import DESCRIPTION_FILE, Description, description_of
-from efficientdet.inference.image_rows import LoadedModel, rows_of_signature
+from efficientdet.inference.detect import Detector, rows_of_signature
 from model.detection_model import DetectionModel, detections_in_original
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
@@ -108,33 +108,22 @@ def load_saved_model(folder: str) -> tuple[Callable[[Any], dict[str, Any]], Desc
     return signature, description
 
 
-def open_saved_model(folder: str, *, same_size: bool = False) -> LoadedModel:
-    """Return the detection of a SavedModel; see `SavedModelDetector`."""
-    detector = SavedModelDetector(folder, same_size=same_size)
-    return LoadedModel.from_description(detector, detector.description)
+def open_saved_model(folder: str, *, same_size: bool = False) -> Detector:
+    """Open a SavedModel, which includes resizing and NMS. Raise InputError for another folder.
 
+    same_size: all images of a call have the same size and run as a batch; else they run one after another.
+    """
+    signature, description = load_saved_model(folder)
 
-class SavedModelDetector:
-    """Detection with a SavedModel, which includes resizing and NMS."""
+    def detect(images: list[np.ndarray]) -> list[DetectionRows]:
+        batches = [images] if same_size else [[image] for image in images]
+        return [rows for batch in batches for rows in detect_batch(batch)]
 
-    def __init__(self, folder: str, *, same_size: bool):
-        """Load a SavedModel; raise InputError for another folder.
-
-        same_size: all images of a call have the same size and run as a batch; else they run one after another.
-        """
-        self._signature, self.description = load_saved_model(folder)
-        self._of_one_size = same_size
-
-    def __call__(self, images: list[np.ndarray]) -> list[DetectionRows]:
-        """Detect in images [h, w, 3] uint8."""
-        batches = [images] if self._of_one_size else [[image] for image in images]
-        return [rows for batch in batches for rows in self._rows(batch)]
-
-    def _rows(self, images: list[np.ndarray]) -> list[DetectionRows]:
-        outputs = {name: np.asarray(values) for name, values in self._signature(np.stack(images)).items()}
+    def detect_batch(images: list[np.ndarray]) -> list[DetectionRows]:
+        outputs = {name: np.asarray(values) for name, values in signature(np.stack(images)).items()}
         return [
-            rows_of_signature(
-                {name: values[i] for name, values in outputs.items()}, image, description=self.description
-            )
+            rows_of_signature({name: values[i] for name, values in outputs.items()}, image, description=description)
             for i, image in enumerate(images)
         ]
+
+    return Detector.described(detect, description)

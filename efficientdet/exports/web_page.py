@@ -12,8 +12,8 @@ from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.exports.onnx.model_file import web_model
 from efficientdet.families.published_files import PublishedFile
-from efficientdet.inference.exported_network import DETECTIONS
-from efficientdet.inference.image_rows import Detect, rows_of_image
+from efficientdet.inference.detect import Detect, rows_of_image
+from efficientdet.inference.runtimes import DETECTIONS
 from efficientdet.serving.pages import model_description, static_page
 from efficientdet.weights.downloads import cache_folder, cached_file
 from model.detection_model import DetectionModel

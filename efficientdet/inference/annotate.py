@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from dataset.files.exif_orientation import stored_image, upright_boxes, upright_
 from dataset.files.image_files import StoredImage, distinct_names, distinct_stem, encode_image, image_ids, output_names
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.inference.export_formats import export_formats, format_of
-from efficientdet.inference.image_rows import Detect, LoadedModel
+from efficientdet.inference.detect import Detect, Detector
+from efficientdet.inference.export_formats import export_formats
 from efficientdet.inference.inputs import Inputs, read_input, recording_stem, shown_path
+from efficientdet.inference.open_model import open_model
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
 from efficientdet.inference.tiles import TiledDetector, Tiling
 from efficientdet.reports.drawing import draw_detections
@@ -37,9 +38,8 @@ class AnnotationConfig:
 
     inputs: Inputs
     output_dir: str
-    model: ModelConfig = field(default_factory=ModelConfig)  # without a checkpoint: see the next two
+    model: ModelConfig = field(default_factory=ModelConfig)  # of a checkpoint or exported file
     saved_model_dir: str | None = None
-    artifact: str | None = None  # an exported file, run without TensorFlow by `model.runtime`
     batch_size: int = 1
     min_score: float | None = None  # for all classes; None: the thresholds stored with the model
     max_boxes: int | None = 100  # None: all
@@ -75,9 +75,9 @@ def annotate(config: AnnotationConfig) -> None:
         from efficientdet.inference.video import open_source
 
         open_source(inputs.camera, live=True).release()  # checked before the detector is loaded, which takes longer
-    model = _loaded_model(config)
+    model = _opened_model(config)
     if config.min_score is not None:
-        model = model._replace(thresholds=ScoreThresholds(overall=config.min_score, source="--min_score_thresh"))
+        model = replace(model, thresholds=ScoreThresholds(overall=config.min_score, source="--min_score_thresh"))
     print(f"score threshold: {model.thresholds}")
     files = ResultFiles(config.output_dir, model.class_names, formats=config.formats, crops=config.save_crops)
     ids = image_ids([shown_path(path) for path in inputs.images])
@@ -104,7 +104,7 @@ def _annotate_images(
     outputs: Sequence[Path],
     ids: Sequence[int],
     *,
-    model: LoadedModel,
+    model: Detector,
     files: ResultFiles,
     failures: list[str],
 ) -> None:
@@ -153,7 +153,7 @@ def _annotate_videos(
     videos: dict[str, Path],
     first_id: int,
     *,
-    model: LoadedModel,
+    model: Detector,
     files: ResultFiles,
     failures: list[str],
 ) -> None:
@@ -245,21 +245,16 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
         yield numbers, images
 
 
-def _loaded_model(config: AnnotationConfig) -> LoadedModel:
-    if config.artifact:
-        exported = format_of(config.artifact)
-        assert exported is not None
-        return exported.open(config.artifact, runtime=config.model.runtime)
-    from efficientdet.devices.runtime import start_runtime
-    from efficientdet.inference.model_detection import detect_with_model
-    from efficientdet.inference.model_loading import load_model
-
+def _opened_model(config: AnnotationConfig) -> Detector:
     if config.debug:
         import tensorflow as tf
 
         tf.config.run_functions_eagerly(True)
     if not config.saved_model_dir:
-        return detect_with_model(config.model, batch_size=config.batch_size, once=config.runs_network_once)
+        return open_model(config.model, batch_size=config.batch_size, once=config.runs_network_once)
+    from efficientdet.devices.runtime import start_runtime
+    from efficientdet.inference.checkpoint_model import load_model
+
     saved_model = export_formats()["savedmodel"]
     if config.model.ckpt_path:
         restored, _ = load_model(config.model)

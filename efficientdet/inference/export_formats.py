@@ -18,8 +18,8 @@ from program_support.errors import InputError, nearest_name
 
 if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
-    from efficientdet.inference.exported_network import ModelContent
-    from efficientdet.inference.image_rows import Detect, LoadedModel
+    from efficientdet.inference.detect import Detect, Detector
+    from efficientdet.inference.runtimes import ModelContent
     from model.detection_model import DetectionModel
 
 ENTRY_POINTS = "efficientdet.export_formats"
@@ -105,7 +105,7 @@ class ExportFormat:
         """Return the runtime of a user's file."""
         return self.runtimes[0]
 
-    def open(self, path: str, *, runtime: str = "keras", same_size: bool = False) -> "LoadedModel":
+    def open(self, path: str, *, runtime: str = "keras", same_size: bool = False) -> "Detector":
         """Open a file with the result of `runtime_of`. Raises InputError for other files.
 
         same_size: all images of a call have the same size.

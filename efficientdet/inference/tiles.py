@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from efficientdet.inference.image_rows import Detect
+from efficientdet.inference.detect import Detect
 from efficientdet.inference.tile_merging import merged_over_tiles
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import moved, united

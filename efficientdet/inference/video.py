@@ -16,7 +16,7 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.inference.image_rows import Detect
+from efficientdet.inference.detect import Detect
 from efficientdet.inference.inputs import is_stream, shown_source
 from efficientdet.inference.live_sources import NewestFrames, open_live, unreadable_camera
 from efficientdet.reports.drawing import draw_detections

@@ -3,7 +3,7 @@
 import contextlib
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dataset.class_files import parse_class_names
 from dataset.class_names import ClassNames, read_class_names
@@ -36,17 +36,16 @@ from efficientdet.configuration.flag_paths import (
     writable_file,
     writable_folder,
 )
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.evaluation.image_folder import read_images, records_of_images
-from efficientdet.inference.export_formats import ExportFormat, format_of
+from efficientdet.inference.export_formats import format_of
+from efficientdet.inference.open_model import open_model
 from efficientdet.operations.results import EvaluationResult
 from program_support.checked_fields import Count, CountOrZero
 from program_support.command_line import Define
 from program_support.errors import InputError
 from program_support.field_flags import define_flag, define_flags_of
-
-if TYPE_CHECKING:
-    from efficientdet.inference.image_rows import LoadedModel
 
 _FLAGS_OF_CHECKPOINTS = (
     "amp",
@@ -222,17 +221,9 @@ def _other_detections(values: FlagValues) -> dict[str, Any] | None:
             raise InputError(f"{values.results or path}: is evaluated as it is, without --{flag}")
     if values.results:
         return {"path": existing_file(values.results, "results"), "kind": "results"}
-    assert exported is not None  # else returned above
-    load = partial(_saved_model, exported, path)
-    if exported.runtimes:
+    runtime = "keras"
+    if exported and exported.runtimes:
         existing_file(path, "ckpt_path")
         runtime = exported.runtime_of(path, values.runtime, asked_by=f"--{typed_name('ckpt_path')}")
-        load = partial(exported.open, path, runtime=runtime)
+    load = partial(open_model, ModelConfig(ckpt_path=path, runtime=runtime))
     return {"path": path, "kind": "exported file", "load": load}
-
-
-def _saved_model(exported: ExportFormat, folder: str) -> "LoadedModel":
-    from efficientdet.devices.runtime import start_runtime
-
-    start_runtime(precision=None, use_xla=None)
-    return exported.open(folder)

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from dataset.class_names import ClassNames
-from efficientdet.inference.image_rows import Detect
+from efficientdet.inference.detect import Detect
 from efficientdet.serving.batching import Batcher, ImageResult
 from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, Limits, MemoryBudget, RequestError
 from efficientdet.serving.metrics import Metrics

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dataset.files.image_files import decode_image
-from efficientdet.inference.image_rows import Detect
+from efficientdet.inference.detect import Detect
 from efficientdet.serving.limits import Limits, RequestError
 from efficientdet.serving.metrics import Metrics
 from efficientdet.serving.request_body import EncodedImage, image_label

@@ -1,15 +1,16 @@
-"""Load the detector of a server and warm it up with every batch size."""
+"""Open the detector of a server and warm it up with every batch size."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from efficientdet.inference.detect import Detect, Detector
 from efficientdet.inference.export_formats import format_of
-from efficientdet.inference.image_rows import Detect, LoadedModel
-from efficientdet.inference.loading import Runtime, load_detector
+from efficientdet.inference.open_model import Runtime, load_detector
 
 
-def load_detection(path: str, *, runtime: Runtime, max_batch: int, **settings: Any) -> LoadedModel:
+def open_for_serving(path: str, *, runtime: Runtime, max_batch: int, **settings: Any) -> Detector:
     """Load a model to detect in up to `max_batch` images at a time.
 
     settings: Arguments of `load_detector`, whose errors are raised. The model is warmed up with empty images of every
@@ -22,7 +23,7 @@ def load_detection(path: str, *, runtime: Runtime, max_batch: int, **settings: A
     blank = np.zeros((64, 64, 3), np.uint8)
     for size in _batch_sizes(max_batch):
         detect([blank] * size)
-    return LoadedModel(detect, detector.class_names, detector.thresholds)
+    return replace(detector, detect=detect)
 
 
 def _batch_sizes(max_batch: int) -> list[int]:

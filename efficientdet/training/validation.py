@@ -17,7 +17,7 @@ from efficientdet.checkpoints.checkpoint import write_arrays
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
 from efficientdet.evaluation.evaluate import detect_all
-from efficientdet.inference.image_rows import BatchDetector
+from efficientdet.inference.detect import Predictor
 from efficientdet.training.guards import check_collapse
 from efficientdet.training.interruption import StopRequest
 from efficientdet.training.run import Run
@@ -50,7 +50,7 @@ class Evaluator:
         config: TrainingConfig,
         state: TrainingState,
         *,
-        predict: BatchDetector,
+        predict: Predictor,
         inputs: InputConfig,
         stop_request: StopRequest,
     ):

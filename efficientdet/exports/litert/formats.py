@@ -14,14 +14,14 @@ from efficientdet.exports.calibration import CalibrationImages
 from efficientdet.exports.exported_file import ExportedFile, file_content, read_artifact
 from efficientdet.exports.metadata import NAMES, POSTPROCESSING, postprocessing_file
 from efficientdet.inference.export_formats import NetworkInputs, Runs
-from efficientdet.inference.exported_network import ExportedNetwork, ModelContent, copied
+from efficientdet.inference.runtimes import ModelContent, Network, copied
 from program_support.errors import InputError
 from program_support.processor import available_cores
 from program_support.stderr_capture import captured_stderr
 
 if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
-    from efficientdet.inference.image_rows import Detect
+    from efficientdet.inference.detect import Detect
     from model.detection_model import DetectionModel
 
 _MARK = b"TFL3"  # at offset 4
@@ -88,7 +88,7 @@ class Litert(ExportedFile):
         tensors = map(np.asarray, restored.detector.outputs(*inputs))
         outputs = dict(zip(network_output_names(restored.detector), tensors, strict=True))
         return {
-            "complete": partial(ExportedNetwork(content, runtime=self.needs), *inputs, copied),
+            "complete": partial(Network(content, runtime=self.needs), *inputs, copied),
             "postprocessing": partial(interpreter.get_signature_runner(), **outputs, sizes=inputs[1]),
         }
 
@@ -157,9 +157,9 @@ class LitertFullInt8Raw(LitertFullInt8):
     def open_for(self, restored: "Restored", path: Path) -> "Detect":
         """Return the detection with the post-processing of the checkpoint."""
         from efficientdet.exports.litert.integer import integer_resize
-        from efficientdet.inference.image_rows import ResizingDetector
-        from efficientdet.inference.predict import HostDetector
+        from efficientdet.inference.detect import Detector
+        from efficientdet.inference.predict import host_predictor
 
-        detector = HostDetector(restored.detector, ExportedNetwork(path.read_bytes(), runtime=self.needs))
+        predict = host_predictor(restored.detector, Network(path.read_bytes(), runtime=self.needs))
         rule = integer_resize(restored.detector, restored.resize)
-        return ResizingDetector(detector, resize=rule, description=restored.description)
+        return Detector.resizing(predict, resize=rule, description=restored.description).detect

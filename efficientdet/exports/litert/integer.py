@@ -20,7 +20,7 @@ from efficientdet.exports.calibration import CalibrationImages
 from efficientdet.exports.litert.metadata import LABELS, OPERATOR_OUTPUTS, labels_file, with_metadata
 from efficientdet.exports.litert.model_file import converted, write_with_files
 from efficientdet.exports.metadata import ArtifactMetadata
-from efficientdet.inference.exported_network import DETECTIONS
+from efficientdet.inference.runtimes import DETECTIONS
 from model.bifpn import NearestResize
 from model.detection_model import DetectionModel
 from model.folding import folded

@@ -15,14 +15,14 @@ from efficientdet.exports.exported_file import ExportedFile, file_content
 from efficientdet.exports.metadata import NAMES
 from efficientdet.exports.onnx.props import onnx_props
 from efficientdet.inference.export_formats import NetworkInputs, Runs
-from efficientdet.inference.exported_network import ExportedNetwork, ModelContent, copied
+from efficientdet.inference.runtimes import ModelContent, Network, copied
 from program_support.processor import sums_of_bytes_saturate
 
 if TYPE_CHECKING:
     import onnx
 
     from efficientdet.checkpoints.restore import Restored
-    from efficientdet.inference.image_rows import Detect
+    from efficientdet.inference.detect import Detect
     from model.detection_model import DetectionModel
 
 
@@ -81,7 +81,7 @@ class Onnx(ExportedFile):
         if (network := without_postprocessing(model)) is None:
             return {}
         return {
-            part: partial(ExportedNetwork(one.SerializeToString(), runtime=self.needs), *inputs, copied)
+            part: partial(Network(one.SerializeToString(), runtime=self.needs), *inputs, copied)
             for part, one in (("network", network), ("complete", model))
         }
 
@@ -126,10 +126,10 @@ class OnnxRaw(Onnx):
 
     def open_for(self, restored: "Restored", path: Path) -> "Detect":
         """Return the detection with the post-processing of the checkpoint."""
-        from efficientdet.inference.model_detection import detect_with_checkpoint
+        from efficientdet.inference.checkpoint_model import checkpoint_detector
 
-        network = ExportedNetwork(path.read_bytes(), runtime=self.needs)
-        return detect_with_checkpoint(restored, batch_size=1, compiled=False, network=network).detect
+        network = Network(path.read_bytes(), runtime=self.needs)
+        return checkpoint_detector(restored, batch_size=1, compiled=False, network=network).detect
 
 
 class OnnxEfficientNms(Onnx):

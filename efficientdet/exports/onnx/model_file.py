@@ -22,7 +22,7 @@ from efficientdet.exports.onnx.graph import OnnxGraph
 from efficientdet.exports.onnx.layers import add_network
 from efficientdet.exports.onnx.normalization import add_normalization
 from efficientdet.exports.onnx.resize import add_resize
-from efficientdet.inference.exported_network import DETECTIONS
+from efficientdet.inference.runtimes import DETECTIONS
 from model.detection_model import DetectionModel
 from object_detection.onnx_nodes import Output, clipped
 from program_support.atomic_files import unfinished_folder, write_bytes

@@ -1,17 +1,18 @@
-"""`efficientdet.load_detector`: load a stored model for detection.
+"""Open a stored model for detection: `efficientdet.load_detector`, and `open_model` for the programs.
 
 `import efficientdet` imports this module, so it imports nothing slow outside its functions.
 """
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from program_support.errors import InputError
 
 if TYPE_CHECKING:
-    from efficientdet.inference.detector import LoadedDetector
-    from efficientdet.inference.export_formats import ExportFormat
+    from efficientdet.configuration.model_config import ModelConfig
+    from efficientdet.inference.detect import Detector
 
 Runtime = Literal["keras", "onnxruntime", "openvino"]
 _FOR_CHECKPOINTS = "model_name, class_names, hparams, precision"
@@ -29,7 +30,7 @@ def load_detector(
     precision: str | None = None,
     use_xla: bool | None = None,
     int8_images: Sequence[str] = (),
-) -> "LoadedDetector":
+) -> "Detector":
     """Load the detector of a checkpoint, of a folder with a SavedModel, or of a file of export.py.
 
     Args:
@@ -53,89 +54,95 @@ def load_detector(
     Raises:
         InputError: there is no such checkpoint, or a setting does not apply to it.
     """
+    from efficientdet.configuration.model_config import ModelConfig
+    from efficientdet.devices.runtime_environment import prepare_environment
     from efficientdet.inference.export_formats import format_of
 
     path = os.fspath(path)
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size}: expected at least 1")
     exported = format_of(path)
-    if exported:
-        is_file = bool(exported.runtimes)
-        if model_name or class_names or hparams or precision or (int8_images if is_file else runtime != "keras"):
-            raise InputError(
-                f"{path}: is a {'file of ' * is_file}{exported.title}, which runs as it is: {_FOR_CHECKPOINTS} and "
-                f"{'int8_images' if is_file else 'runtime'} are for checkpoints"
-            )
-        if is_file:
-            chosen = exported.runtime_of(path, runtime, asked_by="load_detector")
-            return _exported(exported, path, runtime=chosen, batch_size=batch_size)
-    _check_runtime(runtime, int8_images=int8_images)
-    if exported:
-        return _exported(exported, path, batch_size=batch_size, precision=precision, use_xla=use_xla)
-    return _checkpoint(
-        path,
-        batch_size=batch_size,
-        model_name=model_name,
-        class_names=class_names,
-        overrides=dict(hparams or {}),
-        averaged=averaged,
-        precision=precision,
-        use_xla=use_xla,
-        runtime=runtime,
-        int8_images=tuple(int8_images),
-    )
+    is_file = bool(exported and exported.runtimes)
+    if exported and (
+        model_name or class_names or hparams or precision or (int8_images if is_file else runtime != "keras")
+    ):
+        raise InputError(
+            f"{path}: is a {'file of ' * is_file}{exported.title}, which runs as it is: {_FOR_CHECKPOINTS} and "
+            f"{'int8_images' if is_file else 'runtime'} are for checkpoints"
+        )
+    if exported and is_file:
+        config = ModelConfig(ckpt_path=path, runtime=exported.runtime_of(path, runtime, asked_by="load_detector"))
+    else:
+        _check_runtime(runtime, int8_images=int8_images)
+        settings = (
+            _checkpoint_settings(path, model_name, class_names, hparams) if exported is None else {"ckpt_path": path}
+        )
+        prepare_environment(owns_process=False)  # before the slow imports: TensorFlow without its start-up messages
+        config = ModelConfig(
+            averaged=averaged,
+            precision=precision,
+            use_xla=use_xla,
+            runtime=runtime,
+            int8_images=tuple(int8_images),
+            **settings,
+        )
+    return replace(open_model(config, batch_size=batch_size, owns_process=False), batch_size=batch_size)
 
 
-def _checkpoint(
-    path: str,
+def open_model(
+    config: "ModelConfig",
     *,
-    batch_size: int,
+    batch_size: int = 1,
+    owns_process: bool = True,
+    once: bool = False,
+    same_size: bool = False,
+) -> "Detector":
+    """Open a checkpoint, an exported file or a SavedModel for up to `batch_size` images at a time.
+
+    Args:
+        config: a file has the result of `ExportFormat.runtime_of` as its runtime.
+        batch_size: number of images per call of the network.
+        owns_process: see `start_runtime`.
+        once: a checkpoint's network runs a single time. On a CPU, tracing and compiling it would then take longer than
+            the run.
+        same_size: all images of a call have the same size; a SavedModel runs them as a batch.
+    """
+    from efficientdet.inference.export_formats import format_of
+
+    if exported := format_of(config.ckpt_path):
+        assert config.ckpt_path is not None
+        if not exported.runtimes:
+            from efficientdet.devices.runtime import start_runtime
+
+            start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, owns_process=owns_process)
+        return exported.open(config.ckpt_path, runtime=config.runtime, same_size=same_size)
+    from efficientdet.inference.checkpoint_model import open_checkpoint
+
+    return open_checkpoint(config, batch_size=batch_size, owns_process=owns_process, once=once)
+
+
+def _checkpoint_settings(
+    path: str,
     model_name: str | None,
     class_names: str | os.PathLike[str] | Sequence[str] | None,
-    overrides: dict[str, Any],
-    **settings: Any,
-) -> "LoadedDetector":
-    """Load a checkpoint; settings: fields of `ModelConfig`."""
+    hparams: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return fields of `ModelConfig`."""
     from dataset.class_files import parse_class_names
     from efficientdet.checkpoints.checkpoint import checkpoint_prefix
-    from efficientdet.configuration.model_config import ModelConfig
     from efficientdet.configuration.overrides import split_label_map
-    from efficientdet.devices.runtime_environment import prepare_environment
     from efficientdet.families.registry import DEFAULT_MODEL
     from efficientdet.weights.downloads import local_path
 
     prefix = checkpoint_prefix(local_path(path))
-    overrides, label_map = split_label_map(overrides)
-    prepare_environment(owns_process=False)  # before the slow imports: TensorFlow without its start-up messages
-    from efficientdet.inference.detector import LoadedDetector
-    from efficientdet.inference.model_detection import detect_with_model
-
-    config = ModelConfig(
-        ckpt_path=prefix,
-        model_name=model_name or DEFAULT_MODEL,
-        model_name_given=model_name is not None,
-        checkpoint_classes=parse_class_names(class_names) if class_names else label_map,
-        overrides=overrides,
-        **settings,
-    )
-    model = detect_with_model(config, batch_size=batch_size, owns_process=False)
-    return LoadedDetector(*model, batch_size=batch_size)
-
-
-def _exported(
-    exported: "ExportFormat", path: str, *, batch_size: int, runtime: str = "keras", **settings: Any
-) -> "LoadedDetector":
-    """Open a file or a SavedModel; settings: arguments of `start_runtime` for a SavedModel."""
-    if settings:
-        from efficientdet.devices.runtime_environment import prepare_environment
-
-        prepare_environment(owns_process=False)  # as for a checkpoint
-        from efficientdet.devices.runtime import start_runtime
-
-        start_runtime(owns_process=False, **settings)
-    from efficientdet.inference.detector import LoadedDetector
-
-    return LoadedDetector(*exported.open(path, runtime=runtime), batch_size=batch_size)
+    overrides, label_map = split_label_map(dict(hparams or {}))
+    return {
+        "ckpt_path": prefix,
+        "model_name": model_name or DEFAULT_MODEL,
+        "model_name_given": model_name is not None,
+        "checkpoint_classes": parse_class_names(class_names) if class_names else label_map,
+        "overrides": overrides,
+    }
 
 
 def _check_runtime(runtime: str, *, int8_images: Sequence[str]) -> None:

@@ -1,13 +1,20 @@
-"""Load a detector from a checkpoint, or build it with random weights from a model's name."""
+"""Models of checkpoints, or with random weights, run by Keras or with their network in another runtime."""
+
+from dataclasses import replace
 
 from dataset.class_names import COCO_2017
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.checkpoint_classes import numbered_classes
 from efficientdet.checkpoints.restore import Restored, restore_detector
 from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.devices.device import replicate
 from efficientdet.devices.runtime import Runtime, start_runtime
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.registry import build_detector, hyperparameters_of
+from efficientdet.inference.detect import Detector
+from efficientdet.inference.predict import build_predict, host_predictor
+from efficientdet.inference.runtimes import Network
+from model import tensorflow_cpu
 
 
 def load_model(config: ModelConfig, *, owns_process: bool = True, silent: bool = False) -> tuple[Restored, Runtime]:
@@ -29,6 +36,46 @@ def load_model(config: ModelConfig, *, owns_process: bool = True, silent: bool =
         return restored, runtime
     hparams = with_overrides(hyperparameters_of(config.model_name, {}), dict(config.overrides))
     return _with_random_weights(hparams, precision=runtime.precision), runtime
+
+
+def checkpoint_detector(
+    restored: Restored,
+    *,
+    batch_size: int,
+    compiled: bool,
+    runtime: str = "keras",
+    int8_images: tuple[str, ...] = (),
+    network: Network | None = None,
+) -> Detector:
+    """Return the detector of a restored model for up to `batch_size` images at a time, resized by its rule.
+
+    `network` replaces the model's own network.
+    """
+    predict = (
+        build_predict(
+            restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images, resize=restored.resize
+        )
+        if network is None
+        else host_predictor(restored.detector, network)
+    )
+    return Detector.resizing(predict, resize=restored.resize, description=restored.description, batch_size=batch_size)
+
+
+def open_checkpoint(config: ModelConfig, *, batch_size: int, owns_process: bool = True, once: bool = False) -> Detector:
+    """Open a checkpoint for up to `batch_size` images at a time; see `open_model`."""
+    restored, runtime = load_model(config, owns_process=owns_process)
+    replicate(restored.detector.network, batch_size=batch_size)
+    opened = checkpoint_detector(
+        restored,
+        batch_size=batch_size,
+        compiled=runtime.use_xla,
+        runtime=config.runtime,
+        int8_images=config.int8_images,
+    )
+    on_cpu = restored.detector.detects_on_host and not runtime.use_xla and tensorflow_cpu.applies()
+    if once and config.runtime == "keras" and on_cpu:
+        return replace(opened, detect=tensorflow_cpu.run_eagerly(opened.detect))
+    return opened
 
 
 def _with_random_weights(hparams: Hyperparameters, *, precision: str) -> Restored:

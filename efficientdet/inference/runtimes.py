@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 Postprocess = Callable[[Outputs, np.ndarray], Result]  # takes the outputs of one image and its size [2]
 
 
-class ExportedNetwork:
+class Network:
     """A file of `onnx_model`, or another artifact, as a function, with the file's content as its weights.
 
     For a single image each layer uses all cores. The images of a batch run in parallel, each on its share of the cores:

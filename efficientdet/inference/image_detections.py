@@ -1,4 +1,4 @@
-"""Python interface of detection: images of any kind and size to boxes with names; free of Keras and TensorFlow."""
+"""Images of any kind and size, and their detections with names; free of Keras and TensorFlow."""
 
 import glob
 import os
@@ -13,8 +13,6 @@ from PIL import Image
 from dataset.class_names import ClassNames
 from dataset.files.image_files import as_rgb, encode_image, find_images, read_image, read_image_stream
 from dataset.files.image_formats import DECODING_ERRORS
-from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.inference.image_rows import Detect
 from efficientdet.inference.result_files import cropped, write_output
 from efficientdet.reports.drawing import draw_detections, resized
 from object_detection.coco.results import DetectionRows, results_json
@@ -147,54 +145,14 @@ class ImageDetections:
         return encode_image(smaller, "PNG")
 
 
-class LoadedDetector:
-    """A detector with its weights; made by `efficientdet.load_detector`.
-
-    Attributes:
-        class_names: ids and names of the categories.
-        thresholds: scores from which `predict` returns detections; `print(detector.thresholds)` shows them.
-        detect: function from at most `batch_size` images to their result rows, without a threshold.
-    """
-
-    def __init__(
-        self, detect: Detect, class_names: ClassNames, thresholds: ScoreThresholds | None = None, *, batch_size: int
-    ):
-        self.detect, self.class_names, self._batch_size = detect, class_names, batch_size
-        self.thresholds = thresholds or ScoreThresholds()
-
-    def predict(
-        self, images: AnyImage | Sequence[AnyImage], *, min_score: float | None = None
-    ) -> list[ImageDetections]:
-        """Detect objects in one or several images.
-
-        Args:
-            images: names of files, of folders (their images) and glob patterns, binary file objects, PIL images or
-                uint8 arrays [height, width, 3] (RGB), [height, width, 4] (alpha is ignored) or [height, width] (gray),
-                mixed and of any sizes. The EXIF orientation of files is applied, and boxes refer to the upright image;
-                PIL images and arrays are used unchanged.
-            min_score: lowest score of the returned detections; 0 returns all. Default: the score with the best F1 of
-                each class on the validation data if the model stores it, else 0.4.
-
-        Returns:
-            One result per image, in their order, by name within a folder or pattern.
-
-        Raises:
-            InputError: an input is not an image, or a folder or pattern has none.
-        """
-        inputs = [image for one in _as_list(images) for image in _files_of(one)]
-        found = []
-        for given, batch in _batches(inputs, self._batch_size):
-            for rows, pixels, image in zip(self.detect(batch), batch, given, strict=True):
-                threshold = self.thresholds.of(rows.category_ids) if min_score is None else min_score
-                found.append(
-                    _result(
-                        rows.chosen(np.asarray(rows.scores) >= threshold),
-                        self.class_names,
-                        size=pixels.shape[:2],
-                        image=pixels if _is_stream(image) else image,  # a stream cannot be read again
-                    )
-                )
-        return found
+def batches_of(
+    images: AnyImage | Sequence[AnyImage], size: int
+) -> Iterator[tuple[Sequence[AnyImage], list[np.ndarray]]]:
+    """Yield up to `size` images at a time and their pixels, read on demand. See `Detector.predict`."""
+    files = [image for one in _as_list(images) for image in _files_of(one)]
+    for first in range(0, len(files), size):
+        batch = files[first : first + size]
+        yield batch, [_pixels(image, number) for number, image in enumerate(batch, start=first)]
 
 
 def _as_list(images: AnyImage | Sequence[AnyImage]) -> list[AnyImage]:
@@ -221,13 +179,6 @@ def _files_of(image: AnyImage) -> Sequence[AnyImage]:
         return find_images([name])
     except InputError as error:
         raise InputError(str(error).removeprefix("--image_path=")) from error
-
-
-def _batches(images: Sequence, size: int) -> Iterator[tuple[Sequence, list[np.ndarray]]]:
-    """Yield up to `size` images at a time and their pixels, read on demand."""
-    for first in range(0, len(images), size):
-        given = images[first : first + size]
-        yield given, [_pixels(image, number) for number, image in enumerate(given, start=first)]
 
 
 def _pixels(image, number: int) -> np.ndarray:
@@ -266,15 +217,20 @@ def _pixels_of_stream(stream: BinaryIO, number: int) -> np.ndarray:
         raise InputError(f"{name} cannot be read ({' '.join(str(error).split())}); expected a binary file") from error
 
 
-def _result(rows: DetectionRows, class_names: ClassNames, *, size: tuple[int, int], image: AnyImage) -> ImageDetections:
-    """Return the detections of one image of `size` (height, width)."""
+def image_detections(
+    rows: DetectionRows, class_names: ClassNames, *, image: AnyImage, pixels: np.ndarray
+) -> ImageDetections:
+    """Return the detections of one image with these pixels."""
     name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
+    masks = None
+    if rows.masks is not None:
+        masks = np.array([decoded(mask) for mask in rows.masks], bool).reshape(-1, *pixels.shape[:2])
     return ImageDetections(
-        image=image,
+        image=pixels if _is_stream(image) else image,  # a stream cannot be read again
         class_names=class_names,
         boxes=np.asarray(rows.boxes, np.float32)[:, [1, 0, 3, 2]],
         scores=np.asarray(rows.scores, np.float32),
         category_ids=np.asarray(rows.category_ids, np.int64),
         names=tuple(name_of[int(number)] for number in rows.category_ids),
-        masks=None if rows.masks is None else np.array([decoded(mask) for mask in rows.masks], bool).reshape(-1, *size),
+        masks=masks,
     )

@@ -1,0 +1,199 @@
+"""Detection in images of any size and in batches of network inputs, independent of the runtime of the network.
+
+Imports neither Keras nor TensorFlow.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dataset.class_names import ClassNames
+from efficientdet.checkpoints.description import Description
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.inference.runtimes import Network, Outputs, copied
+from object_detection.coco.results import DetectionRows
+from object_detection.coco.run_length_masks import pasted_run_lengths
+from object_detection.structures import Detections, Tensor, stacked
+from program_support.errors import InputError
+
+if TYPE_CHECKING:
+    from dataset.input.host_resize import HostResize
+    from dataset.input.resize import ResizeRule
+    from efficientdet.inference.image_detections import AnyImage, ImageDetections
+
+# Returns the detections of each image [h, w, 3] uint8, highest score first
+Detect = Callable[[list[np.ndarray]], list[DetectionRows]]
+
+_SMALLEST_SIDE = 0.01  # pixels
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Detection in batches of network inputs: images uint8 [B, H, W, 3] and sizes int32 [B, 2], their valid area.
+
+    Attributes:
+        detect: function from images and sizes to arrays or tensors, boxes in pixels of the network input.
+        outputs, postprocess: its two steps, if it has them: network outputs of images and sizes, and detections of
+            outputs and sizes.
+    """
+
+    detect: Callable[[Tensor, Tensor], Detections]
+    outputs: Any = None
+    postprocess: Any = None
+
+    def __call__(self, images: Tensor, sizes: Tensor, scales: Tensor) -> Detections:
+        """Return arrays, boxes in pixels of the original images and clipped to them. scales: see `Batch`."""
+        found = fetched(self.detect(images, sizes))
+        limits = np.tile(np.asarray(sizes, np.float32), 2)[:, None]
+        return found._replace(boxes=np.clip(found.boxes, 0, limits) * np.tile(np.asarray(scales), 2)[:, None])
+
+
+def exported_predictor(network: Network, *, path: str, class_count: int) -> Predictor:
+    """Return the detection of an exported file that outputs detections, with the weights and NMS of the export.
+
+    Its `detect` raises InputError for a file with other outputs. path: the name of the file in messages.
+    """
+
+    def detections(outputs: Outputs, size: np.ndarray) -> Detections:
+        """Return the detections of one image, copied because the next outputs overwrite them."""
+        shapes = [values.shape for values in outputs]
+        if len(shapes) < 3 or shapes[:3] != [(*shapes[1][:1], 4), shapes[1][:1], shapes[1][:1]]:
+            raise InputError(
+                f"{path}: returns {', '.join(map(str, map(list, shapes)))} for an image; expected boxes "
+                "[D, 4], scores [D] and classes [D]"
+            )
+        boxes, scores, classes, *masks = copied(outputs, size)
+        found = classes[scores > 0]
+        if found.size and not 0 <= found.min() <= found.max() < class_count:
+            raise InputError(f"{path}: returns classes {found.min()} to {found.max()}; expected 0 to {class_count - 1}")
+        valid = (scores > 0) & np.isfinite(boxes).all(axis=-1)  # before they are clipped to the image
+        return Detections(boxes, scores, classes, valid, masks[0] if masks else None)
+
+    return Predictor(lambda images, sizes: stacked(network(np.asarray(images), np.asarray(sizes), detections)))
+
+
+def fetched(found: Detections) -> Detections:
+    """Return the same detections as arrays on the host."""
+    return Detections(*(None if values is None else np.asarray(values) for values in found))
+
+
+@dataclass(eq=False, repr=False)
+class Detector:
+    """Detection in images of any size, with a model that `load_detector` or `open_model` opens.
+
+    Attributes:
+        detect: function from at most `batch_size` images to their result rows, without a threshold.
+        class_names: ids and names of the categories.
+        thresholds: scores from which `predict` returns detections; `print(detector.thresholds)` shows them.
+        batch_size: number of images that `predict` detects in at a time.
+    """
+
+    detect: Detect
+    class_names: ClassNames
+    thresholds: ScoreThresholds = field(default_factory=ScoreThresholds)
+    batch_size: int = 1
+
+    @classmethod
+    def described(cls, detect: Detect, description: Description) -> "Detector":
+        """Return a detector with the names and thresholds of a description."""
+        return cls(detect, ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description))
+
+    @classmethod
+    def resizing(
+        cls, predict: Predictor, *, resize: "ResizeRule | HostResize", description: Description, batch_size: int = 1
+    ) -> "Detector":
+        """Return a detector that converts images to network inputs by `resize`.
+
+        batch_size: the size to which batches are padded, for compiled networks.
+        """
+        category_ids = np.array(ClassNames.from_categories(description.categories).category_ids, np.int64)
+
+        def detect(images: list[np.ndarray]) -> list[DetectionRows]:
+            inputs = [[np.asarray(part) for part in resize(image)] for image in images]
+            inputs += [inputs[-1]] * (batch_size - len(inputs))
+            found = predict(*map(np.stack, zip(*inputs, strict=True)))
+            return [rows(found, number, image) for number, image in enumerate(images)]
+
+        def rows(found: Detections, number: int, image: np.ndarray) -> DetectionRows:
+            valid = found.valid[number]
+            return rows_of_image(
+                found.boxes[number][valid],
+                found.scores[number][valid],
+                category_ids[found.classes[number][valid]],
+                image=image,
+                masks=None if found.masks is None else found.masks[number][valid],
+                description=description,
+            )
+
+        return cls.described(detect, description)
+
+    def predict(
+        self, images: "AnyImage | Sequence[AnyImage]", *, min_score: float | None = None
+    ) -> "list[ImageDetections]":
+        """Detect objects in one or several images.
+
+        Args:
+            images: names of files, of folders (their images) and glob patterns, binary file objects, PIL images or
+                uint8 arrays [height, width, 3] (RGB), [height, width, 4] (alpha is ignored) or [height, width] (gray),
+                mixed and of any sizes. The EXIF orientation of files is applied, and boxes refer to the upright image;
+                PIL images and arrays are used unchanged.
+            min_score: lowest score of the returned detections; 0 returns all. Default: the score with the best F1 of
+                each class on the validation data if the model stores it, else 0.4.
+
+        Returns:
+            One result per image, in their order, by name within a folder or pattern.
+
+        Raises:
+            InputError: an input is not an image, or a folder or pattern has none.
+        """
+        from efficientdet.inference.image_detections import batches_of, image_detections
+
+        found = []
+        for batch, pixels in batches_of(images, self.batch_size):
+            for rows, array, image in zip(self.detect(pixels), pixels, batch, strict=True):
+                threshold = self.thresholds.of(rows.category_ids) if min_score is None else min_score
+                chosen = rows.chosen(np.asarray(rows.scores) >= threshold)
+                found.append(image_detections(chosen, self.class_names, image=image, pixels=array))
+        return found
+
+
+def rows_of_signature(
+    outputs: Mapping[str, np.ndarray], image: np.ndarray, *, description: Description
+) -> DetectionRows:
+    """Return the outputs of a SavedModel for one image as rows; `masks` [D, S, S] are optional."""
+    count = int(outputs["count"])
+    masks = outputs["masks"][:count] if "masks" in outputs else None
+    return rows_of_image(
+        *(outputs[name][:count] for name in ("boxes", "scores", "classes")),
+        image=image,
+        masks=masks,
+        description=description,
+    )
+
+
+def rows_of_image(
+    boxes: np.ndarray,
+    scores: np.ndarray,
+    category_ids: np.ndarray,
+    *,
+    image: np.ndarray,
+    masks: np.ndarray | None,
+    description: Description,
+) -> DetectionRows:
+    """Return rows of an image [h, w, 3]; masks [N, S, S] within the boxes are pasted as the description specifies.
+
+    Boxes of less than 0.01 pixels, as LiteRT's operator and files of earlier versions return, are dropped, because
+    result files have two decimals; so are NaN and infinite boxes, which JSON cannot represent.
+    """
+    kept = np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] - boxes[:, :2] >= _SMALLEST_SIDE).all(axis=1)
+    boxes, pasted = boxes[kept], None
+    if masks is not None:  # files of older versions do not store the rule
+        pasted = pasted_run_lengths(
+            masks[kept],
+            boxes,
+            size=image.shape[:2],
+            in_whole_pixels=description.hparams.get("masks_in_whole_pixels", False),
+        )
+    return DetectionRows.of_image(boxes, scores[kept], category_ids[kept], masks=pasted)
