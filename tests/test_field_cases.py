@@ -235,6 +235,8 @@ ROTATION = "<attributes><attribute><name>rotation</name><value>90.0</value></att
 ROBNDBOX = "<robndbox><cx>30</cx><cy>20</cy><w>40</w><h>20</h><angle>1.5707963</angle></robndbox>"
 LABELME = {"imagePath": "..\\images\\a.jpg", "shapes": [{"label": "nut", "points": [[10, 10], [50, 30]]}]}
 REGION = {"original_width": 100, "original_height": 50, "type": "rectanglelabels", "from_name": "label"}
+ROW = "00d3fffbbc034fffeef"  # in label-studio-converter's run lengths
+BRUSH = "00004e20391bff0fc7" + ROW * 9 + "00d3fffbbc034ffff20070000"
 VALUE = {"x": 10, "y": 20, "width": 40, "height": 40, "rectanglelabels": ["nut"]}
 
 
@@ -258,6 +260,7 @@ OTHERS = [
     ("ls.json", tasks({**VALUE, "x": 50, "y": 10, "rotation": 90}), (30.0, 5.0, 20.0, 40.0)),
     ("ls.json", tasks({"points": [[10, 20], [50, 20], [50, 60]], "polygonlabels": ["nut"]}), BOX),
     ("ls.json", tasks({"x": 30, "y": 40, "radiusX": 20, "radiusY": 20, "ellipselabels": ["nut"]}), BOX),
+    ("ls.json", tasks({"format": "rle", "rle": [*bytes.fromhex(BRUSH)], "brushlabels": ["nut"]}), BOX),
     ("ls.json", [{"id": 1, "image": "a.jpg", "label": [{**REGION, **VALUE}], "annotator": 1}], BOX),
     ("ls.json", [{"id": 1, "data": {"photo": "s3://b/a.jpg"}, "annotations": [{"result": [{"value": VALUE}]}]}], BOX),
     ("t.csv", "TEST,gs://b/a.jpg,nut,0.1,0.2,,,0.5,0.6,,\nTEST,gs://b/a.jpg,,,,,,,,,\n", BOX),

@@ -21,6 +21,7 @@ from dataset.conversion.annotations import (
 )
 from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.formats.brush_masks import box_around_brush
 from dataset.conversion.segmentation import LARGEST_COORDINATE
 from dataset.files.bounded_files import read_json
 from dataset.files.image_files import IMAGE_SUFFIXES
@@ -149,7 +150,7 @@ def _add_objects(
             category_id = classes.id_of(_label(value, content))
             box, outline = _box_and_outline(value, size, content)
             if with_masks and outline is None:
-                raise InputError("is a rectangle, and --include_masks needs outlines")
+                raise InputError("has no outline, and --include_masks needs one: export brush masks as COCO")
             image.objects.append(
                 AnnotatedObject(
                     annotation_id=None,
@@ -197,9 +198,11 @@ def _label(value: dict, content: SplitContent) -> str:
 def _box_and_outline(
     value: dict, size: tuple[int, int], content: SplitContent
 ) -> tuple[tuple[float, float, float, float], list[float] | None]:
-    """Return the box in pixels, and the outline unless the region is a rectangle along the axes."""
+    """Return the box in pixels, and the outline unless the region is a rectangle along the axes or a mask."""
     height, width = size
     degrees = finite_number(number_of_text(value.get("rotation") or 0), "rotation")
+    if value.get("format") == "rle":
+        return box_around_brush(value.get("rle"), size), None
     if isinstance(points := value.get("points"), list):
         if len(points) < 3 or any(not isinstance(point, list) or len(point) != 2 for point in points):
             raise InputError(f"has points {shown(points)}, expected at least 3 pairs of x and y")
@@ -216,7 +219,7 @@ def _box_and_outline(
         outline = rotated_outline(outline, degrees, center=(x, y))
         return _in_hundredths(outline), outline
     if not all(name in value for name in _RECTANGLE):
-        raise InputError(f"has value {shown(value)}, expected a rectangle, polygon or ellipse; export masks as COCO")
+        raise InputError(f"has value {shown(value)}, expected a rectangle, polygon, ellipse or brush mask")
     x, y, across, down = (
         _pixels(value[name], length) for name, length in zip(_RECTANGLE, (width, height, width, height), strict=True)
     )
