@@ -3,11 +3,13 @@
 The cases of `data/field_cases` are read without conversion; the miniatures below need no data.
 """
 
+import base64
 import json
 import re
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from absl import flags
 from label_sets import check_accepted, write
 from PIL import Image
@@ -34,7 +36,7 @@ OUTCOMES = {key: value for key, value in rows(r"""
 08 | 16
 09 | 16
 '10' | 16
-'11' | has its image only as imageData
+'11' | 16
 '12' | 7
 '14' | is a Datumaro json, which is not read: convert it with
 '16' | VGG Image Annotator \(VIA\), which is not read: choose Annotation > Export Annotations
@@ -269,6 +271,31 @@ OTHERS = [
     ("t.csv", 'path,x1,y1,x2,y2,label\na.jpg,10,10,50,30,"nut, small"\n', BOX),
     ("a.txt", "0 0.3 0 0.3 0.8 0.2 0.8 0.2 0\n", (20.0, 0.0, 10.0, 40.0)),
 ]  # fmt: skip
+
+
+def test_an_image_within_a_labelme_file_is_converted(photo):
+    shapes = [{**LABELME["shapes"][0], "shape_type": "rectangle"}]
+    content = {
+        **LABELME,
+        "shapes": shapes,
+        "imageData": base64.b64encode((photo / "images" / "a.jpg").read_bytes()).decode(),
+    }
+    (photo / "images" / "a.jpg").unlink()
+    write(photo / "images" / "sub" / "a.json", json.dumps(content))
+    values = flags.FlagValues()
+    create_tfrecord.define_flags(values)
+    values(["", f"--images={photo / 'images'}", f"--output_dir={photo / 'out'}", "--val_fraction=0"])
+    create_tfrecord.convert_labels(values)
+    [record] = tf.data.TFRecordDataset([str(path) for path in (photo / "out").glob("train-*.tfrecord")])
+    features = tf.train.Example.FromString(record.numpy()).features.feature
+    assert features["image/encoded"].bytes_list.value == [base64.b64decode(content["imageData"])]
+    assert [round(features[f"image/object/bbox/{side}"].float_list.value[0], 2) for side in ("xmin", "ymax")] == [
+        0.1,
+        0.6,
+    ]
+    write(photo / "labels" / "a.json", json.dumps(content))
+    with pytest.raises(InputError, match=r"only as imageData: expected the JSON file in --images"):
+        read(photo / "images", photo / "labels")
 
 
 def test_difficult_objects_alone_are_refused(photo):

@@ -14,7 +14,7 @@ from dataset.conversion.conversion_report import Report
 from dataset.conversion.segmentation import UnusableSegmentation, mask_png
 from dataset.conversion.sharding.shard_task import ShardTask, flush_and_rename
 from dataset.conversion.upright_labels import rotation_of
-from dataset.files.bounded_files import read_regular_file
+from dataset.files.bounded_files import read_image_file
 from dataset.records.schema import Record, RecordObject, encode_record
 from program_support.atomic_files import write_text
 
@@ -78,7 +78,7 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
 
     path = Path(task.image_folder, image.file_name)
     try:
-        content = read_regular_file(path)
+        content = read_image_file(path)
         orientation, doubt = rotation_of(image, content)
         checked = check_image(content, expected_size=image.size, orientation=orientation)
     except (OSError, UnusableImage, SizeDisagreement) as error:

@@ -6,7 +6,7 @@ import numpy as np
 
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, fitted_object, in_pixels
 from dataset.conversion.upright_labels import mark_upright, rotated_jpeg, rotation_of
-from dataset.files.bounded_files import read_regular_file
+from dataset.files.bounded_files import read_image_file
 from dataset.files.image_files import stored_size
 from dataset.files.image_formats import DECODING_ERRORS
 from dataset.records.labeled_images import LabeledImages
@@ -66,7 +66,7 @@ def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledIma
 
 def _size_of(path: Path, image: AnnotatedImage) -> tuple[int, int]:
     try:
-        content = read_regular_file(path)
+        content = read_image_file(path)
         size = stored_size(content)
         return size[::-1] if rotation_of(image, content)[0] >= 5 else size
     except (OSError, ValueError) as error:
@@ -77,7 +77,7 @@ def _size_of(path: Path, image: AnnotatedImage) -> tuple[int, int]:
 
 def _encoded(path: Path, image: AnnotatedImage) -> bytes:
     """Return the file, or a JPEG rotated upright if its labels are."""
-    content = read_regular_file(path)
+    content = read_image_file(path)
     orientation, _ = rotation_of(image, content)
     if orientation == 1:
         return content

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from dataset.conversion.annotations import AnnotatedImage
-from dataset.files.bounded_files import open_regular_file
+from dataset.files.bounded_files import open_image_file
 from dataset.files.exif_orientation import upright_image
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
 
@@ -48,7 +48,7 @@ def stored_shape(content: bytes | Path) -> StoredShape | None:
 def _shape(content: bytes | Path) -> StoredShape | None:
     try:
         with (
-            open_regular_file(content) if isinstance(content, Path) else io.BytesIO(content) as file,
+            open_image_file(content) if isinstance(content, Path) else io.BytesIO(content) as file,
             Image.open(file, formats=FORMATS) as image,
         ):
             # Pillow rotates TIFF itself

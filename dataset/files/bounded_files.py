@@ -1,7 +1,9 @@
 """Read untrusted files: with a size limit, and JSON only without duplicate keys."""
 
+import base64
 import codecs
 import errno
+import io
 import json
 import os
 import stat
@@ -41,6 +43,14 @@ def read_regular_file(path: str | os.PathLike) -> bytes:
         return file.read(LARGEST_FILE_BYTES)
 
 
+def read_image_file(path: str | os.PathLike) -> bytes:
+    """Return the content of an encoded image as `open_image_file` opens it. Raises OSError."""
+    if not os.fsdecode(path).endswith(".json"):
+        return read_regular_file(path)
+    with open_image_file(path) as file:
+        return file.read()
+
+
 def open_regular_file(path: str | os.PathLike) -> BinaryIO:
     """Open a regular file for reading. Raises OSError.
 
@@ -56,6 +66,15 @@ def open_regular_file(path: str | os.PathLike) -> BinaryIO:
         os.close(descriptor)
         raise
     return open(descriptor, "rb")
+
+
+def open_image_file(path: str | os.PathLike) -> BinaryIO:
+    """Open an encoded image: a regular file, or the `imageData` of a labelme JSON file. Raises OSError."""
+    file = open_regular_file(path)
+    if not os.fsdecode(path).endswith(".json"):
+        return file
+    with file:
+        return io.BytesIO(base64.b64decode(json.load(file)["imageData"]))  # checked by the reader of the format
 
 
 def decoded_text(content: bytes) -> str:

@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from dataset.files.bounded_files import LARGEST_FILE_BYTES, open_regular_file
+from dataset.files.bounded_files import LARGEST_FILE_BYTES, open_image_file
 from dataset.files.exif_orientation import upright_image
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, READS_AVIF, exif_orientation
 from dataset.files.untrusted_values import LARGEST_ID
@@ -118,7 +118,7 @@ def read_stored_image(path: str, *, least_side: int | None = None) -> StoredImag
     faster.
     """
     try:
-        file = open_regular_file(path)
+        file = open_image_file(path)
     except FileNotFoundError as error:
         raise InputError(f"{path}: there is no such file") from error
     except OSError as error:

@@ -4,6 +4,7 @@ Format: https://github.com/wkentaro/labelme/blob/main/labelme/_label_file.py; X-
 `difficult`.
 """
 
+import base64
 import hashlib
 import math
 import os
@@ -68,7 +69,7 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
             if path.is_dir() and not (isinstance(shapes, dict) and {"shapes", "imagePath"} & {*shapes}):
                 content.noted.append(Finding(kind="image", file=file, reason="is not a labelme JSON file: ignored"))
                 continue
-            image = _read_image(shapes, name, images)
+            image = _read_image(shapes, files, name, images)
             _add_objects(shapes["shapes"], image, content, file=file, classes=classes, with_masks=with_masks)
             content.images.append(image)
     class_names = classes.class_names(annotations, *contents.values())
@@ -78,7 +79,7 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
     }
 
 
-def _read_image(content: Any, name: str, images: ImageFolder) -> AnnotatedImage:
+def _read_image(content: Any, files: FolderFiles, name: str, images: ImageFolder) -> AnnotatedImage:
     if not isinstance(content, dict) or not isinstance(content.get("shapes"), list):
         raise InputError("is not a labelme JSON file: has no list of shapes")
     sides = [number_of_text(content.get(side)) for side in ("imageHeight", "imageWidth")]
@@ -87,11 +88,20 @@ def _read_image(content: Any, name: str, images: ImageFolder) -> AnnotatedImage:
         size = whole_number(sides[0], "imageHeight", least=1), whole_number(sides[1], "imageWidth", least=1)
     file_name = _image_name(content, name, images)
     if content.get("imageData") and not os.path.isfile(images.path(file_name)):
-        raise InputError(
-            f"has its image only as imageData, and {file_name} is not in {images.folder}; save it as a file, with "
-            "labelme_export_json FILE"
-        )
+        file_name = _embedded_image(content["imageData"], files.path(name), images)
     return AnnotatedImage(image_id=0, file_name=file_name, size=size, is_upright=True)
+
+
+def _embedded_image(encoded: Any, file: Path, images: ImageFolder) -> str:
+    """Return the name of the JSON file, of which `open_image_file` reads `imageData`."""
+    try:
+        base64.b64decode(encoded)
+    except (TypeError, ValueError) as error:
+        raise InputError("has imageData that is not base64") from error
+    name = os.path.relpath(file, images.folder)
+    if name.startswith(".."):
+        raise InputError(f"has its image only as imageData: expected the JSON file in --images={images.folder}")
+    return name
 
 
 def _image_name(content: dict, name: str, images: ImageFolder) -> str:
