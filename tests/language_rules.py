@@ -50,9 +50,4 @@ class RightFinding(NamedTuple):
     reason: str
 
 
-EXCEPTIONS = (
-    RightFinding("scripts/install_horovod.sh", "mend", "mend", "a name in the key of cached wheels"),
-    RightFinding(
-        "efficientdet/families/removed_hyperparameters.py", "British spelling", "normalisations", "a former name"
-    ),
-)
+EXCEPTIONS = (RightFinding("scripts/install_horovod.sh", "mend", "mend", "a name in the key of cached wheels"),)

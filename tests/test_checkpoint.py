@@ -20,7 +20,6 @@ from efficientdet.checkpoints.checkpoint import (
     read_description,
     write_arrays,
 )
-from efficientdet.families.registry import hyperparameters_of
 from program_support.errors import InputError
 
 DESCRIPTION = Description(
@@ -375,12 +374,3 @@ def test_three_data_files_of_another_tool_are_replaced(tmp_path):
     write(tmp_path / "a")
     assert read_arrays(tmp_path / "a").keys() == ARRAYS.keys()
     assert sorted(os.listdir(tmp_path)) == ["a.data-00000-of-00001", "a.index", "a.json", "checkpoint"]
-
-
-def test_hyperparameters_under_former_names_are_read(tmp_path):
-    former = {"normalisations": 2, "learn_crowds": True, "image_size": 64}
-    write_arrays(str(tmp_path / "ckpt"), ARRAYS, dataclasses.replace(DESCRIPTION, hparams=former))
-    found = read_description(str(tmp_path / "ckpt")).hparams
-    assert found == {"normalizations": 2, "train_on_crowds": True, "image_size": 64}
-    with pytest.raises(InputError, match="hparam learn_crowds is now train_on_crowds"):
-        hyperparameters_of("efficientdet-d0", {"learn_crowds": True})

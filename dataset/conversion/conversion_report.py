@@ -73,22 +73,10 @@ class Report:
         """Add the counts and findings of another part of the data set, such as a shard."""
         if other.most_boxes > self.most_boxes:
             self.most_boxes, self.most_boxes_file = other.most_boxes, other.most_boxes_file
-        for name in (
-            "images",
-            "boxes",
-            "crowd_boxes",
-            "difficult_boxes",
-            "images_without_boxes",
-            "boxes_of_skipped_images",
-            "images_of_16_bits",
-        ):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.largest_of_16_bits = max(self.largest_of_16_bits, other.largest_of_16_bits)
-        for name in _FINDINGS:
-            getattr(self, name).extend(getattr(other, name))
-        self.boxes_per_class.update(other.boxes_per_class)
-        self.usable_per_class.update(other.usable_per_class)
-        self.boxes_per_size.update(other.boxes_per_size)
+        for name, value in vars(other).items():
+            if name not in ("most_boxes", "most_boxes_file", "largest_of_16_bits"):
+                setattr(self, name, getattr(self, name) + value)
 
     def skipped_count(self, kind: str) -> int:
         """Return the number of images or boxes that are not in the records, including boxes of skipped images."""

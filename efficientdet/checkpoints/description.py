@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
-from efficientdet.families.removed_hyperparameters import with_current_names
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
 
@@ -147,7 +146,7 @@ def description_of(content: Mapping) -> Description:
         if not isinstance(category, dict) or not isinstance(category.get("id"), int) or "name" not in category:
             raise TypeError(f"a category is {category!r}; expected an id and a name")
     _check_thresholds(description.score_thresholds)
-    return replace(description, hparams=with_current_names(description.hparams))
+    return description
 
 
 def _check_thresholds(thresholds: Mapping) -> None:

@@ -15,7 +15,7 @@ from dataset.class_names import ClassNames
 from dataset.files.untrusted_values import shown
 from efficientdet.families.rate_factors import EXPECTED, is_table
 from efficientdet.families.registry import family_of
-from efficientdet.families.removed_hyperparameters import RENAMED, Removed, is_removed
+from efficientdet.families.removed_hyperparameters import Removed, is_removed
 from program_support.checked_fields import (
     BelowOne,
     Count,
@@ -227,8 +227,6 @@ def _check_key(key: str, owner: type[Hyperparameters]) -> None:
     valid = [item.name for item in dataclasses.fields(owner) if item.name != "model_name" and item.name not in nested]
     valid += [f"{name}.{item.name}" for name, inner in nested.items() for item in dataclasses.fields(inner)]
     is_removed(key.partition(".")[0], "a mapping", owner.REMOVED)
-    if key in RENAMED:
-        raise InputError(f"hparam {key} is now {RENAMED[key]}")
     if key not in valid:
         nearest = nearest_name(key, [*valid, *owner.REMOVED])
         raise InputError(f"hparam {key} does not exist" + (f"; the nearest is {nearest}" if nearest else ""))

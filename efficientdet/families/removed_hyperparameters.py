@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 from dataset.files.untrusted_values import shown
 from program_support.errors import InputError
 
-RENAMED = {"learn_crowds": "train_on_crowds", "normalisations": "normalizations"}  # former name -> name
-
 
 class Removed(NamedTuple):
     """Reason why a key was removed."""
@@ -24,11 +22,6 @@ def is_removed(key: str, value: Any, removed: Mapping[str, Removed]) -> bool:
     if not any(_same(value, idle) for idle in removed[key].idle):
         raise InputError(f"hparam {key} has been removed: {removed[key].reason}; it is {shown(value)}")
     return True
-
-
-def with_current_names(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return hyperparameters of a checkpoint of any version under their current names."""
-    return {RENAMED.get(key, key): value for key, value in stored.items()}
 
 
 def _same(value: Any, idle: Any) -> bool:

@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 _SECONDS_BETWEEN_POLLS = 0.5
 _ARRIVED, _LEFT = "arrived", "left"  # scopes of the rendezvous server in which the ranks are counted
@@ -77,49 +77,45 @@ def wait_for_all_ranks(rank: int, size: int, place: str, *, seconds: float) -> N
     Horovod itself waits for half a minute only, and pulling images takes minutes. Raises TimeoutError.
     """
     ends = time.monotonic() + seconds
-    _register(f"http://{place}/{_ARRIVED}/{rank}", ends=ends)
-    _wait_for_ranks(place, _ARRIVED, range(size), ends=ends)
-    _register(f"http://{place}/{_LEFT}/{rank}", ends=ends)
+
+    def poll(is_done: Callable[[], bool], problem: Callable[[], str]) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                if is_done():
+                    return
+            if time.monotonic() > ends:
+                raise TimeoutError(f"{problem()}: timed out (--wait)")
+            time.sleep(_SECONDS_BETWEEN_POLLS)
+
+    def register(scope: str) -> None:
+        address = f"http://{place}/{scope}/{rank}"
+        poll(lambda: _answers(address, method="PUT", data=b"yes"), lambda: f"{address}: no answer")
+
+    def wait_for_others(scope: str) -> None:
+        missing = list(range(size))
+
+        def all_are_there() -> bool:
+            missing[:] = [other for other in missing if not _answers(f"http://{place}/{scope}/{other}")]
+            return not missing
+
+        poll(all_are_there, lambda: f"{place}: waiting for ranks {_listed(missing)}")
+
+    register(_ARRIVED)
+    wait_for_others(_ARRIVED)
+    register(_LEFT)
     if rank == 0:  # The rendezvous server ends with the program of rank 0, possibly at once.
-        _wait_for_ranks(place, _LEFT, range(size), ends=ends)
+        wait_for_others(_LEFT)
 
 
-def _register(address: str, *, ends: float) -> None:
-    while True:
-        with contextlib.suppress(OSError):
-            return _request(address, method="PUT", data=b"yes")
-        _wait(f"{address}: no answer", ends=ends)
-
-
-def _wait_for_ranks(place: str, scope: str, ranks: Iterable[int], *, ends: float) -> None:
-    missing = list(ranks)
-    while True:
-        with contextlib.suppress(OSError):
-            missing = [rank for rank in missing if not _is_there(f"http://{place}/{scope}/{rank}")]
-        if not missing:
-            return
-        _wait(f"{place}: waiting for ranks {_listed(missing)}", ends=ends)
-
-
-def _wait(what: str, *, ends: float) -> None:
-    if time.monotonic() > ends:
-        raise TimeoutError(f"{what}: timed out (--wait)")
-    time.sleep(_SECONDS_BETWEEN_POLLS)
-
-
-def _is_there(address: str) -> bool:
+def _answers(address: str, **options) -> bool:
+    """Request an address; return False if it does not exist. Raises OSError."""
     try:
-        _request(address)
+        with urllib.request.urlopen(urllib.request.Request(address, **options), timeout=5):
+            return True
     except urllib.error.HTTPError as error:
         if error.code != 404:
             raise
         return False
-    return True
-
-
-def _request(address: str, **options) -> None:
-    with urllib.request.urlopen(urllib.request.Request(address, **options), timeout=5):
-        pass
 
 
 def _listed(ranks: list[int]) -> str:
