@@ -29,14 +29,14 @@ from dataset.conversion.conversion_flags import (
     refuse_without_usable_objects,
 )
 from dataset.conversion.conversion_report import Report, refusal_with_report
-from dataset.conversion.folder_files import FolderFiles, ImageFolder
+from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import FORMATS, recognize
 from dataset.conversion.image_split import split_off
 from dataset.conversion.label_parts import read_labels
 from dataset.conversion.named_splits import SPLITS
 from dataset.conversion.sharding.shard_files import existing_shards
 from dataset.conversion.sharding.shards import check_annotations
-from dataset.files.image_files import UNREAD_SUFFIXES, image_folder
+from dataset.files.image_files import image_folder
 from program_support import command_line
 from program_support.checked_fields import CountOrZero, between
 from program_support.command_line import Define
@@ -81,7 +81,7 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
     label_map = read_label_map(values.label_map_json_path) if values.label_map_json_path else None
     labels = recognize(annotations, label_format=values.format)
     print(labels.reason, flush=True)
-    _report_unread_images(images)
+    images.report_unread()
     try:
         parts = read_labels(
             labels,
@@ -126,21 +126,6 @@ def _config(split: str, values: flags.FlagValues) -> ConversionConfig:
         keep_annotations=True,
         values=values,
     )
-
-
-def _report_unread_images(images: ImageFolder) -> None:
-    """Warn of images in a format that is not read. Raise InputError if there are no others."""
-    unread = FolderFiles(images.folder, UNREAD_SUFFIXES).names
-    if not unread:
-        return
-    suffixes = sorted({Path(name).suffix.lower() for name in unread})
-    found = (
-        f"{len(unread)} files of the format {', '.join(suffixes)} are not read, such as {unread[0]}: save them as JPEG "
-        "or PNG under the same names (ImageMagick: magick mogrify -auto-orient -format jpg)"
-    )
-    if not images.names:
-        raise InputError(f"{images.folder}: {found}; there are no other images")
-    print(f"warning: {found}")
 
 
 def _print_unused(parts: dict[str, AnnotatedDataSet], images: ImageFolder) -> None:

@@ -2,6 +2,7 @@ import contextlib
 import io
 import os
 import random
+import re
 import struct
 import zlib
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image
 
+from dataset.conversion.folder_files import ImageFolder
 from dataset.files.file_kinds import FileKind, kind_of_file
 from dataset.files.image_files import (
     distinct_names,
@@ -66,6 +68,21 @@ def test_nothing_there(tmp_path):
         find_images([str(tmp_path)])
     with pytest.raises(InputError, match="--images is empty; expected an image, a folder or a glob"):
         find_images([""], flag="images")  # and not the images of the folder that one is in
+
+
+def test_files_of_a_format_that_is_not_read_are_named(tmp_path, capsys):
+    (tmp_path / "IMG_1.HEIC").write_bytes(b"ftypheic")
+    what = f"1 files of the format .heic are not read, such as {tmp_path}/IMG_1.HEIC: save them as JPEG or PNG"
+    for name in (tmp_path, tmp_path / "IMG_1.HEIC"):
+        with pytest.raises(InputError, match=re.escape(what)):
+            [*map(read_image, find_images([str(name)]))]
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    assert find_images([str(tmp_path)]) == (f"{tmp_path}/a.png",)
+    assert f"warning: {what}" in capsys.readouterr().err
+    ImageFolder(tmp_path).report_unread()
+    (tmp_path / "a.png").unlink()
+    with pytest.raises(InputError, match=r"IMG_1\.HEIC: save them as JPEG or PNG .*; there are no other images"):
+        ImageFolder(tmp_path).report_unread()
 
 
 def test_pixels_come_as_stored_with_their_orientation(tmp_path):

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, unquote, unquote_plus
 from dataset.conversion.annotations import AnnotatedImage, checked_file_name, in_hundredths
 from dataset.conversion.named_splits import split_of_folders
 from dataset.conversion.upright_labels import stored_shape
-from dataset.files.image_files import IMAGE_SUFFIXES
+from dataset.files.image_files import IMAGE_SUFFIXES, UNREAD_SUFFIXES, note_of_unread
 from dataset.files.untrusted_values import error_context, listed, shown, storable_text
 from program_support.errors import InputError
 
@@ -142,6 +142,14 @@ class ImageFolder(FolderFiles):
         super().__init__(folder, IMAGE_SUFFIXES)
         self._named: dict[str, str] = {}
         self._annotated: dict[str, str] = {}
+
+    def report_unread(self) -> None:
+        """Warn of images in a format that is not read. Raise InputError if there are no others."""
+        if not (found := note_of_unread(FolderFiles(self.folder, UNREAD_SUFFIXES).names)):
+            return
+        if not self.names:
+            raise InputError(f"{self.folder}: {found}; there are no other images")
+        print(f"warning: {found}")
 
     def named(self, name: object, *others: str, split: str | None = None) -> str:
         """Return the image that an annotated name refers to: the same name, the unquoted name, or the same stem.

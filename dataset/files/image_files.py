@@ -3,6 +3,7 @@
 import glob
 import io
 import os
+import sys
 import unicodedata
 import warnings
 from collections import Counter
@@ -41,6 +42,18 @@ UNREAD_SUFFIXES = frozenset(
 ) - frozenset(IMAGE_SUFFIXES)
 
 
+def note_of_unread(names: Sequence[str]) -> str:
+    """Return what to do with files whose suffix is that of a format that is not read, "" without such files."""
+    unread = [name for name in names if Path(name).suffix.lower() in UNREAD_SUFFIXES]
+    if not unread:
+        return ""
+    suffixes = sorted({Path(name).suffix.lower() for name in unread})
+    return (
+        f"{len(unread)} files of the format {', '.join(suffixes)} are not read, such as {unread[0]}: save them as JPEG "
+        "or PNG under the same names (ImageMagick: magick mogrify -auto-orient -format jpg)"
+    )
+
+
 class StoredImage(NamedTuple):
     """An image as its file stores it."""
 
@@ -76,6 +89,7 @@ def find_images(
 ) -> tuple[str, ...]:
     """Return the files that paths, folders (their files with `suffixes`) and globs name, in order, without duplicates.
 
+    Warns of files in a folder whose format is not read.
     Raises InputError, with the name of the `flag`, for a name without files.
     """
     found: dict[str, None] = {}
@@ -85,11 +99,12 @@ def find_images(
         path = Path(name)
         try:
             if path.is_dir():
-                files = sorted(
-                    str(file)
-                    for file in path.iterdir()
-                    if file.suffix.lower() in suffixes and not file.name.startswith(".") and file.is_file()
-                )
+                there = sorted(str(file) for file in path.iterdir() if not file.name.startswith(".") and file.is_file())
+                files = [file for file in there if Path(file).suffix.lower() in suffixes]
+                if unread := note_of_unread(there):
+                    if not files:
+                        raise InputError(f"--{flag}={name}: {unread}; there are no other images")
+                    print(f"warning: {unread}", file=sys.stderr)
             else:
                 files = [name] if path.is_file() else sorted(file for file in glob.glob(name) if Path(file).is_file())
         except OSError as error:
@@ -146,7 +161,8 @@ def decode_image(file: BinaryIO, *, name: str, least_side: int | None = None) ->
                 pixels = as_rgb(image)
                 return StoredImage(pixels, exif_orientation(image))  # 1 for TIFF, which Pillow rotates itself
         except UnidentifiedImageError as error:
-            raise InputError(f"{name}: cannot be decoded (in none of the formats {', '.join(FORMATS)})") from error
+            what = note_of_unread([name]) or f"in none of the formats {', '.join(FORMATS)}"
+            raise InputError(f"{name}: cannot be decoded ({what})") from error
         except DECODING_ERRORS as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
             raise InputError(f"{name}: cannot be decoded ({reason})") from error

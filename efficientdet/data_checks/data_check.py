@@ -92,6 +92,7 @@ def _read_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
 
     folder = image_folder(config.images)
     images = ImageFolder(folder)
+    images.report_unread()
 
     def parts(path: str) -> dict[str, AnnotatedDataSet]:
         labels = recognize(path, label_format=config.label_format)

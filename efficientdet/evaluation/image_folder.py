@@ -53,13 +53,15 @@ def read_images(
     label_path = annotations or folder
     labels = recognize(label_path, label_format=label_format)
     print(labels.reason)
+    images = ImageFolder(folder)
+    images.report_unread()
 
     def parts(*, with_masks: bool) -> dict[str, AnnotatedDataSet]:
         with tempfile.TemporaryDirectory() as index_folder:
             return read_labels(
                 labels,
                 label_path,
-                ImageFolder(folder),
+                images,
                 with_masks=with_masks,
                 label_map=class_names,
                 output_folder=index_folder,
