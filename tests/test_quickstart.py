@@ -322,6 +322,8 @@ def test_a_size_at_which_objects_match_no_anchor_is_not_trained(programs, tmp_pa
         "warning: objects match anchors from an input of 256 pixels (longer side) on, which needs about --minutes="
         in (printed)
     )
+    needed = printed.partition("needs about --minutes=")[2].split()[0]
+    assert f"run the same command with about --minutes={needed}, which a good AP needs" in printed
     assert "chose input size 256 pixels (longer side): the smallest at which objects match anchors" in printed
     assert (asked[0][0], asked[0][1][:2], asked[0][2]) == (2.0, ["128x128", "160x160"], ["anchor_scale"])
 

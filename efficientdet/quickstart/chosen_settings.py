@@ -78,7 +78,6 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
         sizes = {shape_of(side): side for side in choices.possible_sides(images, published, min_side=recipe.min_side)}
         usable = usable_side(config, images, sizes, {**of_family, **given}, weights=weights, check=check)
         side, side_reason = choices.image_side(images, published, budget, usable=usable)
-        _print_missing_minutes(config, side, budget, usable=usable)
     settings = {"image_size": shape_of(side), **of_family, **given}
     suggested = check(settings)
     settings |= {key: value for key, value in suggested.items() if key not in given}
@@ -91,6 +90,7 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
         "minutes": config.minutes,
         "seconds_after_choice": after,
         "side": side,
+        "needed_minutes": _needed_minutes(config, side, budget, usable=usable),
         "larger_sides": {"published": published, "usable": usable, "budget": asdict(budget)},
         "why": [
             f"weights: {weights_reason}",
@@ -142,14 +142,16 @@ def choose_larger_input(
     return {**chosen, "trainings": trainings, "minutes": config.minutes, "side": side, "why": [chosen["why"][0], *why]}
 
 
-def _print_missing_minutes(config: QuickstartConfig, side: int, budget: choices.Budget, *, usable: int) -> None:
-    """Print the minutes that the smallest usable input needs, if the time limit is below them."""
-    if usable > budget.min_side and side == usable and (missing := choices.missing_minutes(side, budget)):
-        print(
-            f"warning: objects match anchors from an input of {side} pixels (longer side) on, which needs about "
-            f"--minutes={math.ceil(config.minutes + missing)} for a good AP; smaller ones would be faster, but most "
-            "objects would not be learned"
-        )
+def _needed_minutes(config: QuickstartConfig, side: int, budget: choices.Budget, *, usable: int) -> int:
+    """Return and print the minutes that the smallest usable input needs; 0 if the time limit is not below them."""
+    if usable <= budget.min_side or side != usable or not (missing := choices.missing_minutes(side, budget)):
+        return 0
+    needed = math.ceil(config.minutes + missing)
+    print(
+        f"warning: objects match anchors from an input of {side} pixels (longer side) on, which needs about "
+        f"--minutes={needed} for a good AP; smaller ones would be faster, but most objects would not be learned"
+    )
+    return needed
 
 
 def _trainings(

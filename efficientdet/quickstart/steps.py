@@ -65,9 +65,12 @@ def _run_steps(config: QuickstartConfig, folder: Path) -> None:
         measured_on="test" if test else "validation" if val else "training",
         image_folder=compared[0].parent,
     )
+    needed, more = chosen.get("needed_minutes", 0), f"--minutes above {config.minutes:g}"
+    if needed > config.minutes:
+        more = f"about --minutes={needed}, which a good AP needs"
     print(
         f"finished in {(time.monotonic() - start_time) / 60:.1f} minutes; to train longer, run the same command with "
-        f"--minutes above {config.minutes:g}"
+        f"{more}"
     )
 
 
