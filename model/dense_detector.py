@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import keras
 import numpy as np
@@ -21,7 +20,6 @@ from object_detection.assignment.assigner import Assigner
 from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, grid_of_levels
 from object_detection.iou_losses import iou_loss, iou_scores
 from object_detection.losses import hardest
-from object_detection.onnx_nodes import Graph, Output
 from object_detection.structures import Detections, Objects, ScoredTargets, Targets, Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 
@@ -52,7 +50,6 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], Targets | ScoredTarget
     """Detector with network outputs [B, A, K] and [B, A, 4] at its A anchors."""
 
     output_names = ("class_logits", "box_deltas")
-    detects_on_host = True
 
     def __init__(self, network: keras.Model, config: DenseDetectorConfig):
         """Create a detector. Raises ValueError if the numbers of anchors of network and configuration differ."""
@@ -69,8 +66,12 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], Targets | ScoredTarget
             raise ValueError(
                 f"the network has outputs for {network.output_shape[1][1]} anchors, the grid has {len(self.anchors)}"
             )
-        self.postprocessing = DensePostprocessing(
-            config.suppression, self.anchors, self.level_sizes, num_logits=network.output_shape[0][-1]
+        self.postprocessing: DensePostprocessing = DensePostprocessing(
+            config.suppression,
+            self.anchors,
+            self.level_sizes,
+            num_logits=network.output_shape[0][-1],
+            image_size=self.image_size,
         )
         self._inference, self._training = folded(network), folded(network, training=True)
         self._loss_sums, self._normalize = self._compute_loss_sums, self.normalize
@@ -142,45 +143,7 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], Targets | ScoredTarget
 
     def detections(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections[Tensor]:
         """Return detections in pixels of the network input, clipped to the image if `SuppressionConfig.clip`."""
-        return self.postprocessing.on_backend(outputs, sizes)
-
-    def host_outputs(self, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return class logits [B, A, K], box deltas [B, A, 4] and the highest logit of each anchor [B, A]."""
-        return *outputs, ops.max(outputs[0], axis=-1)
-
-    def detections_on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections[np.ndarray]:
-        """Return one image's detections, see `DetectionModel`."""
-        return self.postprocessing.on_host(outputs, size)
-
-    def suppression_work(self, outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the number of candidates, see `DetectionModel`."""
-        return self.postprocessing.suppression_work(outputs)
-
-    def onnx_outputs(self, graph: Graph, tensors: Sequence[str]) -> dict[str, Output]:
-        """Return the three outputs of `host_outputs`, see `DetectionModel`."""
-        return self.postprocessing.raw_in_onnx(graph, *tensors)
-
-    def onnx_detections(self, graph: Graph, tensors: Sequence[str], sizes: str) -> dict[str, Output]:
-        """Add post-processing, see `DetectionModel`."""
-        logits, deltas = tensors
-        return self.postprocessing.in_onnx(graph, logits, deltas, sizes)
-
-    def efficientnms_inputs(self, graph: Graph, tensors: Sequence[str], sizes: str) -> tuple[str, str, dict[str, Any]]:
-        """Return the inputs of TensorRT's plugin, see `DetectionModel`."""
-        logits, deltas = tensors
-        return self.postprocessing.for_efficientnms(graph, logits, deltas, sizes)
-
-    def litert_operator(self) -> tuple[np.ndarray, dict[str, Any]]:
-        """Return anchors and attributes of LiteRT's operator, see `DetectionModel`."""
-        return self.postprocessing.for_litert(self.image_size)
-
-    def probabilities(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the probabilities of each anchor, see `DetectionModel`."""
-        return self.postprocessing.probabilities(outputs[0])
-
-    def boxes_and_probabilities(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return decoded boxes and probabilities, see `DetectionModel`."""
-        return self.postprocessing.boxes_and_probabilities(outputs, sizes)
+        return self.postprocessing.detections(outputs, sizes)
 
     def _assigned_scores(self, targets: Targets | ScoredTargets) -> Tensor | None:
         """Return the scores of the assignment, [B, A], if the class loss uses scores and the assigner provides them."""

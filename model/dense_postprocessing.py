@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from model.postprocessing import Postprocessing
 from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.geometry.box_geometry import clip_boxes, has_area
 from object_detection.onnx_nodes import Graph, Output, bounded, clipped, unsqueezed
@@ -18,14 +19,25 @@ from program_support.errors import InputError
 _LOWEST_LOGIT = -1e4  # a score of 0, and a number in float16 too
 
 
-class DensePostprocessing:
+class DensePostprocessing(Postprocessing):
     """Post-processing of class logits [B, A, K] and box deltas [B, A, 4] at A anchors."""
 
-    def __init__(self, config: SuppressionConfig, anchors: np.ndarray, level_sizes: Sequence[int], *, num_logits: int):
+    detects_on_host = True
+
+    def __init__(
+        self,
+        config: SuppressionConfig,
+        anchors: np.ndarray,
+        level_sizes: Sequence[int],
+        *,
+        num_logits: int,
+        image_size: tuple[int, int],
+    ):
         """Create post-processing for K = num_logits logits per anchor, including the background."""
         self._config, self._anchors, self._level_sizes, self._num_logits = config, anchors, level_sizes, num_logits
+        self._image_size = image_size
 
-    def on_backend(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections[Tensor]:
+    def detections(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections[Tensor]:
         """Return detections by the backend, see `DetectionModel.detections`."""
         return detections_from_outputs(
             *outputs,
@@ -36,8 +48,12 @@ class DensePostprocessing:
             within=sizes,
         )
 
-    def on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections[np.ndarray]:
-        """Return one image's detections by NumPy, see `DetectionModel.detections_on_host`.
+    def host_outputs(self, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return class logits [B, A, K], box deltas [B, A, 4] and the highest logit of each anchor [B, A]."""
+        return *outputs, ops.max(outputs[0], axis=-1)
+
+    def detections_on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections[np.ndarray]:
+        """Return one image's detections by NumPy, see `Postprocessing.detections_on_host`.
 
         outputs: class logits, box deltas [A, 4] and the highest logit of each anchor.
         """
@@ -51,12 +67,13 @@ class DensePostprocessing:
         )
 
     def suppression_work(self, outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the number of candidates, see `DetectionModel.suppression_work`."""
+        """Return the number of candidates, see `Postprocessing.suppression_work`."""
         count = count_candidates(self._network_outputs(outputs), config=self._config, level_sizes=self._level_sizes)
         return {"score_threshold": self._config.score_threshold, "candidates_per_image": count}
 
-    def in_onnx(self, graph: Graph, logits: str, deltas: str, sizes: str) -> dict[str, Output]:
-        """Add post-processing to an ONNX graph, see `DetectionModel.onnx_detections`."""
+    def onnx_detections(self, graph: Graph, tensors: Sequence[str], sizes: str) -> dict[str, Output]:
+        """Add post-processing to an ONNX graph, see `Postprocessing.onnx_detections`."""
+        logits, deltas = tensors
         boxes, scores, classes = detections_in_onnx(
             graph,
             logits,
@@ -74,13 +91,13 @@ class DensePostprocessing:
             "classes": Output(classes, "int32", (slots,)),
         }
 
-    def raw_in_onnx(self, graph: Graph, logits: str, deltas: str) -> dict[str, Output]:
-        """Return the outputs that `on_host` uses.
+    def onnx_outputs(self, graph: Graph, tensors: Sequence[str]) -> dict[str, Output]:
+        """Return the outputs that `detections_on_host` uses.
 
         A file for ONNX Runtime keeps the logits of a cell's anchors in one row, the same values in the same order,
         because a Reshape at the end would copy them.
         """
-        anchors = len(self._anchors)
+        (logits, deltas), anchors = tensors, len(self._anchors)
         best = graph.add("ReduceMax", [logits, np.array([2])], name="best_logits", keepdims=0)
         shape = (anchors, self._num_logits)
         if graph.for_onnxruntime and logits in graph.cells:
@@ -92,9 +109,9 @@ class DensePostprocessing:
             "best_logits": Output(best, "float32", (anchors,)),
         }
 
-    def for_efficientnms(self, graph: Graph, logits: str, deltas: str, sizes: str) -> tuple[str, str, dict[str, Any]]:
-        """Return the inputs of TensorRT's plugin, see `DetectionModel`. Raises InputError if its IoU would differ."""
-        config = self._config
+    def efficientnms_inputs(self, graph: Graph, tensors: Sequence[str], sizes: str) -> tuple[str, str, dict[str, Any]]:
+        """Return the inputs of TensorRT's plugin, see `Postprocessing`. Raises InputError if its IoU would differ."""
+        (logits, deltas), config = tensors, self._config
         if config.iou_pixel_offset or config.box_coder.last_pixel:
             raise InputError(
                 "onnx-efficientnms: EfficientNMS_TRT measures boxes from corner to corner, but the boxes of this "
@@ -122,15 +139,16 @@ class DensePostprocessing:
             },
         )
 
-    def for_litert(self, image_size: tuple[int, int]) -> tuple[np.ndarray, dict[str, Any]]:
-        """Return anchors and attributes of `TFLite_Detection_PostProcess`, see `DetectionModel.litert_operator`."""
+    def litert_operator(self) -> tuple[np.ndarray, dict[str, Any]]:
+        """Return anchors and attributes of `TFLite_Detection_PostProcess`, see `Postprocessing.litert_operator`."""
         config, coder = self._config, self._config.box_coder
         if config.iou_pixel_offset or coder.last_pixel or not isinstance(coder, FasterRcnnBoxCoder):
             raise InputError(
                 "TFLite_Detection_PostProcess measures boxes from corner to corner, but the boxes of this detector "
                 "include their last pixel; use --formats=litert-int8"
             )
-        low, high = self._anchors[:, :2] / np.array(image_size), self._anchors[:, 2:] / np.array(image_size)
+        size = np.array(self._image_size)
+        low, high = self._anchors[:, :2] / size, self._anchors[:, 2:] / size
         anchors = np.concatenate([(low + high) / 2, high - low], axis=1).astype(np.float32)
         scales = dict(zip(("y_scale", "x_scale", "h_scale", "w_scale"), map(float, coder.weights), strict=True))
         return anchors, {
@@ -150,17 +168,17 @@ class DensePostprocessing:
 
         Both are 0 for boxes without an area in their image.
         """
-        logits, deltas = outputs
-        boxes = self._config.box_coder.decode(deltas, ops.convert_to_tensor(self._anchors))
+        boxes = self._config.box_coder.decode(outputs[1], ops.convert_to_tensor(self._anchors))
         kept = has_area(boxes, sizes)[..., None]
         boxes = ops.where(kept, clip_boxes(boxes, sizes) if self._config.clip else boxes, 0.0)
-        probabilities = self.probabilities(logits)
+        probabilities = self.probabilities(outputs)
         return boxes, ops.where(
             kept, probabilities if self._config.scores == "sigmoid" else probabilities[..., 1:], 0.0
         )
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the probabilities of logits [B, A, K], including the background's."""
+    def probabilities(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the probabilities of the logits, [B, A, K], including the background's."""
+        logits = outputs[0]
         return ops.sigmoid(logits) if self._config.scores == "sigmoid" else ops.softmax(logits, axis=-1)
 
     def _network_outputs(self, outputs: Sequence[np.ndarray]) -> NetworkOutputs:

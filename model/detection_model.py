@@ -1,14 +1,15 @@
 """Interface between a detector family and the programs that train, evaluate and export it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import keras
 import numpy as np
 from keras import ops
 
+from model.postprocessing import Postprocessing
 from object_detection.geometry.box_geometry import clip_boxes
-from object_detection.onnx_nodes import Graph, Output
 from object_detection.structures import Detections, Objects, Tensor
 from program_support.errors import InputError
 
@@ -16,7 +17,7 @@ Outputs = TypeVar("Outputs")  # a tensor or a nested structure of tensors, float
 Targets = TypeVar("Targets")  # the same
 
 
-class DetectionModel(Generic[Outputs, Targets]):
+class DetectionModel(Postprocessing, Generic[Outputs, Targets]):
     """Base class of detectors. Methods are traceable: no Python branch on tensor values.
 
     A loss is a sum over the images of a batch, divided by a normalizer that is computed from counts. Sums and counts
@@ -35,6 +36,7 @@ class DetectionModel(Generic[Outputs, Targets]):
     # TensorFlow's step then compiles what is before and after it, as XLA cannot compile a call of the host.
     matches_on_host = False
     anchors: np.ndarray | None = None  # [A, 4] float32 yxyx of a detector with outputs per anchor
+    litert_obstacle: str | None = None  # why the network cannot be exported to LiteRT
     output_names: tuple[str, ...] | None = None  # names of an exported file's outputs; None: those of the network
 
     def normalize(self, images: Tensor, sizes: Tensor) -> Tensor:
@@ -95,67 +97,10 @@ class DetectionModel(Generic[Outputs, Targets]):
         """Return boxes in pixels of the network input, not clipped."""
         raise NotImplementedError
 
-    # Post-processing outside of a compiled program. A family defines what it supports; the defaults report that it does
-    # not.
-
-    detects_on_host = False  # True: `host_outputs` and `detections_on_host` are defined
-    litert_obstacle: str | None = None  # why the network cannot be exported to LiteRT
-
-    def host_outputs(self, outputs: Outputs) -> tuple[Tensor, ...]:
-        """Return the inputs of `detections_on_host`, [B, ...] each, which are also the outputs of an exported file."""
-        raise NotImplementedError
-
-    def detections_on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections[np.ndarray]:
-        """Return one image's Detections, arrays without B, in pixels of the network input. size: height and width."""
-        raise NotImplementedError
-
-    def suppression_work(self, outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the number of candidates of one image from the inputs of `detections_on_host`. Default: nothing."""
-        return {}
-
-    def onnx_outputs(self, graph: Graph, tensors: Sequence[str]) -> dict[str, Output] | None:
-        """Return the outputs of an exported network by name, from its tensors.
-
-        None (default): the network's own outputs, named `output_names` if set.
-        """
-        return None
-
-    def onnx_detections(self, graph: Graph, tensors: Sequence[str], sizes: str) -> dict[str, Output] | None:
-        """Add post-processing to an exported network: `boxes`, `scores`, `classes` of D slots, best first.
-
-        Scores are 0 in empty slots. sizes: the tensor [B, 2] int32, height and width of the images. None (default): the
-        network's outputs are detections.
-        """
-        return None
-
-    def efficientnms_inputs(self, graph: Graph, tensors: Sequence[str], sizes: str) -> tuple[str, str, dict[str, Any]]:
-        """Return boxes [B, A, 4], scores [B, A, K] and the attributes of TensorRT's plugin EfficientNMS_TRT.
-
-        Raises InputError (default) if the plugin cannot do this detector's post-processing.
-        """
-        raise InputError(
-            "onnx-efficientnms: EfficientNMS_TRT performs a single suppression; a two-stage detector needs two, "
-            "and has masks; use another format"
-        )
-
-    def litert_operator(self) -> tuple[np.ndarray, dict[str, Any]]:
-        """Return anchors and attributes of LiteRT's operator `TFLite_Detection_PostProcess`.
-
-        Anchors are [A, 4] float32: center y and x, height and width as fractions of the image. Raises InputError
-        (default) if the operator cannot do this detector's post-processing.
-        """
-        raise InputError(
-            "litert-full-int8: TFLite_Detection_PostProcess cannot do the post-processing of this detector; use "
-            "another format"
-        )
-
-    def probabilities(self, outputs: Outputs) -> Tensor:
-        """Return probabilities [B, A, K], including the background's: the scores for `litert_operator`."""
-        raise NotImplementedError
-
-    def boxes_and_probabilities(self, outputs: Outputs, sizes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return boxes [B, A, 4] and probabilities [B, A, K], the reference for `efficientnms_inputs`."""
-        raise NotImplementedError
+    @cached_property
+    def postprocessing(self) -> Postprocessing:
+        """Post-processing outside of a compiled program. Default: the methods of the detector itself."""
+        return self
 
 
 def losses(

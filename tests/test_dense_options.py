@@ -293,7 +293,10 @@ def test_outputs_are_read_as_configured_everywhere(name):
         assert found.classes[image, :count].tolist() == [kind for _, kind, _ in wanted]
         np.testing.assert_allclose(found.boxes[image, :count], [box for box, _, _ in wanted], atol=1e-2)
         np.testing.assert_allclose(found.scores[image, :count], [score for _, _, score in wanted], rtol=1e-3)
-    read, written = detector.detections_on_host, onnx_model(detector, for_onnxruntime=True).SerializeToString()
+    read, written = (
+        detector.postprocessing.detections_on_host,
+        onnx_model(detector, for_onnxruntime=True).SerializeToString(),
+    )
     from_file = Network(written, runtime="onnxruntime")(images, sizes, read)
     predicted = build_predict(detector, compiled=False)(images, sizes, np.ones((2, 2), np.float32))
     for image, by_runtime in enumerate(from_file):

@@ -174,7 +174,7 @@ def test_the_file_detects_what_the_network_in_8_bits_detects(exported):
     folder, drawn = exported
     image, size = padded(an_image(drawn)), np.int32([SIDE, SIDE])
     network = Network((folder / RAW).read_bytes(), runtime="litert")
-    wanted, *_ = network(image, size[None], tiny_lite(per_class=False).detections_on_host)
+    wanted, *_ = network(image, size[None], tiny_lite(per_class=False).postprocessing.detections_on_host)
     _, (boxes, classes, scores, count) = plain_run(folder / FULL, image)
     assert count[0] == 20
     assert np.ptp(wanted.scores) > 0.02
@@ -285,7 +285,7 @@ def test_other_normalizations_become_part_of_the_network():
 def test_boxes_with_a_last_pixel_are_refused():
     detector = tiny_lite(iou_pixel_offset=1.0)
     with pytest.raises(InputError, match="TFLite_Detection_PostProcess measures boxes from corner to corner"):
-        detector.litert_operator()
+        detector.postprocessing.litert_operator()
 
 
 def tensor(shape, *, dtype="int8", constant=None):

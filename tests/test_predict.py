@@ -3,7 +3,7 @@ import pytest
 from miniature import miniature_detector
 
 from efficientdet.inference.predict import build_predict
-from model.detection_model import named_variables
+from model.detection_model import DetectionModel, named_variables
 from object_detection.structures import Detections
 
 
@@ -60,3 +60,17 @@ def test_no_detection_above_the_threshold():
     found = arrays(build_predict(detector, compiled=False)(*inputs()))
     assert not found.valid.any()
     assert not found.scores.any()
+
+
+def test_a_detector_may_define_the_postprocessing_itself():
+    dense = miniature_detector()
+
+    class Own(DetectionModel):
+        network, image_size, detects_on_host = dense.network, dense.image_size, True
+        outputs = staticmethod(dense.outputs)
+        host_outputs = staticmethod(dense.postprocessing.host_outputs)
+        detections_on_host = staticmethod(dense.postprocessing.detections_on_host)
+
+    wanted, found = (build_predict(detector, compiled=False)(*inputs()) for detector in (dense, Own()))
+    np.testing.assert_allclose(found.scores, wanted.scores, atol=1e-6)
+    assert found.valid.any()

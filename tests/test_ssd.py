@@ -74,7 +74,7 @@ def test_its_exported_file_finds_the_same(golden_folder, detector):
     golden = np.load(golden_folder / "families" / "ssd_forward.npz")
     network = Network(onnx_model(detector, for_onnxruntime=True).SerializeToString(), runtime="onnxruntime")
     [outputs] = network(golden["images"], np.int32([[300, 300]]), copied)
-    found = detector.detections_on_host(outputs, np.int32([300, 300]))
+    found = detector.postprocessing.detections_on_host(outputs, np.int32([300, 300]))
     check_detections(type(found)(*(None if values is None else values[None] for values in found)), golden)
 
 

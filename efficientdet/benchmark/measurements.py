@@ -120,10 +120,12 @@ def _images(config: BenchmarkConfig, size: tuple[int, int], resize: Callable[[],
 
 def _suppression_work(detector: DetectionModel, images: Images) -> dict[str, Any]:
     """Return the number of candidates per image of a dense detector with NMS; nothing for others."""
-    if not detector.detects_on_host:
+    if not detector.postprocessing.detects_on_host:
         return {}
-    outputs = detector.host_outputs(detector.outputs(*(tensor[:1] for tensor in to_device(*images.batch())[:2])))
-    return detector.suppression_work([np.asarray(tensor[0]) for tensor in outputs])
+    outputs = detector.postprocessing.host_outputs(
+        detector.outputs(*(tensor[:1] for tensor in to_device(*images.batch())[:2]))
+    )
+    return detector.postprocessing.suppression_work([np.asarray(tensor[0]) for tensor in outputs])
 
 
 def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:

@@ -46,7 +46,7 @@ class SavedModel(_Folder):
         import tensorflow as tf
 
         detector = restored.detector
-        if not detector.detects_on_host:
+        if not detector.postprocessing.detects_on_host:
             return {}
         tensors = [tf.constant(values) for values in inputs]
         network, postprocess = (

@@ -174,7 +174,9 @@ def compare_plugin_inputs(
         boxed, size, _ = (np.asarray(part)[None] for part in restored.resize(image))
         [(boxes, scores)] = network(boxed, size, copied)
         inputs = detector.outputs(boxed, size), keras.ops.convert_to_tensor(size)
-        expected, probabilities = (np.asarray(values)[0] for values in detector.boxes_and_probabilities(*inputs))
+        expected, probabilities = (
+            np.asarray(values)[0] for values in detector.postprocessing.boxes_and_probabilities(*inputs)
+        )
         if activated:
             scores = np.asarray(keras.ops.sigmoid(scores))
         distances = np.abs(boxes - expected).max(axis=-1)

@@ -72,7 +72,7 @@ def open_checkpoint(config: ModelConfig, *, batch_size: int, owns_process: bool 
         runtime=config.runtime,
         int8_images=config.int8_images,
     )
-    on_cpu = restored.detector.detects_on_host and not runtime.use_xla and tensorflow_cpu.applies()
+    on_cpu = restored.detector.postprocessing.detects_on_host and not runtime.use_xla and tensorflow_cpu.applies()
     if once and config.runtime == "keras" and on_cpu:
         return replace(opened, detect=tensorflow_cpu.run_eagerly(opened.detect))
     return opened

@@ -37,7 +37,7 @@ def build_predict(
         return host_predictor(
             detector, exported_network(detector, runtime=runtime, int8_images=int8_images, resize=resize)
         )
-    if compiled or accelerator_count() or not detector.detects_on_host:
+    if compiled or accelerator_count() or not detector.postprocessing.detects_on_host:
         return _backend_predictor(detector, use_xla=compiled)
     return host_predictor(detector, _backend_network(detector))
 
@@ -54,17 +54,19 @@ def host_predictor(detector: DetectionModel, network: Callable[..., list[Any]]) 
         return network(np.asarray(images), np.asarray(sizes, np.int32), postprocess)
 
     def detect(images: Tensor, sizes: Tensor) -> Detections:
-        if not detector.detects_on_host:
+        if not detector.postprocessing.detects_on_host:
             return postprocess(outputs(images, sizes), sizes)
-        return stacked(run(images, sizes, detector.detections_on_host))
+        return stacked(run(images, sizes, detector.postprocessing.detections_on_host))
 
     def outputs(images: Tensor, sizes: Tensor) -> list[Outputs]:
         return run(images, sizes, copied)
 
     def postprocess(outputs: Sequence[Outputs], sizes: Tensor) -> Detections:
         sizes = np.asarray(sizes, np.int32)
-        if detector.detects_on_host:
-            return stacked([detector.detections_on_host(*image) for image in zip(outputs, sizes, strict=True)])
+        if detector.postprocessing.detects_on_host:
+            return stacked(
+                [detector.postprocessing.detections_on_host(*image) for image in zip(outputs, sizes, strict=True)]
+            )
         flat = [ops.convert_to_tensor(np.stack(values)) for values in zip(*outputs, strict=True)]
         nested = keras.tree.pack_sequence_as(structure(), flat)
         return fetched(detector.detections(nested, ops.convert_to_tensor(sizes)))
@@ -92,7 +94,9 @@ def _backend_predictor(detector: DetectionModel, *, use_xla: bool) -> Predictor:
 def _backend_network(detector: DetectionModel) -> Callable[..., list[Any]]:
     """Return the network, run by the Keras backend with the weights that it has at each call, as a `Network`."""
     program = device.compiled(
-        lambda images, sizes: detector.host_outputs(detector.outputs(images, sizes)), detector.network, use_xla=False
+        lambda images, sizes: detector.postprocessing.host_outputs(detector.outputs(images, sizes)),
+        detector.network,
+        use_xla=False,
     )
 
     def run(images: np.ndarray, sizes: np.ndarray, postprocess: Postprocess[Result]) -> list[Result]:

@@ -82,7 +82,7 @@ def _model(
 
     def outputs(images: Tensor) -> tuple[Tensor, Tensor]:
         logits, deltas = run(images if same else images * scale + shift)
-        return (deltas, detector.probabilities((logits, deltas))) if detects else (logits, deltas)
+        return (deltas, detector.postprocessing.probabilities((logits, deltas))) if detects else (logits, deltas)
 
     names = OPERATOR_OUTPUTS if detects else _RAW_OUTPUTS
     return converted(
@@ -115,7 +115,7 @@ def _nearest_resize(layer: NearestResize) -> Callable[[Tensor], Tensor]:
 
 def _operator(detector: DetectionModel) -> Callable:
     """Return a function that the converter replaces by `TFLite_Detection_PostProcess`; only its shapes matter."""
-    anchors, attributes = detector.litert_operator()
+    anchors, attributes = detector.postprocessing.litert_operator()
     slots = attributes["max_detections"]
     entries = [f'attr {{ key: "{key}" value {{ {_attribute(value)} }} }}' for key, value in attributes.items()]
 

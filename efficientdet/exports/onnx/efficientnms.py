@@ -22,7 +22,7 @@ def efficientnms_model(detector: DetectionModel) -> onnx.ModelProto:
     IoU the plugin would compute differently, and for two-stage detectors.
     """
     graph = OnnxGraph()
-    boxes, scores, attributes = detector.efficientnms_inputs(graph, translated(graph, detector), "sizes")
+    boxes, scores, attributes = detector.postprocessing.efficientnms_inputs(graph, translated(graph, detector), "sizes")
     tensors = graph.add_several(
         PLUGIN,
         [boxes, scores],

@@ -141,8 +141,8 @@ def added_outputs(graph: OnnxGraph, detector: DetectionModel, *, detects: bool) 
         named = [
             graph.add("Identity", [tensor], name=f"{_NETWORK_OUTPUT}{number}") for number, tensor in enumerate(tensors)
         ]
-        outputs = detector.onnx_detections(graph, named, _INPUTS[1])
-    return outputs or detector.onnx_outputs(graph, tensors) or _own_outputs(graph, detector, tensors)
+        outputs = detector.postprocessing.onnx_detections(graph, named, _INPUTS[1])
+    return outputs or detector.postprocessing.onnx_outputs(graph, tensors) or _own_outputs(graph, detector, tensors)
 
 
 def translated(graph: OnnxGraph, detector: DetectionModel) -> list[str]:
