@@ -24,6 +24,13 @@ class Limit(NamedTuple):
     choices: tuple = ()  # all values, if they can be listed
 
 
+class Help(NamedTuple):
+    """Help of a field's flag, and the default that the flag shows where None, for "not given", is the field's."""
+
+    text: str
+    default: Any = None
+
+
 def one_of(*choices: Any) -> Limit:
     """Return a limit to the given values."""
     listed = ", ".join(map(str, choices))
@@ -118,6 +125,11 @@ def limits_of(kind: Any) -> list[Limit]:
     return [note for note in _annotations(kind) if isinstance(note, Limit)]
 
 
+def help_of(kind: Any) -> Help | None:
+    """Return the help of a field's flag; None for a field without one."""
+    return next((note for note in _annotations(kind) if isinstance(note, Help)), None)
+
+
 def flag_name(name: str, kind: Any) -> str:
     """Return the name of a field's flag."""
     return next((note for note in _annotations(kind) if isinstance(note, str)), name)
@@ -134,7 +146,7 @@ def plain_types(kind: Any) -> tuple[type, ...]:
 
 def _annotations(kind: Any) -> list[Any]:
     if get_origin(kind) is Annotated:
-        return list(kind.__metadata__)
+        return [*kind.__metadata__, *_annotations(kind.__origin__)]
     if get_origin(kind) in (Union, types.UnionType):
         return [note for part in get_args(kind) for note in _annotations(part)]
     return []

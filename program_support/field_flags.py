@@ -6,7 +6,7 @@ from typing import Any
 
 from absl import flags
 
-from program_support.checked_fields import field_types, flag_name, limits_of, plain_types, refusal
+from program_support.checked_fields import Config, field_types, flag_name, help_of, limits_of, plain_types, refusal
 from program_support.errors import InputError
 
 _DEFINE: dict[type, Callable[..., Any]] = {
@@ -18,13 +18,33 @@ _DEFINE: dict[type, Callable[..., Any]] = {
 }
 
 
-def define_flags_of(config: type, help_of: Mapping[str, str], values: flags.FlagValues = flags.FLAGS) -> None:
-    """Define a flag for each field in `help_of`, which maps fields of the dataclass to help."""
+def define_flags_of(
+    config: type, help_of_field: Mapping[str, str] | None = None, values: flags.FlagValues = flags.FLAGS
+) -> None:
+    """Define a flag for each field in `help_of_field`, which maps fields of the dataclass to help.
+
+    Without it, define one for each field with `Help`.
+    """
     kinds = field_types(config)
     default_of = {item.name: item.default for item in dataclasses.fields(config)}
-    for name, help_text in help_of.items():
+    helps = {name: help_of(kind) for name, kind in kinds.items()}
+    for name, (text, shown) in (
+        {name: (text, None) for name, text in help_of_field.items()}
+        if help_of_field
+        else {name: help for name, help in helps.items() if help}
+    ).items():
         default = None if default_of[name] is dataclasses.MISSING else default_of[name]
-        define_flag(flag_name(name, kinds[name]), kinds[name], default, help_text, values)
+        define_flag(flag_name(name, kinds[name]), kinds[name], default if shown is None else shown, text, values)
+
+
+def options_of_flags(config: type[Config], values: flags.FlagValues = flags.FLAGS) -> Config:
+    """Return the options that the flags state. An option whose flag shows another default is None if not given."""
+    options = {}
+    for name, kind in field_types(config).items():
+        flag, note = values[flag_name(name, kind)], help_of(kind)
+        value = None if note and note.default is not None and not flag.present else flag.value
+        options[name] = tuple(value) if isinstance(value, list) else value
+    return config(**options)
 
 
 def define_flag(name: str, kind: Any, default: Any, help_text: str, values: flags.FlagValues = flags.FLAGS) -> None:

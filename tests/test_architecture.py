@@ -41,6 +41,7 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "run_log",  # the log of a run in all its formats, clocks
         "reports",  # HTML pages and drawn images
         "families",  # detectors: one package each, looked up by name; the hyperparameters that all share
+        "options",  # what a user may choose, one class for each program
         "configuration",  # flags and the values they may have
         "data_checks",  # data sets as a family's network is shown them: what is wrong, and which setting fixes it
         "devices",  # devices, memory, precision, several processes

@@ -12,7 +12,7 @@ from command_lines import outcomes
 from text_tables import rows
 
 from dataset.class_names import ClassNames
-from efficientdet.configuration.removed_flags import ALIASES, GONE
+from efficientdet.options.removed_flags import ALIASES, GONE
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ClassNames((1, 7), ("cat", "dog"))
@@ -411,8 +411,8 @@ def test_what_the_modes_of_automl_mean(mode, training_mode):
     program = (
         "import train; from absl.flags import FLAGS; train.define_flags();"
         f"FLAGS(['x', '--mode={mode}', '--train_file_pattern=a']);"
-        "from efficientdet.configuration.removed_flags import training_mode;"
-        "print(FLAGS.training_file_pattern, training_mode('traineval', FLAGS.mode, both=False))"
+        "from efficientdet.options.removed_flags import training_mode;"
+        "print(FLAGS.training_file_pattern, training_mode(None, FLAGS.mode))"
     )
     assert call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}).stdout == f"a {training_mode}\n"
 

@@ -4,6 +4,8 @@ import pytest
 from absl import flags
 
 from efficientdet.configuration.flag_definitions import hyperparameters
+from efficientdet.options.train import TrainOptions
+from program_support.field_flags import define_flags_of, options_of_flags
 
 
 @pytest.mark.parametrize(
@@ -17,10 +19,7 @@ from efficientdet.configuration.flag_definitions import hyperparameters
 )
 def test_a_given_flag_wins_over_hparams_and_these_over_a_default(words, rate, warmup_init):
     values = flags.FlagValues()
-    flags.DEFINE_string("model_name", "efficientdet-d0", "", flag_values=values)
-    flags.DEFINE_string("hparams", "", "", flag_values=values)
-    flags.DEFINE_float("lr", None, "", flag_values=values)
-    flags.DEFINE_float("warmup_value", 0.0001, "", flag_values=values)
+    define_flags_of(TrainOptions, values=values)
     values(["train.py", *words])
-    found = hyperparameters(values, learning_rate="lr", lr_warmup_init="warmup_value")
-    assert (found.learning_rate, found.lr_warmup_init) == (rate, warmup_init)
+    hparams = hyperparameters(options_of_flags(TrainOptions, values), learning_rate="lr", lr_warmup_init="warmup_value")
+    assert (hparams.learning_rate, hparams.lr_warmup_init) == (rate, warmup_init)

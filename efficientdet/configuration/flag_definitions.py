@@ -13,9 +13,10 @@ from dataset.files.untrusted_values import error_context
 from efficientdet.configuration.inference_runtimes import RUNTIMES, require_runtime
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.overrides import parse_overrides, split_label_map
-from efficientdet.configuration.removed_flags import ALIASES, GONE
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of, model_names
+from efficientdet.options.model import ModelOptions
+from efficientdet.options.removed_flags import ALIASES, GONE
 from program_support.command_line import REMOVED, Define
 from program_support.errors import InputError
 
@@ -146,18 +147,14 @@ def model_config(
     )
 
 
-def hyperparameters(values: FlagValues = FLAGS, **flag_names: str) -> Hyperparameters:
-    """Return the hyperparameters of --model_name, --hparams and the flags in `flag_names` (hyperparameter=flag).
+def hyperparameters(options: ModelOptions | FlagValues = FLAGS, **option_names: str) -> Hyperparameters:
+    """Return the hyperparameters of --model_name, --hparams and `option_names` (hyperparameter=option).
 
-    Later sources override earlier ones: the model, defaults of the flags, --hparams, flags that were given. As in the
-    reference, a flag such as --lr overrides --hparams.
+    An option that is given (not None), such as --lr, overrides --hparams, as in the reference.
     """
-    defaults = {key: values[name].default for key, name in flag_names.items()}
-    given = {key: values[name].value for key, name in flag_names.items() if values[name].present}
-    hparams = hyperparameters_of(
-        values.model_name, {key: value for key, value in defaults.items() if value is not None}
-    )
-    return with_overrides(with_overrides(hparams, parse_overrides(values.hparams)), given)
+    given = {key: value for key, name in option_names.items() if (value := getattr(options, name)) is not None}
+    hparams = hyperparameters_of(options.model_name, {})
+    return with_overrides(with_overrides(hparams, parse_overrides(options.hparams)), given)
 
 
 def model_name_given(values: FlagValues = FLAGS) -> bool:

@@ -23,7 +23,8 @@ from efficientdet.operations.results import (
     ExportResult,
     TrainingResult,
 )
-from efficientdet.operations.settings import call, folder_records, records_in
+from efficientdet.operations.settings import call, call_with_options, folder_records, records_in
+from efficientdet.options.train import TrainOptions
 
 AnyPath = str | os.PathLike[str]
 Hyperparameters = str | Mapping[str, Any]
@@ -71,9 +72,9 @@ def train(
     """
     if val_file_pattern is None:
         val_file_pattern = folder_records(training_file_pattern, "val")
-    return call(
-        train_model.main,
-        train_model.define_flags,
+    return call_with_options(
+        train_model.train,
+        TrainOptions,
         name="train",
         arguments={
             "training_file_pattern": records_in(training_file_pattern, "train"),

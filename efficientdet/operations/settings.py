@@ -2,17 +2,20 @@
 
 import contextlib
 import glob
+import operator
 import os
 import random
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from absl import flags
 
+from efficientdet.options.removed_flags import ALIASES, GONE
+from program_support.checked_fields import Config, field_types, plain_types
 from program_support.errors import InputError
 from program_support.other_flag_names import unknown_name_hint
 from program_support.signals import exit_code, in_a_users_process
@@ -35,9 +38,52 @@ def call(
     values = flags.FlagValues()
     define(values)
     values.mark_as_parsed()
-    with _python_errors(values), in_a_users_process(), _random_state_and_options():
+    with _in_a_users_process(tuple(values)):
         _set(values, arguments, name=name)
         return operation(values)
+
+
+def call_with_options(
+    operation: Callable[[Config], Any], options: type[Config], *, name: str, arguments: Mapping[str, Any]
+) -> Any:
+    """Run an operation with the options that `arguments` state; None stands for an option that is not given.
+
+    Raises TypeError for an argument that is no option, InputError (one line) for an invalid value, and
+    KeyboardInterrupt after Ctrl-C.
+    """
+    kinds, aliases, removed = field_types(options), ALIASES.get(name, {}), GONE.get(name, {})
+    names = (*kinds, *aliases, *removed)
+    with _in_a_users_process(names):
+        given = {}
+        for key, value in arguments.items():
+            _require_known(key, names, function=name)
+            if key in removed and value is not None and str(value) not in removed[key].passes:
+                raise InputError(f"{key}={value}: has been removed: {removed[key].reason}")
+            if key not in removed and value is not None:
+                key = aliases.get(key, key)
+                given[key] = _converted(value, kinds[key], name=key)
+        return operation(options(**given))
+
+
+def _converted(value: Any, kind: Any, *, name: str) -> Any:
+    """Return a value as the type of an option: paths become text, NumPy's numbers Python's, sequences tuples."""
+    plain = plain_types(kind)[0]
+    if isinstance(value, Mapping):
+        return value
+    if plain is tuple:
+        return tuple(value.split(",") if isinstance(value, str) else map(str, value))
+    try:
+        if isinstance(value, os.PathLike) or plain is str:
+            return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+        return operator.index(value) if plain is int and not isinstance(value, str) else plain(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}={value}: {error}") from error
+
+
+@contextlib.contextmanager
+def _in_a_users_process(names: Container[str]) -> Iterator[None]:
+    with _python_errors(names), in_a_users_process(), _random_state_and_options():
+        yield
 
 
 def records_in(path: str | os.PathLike[str], split: str) -> str:
@@ -53,9 +99,7 @@ def folder_records(folder: str | os.PathLike[str], split: str) -> str | None:
 
 def _set(values: flags.FlagValues, arguments: Mapping[str, Any], *, name: str) -> None:
     for key, value in arguments.items():
-        if key not in values:
-            hint = unknown_name_hint(key, tuple(values)).replace("--", "")
-            raise TypeError(f"{name}() has no argument {key!r}" + (f"; {hint}" if hint else ""))
+        _require_known(key, tuple(values), function=name)
         if value is not None:
             flag = values[key]
             if isinstance(value, Mapping) and key == "hparams":
@@ -64,6 +108,12 @@ def _set(values: flags.FlagValues, arguments: Mapping[str, Any], *, name: str) -
                 flag.parse(_flag_value(value, as_text=flag.flag_type() == "string"))
             flag.using_default_value = False
     values.validate_all_flags()
+
+
+def _require_known(key: str, names: Collection[str], *, function: str) -> None:
+    if key not in names:
+        hint = unknown_name_hint(key, names).replace("--", "")
+        raise TypeError(f"{function}() has no argument {key!r}" + (f"; {hint}" if hint else ""))
 
 
 def _flag_value(value: Any, *, as_text: bool) -> Any:
@@ -77,12 +127,12 @@ def _flag_value(value: Any, *, as_text: bool) -> Any:
 
 
 @contextlib.contextmanager
-def _python_errors(values: flags.FlagValues) -> Iterator[None]:
+def _python_errors(names: Container[str]) -> Iterator[None]:
     """Name arguments in messages without dashes; turn the exit code of Ctrl-C into KeyboardInterrupt."""
     try:
         yield
     except (flags.Error, InputError) as error:
-        text = _FLAG.sub(lambda found: found[1] if found[1] in values else found[0], " ".join(str(error).split()))
+        text = _FLAG.sub(lambda found: found[1] if found[1] in names else found[0], " ".join(str(error).split()))
         raise InputError(text.removeprefix("flag ")) from error.__cause__
     except SystemExit as error:
         if error.code != exit_code(signal.SIGINT):

@@ -101,11 +101,11 @@ _TRAINING_MODE_OF = {"train": "train300", "traineval": "traineval", "train_and_e
 AUTOML_MODES = (*_TRAINING_MODE_OF, "eval")
 
 
-def training_mode(chosen: str, mode: str | None, *, both: bool) -> str:
-    """Return --training_mode, or its equivalent of google/automl's --mode. Raise InputError for another mode."""
+def training_mode(chosen: str | None, mode: str | None) -> str:
+    """Return --training_mode, or its equivalent of google/automl's --mode. Raises InputError for another mode."""
     if mode is None:
-        return chosen
-    if both:
+        return chosen or "traineval"
+    if chosen:
         raise InputError(f"--mode={mode} and --training_mode={chosen} are both given; expected only one of them")
     if mode not in _TRAINING_MODE_OF:
         raise InputError(f"--mode={mode}: train.py trains; python eval.py --ckpt=FOLDER evaluates")
