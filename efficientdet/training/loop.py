@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
 import keras
@@ -239,8 +239,7 @@ class Training:
         due = epoch is None or self._uses_average(epoch)
         if not due or not images or self._calibrated_version == run.state.version:
             return
-        inputs = replace(run.input_config(batch_size), use_fake_data=False)
-        batches = islice(run.training_data(inputs), images // batch_size)
+        batches = islice(run.calibration_batches(batch_size), images // batch_size)
         with run.stopwatch.measuring("calibration"):
             run.state.change_averages(lambda: self._calibration(self._stop_request.interruptible(batches)))
         self._calibrated_version = run.state.version

@@ -57,6 +57,7 @@ class Run:
     clock: Callable[[], float]
     stopwatch: Stopwatch
     begun: float  # time.monotonic when the records were found
+    _calibration_batches: RecordBatches | None = None
     _clock_zero: float | None = None  # clock time at which the training would have started in one process
 
     @classmethod
@@ -203,22 +204,22 @@ class Run:
 
     def batches(self) -> Iterator[Batch]:
         """Return the batches of this rank from the next image on."""
-        inputs = self.input_config(self.global_batch_size // self.world.size)
-        return device_prefetch(
-            iter(
-                self.training_data(
-                    inputs,
-                    first_position=self.state.progress.images_seen,
-                    rank=self.world.rank,
-                    world_size=self.world.size,
-                )
-            ),
-            devices=self.world.devices,
-            processes=self.world.size,
+        world = self.world
+        batches = self._training_data(
+            self.input_config(self.global_batch_size // world.size),
+            first_position=self.state.progress.images_seen,
+            rank=world.rank,
+            world_size=world.size,
         )
+        return device_prefetch(iter(batches), devices=world.devices, processes=world.size)
 
-    def training_data(self, inputs: InputConfig, **place: int) -> RecordBatches:
-        """Return the stream of training images; `place` is passed to `training_dataset`."""
+    def calibration_batches(self, batch_size: int) -> RecordBatches:
+        """Return the batches of the stream from its beginning, on all ranks the same; the size of the first call."""
+        if self._calibration_batches is None:  # a pipeline that is made again is traced again
+            self._calibration_batches = self._training_data(replace(self.input_config(batch_size), use_fake_data=False))
+        return self._calibration_batches
+
+    def _training_data(self, inputs: InputConfig, **place: int) -> RecordBatches:
         return training_dataset(self.index, inputs, cache=self.cache, factors=self.factors, **place)
 
     def ends_period(self, epoch: int) -> bool:
