@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from jax_process import QUICK_XLA
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as the programs, whose results are compared with the tests' own
-# Tests compile much and run each program a few times: without LLVM's optimizations XLA needs less than half the time.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+os.environ.setdefault("XLA_FLAGS", QUICK_XLA)  # tests compile much and run each program a few times
 
 
 def pytest_addoption(parser):

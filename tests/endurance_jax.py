@@ -103,7 +103,6 @@ def main() -> int:
         "stop_epoch": 3,
         "calibration_images": 8,
         "checkpoint_steps": 1,
-        "suggest": False,
     }
     for number in range(count):
         began, model_dir = time.monotonic(), folder / f"model-{number}"

@@ -23,13 +23,33 @@ def run_script(*command, **environment):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def run_under_jax(*command, devices=1):
-    """Run a script on a number of host devices.
+# Compiled in a third of the time; without optimizations the programs of tests are fast enough.
+QUICK_XLA = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+)
 
-    Programs are compiled without optimization, which takes longer than their few steps.
+
+def compiled_quickly(devices, cache=None):
+    """Environment of a program on a number of host devices, whose programs are compiled without optimization.
+
+    cache: folder in which a process finds what it, or an earlier one, has compiled.
     """
-    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
-    run_script(*command, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu", XLA_FLAGS=flags)
+    return {
+        "KERAS_BACKEND": "jax",
+        "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {QUICK_XLA}",
+        **(
+            {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+            if cache
+            else {}
+        ),
+    }
+
+
+def run_under_jax(*command, devices=1, cache=None):
+    """Run a script on a number of host devices."""
+    run_script(*command, **compiled_quickly(devices, cache))
 
 
 def environment_of_processes(count, folder):
@@ -38,13 +58,7 @@ def environment_of_processes(count, folder):
         free.bind(("", 0))
         port = free.getsockname()[1]
     return {
-        "KERAS_BACKEND": "jax",
-        "JAX_PLATFORMS": "cpu",
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={4 // count} --xla_backend_optimization_level=0 "
-        "--xla_llvm_disable_expensive_passes=true",
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        **compiled_quickly(4 // count, folder / "cache"),
         "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}",
         "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
         "JAX_NUM_PROCESSES": str(count),

@@ -5,7 +5,7 @@
 Other keys are those of TrainingConfig; "hparams" overrides, "accident": [rank, step, KIND] with "raise", "kill", "stop"
 or "hang", and "without_folder": a rank whose model_dir is another one, as on a machine that does not share it;
 "differs": [rank, key, value], a setting of that rank alone; "slow_writing": seconds that the first checkpoint takes
-longer. Nothing is exported, and nothing calibrated without "calibration_images".
+longer. The records are not checked, nothing is exported, and nothing calibrated without "calibration_images".
 At its end each rank writes `digest-RANK.txt` into model_dir: of every number that it holds.
 """
 
@@ -25,9 +25,8 @@ from efficientdet.checkpoints import restore
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.exports import saved_model
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.training import run
+from efficientdet.training import loop, run
 from efficientdet.training import start as training_start
-from efficientdet.training.loop import train
 from program_support.errors import InputError
 
 
@@ -85,6 +84,7 @@ def main(arguments):
     runs = []
     run.Run.prepare = keeping(run.Run.prepare, runs)
     saved_model.export_saved_model = lambda *_, **__: None
+    loop.with_suggestions = lambda config: (config, [])  # a second of each start
     training_start.build_detector = restore.build_detector = build_miniature
     if own_rank() == str(settings.pop("without_folder", None)):
         settings["model_dir"] += "/elsewhere"
@@ -106,7 +106,7 @@ def main(arguments):
     }
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     try:
-        outcome = train(
+        outcome = loop.train(
             TrainingConfig(hparams=hparams, class_names=ClassNames(category_ids, names), **{**defaults, **settings})
         )
     except InputError as error:

@@ -12,6 +12,7 @@ import onnx
 import pytest
 from color_artifact import write_color_artifact
 from drawn_records import draw_records
+from jax_process import QUICK_XLA
 from onnx import TensorProto, helper
 from PIL import Image
 
@@ -28,8 +29,7 @@ def run(script, *flags, backend="tensorflow"):
         "PYTHONPATH": str(REPOSITORY),
         "CUDA_VISIBLE_DEVICES": "",
         "KERAS_BACKEND": backend,
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",
-    }  # no time is asserted
+    }
     if backend == "tensorflow":
         done = forked_programs.run(command, env=env, timeout=600)
     else:
@@ -71,7 +71,7 @@ def test_batch_norm_messages():
     env = os.environ | {
         "PYTHONPATH": str(REPOSITORY),
         "KERAS_BACKEND": "jax",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count=2 {QUICK_XLA}",
     }
     shown = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
     assert int(shown.split()[0]) <= 4  # benchmarks/scaling.py assumes four

@@ -1,14 +1,11 @@
 """train.py, eval.py and infer.py under JAX: the losses, numbers and detections that they have under TensorFlow."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from drawn_records import draw_records
+from jax_process import TESTS, compiled_quickly, run_script
 from miniature import miniature_detector
 
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
@@ -17,27 +14,12 @@ from model.detection_model import named_variables
 
 pytestmark = pytest.mark.slow
 
-TESTS = Path(__file__).resolve().parent
 STEPS, BATCH = 10, 4
 
 
-def call(backend, *programs):
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": backend,
-        "JAX_PLATFORMS": "cpu",
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "PYTHONPATH": os.pathsep.join(map(str, (TESTS.parent, TESTS))),
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",
-    }  # nothing is timed here
-    done = subprocess.run(
-        [sys.executable, str(TESTS / "miniature_programs.py"), json.dumps(programs)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+def call(backend, *programs, cache):
+    environment = {**compiled_quickly(1, cache), "KERAS_BACKEND": backend}
+    run_script(TESTS / "miniature_programs.py", json.dumps(programs), **environment)
 
 
 def start(folder, drawn):
@@ -105,6 +87,7 @@ def both(tmp_path_factory, with_jax):
                 "--min_score_thresh=0.01",
                 *common,
             ],
+            cache=folder / "cache",
         )
     return folder / "jax", folder / "tensorflow"
 

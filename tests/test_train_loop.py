@@ -29,6 +29,7 @@ from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.data_checks.at_start import with_suggestions
 from efficientdet.devices.distributed import World
 from efficientdet.exports.saved_model import load_saved_model
 from efficientdet.families.registry import hyperparameters_of
@@ -59,6 +60,7 @@ def miniature_network():
     with pytest.MonkeyPatch.context() as patch:
         for module in (training_start, restore):
             patch.setattr(module, "build_detector", build_miniature)
+        patch.setattr(train_loop, "with_suggestions", lambda config: (config, []))  # a second of each start
         yield
 
 
@@ -80,6 +82,7 @@ def config(drawn, model_dir, hparams=None, **changes):
         "checkpoint_period": 1,
         "precision": "float32",
         "use_xla": False,
+        "calibration_images": 0,  # seconds of each epoch
     }
     return TrainingConfig(**{**defaults, **changes})
 
@@ -338,8 +341,8 @@ def test_weights_come_back_bit_for_bit_after_evaluation(drawn, tmp_path):
 def test_small_batches_are_calibrated(drawn, tmp_path):
     """Averaged weights equal those without it, statistics differ; running ones of the raw weights do not change."""
     found, wanted = (tmp_path / "found", tmp_path / "wanted")
-    train(config(drawn, found, training_mode="train300", checkpoint_period=3))
-    train(config(drawn, wanted, training_mode="train300", checkpoint_period=3, calibration_images=0))
+    train(config(drawn, found, training_mode="train300", checkpoint_period=3, calibration_images=None))
+    train(config(drawn, wanted, training_mode="train300", checkpoint_period=3))
     arrays, plain = (read_arrays(str(folder / "ckpt-final")) for folder in (found, wanted))
     changed = {name for name, values in plain.items() if (arrays[name] != values).any()}
     average = {name for name in plain if name.endswith("/ExponentialMovingAverage")}
@@ -448,7 +451,8 @@ def test_starts_from_a_checkpoint_and_the_class_predictor_anew_for_other_classes
     assert "class_net/class-predict starts from scratch: the checkpoint has 5 classes" in capsys.readouterr().out
 
 
-def test_records_without_objects_are_refused(drawn, tmp_path):
+def test_records_without_objects_are_refused(drawn, tmp_path, monkeypatch):
+    monkeypatch.setattr(train_loop, "with_suggestions", with_suggestions)
     convert(
         read_coco(image_info_file=drawn.annotations("train")),
         ConversionConfig(
@@ -795,7 +799,7 @@ def test_the_last_epochs_are_without_mosaic(drawn, tmp_path, monkeypatch):
 
     monkeypatch.setattr(run_module, "training_dataset", recorded)
     changes = {"mosaic_probability": 1.0, "mosaic_share": 0.5, "num_epochs": 4}
-    settings = {"hparams": changes, "val_records": (), "calibration_images": 0}
+    settings = {"hparams": changes, "val_records": ()}
     train(config(drawn, tmp_path / "unbroken", **settings))
     assert streams == [(0, True), (32, False)]
     train(config(drawn, tmp_path / "without", **{**settings, "hparams": {**changes, "mosaic_probability": 0.0}}))
