@@ -1,13 +1,16 @@
 import bisect
 import errno
+import gc
 import itertools
 import os
 import random
 import threading
+from concurrent.futures.thread import _global_shutdown_lock
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tiny_records import HEADER, altered, example, starts, without_box_keys, write
 
 from dataset.class_names import ClassNames
@@ -241,6 +244,30 @@ def test_a_bit_that_flips_while_a_training_reads_is_told(shards):
     message, _ = failure_of(batches)
     assert message.startswith(f"{shards[1]}: damaged: checksum mismatch in the record at byte ")
     assert "(image 61 of 80)" in message
+
+
+# --- what would wait forever
+
+
+def test_reading_waits_for_no_executor(shards):
+    """The collector may destroy an iterator, which waits for its reading, while another executor's lock is held."""
+    batches = training(shards)
+    reading = threading.Thread(target=lambda: next(iter(batches)), daemon=True)
+    with _global_shutdown_lock:
+        reading.start()
+        reading.join(timeout=20)
+        assert not reading.is_alive()
+
+
+def test_an_error_keeps_no_iterator(shards):
+    def iterators():
+        return sum(isinstance(one, OwnedIterator) for one in gc.get_objects())
+
+    before = iterators()
+    with pytest.raises(InputError) as raised:
+        list(training(shards, category_ids=(9,)))
+    assert iterators() == before
+    assert raised.value.__traceback__ is not None
 
 
 # --- what records are not to blame for

@@ -1,5 +1,7 @@
 """Batches of records whose errors are reported in one line with the name of the record."""
 
+import contextlib
+import queue
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -46,6 +48,11 @@ def input_error(error: tf.errors.OpError) -> InputError | None:
 
 def _words(error: tf.errors.OpError) -> str:
     return " ".join(_GRAPH_NODES.sub("", error.message).split())
+
+
+# Iterators that the garbage collector found in another thread than the one that used them, perhaps in a call of theirs:
+# their destruction waits for the end of such calls. They are destroyed when the next iteration starts.
+_ended_elsewhere: queue.SimpleQueue = queue.SimpleQueue()
 
 
 class ReadAhead:
@@ -121,11 +128,14 @@ class RecordBatches:
         rows_of: Callable[[int], Rows],
         example: Callable[[Tensor, Tensor], Any],
         category_ids: tuple[int, ...] | None = None,
+        images: int | None = None,
     ):
         """Wrap a pipeline.
 
         rows_of: batch number from 0 -> its records. example: the pipeline's function of (serialized record, position).
+        images: number of them, None without an end.
         """
+        self.images = images
         self._dataset, self._reader, self._rows_of = dataset.with_options(_without_tuning()), reader, rows_of
         self._example, self._category_ids = example, category_ids
 
@@ -135,22 +145,30 @@ class RecordBatches:
         return self._dataset.element_spec
 
     def __iter__(self) -> Iterator[Any]:
-        return self._batches(iter(self._dataset))
-
-    def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        done = 0
-        while True:
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            except tf.errors.OpError as error:
-                if (found := input_error(error)) is None:
-                    raise
-                read = _RAISED_IN_PYTHON not in error.message  # otherwise the message already has the name
-                raise (self._culprit(done) if read else None) or found from error
-            yield batch
-            done += 1
+        with contextlib.suppress(queue.Empty):
+            while True:
+                _ended_elsewhere.get_nowait()
+        batches, done, thread = iter(self._dataset), 0, threading.get_ident()
+        try:
+            while True:
+                failure = None
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                except tf.errors.OpError as error:
+                    if (failure := input_error(error)) is None:
+                        raise
+                    read = _RAISED_IN_PYTHON not in error.message  # otherwise the message already has the name
+                    failure = (self._culprit(done) if read else None) or failure
+                if failure:  # without TensorFlow's error, whose traceback would keep the iterator
+                    raise failure
+                yield batch
+                done += 1
+        finally:
+            if threading.get_ident() != thread:
+                _ended_elsewhere.put(batches)
+            del batches
 
     def _culprit(self, batch_number: int) -> InputError | None:
         rows, index = self._rows_of(batch_number), self._reader.index

@@ -7,11 +7,14 @@ is verified each time it is read. Files must be local or mounted.
 
 import contextlib
 import os
+import queue
 import struct
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 
 import google_crc32c
 import numpy as np
@@ -150,13 +153,61 @@ def _masked_crc32c(content: bytes) -> bytes:
     return struct.pack("<I", ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF)
 
 
+class _ReadThreads:
+    """Threads that call a function for many numbers; they end with this object.
+
+    A ThreadPoolExecutor holds a lock of all executors while it creates objects. If the garbage collector then destroys
+    an iterator of tf.data, which waits for its calls into Python, and those wait for that lock, all wait forever.
+    """
+
+    def __init__(self, count: int):
+        self._tasks: queue.SimpleQueue = queue.SimpleQueue()
+        self._to_start, self._lock = count, threading.Lock()
+        weakref.finalize(self, _end_threads, self._tasks, count)
+
+    def start(self, function: Callable[[int], bytes], numbers: list[int]) -> Callable[[], list[bytes]]:
+        """Return a function that waits for all calls, and returns their results or raises the first one's error."""
+        with self._lock:
+            starting = min(self._to_start, len(numbers))
+            self._to_start -= starting
+        for _ in range(starting):
+            threading.Thread(target=_work, args=[self._tasks], name="read_records", daemon=True).start()
+        results: queue.SimpleQueue = queue.SimpleQueue()
+        for place, number in enumerate(numbers):
+            self._tasks.put((place, function, number, results))
+
+        def finish() -> list[bytes]:
+            found = sorted((results.get() for _ in numbers), key=itemgetter(0))
+            for _, _, error in found:
+                if error is not None:
+                    raise error
+            return [payload for _, payload, _ in found]
+
+        return finish
+
+
+def _work(tasks: queue.SimpleQueue) -> None:
+    while (task := tasks.get()) is not None:
+        place, function, number, results = task
+        try:
+            results.put((place, function(number), None))
+        except Exception as error:
+            results.put((place, b"", error))
+        del task, function, results  # a thread that waits keeps no reader alive
+
+
+def _end_threads(tasks: queue.SimpleQueue, count: int) -> None:
+    for _ in range(count):
+        tasks.put(None)
+
+
 class RecordReader:
     """Thread-safe reader of records by number; its files remain open until it is garbage-collected."""
 
     def __init__(self, index: RecordIndex):
         """Open the files. Raises InputError with the file name if one cannot be opened."""
         self.index = index
-        self._threads = ThreadPoolExecutor(_READ_THREADS, "read_records")  # starts none before the first read
+        self._threads = _ReadThreads(_READ_THREADS)
         self._descriptors: list[int] = []
         self._finalizer = weakref.finalize(self, _close_all, self._descriptors)
         for path in index.paths[:_MOST_OPEN_FILES]:
@@ -175,10 +226,10 @@ class RecordReader:
     def start_reading(self, numbers: Iterable[int]) -> Callable[[], list[bytes]]:
         """Start to read these records in parallel threads; the returned function waits and does what `read` does."""
         numbers = [int(number) for number in numbers]
-        payloads = self._threads.map(self._read_one, numbers)
+        payloads = self._threads.start(self._read_one, numbers)
 
         def finish() -> list[bytes]:
-            finished = list(payloads)
+            finished = payloads()
             for file_number in {int(self.index.file_numbers[number]) for number in numbers}:
                 self._require_present(file_number)
             return finished
