@@ -9,7 +9,7 @@ from drawn_records import draw_records
 from html_reading import Balanced
 
 from dataset.input.input_config import InputConfig
-from dataset.input.pipeline import original_images
+from dataset.input.pipeline import evaluation_dataset, original_images
 from dataset.records.record_index import index_records
 from efficientdet.devices.distributed import World
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
@@ -170,9 +170,8 @@ def test_records_of_several_ranks(drawn):
         )
 
     for rank in (1, 0):
-        rows = detect_all(
-            nothing, index, config, class_names=drawn.class_names, samples=3, world=Rank(rank=rank, size=2, parts=parts)
-        )
+        batches = evaluation_dataset(index, config, samples=3, rank=rank, world_size=2)
+        rows = detect_all(nothing, batches, class_names=drawn.class_names, world=Rank(rank=rank, size=2, parts=parts))
     numbers = record_numbers(index, samples=3, world_size=2)
     assert numbers == [0, 2, 1]
     assert [image_id for image_id, *_ in original_images(index, numbers)] == rows.evaluated_ids.tolist()

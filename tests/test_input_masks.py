@@ -268,7 +268,7 @@ def test_perfect_masks_are_measured_as_such(tmp_path):
         )
 
     measures = read_evaluator(index, NAMES, json_file=None).evaluate(
-        detect_all(predict, index, inputs, class_names=NAMES)
+        detect_all(predict, evaluation_dataset(index, inputs), class_names=NAMES)
     )
     assert measures.numbers["AP"] > 0.95
     assert measures.mask_numbers["AP"] > 0.95

@@ -219,7 +219,7 @@ def perfect_predict(drawn, config):
 def test_perfect_detections_have_ap_1(drawn, against_json):
     index, config = index_records(drawn.records("val")), inputs(drawn)
     evaluator = read_evaluator(index, drawn.class_names, json_file=drawn.annotations("val") if against_json else None)
-    rows = detect_all(perfect_predict(drawn, config), index, config, class_names=drawn.class_names)
+    rows = detect_all(perfect_predict(drawn, config), evaluation_dataset(index, config), class_names=drawn.class_names)
     measures = evaluator.evaluate(rows)
     assert measures.numbers["AP50"] == pytest.approx(1.0)
     assert measures.numbers["AP"] > 0.9  # letterboxing rounds to whole pixels
@@ -245,7 +245,7 @@ def test_masks_of_a_json_are_proved(drawn, tmp_path, segmentation, reason):
     (tmp_path / "val.json").write_text(json.dumps(content))
     index, config = index_records(drawn.records("val")), inputs(drawn)
     evaluator = read_evaluator(index, drawn.class_names, json_file=str(tmp_path / "val.json"))
-    rows = detect_all(perfect_predict(drawn, config), index, config, class_names=drawn.class_names)
+    rows = detect_all(perfect_predict(drawn, config), evaluation_dataset(index, config), class_names=drawn.class_names)
     assert evaluator.evaluate(rows).mask_numbers == {}  # no one asks for masks
     with_masks = rows._replace(masks=np.array([run_lengths(np.ones((64, 64)))] * len(rows.scores), object))
     if reason is None:
@@ -259,13 +259,8 @@ def test_masks_of_a_json_are_proved(drawn, tmp_path, segmentation, reason):
 @pytest.mark.parametrize(("samples", "images"), [(0, 7), (4, 4), (100, 7)])
 def test_samples(drawn, samples, images):
     config = inputs(drawn)
-    rows = detect_all(
-        perfect_predict(drawn, config),
-        index_records(drawn.records("val")),
-        config,
-        class_names=drawn.class_names,
-        samples=samples,
-    )
+    batches = evaluation_dataset(index_records(drawn.records("val")), config, samples=samples)
+    rows = detect_all(perfect_predict(drawn, config), batches, class_names=drawn.class_names)
     assert len(rows.evaluated_ids) == images
 
 
@@ -318,7 +313,7 @@ def test_a_json_with_other_category_ids_measures_the_same(drawn, tmp_path):
     (tmp_path / "val.json").write_text(json.dumps(content))
     assert class_names_for(tuple(drawn.records("val")), json_file=str(tmp_path / "val.json")) == drawn.class_names
     index, config = index_records(drawn.records("val")), inputs(drawn)
-    rows = detect_all(perfect_predict(drawn, config), index, config, class_names=drawn.class_names)
+    rows = detect_all(perfect_predict(drawn, config), evaluation_dataset(index, config), class_names=drawn.class_names)
     [found, wanted] = [
         read_evaluator(index, drawn.class_names, json_file=file).evaluate(rows)
         for file in (str(tmp_path / "val.json"), drawn.annotations("val"))
@@ -518,11 +513,11 @@ def test_the_detections_of_infer_can_be_converted_and_trained_on(checkpoint, dra
 
 
 def test_batch_size_of_an_evaluation_is_per_device(checkpoint, drawn, monkeypatch):
-    def refuse(predict, index, inputs, **_):
+    def refuse(index, inputs, **_):
         raise InputError(f"{inputs.batch_size} images")
 
     monkeypatch.setattr(evaluate, "join_world", lambda: World(devices=2))
-    monkeypatch.setattr(evaluate, "detect_all", refuse)
+    monkeypatch.setattr(evaluate, "evaluation_dataset", refuse)
     model = ModelConfig(ckpt_path=checkpoint, class_names=drawn.class_names, precision="float32", use_xla=False)
     with pytest.raises(InputError, match=r"^6 images"):
         evaluate_checkpoint(EvaluationConfig(model=model, records=drawn.records("val"), json_file=None, batch_size=3))

@@ -31,6 +31,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.data_checks.at_start import with_suggestions
 from efficientdet.devices.distributed import World
+from efficientdet.exports import saved_model
 from efficientdet.exports.saved_model import load_saved_model
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predict import build_predict
@@ -55,12 +56,17 @@ pytestmark = pytest.mark.slow
 STEPS = 4  # an epoch: 16 images by 4
 
 
+export_saved_model = saved_model.export_saved_model
+
+
 @pytest.fixture(scope="module", autouse=True)
 def miniature_network():
+    """Every training has it; nothing is exported and no records are checked, which takes seconds each."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (training_start, restore):
             patch.setattr(module, "build_detector", build_miniature)
-        patch.setattr(train_loop, "with_suggestions", lambda config: (config, []))  # a second of each start
+        patch.setattr(train_loop, "with_suggestions", lambda config: (config, []))
+        patch.setattr(saved_model, "export_saved_model", lambda *_, **__: None)
         yield
 
 
@@ -103,17 +109,17 @@ def highest_scores_as_thresholds():
 def unbroken(drawn, tmp_path_factory):
     """(folder, numbers) of a training that evaluates after every epoch."""
     folder = tmp_path_factory.mktemp("unbroken")
-    numbers = train(
-        config(
-            drawn,
-            folder,
-            val_json_file=drawn.annotations("val"),
-            validate=True,
-            lr_tb=True,
-            testdev_dir=str(folder / "testdev"),
-        )
-    ).metrics
-    return folder, numbers
+    settings = config(
+        drawn,
+        folder,
+        val_json_file=drawn.annotations("val"),
+        validate=True,
+        lr_tb=True,
+        testdev_dir=str(folder / "testdev"),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saved_model, "export_saved_model", export_saved_model)
+        return folder, train(settings).metrics
 
 
 def thresholds_in(path):
@@ -355,7 +361,8 @@ def test_small_batches_are_calibrated(drawn, tmp_path):
     np.testing.assert_array_equal(served[name.removesuffix("/ExponentialMovingAverage")], arrays[name])
 
 
-def test_mode_train_stops_early_and_evaluates_once_and_freezing(drawn, tmp_path):
+def test_mode_train_stops_early_and_evaluates_once_and_freezing(drawn, tmp_path, monkeypatch):
+    monkeypatch.setattr(saved_model, "export_saved_model", export_saved_model)
     start = {
         name: np.asarray(variable.value).copy()
         for name, variable in named_variables(miniature_detector(len(drawn.class_names)).network).items()
@@ -742,10 +749,10 @@ def test_without_validation_records_trains_without_evaluating(drawn, tmp_path, c
 
 
 def test_evaluation_batch_size_is_per_device(drawn, tmp_path, monkeypatch):
-    def refuse(predict, index, inputs, **_):
+    def refuse(index, inputs, **_):
         raise InputError(f"{inputs.batch_size} images")
 
-    monkeypatch.setattr(validation, "detect_all", refuse)
+    monkeypatch.setattr(validation, "evaluation_dataset", refuse)
     settings = config(drawn, tmp_path, eval_batch_size=3)
     state = initial_state(settings, precision="float32", world=World(devices=2), log=print)
     inputs = InputConfig.letterboxed(image_size=(64, 64), batch_size=3, category_ids=drawn.class_names.category_ids)

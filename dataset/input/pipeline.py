@@ -131,6 +131,7 @@ def evaluation_dataset(
         rows_of=rows,
         example=example,
         category_ids=config.category_ids,
+        images=len(numbers),
     )
 
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset
+from dataset.input.record_batches import RecordBatches
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, store_thresholds
 from efficientdet.configuration.model_config import ModelConfig
@@ -95,10 +95,8 @@ def _evaluate(config: EvaluationConfig, world: World) -> CocoMeasures | None:
     )
     rows = detect_all(
         predict,
-        index,
-        inputs,
+        evaluation_dataset(index, inputs, samples=config.samples, rank=world.rank, world_size=world.size),
         class_names=restored.class_names,
-        samples=config.samples,
         world=world,
         masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels,
     )
@@ -185,26 +183,22 @@ def _report_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None
 
 def detect_all(
     predict: Predictor,
-    index: RecordIndex,
-    config: InputConfig,
+    batches: RecordBatches,
     *,
     class_names: ClassNames,
-    samples: int = 0,
     world: World | None = None,
     interruptible: Callable[[Iterable], Iterable] = iter,
     masks_in_whole_pixels: bool = False,
 ) -> DetectionRows:
-    """Detect in the first `samples` records (0: all) and return the rows of all ranks on every rank.
+    """Detect in the batches of an `evaluation_dataset`, a rank's own, and return the rows of all ranks on every rank.
 
-    Each image is decoded once, by one rank. Masks are pasted into the images; for `masks_in_whole_pixels` see
+    Masks are pasted into the images; for `masks_in_whole_pixels` see
     `pasted_masks`. The batches are iterated through `interruptible`, which may raise between or after them.
     """
     world = world or World()
     results = CocoResults()
-    count = len(range(world.rank, min(samples or len(index), len(index)), world.size))
     category_ids = np.asarray(class_names.category_ids)
-    with Progress("eval", total=count, noun="image", silent=not world.is_first) as progress:
-        batches = evaluation_dataset(index, config, samples=samples, rank=world.rank, world_size=world.size)
+    with Progress("eval", total=batches.images, noun="image", silent=not world.is_first) as progress:
         for batch, row_valid in interruptible(batches):
             detections = predict(batch.images, batch.sizes, batch.scales)
             rows = np.asarray(row_valid)

@@ -12,6 +12,7 @@ from keras import ops
 
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset
+from dataset.input.record_batches import RecordBatches
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.checkpoint import write_arrays
 from efficientdet.configuration.training_config import TrainingConfig
@@ -112,15 +113,20 @@ class Evaluator:
         config, world = self._config, self._state.world
         rows = detect_all(
             self._predict,
-            self.index,
-            replace(self._inputs, batch_size=self._inputs.batch_size * world.devices),
+            self._batches,
             class_names=config.class_names,
-            samples=config.eval_samples,
             world=world,
             interruptible=self._stop_request.interruptible,
             masks_in_whole_pixels=config.hparams.masks_in_whole_pixels,
         )
         return Evaluation(world.gather(self._coco.evaluate(rows) if world.is_first else None)[0], rows)
+
+    @cached_property
+    def _batches(self) -> RecordBatches:  # made once: tracing the pipeline takes a second
+        world = self._state.world
+        inputs = replace(self._inputs, batch_size=self._inputs.batch_size * world.devices)
+        samples = self._config.eval_samples
+        return evaluation_dataset(self.index, inputs, samples=samples, rank=world.rank, world_size=world.size)
 
     @cached_property
     def _coco(self) -> CocoEvaluator:
