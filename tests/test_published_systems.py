@@ -289,6 +289,22 @@ def test_a_system_of_several_nodes_is_for_sbatch():
         assert words[words.index("-np") + 1] == "8"
 
 
+SETTINGS = """
+    SYSTEM NODES GPUS CORES NETWORK LR_PER_32 DECAY DROPS BN_GROUP TARGET_AP EVAL_EPOCHS EVAL_PERIOD EVAL_FROM
+    CHECKPOINT_PERIOD
+"""
+
+
+@pytest.mark.parametrize("key", SETTINGS.split())
+def test_no_setting_is_run_as_a_command(tmp_path, key):
+    value = f"PATH[$(touch {tmp_path}/ran)]"
+    for script, env, words in (("ssd/run.sub", {key: value}, []), ("retinanet/run.sub", {}, [f"{key}={value}"])):
+        done = run(script, *words, "--dry_run", env={"SYSTEM": "DGXA100", **env})
+        assert not (tmp_path / "ran").exists()
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"error: {key}=PATH[" in done.stderr
+
+
 def test_help_lists_the_systems():
     done = run("ssd/run.sub", "--help")
     assert (done.returncode, done.stderr) == (0, "")
