@@ -14,7 +14,7 @@ os.environ.setdefault("XLA_FLAGS", QUICK_XLA)  # tests compile much and run each
 
 
 def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="kill a training ten times instead of three")
+    parser.addoption("--endurance", action="store_true", help="more kills, and those of the complete train.py")
 
 
 def pytest_collection_modifyitems(items):

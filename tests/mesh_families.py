@@ -17,7 +17,6 @@ import keras
 import numpy as np
 from small_families import SMALL, batch_of, small_detector
 
-from efficientdet.devices.device import replicate
 from efficientdet.devices.distributed import World
 from efficientdet.inference.predict import build_predict
 from efficientdet.training.batch_norm_calibration import Calibration
@@ -71,7 +70,7 @@ def infer(detector) -> None:
 
 
 def main_under_jax(folder: Path) -> None:
-    """Lower all programs on eight devices, then on one, and take the steps on eight of families with weights."""
+    """Lower the step on eight devices and the other programs on one, and take the steps of families with weights."""
     lowered, found = {}, {}
     for name in SMALL:
         is_trained = (file := folder / f"{name}.npz").exists()
@@ -83,11 +82,8 @@ def main_under_jax(folder: Path) -> None:
         if is_trained:
             found |= {f"{name}/{key}": value for key, value in steps.items()}
         with lowering(devices, runs=False):
-            replicate(detector.network, batch_size=8)
-            infer(detector)
             for variable in detector.network.variables:
                 variable.assign(np.asarray(variable.value))  # on one device
-            reports_and_weights(detector, hparams, devices=1, rates=RATES[:1], runs=False)
             infer(detector)
     (folder / "lowered.json").write_text(json.dumps(lowered))
     np.savez(folder / "jax.npz", **found)

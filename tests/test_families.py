@@ -213,6 +213,7 @@ def test_other_classes_start_from_its_weights(drawn, model_name, env, trained, t
 
 
 @needs_horovod
+@pytest.mark.parametrize("model_name", ["standin-two-stage"], indirect=True, scope="module")
 def test_two_ranks_equal_one_with_twice_the_batch(drawn, model_name, env, tmp_path):
     losses = {}
     for ranks in (1, 2):

@@ -98,7 +98,7 @@ def kill_and_restart(drawn, folder, *, kills, ranks=1, **settings):
 
 
 def test_killed_at_random_moments_ends_with_the_same_bits(drawn, unbroken, tmp_path, request):
-    kills = 10 if request.config.getoption("--long") else 3
+    kills = 10 if request.config.getoption("--endurance") else 3
     survived = kill_and_restart(drawn, tmp_path / "killed", kills=kills, **SETTINGS)
     print(f"kills survived: {survived}")
     assert survived >= 2

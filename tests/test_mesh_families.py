@@ -24,10 +24,10 @@ def folder(tmp_path_factory, with_jax):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_no_program_needs_a_cpu(folder, name):
-    """Training step, inference and calibration."""
+    """Training step on eight devices; inference and calibration on one."""
     lowered = json.loads((folder / "lowered.json").read_text())
     assert sorted(set(lowered[name])) == [1, 8]
-    assert lowered[name].count(1) == 3
+    assert lowered[name].count(1) == 2
 
 
 @pytest.mark.parametrize("name", TRAINED)
