@@ -95,9 +95,8 @@ class Evaluator:
         They are normalized as if all images were one batch, whatever the batch size.
         """
         detector, sums, counts = self._state.detector, Counter[str](), Counter[str]()
-        batches = evaluation_dataset(self.index, self._inputs, samples=self._config.eval_samples)
         with self._state.averaged_weights():
-            for batch, row_valid in self._stop_request.interruptible(batches):
+            for batch, row_valid in self._stop_request.interruptible(self._batches_of_losses):
                 batch = _first_rows(batch, int(np.sum(row_valid)))  # the remaining rows are padding
                 outputs = detector.training_outputs(batch.images, batch.sizes, training=False)
                 seeds = seeds_of(np.asarray(batch.positions), seed=0)  # the same random samples in every evaluation
@@ -121,12 +120,17 @@ class Evaluator:
         )
         return Evaluation(world.gather(self._coco.evaluate(rows) if world.is_first else None)[0], rows)
 
+    # Pipelines are made once: tracing one takes a second.
     @cached_property
-    def _batches(self) -> RecordBatches:  # made once: tracing the pipeline takes a second
+    def _batches(self) -> RecordBatches:
         world = self._state.world
         inputs = replace(self._inputs, batch_size=self._inputs.batch_size * world.devices)
         samples = self._config.eval_samples
         return evaluation_dataset(self.index, inputs, samples=samples, rank=world.rank, world_size=world.size)
+
+    @cached_property
+    def _batches_of_losses(self) -> RecordBatches:
+        return evaluation_dataset(self.index, self._inputs, samples=self._config.eval_samples)
 
     @cached_property
     def _coco(self) -> CocoEvaluator:
