@@ -6,7 +6,16 @@ from typing import Any
 
 from absl import flags
 
-from program_support.checked_fields import Config, field_types, flag_name, help_of, limits_of, plain_types, refusal
+from program_support.checked_fields import (
+    Config,
+    Help,
+    field_types,
+    flag_name,
+    help_of,
+    limits_of,
+    plain_types,
+    refusal,
+)
 from program_support.errors import InputError
 
 _DEFINE: dict[type, Callable[..., Any]] = {
@@ -27,12 +36,9 @@ def define_flags_of(
     """
     kinds = field_types(config)
     default_of = {item.name: item.default for item in dataclasses.fields(config)}
-    helps = {name: help_of(kind) for name, kind in kinds.items()}
-    for name, (text, shown) in (
-        {name: (text, None) for name, text in help_of_field.items()}
-        if help_of_field
-        else {name: help for name, help in helps.items() if help}
-    ).items():
+    noted = {name: note for name, kind in kinds.items() if (note := help_of(kind))}
+    stated = {name: Help(text) for name, text in (help_of_field or {}).items()}
+    for name, (text, shown) in (stated or noted).items():
         default = None if default_of[name] is dataclasses.MISSING else default_of[name]
         define_flag(flag_name(name, kinds[name]), kinds[name], default if shown is None else shown, text, values)
 

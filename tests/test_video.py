@@ -144,7 +144,7 @@ def test_a_full_disk_leaves_the_earlier_video(tmp_path):
 
 
 class Camera:
-    """Shows so many gray frames, each after `film` has had the detections of the one before."""
+    """Shows a number of gray frames, each after `film` has had the detections of the one before."""
 
     def __init__(self, frames):
         self.left, self.released, self.asked = frames, threading.Event(), threading.Semaphore(1)
