@@ -13,7 +13,7 @@ from dataset.files.yaml_files import read_yaml
 from program_support.errors import InputError
 
 CLASS_FILE_SUFFIXES = (".json", ".pbtxt", ".yaml", ".yml", ".txt", ".names")
-_KEYS = ("names", "label_map", "classes")  # of ultralytics, google/automl and others
+_KEYS = ("names", "label_map", "classes")  # ultralytics', google/automl's and others' keys
 _BACKGROUND = ("background", "__background__", "???")  # the first name of lists that count the background
 _NUMBERED_LINE = re.compile(r"(\d{1,18})\s*[:,\s]\s*(\S.*)")
 _TOKEN = re.compile(r"""#[^\n]*|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|[{}<>]|[^\s{}<>:,;#"']+""")

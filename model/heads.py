@@ -12,7 +12,7 @@ from model.activations import activation_layer
 from model.batch_norm import BatchNormalization
 from object_detection.structures import Tensor
 
-PRIOR_PROBABILITY = 0.01  # of an object at an anchor at initialization (Lin et al. 2017, section 4.1)
+PRIOR_PROBABILITY = 0.01  # an object's at an anchor before training (Lin et al. 2017, section 4.1)
 
 
 @dataclass(frozen=True, kw_only=True)

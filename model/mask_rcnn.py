@@ -46,8 +46,8 @@ class MaskRcnnConfig:
 
     backbone: str
     image_size: tuple[int, int]  # height, width
-    num_classes: int  # without the background
-    epsilon: float = 1e-5  # of batch norm
+    num_classes: int  # the background is not counted
+    epsilon: float = 1e-5  # batch normalization's
     trainable_stages: int = 3
     trains_batch_norm: bool = False
     anchor_levels: AnchorRule = TORCHVISION_ANCHORS

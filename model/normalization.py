@@ -5,7 +5,7 @@ from keras import ops
 
 from object_detection.structures import Tensor
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of pixels in 0 .. 1, red green blue
+IMAGENET_MEAN = (0.485, 0.456, 0.406)  # red, green, blue of pixels in 0 .. 1
 IMAGENET_STDDEV = (0.229, 0.224, 0.225)
 
 

@@ -17,7 +17,7 @@ from model.batch_norm import BatchNormalization
 from object_detection.structures import Tensor
 from program_support.errors import InputError
 
-WIDTHS = (64, 128, 256, 512)  # of the four stages
+WIDTHS = (64, 128, 256, 512)  # one per stage
 _STAGES = 1 + len(WIDTHS)  # including the stem
 RESIDUAL_INITIALIZER = keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="untruncated_normal")
 

@@ -34,7 +34,7 @@ class RetinaNetConfig:
     num_classes: int
     min_level: int = 3
     anchors_per_cell: int = 9
-    epsilon: float = 1e-5  # of batch norm
+    epsilon: float = 1e-5  # batch normalization's
     head_kernel_stddev: float = 0.01
     trainable_stages: int = 3
     trains_batch_norm: bool = False

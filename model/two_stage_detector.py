@@ -53,7 +53,7 @@ class TwoStageTargets(NamedTuple):
     masks: Tensor  # [B, Q, S, S] float32, for the first Q regions: fraction of a cell that is object
 
 
-class TwoStageDetector(DetectionModel[Any, TwoStageTargets]):  # in training the outputs are others than in detection
+class TwoStageDetector(DetectionModel[Any, TwoStageTargets]):  # other outputs in training
     """Detector with the networks of `build_mask_rcnn`."""
 
     learns_from_outputs = True

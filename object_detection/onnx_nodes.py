@@ -19,13 +19,13 @@ class Output(NamedTuple):
 
     tensor: str  # name in the graph
     dtype: str  # NumPy name
-    shape: tuple[int | None, ...]  # without the batch axis
+    shape: tuple[int | None, ...]  # the batch axis is left out
 
 
 class LoopState(NamedTuple):
     """A tensor that each run of a loop changes."""
 
-    name: str  # in the body
+    name: str  # the name inside the body
     start: str  # tensor of the outer graph
     next: str  # tensor of the body
     dtype: str  # NumPy name

@@ -106,7 +106,7 @@ def _name_in_zip(member: zipfile.ZipInfo) -> str:
     if not member.flag_bits & _UTF8_FLAG:
         with contextlib.suppress(UnicodeError):
             name = member.orig_filename.encode("cp437").decode("utf-8")
-    return name.replace("\\", "/")  # of older Windows programs
+    return name.replace("\\", "/")  # older Windows programs wrote backslashes
 
 
 def _decoded(name: bytes) -> str:

@@ -74,7 +74,7 @@ def unfinished_folder(path: str | Path, *, also: re.Pattern | None = None) -> It
     Raises OSError if the folder cannot be created.
     """
     folder = unfinished_path(path)
-    shutil.rmtree(folder, ignore_errors=True)  # of an earlier process with the same id, as in a restarted container
+    shutil.rmtree(folder, ignore_errors=True)  # left by a process of the same id before a restart
     folder.mkdir(parents=True)
     try:
         _remove_abandoned(folder, also=also)
@@ -111,7 +111,7 @@ def _remove_abandoned(own: Path, *, also: re.Pattern | None) -> None:
         if found == own or not (match or (also and also.fullmatch(found.name))):
             continue
         with contextlib.suppress(OSError):
-            process = int(match["process"]) if match and match["host"] == _HOST else None  # of this host
+            process = int(match["process"]) if match and match["host"] == _HOST else None  # known on this host only
             abandoned = _is_old(found, beside=own) if process is None else not is_other_process(process)
             if abandoned and found.is_dir():
                 shutil.rmtree(found, ignore_errors=True)

@@ -69,7 +69,7 @@ def checked(cls: type[Config]) -> type[Config]:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def checked_part(cls: type[Config]) -> type[Config]:
-    """Do the same for a part of a detector, whose fields are not flags: the message contains class and field."""
+    """Check a class as `checked` does whose fields are not flags: the message contains class and field."""
     return _checked(cls, f"{cls.__name__}.{{}} is {{}}; expected {{}}")
 
 

@@ -26,7 +26,7 @@ class DeferredSignals:
         self._on_second_signal = on_second_signal
 
     def __enter__(self) -> "DeferredSignals":
-        self._number = 0  # of the signal that was received
+        self._number = 0  # the received signal's
         self._received = threading.Event()
         self._listener = Listener(self._handle).start()
         return self

@@ -50,7 +50,7 @@ class Listener:
         """Listen from now on, and return self."""
         if threading.current_thread() is not threading.main_thread():
             return self
-        self._console = os.dup(2)  # for the time during which standard error is redirected
+        self._console = os.dup(2)  # messages go here while standard error is redirected
         self._undo.callback(os.close, self._console)
         # Otherwise a later message would be written into another file.
         self._undo.callback(setattr, self, "_console", 2)
@@ -58,7 +58,7 @@ class Listener:
         os.set_blocking(write_end, False)
         thread = threading.Thread(target=self._listen, args=(read_end,), daemon=True, name="signals")
         thread.start()
-        self._undo.callback(thread.join)  # on a busy machine it may not have read all signals yet
+        self._undo.callback(thread.join)  # it may not have read all signals yet on a busy machine
         self._undo.callback(os.close, write_end)  # which ends the thread
         self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(write_end, warn_on_full_buffer=False))
         for number in SIGNALS:
@@ -98,7 +98,7 @@ class Listener:
             while numbers := stream.read(64):
                 for number in numbers:
                     if number in SIGNALS:
-                        with contextlib.suppress(SystemExit):  # from `end`; further signals may follow
+                        with contextlib.suppress(SystemExit):  # raised by `end`; further signals may follow
                             self._handle(number)
 
     def _raise_requested(self, *_) -> None:

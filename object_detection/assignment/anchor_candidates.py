@@ -20,7 +20,7 @@ from object_detection.structures import Tensor
 _SLACK, _RELATIVE_SLACK, _CELL_SLACK = 2.0**-19, 1e-5, 1e-3
 _CHUNK_SIZE = 32  # candidates per slot and iteration; most objects have ten to fifty, padding has none
 
-State = tuple[Tensor, ...]  # of a loop
+State = tuple[Tensor, ...]  # carried from one step of a loop to the next
 
 
 class Windows(NamedTuple):

@@ -19,7 +19,7 @@ from object_detection.geometry.box_coding import BoxCoder
 from object_detection.geometry.box_geometry import iou
 from object_detection.structures import Objects, Targets, Tensor
 
-NEAREST_CELLS = 9  # per level and object; all anchors of these cells are candidates
+NEAREST_CELLS = 9  # cells per object and level; all their anchors are candidates
 
 
 class AtssAssigner(Assigner):
@@ -61,7 +61,7 @@ class AtssAssigner(Assigner):
 class _Cells(NamedTuple):
     """A lattice of cells of one level. Pairs are (y, x)."""
 
-    center: np.ndarray  # of row 0 and column 0
+    center: np.ndarray  # row 0, column 0
     stride: np.ndarray
     counts: np.ndarray  # rows and columns
     steps: np.ndarray

@@ -33,7 +33,7 @@ class Comparison:
     """D detections and G objects of I images, with consecutive numbers instead of the data set's ids."""
 
     image_ids: np.ndarray  # [I] ascending
-    names: tuple[str, ...]  # of the K classes
+    names: tuple[str, ...]  # K class names
     detected: np.ndarray  # [D] rows among all detections
     scores: np.ndarray  # [D]
     detections: Instances

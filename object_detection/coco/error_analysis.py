@@ -14,7 +14,7 @@ from object_detection.coco.matching import IOU_THRESHOLDS
 from object_detection.coco.score_thresholds import BestThreshold, class_thresholds, overall_threshold
 
 SHOWN_IOU = {"IoU 0.50": 0, "IoU 0.75": int(np.argmin(abs(IOU_THRESHOLDS - 0.75)))}  # places in IOU_THRESHOLDS
-BINS = 10  # of equal width in 0 .. 1, for scores
+BINS = 10  # score intervals of equal width in 0 .. 1
 SIZES = ("all", "small", "medium", "large")  # AREA_RANGES by name
 
 

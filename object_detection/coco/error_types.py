@@ -52,7 +52,7 @@ def find_errors(comparison: Comparison) -> Errors:
         )
         target[here] = np.select([badly_placed, other >= _FOREGROUND], [there[to_own], there[to_other]], -1)
     found = outcomes.found[outcomes.right]
-    target[np.isin(target, found)] = -1  # after the fix it would be a duplicate
+    target[np.isin(target, found)] = -1  # once fixed it would be a duplicate
     missed = real & ~np.isin(np.arange(len(real)), np.concatenate([found, target]))
     return Errors(types, _best_of_each(target, comparison.scores), missed)
 

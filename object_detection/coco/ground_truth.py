@@ -9,7 +9,7 @@ from typing import Any
 
 from program_support.errors import InputError
 
-Annotation = dict[str, Any]  # of an object, with COCO's keys
+Annotation = dict[str, Any]  # an object with COCO's keys
 
 
 @dataclass(frozen=True, kw_only=True)

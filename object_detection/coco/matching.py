@@ -106,7 +106,9 @@ def outside_ranges(areas: np.ndarray) -> np.ndarray:
 def _stable_order(numbers: np.ndarray) -> np.ndarray:
     """Return the indices that sort nonnegative integers, stably."""
     small = not len(numbers) or numbers.max() <= np.iinfo(np.uint16).max
-    return np.argsort(numbers.astype(np.uint16) if small else numbers, kind="stable")  # for 16 bits in linear time
+    return np.argsort(
+        numbers.astype(np.uint16) if small else numbers, kind="stable"
+    )  # linear time if 16 bits are enough
 
 
 def _groups(rows: np.ndarray, keys: np.ndarray) -> _Groups:

@@ -14,7 +14,7 @@ NVIDIA_ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))  # width and height 
 SSD300_STRIDES = (8, 16, 32, 64)  # pixels; a further map has the image's side divided by its number of cells
 SSD300_SIZES = (21, 45, 99, 153, 207, 261, 315)  # pixels at 300 x 300; one size per map and one further
 SSD300_RATIOS = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
-SSD300_BOXES_PER_CELL = tuple(2 + 2 * len(ratios) for ratios in SSD300_RATIOS)  # per map
+SSD300_BOXES_PER_CELL = tuple(2 + 2 * len(ratios) for ratios in SSD300_RATIOS)  # one per feature map
 _SSD300_SIDE = 300
 _SSD300_SMALLEST = 257  # pixels per side; the last map has one cell
 

@@ -55,8 +55,8 @@ class AnchorLevel:
 
     counts: tuple[int, int]  # rows and columns of cells
     strides: tuple[float, float]
-    offset: tuple[float, float]  # of the first center; half a stride for centered cells, 0 in torchvision
-    shapes: tuple[tuple[float, float], ...]  # of the anchors at each cell, any number
+    offset: tuple[float, float]  # the first center; half a stride for centered cells, 0 in torchvision
+    shapes: tuple[tuple[float, float], ...]  # one per anchor of a cell
     shape_major: bool = False  # all cells of the first shape come before those of the second, as in SSD's reference
     center_limit: tuple[float, float] | None = None
 

@@ -147,7 +147,7 @@ def _axis_taps(
 ) -> tuple[Tensor, Tensor]:
     """Return cells of bins and their weights on one axis. low, high [...] in cells, counts [...] -> [..., size, T]."""
     places = np.float32((np.arange(pooling.samples * size) + 0.5) / (pooling.samples * size))
-    samples = low[..., None] + ops.maximum(high - low, pooling.min_side)[..., None] * places  # of all bins
+    samples = low[..., None] + ops.maximum(high - low, pooling.min_side)[..., None] * places  # all bins
     limit = ops.cast(counts, "float32")[..., None]
     inside = ops.logical_and(samples >= -1.0, samples <= limit)
     samples = ops.clip(samples, 0.0, limit - 1.0)  # constant beyond the center of the last cell

@@ -20,7 +20,7 @@ from object_detection.suppression.tensor_suppression import (
 
 _FIRST_CANDIDATES = 1500
 _SIMILAR = 0.95  # ratio of scores
-_SMALLEST = np.float32(1e-30)  # for areas and scores
+_SMALLEST = np.float32(1e-30)  # areas and scores below it count as 0
 
 
 class NetworkOutputs(NamedTuple):
