@@ -244,12 +244,12 @@ def _records(paths: Paths, data_set: str, *, masks: bool) -> Path:
 @contextlib.contextmanager
 def _accounted(outcome: dict[str, Any], path: Path) -> Iterator[None]:
     """Add the wall-clock and CPU time of the block's programs to an outcome and write it, also if it is interrupted."""
-    begun, before = time.monotonic(), _cpu_seconds()
+    begun, spent_before = time.monotonic(), _cpu_seconds()
     try:
         yield
     finally:
         outcome["minutes"] += round((time.monotonic() - begun) / 60, 2)
-        outcome["cpu_seconds"] += round(_cpu_seconds() - before, 3)
+        outcome["cpu_seconds"] += round(_cpu_seconds() - spent_before, 3)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(outcome, indent=1))
 

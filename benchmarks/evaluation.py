@@ -46,12 +46,14 @@ def random_dataset(images: int, *, seed: int = 0) -> tuple[dict, DetectionRows]:
         "annotations": annotations,
         "categories": [{"id": k, "name": f"class {k}"} for k in range(1, CLASSES + 1)],
     }
-    found = random.integers(0, OBJECTS, (images, DETECTIONS))
+    detected = random.integers(0, OBJECTS, (images, DETECTIONS))
     rows = np.arange(images)[:, None]
-    low = corners[rows, found] + random.normal(0, 12, (images, DETECTIONS, 2))
-    boxes = np.concatenate([low, low + sizes[rows, found] * random.uniform(0.7, 1.4, (images, DETECTIONS, 2))], axis=-1)
+    low = corners[rows, detected] + random.normal(0, 12, (images, DETECTIONS, 2))
+    boxes = np.concatenate(
+        [low, low + sizes[rows, detected] * random.uniform(0.7, 1.4, (images, DETECTIONS, 2))], axis=-1
+    )
     right = random.uniform(size=(images, DETECTIONS)) < 0.5
-    category_ids = np.where(right, classes[rows, found], random.integers(1, CLASSES + 1, (images, DETECTIONS)))
+    category_ids = np.where(right, classes[rows, detected], random.integers(1, CLASSES + 1, (images, DETECTIONS)))
     ids = np.arange(1, images + 1)
     return dataset, DetectionRows(
         image_ids=np.repeat(ids, DETECTIONS),

@@ -32,11 +32,11 @@ class Difference(NamedTuple):
 
 def values_by_recipe(cells: Sequence[Mapping[str, Any]], split: str, measure: str) -> Values:
     """Return a measure of finished cells."""
-    found: dict[str, dict[str, list[float]]] = {}
+    values: dict[str, dict[str, list[float]]] = {}
     for cell in cells:
         if split in cell:
-            found.setdefault(cell["recipe"], {}).setdefault(cell["data_set"], []).append(cell[split][measure])
-    return {recipe: {name: np.array(by_seed) for name, by_seed in sets.items()} for recipe, sets in found.items()}
+            values.setdefault(cell["recipe"], {}).setdefault(cell["data_set"], []).append(cell[split][measure])
+    return {recipe: {name: np.array(by_seed) for name, by_seed in sets.items()} for recipe, sets in values.items()}
 
 
 def standard_error(values: np.ndarray) -> float:
@@ -61,8 +61,10 @@ def difference(values: Values, recipe: str, baseline: str) -> Difference | None:
 def _variance_of_seeds(values: Values, data_set: str) -> float:
     """Return the variance between seeds on a data set, pooled over the recipes; NaN if none has two seeds."""
     several = [sets[data_set] for sets in values.values() if data_set in sets and len(sets[data_set]) > 1]
-    freedom = sum(len(found) - 1 for found in several)
-    return sum(float(((found - found.mean()) ** 2).sum()) for found in several) / freedom if freedom else math.nan
+    freedom = sum(len(of_seeds) - 1 for of_seeds in several)
+    return (
+        sum(float(((of_seeds - of_seeds.mean()) ** 2).sum()) for of_seeds in several) / freedom if freedom else math.nan
+    )
 
 
 def comparison(
@@ -70,7 +72,7 @@ def comparison(
 ) -> tuple[list[str], list[list[str]]]:
     """Return columns and rows of the table of one measure; a row per recipe, the baseline first."""
     values = values_by_recipe(cells, split, measure)
-    sets = sorted({name for found in values.values() for name in found})
+    sets = sorted({name for by_data_set in values.values() for name in by_data_set})
     rows = []
     for recipe in sorted(values, key=lambda name: (name != baseline, name)):
         of_recipe = [cell for cell in cells if cell["recipe"] == recipe]
@@ -79,7 +81,7 @@ def comparison(
             [
                 recipe,
                 *(_with_error(values[recipe].get(name)) for name in sets),
-                _shown(float(np.mean([found.mean() for found in values[recipe].values()]))),
+                _shown(float(np.mean([by_data_set.mean() for by_data_set in values[recipe].values()]))),
                 *([NONE] * 3 if change is None else [_shown(change.mean, "+.4f"), *map(_shown, change[1:])]),
                 f"{np.mean([cell['minutes'] for cell in of_recipe]):.1f}",
                 f"{np.mean([cell['cpu_seconds'] for cell in of_recipe]):.0f}",
@@ -113,17 +115,17 @@ def write_tables(folder: Path, cells: Sequence[Mapping[str, Any]], *, baseline: 
 
 def _results(cells: Sequence[Mapping[str, Any]], split: str, measure: str, baseline: str) -> dict[str, Any]:
     values = values_by_recipe(cells, split, measure)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for recipe, sets in values.items():
         change = difference(values, recipe, baseline)
-        found[recipe] = {
+        results[recipe] = {
             "data_sets": {
                 name: {"seeds": len(got), "mean": float(got.mean()), "standard_error": _or_none(standard_error(got))}
                 for name, got in sets.items()
             },
             "difference": change and {name: _or_none(value) for name, value in change._asdict().items()},
         }
-    return found
+    return results
 
 
 def _or_none(value: float) -> float | None:

@@ -62,10 +62,10 @@ def class_names_from(content: Any) -> ClassNames:
         pairs = list(enumerate(content, start=first))
     else:
         pairs = []
-    found = [{"id": number, "name": name} for number, name in pairs if str(name).strip() not in _BACKGROUND]
-    if not found:
+    categories = [{"id": number, "name": name} for number, name in pairs if str(name).strip() not in _BACKGROUND]
+    if not categories:
         raise InputError(f"holds {shown(content)}; expected class names: a list, or a mapping of ids and names")
-    return ClassNames.from_categories(found)
+    return ClassNames.from_categories(categories)
 
 
 def _ids_and_names(content: Mapping) -> list[tuple[int, Any]]:
@@ -94,13 +94,13 @@ def _entries_of_text(path: str | os.PathLike[str], *, is_label_map: bool) -> lis
             return _label_map_items(_TOKEN.findall(text))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     numbered = [_NUMBERED_LINE.fullmatch(line) for line in lines]
-    found = {int(line[1]): line[2] for line in numbered if line}
-    return found if lines and len(found) == len(lines) else lines
+    by_number = {int(line[1]): line[2] for line in numbered if line}
+    return by_number if lines and len(by_number) == len(lines) else lines
 
 
 def _label_map_items(tokens: Iterable[str]) -> dict[int, str]:
     """Return display_name, else name, of each item by its id in a StringIntLabelMap of TensorFlow's detection API."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     item: dict[str, str] = {}
     depth, key = 0, ""
     for token in tokens:
@@ -112,12 +112,12 @@ def _label_map_items(tokens: Iterable[str]) -> dict[int, str]:
             if depth == 0:
                 if not _is_id(item.get("id")) or not (name := item.get("display_name") or item.get("name")):
                     raise InputError(f"has the item {shown(item)}; expected an id and a name")
-                if int(item["id"]) in found:
+                if int(item["id"]) in names:
                     raise InputError(f"gives the id {item['id']} twice")
-                found[int(item["id"])] = name
+                names[int(item["id"])] = name
         elif depth == 1 and not token.startswith("#"):
             if key:
                 item[key], key = re.sub(r"\\(.)", r"\1", token[1:-1]) if token[0] in "\"'" else token, ""
             else:
                 key = token
-    return found
+    return names

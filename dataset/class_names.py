@@ -128,10 +128,10 @@ def class_names_of_records(record_paths: list[str]) -> ClassNames | None:
     Raises InputError if the shards have different class sets.
     """
     files = sorted({class_file_of(path) for path in record_paths})
-    found = {path: read_class_names(path) for path in files if path.exists()}
-    if len(set(found.values())) > 1:
-        raise InputError(f"the records mix different class sets: {', '.join(map(str, found))}")
-    return next(iter(found.values()), None)
+    by_file = {path: read_class_names(path) for path in files if path.exists()}
+    if len(set(by_file.values())) > 1:
+        raise InputError(f"the records mix different class sets: {', '.join(map(str, by_file))}")
+    return next(iter(by_file.values()), None)
 
 
 _COCO_2017 = (

@@ -142,25 +142,25 @@ def _with_val(
     parts: dict[str, AnnotatedDataSet], images: ImageFolder, *, values: flags.FlagValues
 ) -> dict[str, AnnotatedDataSet]:
     """Return the splits by name; split val off train if there is none and one is requested. Prints the result."""
-    found = {split or "train": data for split, data in parts.items()}
-    if "train" not in found:
+    by_split = {split or "train": data for split, data in parts.items()}
+    if "train" not in by_split:
         print(
-            f"split: {' and '.join(found)} only, as folders or files are named: no train records are written; to train "
-            "on these images, rename that folder or file"
+            f"split: {' and '.join(by_split)} only, as folders or files are named: no train records are written; to "
+            "train on these images, rename that folder or file"
         )
-    elif "val" in found or not values.val_fraction or not found["train"].images:
+    elif "val" in by_split or not values.val_fraction or not by_split["train"].images:
         print("split: from the data set" if "" not in parts else "split: none, all images are train")
     else:
-        found["train"], found["val"], alike = split_off(
-            found["train"], images, fraction=values.val_fraction, seed=values.split_seed
+        by_split["train"], by_split["val"], alike = split_off(
+            by_split["train"], images, fraction=values.val_fraction, seed=values.split_seed
         )
-        kept, aside = (len(found[split].images) for split in ("train", "val"))
+        train_count, aside = (len(by_split[split].images) for split in ("train", "val"))
         print(
-            f"split: {aside} images for val, {kept} for train, stratified by class (--val_fraction="
+            f"split: {aside} images for val, {train_count} for train, stratified by class (--val_fraction="
             f"{values.val_fraction:g}, --split_seed={values.split_seed}); {alike} possible near-duplicates are in the "
             "same split as the image that they resemble"
         )
-    return {split: found[split] for split in SPLITS if split in found}
+    return {split: by_split[split] for split in SPLITS if split in by_split}
 
 
 def _warn_about_shared_images(parts: dict[str, AnnotatedDataSet]) -> None:

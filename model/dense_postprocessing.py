@@ -118,7 +118,7 @@ class DensePostprocessing(Postprocessing):
                 "detector include their last pixel; use another format"
             )
         boxes = config.box_coder.decode_in_onnx(graph, deltas, graph.add("Identity", [self._anchors]))
-        boxes, kept = bounded(graph, boxes, sizes)
+        boxes, is_bounded = bounded(graph, boxes, sizes)
         if config.clip:
             boxes = clipped(graph, boxes, sizes, last_pixel=False)
         scores = logits  # the plugin applies the sigmoid
@@ -126,7 +126,7 @@ class DensePostprocessing(Postprocessing):
             probabilities = graph.add("Softmax", [logits], axis=-1)
             scores = graph.add("Slice", [probabilities, np.array([1]), np.array([self._num_logits]), np.array([2])])
         lowest = np.float32(_LOWEST_LOGIT if config.scores == "sigmoid" else 0)
-        scores = graph.add("Where", [unsqueezed(graph, kept), scores, lowest])
+        scores = graph.add("Where", [unsqueezed(graph, is_bounded), scores, lowest])
         return (
             boxes,
             scores,
@@ -169,11 +169,11 @@ class DensePostprocessing(Postprocessing):
         Both are 0 for boxes without an area in their image.
         """
         boxes = self._config.box_coder.decode(outputs[1], ops.convert_to_tensor(self._anchors))
-        kept = has_area(boxes, sizes)[..., None]
-        boxes = ops.where(kept, clip_boxes(boxes, sizes) if self._config.clip else boxes, 0.0)
+        usable = has_area(boxes, sizes)[..., None]
+        boxes = ops.where(usable, clip_boxes(boxes, sizes) if self._config.clip else boxes, 0.0)
         probabilities = self.probabilities(outputs)
         return boxes, ops.where(
-            kept, probabilities if self._config.scores == "sigmoid" else probabilities[..., 1:], 0.0
+            usable, probabilities if self._config.scores == "sigmoid" else probabilities[..., 1:], 0.0
         )
 
     def probabilities(self, outputs: tuple[Tensor, Tensor]) -> Tensor:

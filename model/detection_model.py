@@ -118,9 +118,9 @@ def detections_in_original(
 
     images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] as in `Batch`.
     """
-    found = detector.detections(detector.outputs(images, sizes), sizes)
-    boxes = clip_boxes(found.boxes, sizes)
-    return found._replace(boxes=boxes * ops.concatenate([scales, scales], axis=-1)[:, None])
+    detections = detector.detections(detector.outputs(images, sizes), sizes)
+    boxes = clip_boxes(detections.boxes, sizes)
+    return detections._replace(boxes=boxes * ops.concatenate([scales, scales], axis=-1)[:, None])
 
 
 SEED_STATE = "seed_generator_state"  # Keras's name; its type differs from backend to backend

@@ -34,15 +34,15 @@ class DistilledDetector(DetectionModel[tuple[Tensor, Tensor, Tensor], Targets | 
         Raises:
             InputError: a detector without pyramid, or pyramids with other levels.
         """
-        ours, theirs = pyramid(student.network, role="student"), pyramid(teacher.network, role="teacher")
-        if (levels := _cells(ours)) != (others := _cells(theirs)):
+        ours, teacher_layers = pyramid(student.network, role="student"), pyramid(teacher.network, role="teacher")
+        if (levels := _cells(ours)) != (others := _cells(teacher_layers)):
             raise InputError(f"the teacher's pyramid has {others} cells; expected the student's, {levels}")
         self.network, self.image_size = student.network, student.image_size
         self.learns_from_outputs, self.matches_on_host = student.learns_from_outputs, student.matches_on_host
         self._student, self._teacher, self._weight = student, teacher, weight
         self._network = keras.Model(student.network.inputs, [*student.network.outputs, *ours])
         teacher.network.trainable = False
-        features = keras.Model(teacher.network.inputs, theirs)
+        features = keras.Model(teacher.network.inputs, teacher_layers)
         self.constant_networks = (features,)
         self._features = folded(features)
 
@@ -51,8 +51,8 @@ class DistilledDetector(DetectionModel[tuple[Tensor, Tensor, Tensor], Targets | 
         frozen = has_frozen_norms(self.network)
         run = folded(self._network, training=True) if frozen and training else partial(self._network, training=training)
         logits, deltas, *ours = run(self._student.normalize(images, sizes))
-        theirs = self._features(self._teacher.normalize(images, sizes))
-        loss = reduce(add, map(feature_loss, ours, theirs))
+        teacher_features = self._features(self._teacher.normalize(images, sizes))
+        loss = reduce(add, map(feature_loss, ours, teacher_features))
         return ops.cast(logits, "float32"), ops.cast(deltas, "float32"), loss
 
     def targets(
@@ -87,13 +87,13 @@ def pyramid(network: keras.Model, *, role: str) -> list[Tensor]:
 
     Raise InputError if the network has none.
     """
-    found = [layer for layer in network.layers if layer.name in _FIRST_OF_HEAD]
-    if not found:
+    head_layers = [layer for layer in network.layers if layer.name in _FIRST_OF_HEAD]
+    if not head_layers:
         raise InputError(
             f"the {role} ({network.name}) has no pyramid with shared heads; expected EfficientDet or RetinaNet"
         )
     # Keras has no public way to list the inputs of a layer that is called several times.
-    return [node.input_tensors[0] for node in found[0]._inbound_nodes]
+    return [node.input_tensors[0] for node in head_layers[0]._inbound_nodes]
 
 
 def _cells(levels: list[Tensor]) -> str:

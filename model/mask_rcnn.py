@@ -88,12 +88,12 @@ def build_mask_rcnn(config: MaskRcnnConfig, *, precision: str = "float32") -> Ma
         levels = [*levels, coarsest][: config.pooling.levels]
         heads = RegionHeads(config.num_classes, image_size=config.image_size, pooling=config.pooling)
         boxes, valid = Proposals(grid, config.proposals, name="proposals")([logits, deltas, sizes])
-        found = DetectedRegions(config.suppression, name="detections")(
+        detected_regions = DetectedRegions(config.suppression, name="detections")(
             [*heads.classes_and_deltas(levels, boxes), boxes, valid, sizes]
         )
-        masks = heads.masks(levels, found[0], found[1])
-        masks = MasksOfClasses(name="masks")([masks, found[1], found[2]])
-        network = keras.Model([images, sizes], [*found, masks], name="mask_rcnn")
+        masks = heads.masks(levels, detected_regions[0], detected_regions[1])
+        masks = MasksOfClasses(name="masks")([masks, detected_regions[1], detected_regions[2]])
+        network = keras.Model([images, sizes], [*detected_regions, masks], name="mask_rcnn")
         first_stage = keras.Model(images, [*levels, logits, deltas], name="first_stage")
     finally:
         keras.config.set_dtype_policy(previous)

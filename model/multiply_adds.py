@@ -39,7 +39,7 @@ def _counted_layers(network: keras.Model) -> list[tuple[keras.layers.Layer, int]
 
     With a known image, layers that operate on regions have a known shape too.
     """
-    found = []
+    layers = []
 
     def watched(layer: keras.Layer) -> Callable[..., Any]:
         def call(*inputs: Tensor, **settings: Any) -> Any:
@@ -49,7 +49,7 @@ def _counted_layers(network: keras.Model) -> list[tuple[keras.layers.Layer, int]
             if isinstance(layer, _COUNTED):
                 places = inputs[0] if isinstance(layer, keras.layers.Conv2DTranspose) else outputs
                 kernels = sum(math.prod(weight.shape) for weight in layer.weights if weight.name.endswith("kernel"))
-                found.append((layer, math.prod(places.shape[:-1]) * kernels))
+                layers.append((layer, math.prod(places.shape[:-1]) * kernels))
             return outputs
 
         return call
@@ -64,4 +64,4 @@ def _counted_layers(network: keras.Model) -> list[tuple[keras.layers.Layer, int]
         Watched().compute_output_spec(
             *(keras.KerasTensor((1, *image.shape[1:]), image.dtype) for image in network.inputs)
         )
-    return found
+    return layers

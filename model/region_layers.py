@@ -97,7 +97,7 @@ class DetectedRegions(keras.layers.Layer):
         """Return boxes, scores and classes, see the class."""
         logits, deltas, boxes, valid, sizes = inputs
         count, classes = boxes.shape[1], logits.shape[-1]
-        found, _ = region_detections(
+        detections, _ = region_detections(
             ops.reshape(logits, (-1, count, classes)),
             ops.reshape(deltas, (-1, count, classes, 4)),
             boxes,
@@ -105,7 +105,7 @@ class DetectedRegions(keras.layers.Layer):
             ops.cast(sizes, "int32"),
             config=self.config,
         )
-        return found.boxes, found.scores, found.classes
+        return detections.boxes, detections.scores, detections.classes
 
     def compute_output_spec(self, inputs: Sequence[KerasTensor]) -> tuple[KerasTensor, KerasTensor, KerasTensor]:
         """Return the specs of `call`'s outputs."""
@@ -131,9 +131,11 @@ class MasksOfClasses(keras.layers.Layer):
         """Return the probabilities, see the class."""
         logits, scores, classes = inputs
         rows = regions_to_compute(scores > 0.0)
-        own = of_classes(logits, ops.take(ops.reshape(classes, (-1,)), rows, axis=0) + 1)
-        places = ops.scatter(rows[:, None], ops.sigmoid(own), (ops.shape(scores)[0] * scores.shape[1], *own.shape[1:]))
-        probabilities = ops.reshape(places, (-1, scores.shape[1], *own.shape[1:]))
+        class_masks = of_classes(logits, ops.take(ops.reshape(classes, (-1,)), rows, axis=0) + 1)
+        places = ops.scatter(
+            rows[:, None], ops.sigmoid(class_masks), (ops.shape(scores)[0] * scores.shape[1], *class_masks.shape[1:])
+        )
+        probabilities = ops.reshape(places, (-1, scores.shape[1], *class_masks.shape[1:]))
         return ops.where(scores[..., None, None] > 0.0, probabilities, 0.0)
 
     def compute_output_spec(self, inputs: Sequence[KerasTensor]) -> KerasTensor:

@@ -192,7 +192,7 @@ def greedy_nms(boxes: Tensor, alive: Tensor, *, iou_threshold: float) -> Tensor:
         return by_keras.greedy_nms(boxes, alive, iou_threshold=iou_threshold)
     groups, count = boxes.shape[1:3]
     ranks = tf.range(count, 0, -1, dtype=tf.float32)  # integers, exact below 2^24
-    found = tf.raw_ops.CombinedNonMaxSuppression(
+    suppressed = tf.raw_ops.CombinedNonMaxSuppression(
         boxes=tf.transpose(boxes, [0, 2, 1, 3]),
         scores=tf.transpose(tf.where(alive, ranks, 0.0), [0, 2, 1]),
         max_output_size_per_class=count,
@@ -201,8 +201,8 @@ def greedy_nms(boxes: Tensor, alive: Tensor, *, iou_threshold: float) -> Tensor:
         score_threshold=0.5,
         clip_boxes=False,
     )
-    places = tf.cast(found.nmsed_classes, tf.int32) * count + count - tf.cast(found.nmsed_scores, tf.int32)
-    stays = tf.sequence_mask(found.valid_detections, groups * count)
+    places = tf.cast(suppressed.nmsed_classes, tf.int32) * count + count - tf.cast(suppressed.nmsed_scores, tf.int32)
+    stays = tf.sequence_mask(suppressed.valid_detections, groups * count)
     places = tf.where(stays, places, groups * count)  # an index past the end for the others
     images = tf.range(tf.shape(boxes)[0])[:, None] + tf.zeros_like(places)
     marks = tf.scatter_nd(

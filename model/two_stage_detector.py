@@ -208,12 +208,14 @@ class TwoStageDetector(DetectionModel[Any, TwoStageTargets]):  # other outputs i
         second = {"cls_loss": classes, "box_loss": box, "mask_loss": self._mask_loss(outputs.levels, targets)}
         if self.config.normalizer == "sampled":
             return {"objectness_loss": objectness, "anchor_box_loss": anchor_box, **second}
-        found, expected, positive = (
+        predicted, expected, positive = (
             self._by_level("anchor_box_loss", values)
             for values in (outputs.deltas, targets.anchors.box_deltas, targets.anchors.positive)
         )
         beta = self.config.anchor_beta
-        boxes = {name: beta * box_loss_sum(found[name], expected[name], positive[name], beta=beta) for name in found}
+        boxes = {
+            name: beta * box_loss_sum(predicted[name], expected[name], positive[name], beta=beta) for name in predicted
+        }
         return {"objectness_loss": objectness, **boxes, **second, "box_loss": self.config.region_beta * box}
 
     def normalizers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:

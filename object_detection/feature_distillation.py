@@ -27,8 +27,8 @@ def feature_loss(student: Tensor, teacher: Tensor) -> Tensor:
     if ours.shape[1] == theirs.shape[1]:
         return 0.5 * ops.mean(ops.square(ours - theirs))
     shared = _squared_correlations(ours, theirs)
-    own = _squared_correlations(ours, ours) * _squared_correlations(theirs, theirs)
-    return 1.0 - shared / ops.sqrt(own)
+    norms = _squared_correlations(ours, ours) * _squared_correlations(theirs, theirs)
+    return 1.0 - shared / ops.sqrt(norms)
 
 
 def _standardized(features: Tensor) -> Tensor:

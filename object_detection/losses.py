@@ -114,8 +114,8 @@ def hardest(losses: Tensor, counts: Tensor) -> Tensor:
     above, equal = losses > least, losses == least
     missing = counts - ops.sum(ops.cast(above, "int32"), axis=1, keepdims=True)
     first = ops.cumsum(ops.cast(equal, "int32"), axis=1) <= missing
-    found = ops.logical_and(counts > 0, ops.logical_or(above, ops.logical_and(equal, first)))
-    return ops.cast(found, "float32")
+    is_hard = ops.logical_and(counts > 0, ops.logical_or(above, ops.logical_and(equal, first)))
+    return ops.cast(is_hard, "float32")
 
 
 def l1_loss(errors: Tensor) -> Tensor:

@@ -149,12 +149,12 @@ def best_of(
     return picked[0], best, picked[1:]
 
 
-def in_slots(graph: Graph, boxes: str, scores: str, own: str) -> tuple[str, str, str]:
+def in_slots(graph: Graph, boxes: str, scores: str, classes: str) -> tuple[str, str, str]:
     """Add boxes [B, D, 4], scores [B, D] and classes [B, D] as int32, with zeros where the score is 0."""
     exist = graph.add("Greater", [scores, _NONE])
     boxes = graph.add("Where", [unsqueezed(graph, exist), boxes, _NONE])
-    own = graph.add("Where", [exist, own, np.array(0)])
-    return boxes, scores, graph.cast(own, "int32")
+    classes = graph.add("Where", [exist, classes, np.array(0)])
+    return boxes, scores, graph.cast(classes, "int32")
 
 
 def above(graph: Graph, scores: str, threshold: float) -> str:

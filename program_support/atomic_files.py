@@ -104,19 +104,19 @@ def flush_to_disk(path: str | Path) -> None:
         os.close(handle)
 
 
-def _remove_abandoned(own: Path, *, also: re.Pattern | None) -> None:
+def _remove_abandoned(target: Path, *, also: re.Pattern | None) -> None:
     """Remove leftovers of terminated processes, as far as permissions allow."""
-    for found in own.parent.glob(".*"):
-        match = _UNFINISHED.fullmatch(found.name)
-        if found == own or not (match or (also and also.fullmatch(found.name))):
+    for path in target.parent.glob(".*"):
+        match = _UNFINISHED.fullmatch(path.name)
+        if path == target or not (match or (also and also.fullmatch(path.name))):
             continue
         with contextlib.suppress(OSError):
             process = int(match["process"]) if match and match["host"] == _HOST else None  # known on this host only
-            abandoned = _is_old(found, beside=own) if process is None else not is_other_process(process)
-            if abandoned and found.is_dir():
-                shutil.rmtree(found, ignore_errors=True)
+            abandoned = _is_old(path, beside=target) if process is None else not is_other_process(process)
+            if abandoned and path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
             elif abandoned:
-                found.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
 
 def is_other_process(number: int) -> bool:
@@ -132,8 +132,8 @@ def is_other_process(number: int) -> bool:
     return True
 
 
-def _is_old(found: Path, *, beside: Path) -> bool:
+def _is_old(folder: Path, *, beside: Path) -> bool:
     """Return whether a file is old by the clock of the file system, because the clocks of hosts may differ."""
-    touched = max(path.stat().st_mtime for path in (found, *(found.iterdir() if found.is_dir() else ())))
+    touched = max(path.stat().st_mtime for path in (folder, *(folder.iterdir() if folder.is_dir() else ())))
     with tempfile.TemporaryFile(dir=beside) as now:
         return os.fstat(now.fileno()).st_mtime - touched > _SECONDS_UNTIL_ABANDONED

@@ -74,15 +74,15 @@ def checked_part(cls: type[Config]) -> type[Config]:
 
 
 def _checked(cls: type[Config], message: str) -> type[Config]:
-    own = vars(cls).get("__post_init__")
+    post_init = vars(cls).get("__post_init__")
 
     def __post_init__(self) -> None:
         kinds = field_types(cls)
         for name, value, expected in refused_values(self):
             given = ",".join(map(str, value)) if isinstance(value, tuple) else value
             raise InputError(message.format(flag_name(name, kinds[name]), given, expected))
-        if own:
-            own(self)
+        if post_init:
+            post_init(self)
 
     cls.__post_init__ = __post_init__  # type: ignore[attr-defined]  # a class need not declare it
     return dataclass(frozen=True, kw_only=True)(cls)
@@ -112,12 +112,12 @@ def refusal(kind: Any, value: Any) -> str | None:
 
 def field_types(cls: type) -> dict[str, Any]:
     """Return the type of each field. A field that a subclass redefines without limits keeps those of its first type."""
-    found: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     for owner in reversed(cls.__mro__):
         for item in vars(owner).get("__dataclass_fields__", {}).values():
-            if item.name not in found or limits_of(item.type):
-                found[item.name] = item.type
-    return found
+            if item.name not in types or limits_of(item.type):
+                types[item.name] = item.type
+    return types
 
 
 def limits_of(kind: Any) -> list[Limit]:

@@ -40,5 +40,5 @@ def nearest_name(name: str, candidates: Iterable[str]) -> str | None:
     is not `gamma`, nor `train_file_pattern` `val_file_pattern`.
     """
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
-    found = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=_MIN_SIMILARITY)
-    return by_folded[found[0]] if found else None
+    matches = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=_MIN_SIMILARITY)
+    return by_folded[matches[0]] if matches else None

@@ -44,13 +44,13 @@ def held_lock(path: Path) -> Iterator[IO | None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8", errors="replace") as stream:
         stream.seek(0)
-        before = stream.read(200)
-        if before and not HOLDER.fullmatch(before.strip()):
+        content = stream.read(200)
+        if content and not HOLDER.fullmatch(content.strip()):
             raise InputError(f"{path}: exists and was not written by this program, which would write there; move it")
         try:
             locked = lock_file(stream)
         except BlockingIOError:
-            raise LockedError(before.strip() or "another process") from None
+            raise LockedError(content.strip() or "another process") from None
         stream.truncate(0)
         stream.write(f"process {os.getpid()} on {platform.node()}\n")
         stream.flush()

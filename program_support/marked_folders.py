@@ -107,21 +107,21 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _states(folder: Path) -> dict[str, list[int]]:
     """Return relative name -> size and modification time of all files below a folder, without the marker."""
-    found = {}
+    states = {}
     for path in folder.rglob("*"):
         if path.is_symlink() or not path.is_dir():
             stat = path.lstat()
-            found[str(path.relative_to(folder))] = [stat.st_size, stat.st_mtime_ns]
-    found.pop(MARKER, None)
-    return found
+            states[str(path.relative_to(folder))] = [stat.st_size, stat.st_mtime_ns]
+    states.pop(MARKER, None)
+    return states
 
 
-def _refuse_changes(folder: Path, before: dict[str, Any], *, archive: str) -> None:
+def _refuse_changes(folder: Path, recorded: dict[str, Any], *, archive: str) -> None:
     """Raise InputError if files below a folder were changed, added or removed since it was unpacked."""
     now = _states(folder)
-    for name in sorted({*now, *before}):
-        if now.get(name) != before.get(name):
-            change = "removed" if name not in now else "changed" if name in before else "added"
+    for name in sorted({*now, *recorded}):
+        if now.get(name) != recorded.get(name):
+            change = "removed" if name not in now else "changed" if name in recorded else "added"
             raise InputError(
                 f"{folder / name}: {change} after {archive} was unpacked, which has other content now; copy the "
                 f"correction into the archive and remove {folder}, or use another --output_dir"

@@ -89,9 +89,9 @@ class Listener:
 
     def write_line(self, line: str) -> None:
         """Write a line to standard error without taking a lock, which another thread may hold."""
-        before = f"\r\n{_SHOW_CURSOR}" if os.isatty(self._console) else ""
+        line_start = f"\r\n{_SHOW_CURSOR}" if os.isatty(self._console) else ""
         with contextlib.suppress(OSError):  # the reader is gone
-            os.write(self._console, f"{before}{line}\n".encode())
+            os.write(self._console, f"{line_start}{line}\n".encode())
 
     def _listen(self, read_end: int) -> None:
         with open(read_end, "rb", buffering=0) as stream:

@@ -15,11 +15,11 @@ def main() -> None:
         subprocess.run([sys.executable, "-m", "coverage", "json", "-q", "-o", report], check=True)
         files = json.loads(report.read_text())["files"]
     packages: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for path, found in files.items():
+    for path, file_coverage in files.items():
         parents = Path(path).parent.parts[:2]
         for package in {"total", "/".join(parents) or "programs"}:
-            packages[package][0] += found["summary"]["num_statements"]
-            packages[package][1] += found["summary"]["covered_lines"]
+            packages[package][0] += file_coverage["summary"]["num_statements"]
+            packages[package][1] += file_coverage["summary"]["covered_lines"]
     print(f"{'package':<36} statements covered   share")
     for package in [*sorted(packages.keys() - {"total"}), "total"]:
         statements, covered = packages[package]

@@ -75,12 +75,12 @@ def rewritten(source: str, path: str) -> str:
         if isinstance(node, ast.ImportFrom):
             if not node.level and node.module.split(".")[0] in PACKAGES:
                 line = lines[node.lineno - 1].encode()  # offsets count bytes
-                before, statement = line[: node.col_offset].decode(), line[node.col_offset :].decode()
-                lines[node.lineno - 1] = before + statement.replace("from ", f"from {NAME}.", 1)
+                indent, statement = line[: node.col_offset].decode(), line[node.col_offset :].decode()
+                lines[node.lineno - 1] = indent + statement.replace("from ", f"from {NAME}.", 1)
         elif any(alias.name.split(".")[0] in PACKAGES for alias in node.names):
             raise ValueError(
                 f"{path}:{node.lineno}: found 'import {node.names[0].name}'; expected 'from package import name'"
             )
-    text = _COMMAND.sub(lambda found: COMMANDS[found[1]], "".join(lines))
+    text = _COMMAND.sub(lambda match: COMMANDS[match[1]], "".join(lines))
     text = re.sub(rf"python -m ({'|'.join(PACKAGES)})\.", rf"python -m {NAME}.\1.", text)
     return text.replace("pip install -e '.[", "pip install 'efficientdet-tf2[")

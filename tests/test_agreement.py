@@ -30,7 +30,7 @@ def agree(*processes, own=()):
                 sent.append(value)
                 return everyone or [value]
 
-            require_agreement(config, SimpleNamespace(size=len(processes), gather=gather), own=own, index=index)
+            require_agreement(config, SimpleNamespace(size=len(processes), gather=gather), rank_fields=own, index=index)
         gathered = sent
 
 

@@ -38,7 +38,7 @@ def main() -> None:
     model.load_state_dict({published[name]: torch.from_numpy(array) for name, array in weights.items()})
     model.train()
     optimizer = torch.optim.Adam([weight for weight in model.parameters() if weight.requires_grad], lr=1e-4)
-    found = []
+    losses_per_step = []
     for images, boxes, labels in drawn_steps():
         losses = model(
             [torch.from_numpy(image).permute(2, 0, 1) / 255 for image in images],
@@ -50,9 +50,9 @@ def main() -> None:
         optimizer.zero_grad()
         sum(losses.values()).backward()
         optimizer.step()
-        found.append([float(losses["classification"]), float(losses["bbox_regression"])])
-        print(*found[-1], flush=True)
-    np.savez(ROOT / "testdata" / "retinanet_first_steps.npz", losses=np.float32(found))
+        losses_per_step.append([float(losses["classification"]), float(losses["bbox_regression"])])
+        print(*losses_per_step[-1], flush=True)
+    np.savez(ROOT / "testdata" / "retinanet_first_steps.npz", losses=np.float32(losses_per_step))
 
 
 def _published(name: str) -> str:

@@ -33,7 +33,7 @@ def main() -> None:
     names = write_labels(arguments.data, folder, "train")
     settings = {"path": str(folder), "names": dict(enumerate(names)), "train": "train.txt", "val": "val.txt"}
     (folder / "data.yaml").write_text(json.dumps(settings))  # JSON is YAML
-    before = time.monotonic()
+    begun = time.monotonic()
     model = YOLO(arguments.model, task="detect")
     model.train(
         data=str(folder / "data.yaml"),
@@ -52,7 +52,7 @@ def main() -> None:
         "versions": {name: sys.modules[name].__version__ for name in ("ultralytics", "torch")},
         "settings": {key: str(value) for key, value in vars(arguments).items()},
         "epochs": len((folder / "run" / "results.csv").read_text().splitlines()) - 1,
-        "minutes": round((time.monotonic() - before) / 60, 2),
+        "minutes": round((time.monotonic() - begun) / 60, 2),
         "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
     }
     best = YOLO(folder / "run" / "weights" / "best.pt")
@@ -87,8 +87,8 @@ def write_labels(data: Path, folder: Path, split: str) -> list[str]:
 
 def detect(model: YOLO, image: Path, *, size: int) -> Detections:
     """Return the detections of an image with the thresholds of ultralytics' own validation."""
-    found = model.predict(image, imgsz=size, conf=0.001, iou=0.7, max_det=300, device="cpu", verbose=False)[0].boxes
-    return zip(found.xyxy.tolist(), found.conf.tolist(), found.cls.tolist(), strict=True)
+    boxes = model.predict(image, imgsz=size, conf=0.001, iou=0.7, max_det=300, device="cpu", verbose=False)[0].boxes
+    return zip(boxes.xyxy.tolist(), boxes.conf.tolist(), boxes.cls.tolist(), strict=True)
 
 
 if __name__ == "__main__":

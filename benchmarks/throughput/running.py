@@ -116,9 +116,9 @@ def inference_figures(report: Path, *, dropped: int) -> Outcome | None:
     """Return the figures in the report of `inspector.py --mode=benchmark`; None if there is none."""
     if not report.is_file():
         return None
-    found = json.loads(report.read_text(encoding="utf-8"))
-    rate = found["images_per_s"]["end_to_end"]
-    return _figures(found, rate, found["latency_ms"]["end_to_end"], None, (dropped, found["runs"]))
+    measured = json.loads(report.read_text(encoding="utf-8"))
+    rate = measured["images_per_s"]["end_to_end"]
+    return _figures(measured, rate, measured["latency_ms"]["end_to_end"], None, (dropped, measured["runs"]))
 
 
 def _figures(

@@ -130,8 +130,8 @@ def _check_size(size: tuple[int, int], expected_size: tuple[int, int] | None) ->
 def _parse_jpeg(data: bytes) -> _Jpeg:
     segments, stray_bytes, position, has_end = [], 0, 2, False
     frame, scans = b"", []
-    while not has_end and (found := _MARKER.search(data, position)):
-        marker, start = found[1][0], found.start()
+    while not has_end and (match := _MARKER.search(data, position)):
+        marker, start = match[1][0], match.start()
         stray_bytes += start - position
         stop = start + 2
         if marker == _END_OF_IMAGE:
@@ -236,7 +236,7 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> Checked
             _check_size((image.height, image.width), expected_size)
             if max(image.size) > LONGEST_SIDE:
                 raise UnusableImage(f"{image.width}x{image.height} pixels; a JPEG has at most {LONGEST_SIDE} per side")
-            found, largest = f"{image.format} {image.mode}", largest_of_16_bits(image)
+            stored_as, largest = f"{image.format} {image.mode}", largest_of_16_bits(image)
             rgb = Image.fromarray(as_rgb(image))
         except (UnusableImage, SizeDisagreement):
             raise
@@ -251,6 +251,6 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> Checked
         encoded=buffer.getvalue(),
         height=height,
         width=width,
-        fix=f"{found} re-encoded as RGB JPEG",
+        fix=f"{stored_as} re-encoded as RGB JPEG",
         largest_of_16_bits=largest,
     )

@@ -141,7 +141,7 @@ def in_one_order(
         for image, number in zip(every_image, image_ids([image.file_name for image in every_image]), strict=True):
             image.image_id = number
     number_of = dict(zip(class_names.names, class_names.category_ids, strict=True))
-    found = {}
+    merged = {}
     for split, part in parts.items():
         names = _names_by_id(part)
         new_number = {number: number_of.get(name) for number, name in names.items()}
@@ -156,13 +156,13 @@ def in_one_order(
                 [[image.image_id, image.file_name] for image in ordered[split]],
             ]
         )
-        found[split] = replace(
+        merged[split] = replace(
             part,
             images=ordered[split],
             class_names=class_names,
             fingerprint=hashlib.sha256(made_from.encode()).hexdigest(),
         )
-    return found
+    return merged
 
 
 def _renumbered(

@@ -24,18 +24,18 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
 
     Raises InputError for rejected input and OSError for failed writes.
     """
-    report, kept = Report(), []
+    report, written = Report(), []
     try:
         with tf.io.TFRecordWriter(str(task.partial_path)) as writer:
             for image in task.images:
-                if (found := _usable_image(image, task=task, report=report)) is not None:
-                    checked, objects, masks = found
+                if (usable := _usable_image(image, task=task, report=report)) is not None:
+                    checked, objects, masks = usable
                     writer.write(
                         encode_record(_record(image, checked=checked, objects=objects, masks=masks, task=task))
                     )
                     report.add_image(image.file_name, objects, largest_of_16_bits=checked.largest_of_16_bits)
                     if task.keep_annotations:
-                        kept.append(_coco_entry(image, checked=checked, objects=objects))
+                        written.append(_coco_entry(image, checked=checked, objects=objects))
                 image_done()
         size = flush_and_rename(task.partial_path, task.finished_path)
     except tf.errors.OpError as error:
@@ -44,7 +44,7 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
         task.partial_path.unlink(missing_ok=True)
     write_text(
         task.state_path,
-        json.dumps({"fingerprint": task.fingerprint, "bytes": size, "report": report.to_json(), "kept": kept}),
+        json.dumps({"fingerprint": task.fingerprint, "bytes": size, "report": report.to_json(), "kept": written}),
     )
 
 
@@ -99,7 +99,7 @@ def _fitted_objects(
 ) -> tuple[list[AnnotatedObject], list[bytes | None]]:
     """Return the kept objects, and the mask of each if masks are requested."""
     size = (checked.height, checked.width)
-    kept, masks = [], []
+    objects, masks = [], []
     for annotation in image.objects:
         fitted, reason = fitted_object(in_pixels(annotation, size) if image.in_shares else annotation, size)
         mask = None
@@ -120,9 +120,9 @@ def _fitted_objects(
                 )
             )
         if fitted is not None:
-            kept.append(fitted)
+            objects.append(fitted)
             masks.append(mask)
-    return kept, masks
+    return objects, masks
 
 
 def _record(

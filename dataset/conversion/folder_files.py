@@ -33,7 +33,7 @@ class FolderFiles:
 
         Raises InputError for an unreadable folder and for a name that cannot be stored.
         """
-        found, seen = [], {os.path.realpath(self.folder)}
+        names, seen = [], {os.path.realpath(self.folder)}
 
         def is_new(path: str) -> bool:
             if (real := os.path.realpath(path)) in seen:
@@ -46,20 +46,20 @@ class FolderFiles:
             paths = [path for path in sorted(paths, key=os.path.islink) if is_new(path)]  # a link may lead upwards
             folders[:] = map(os.path.basename, paths)
             below = PurePosixPath(os.path.relpath(place, self.folder))
-            found += [
+            names += [
                 str(below / name)
                 for name in files
                 if not name.startswith(".") and os.path.splitext(name)[1].lower() in self._suffixes
             ]
         with error_context(f"{self.folder}: a file below it"):
-            return sorted(map(checked_file_name, found))
+            return sorted(map(checked_file_name, names))
 
     @cached_property
     def _of_last_name(self) -> dict[str, list[str]]:
-        found = defaultdict(list)
+        paths = defaultdict(list)
         for name in self.names:
-            found[_parts(name)[-1]].append(name)
-        return found
+            paths[_parts(name)[-1]].append(name)
+        return paths
 
     def path(self, name: str) -> Path:
         """Return the path of a file with this relative name."""
@@ -145,11 +145,11 @@ class ImageFolder(FolderFiles):
 
     def report_unread(self) -> None:
         """Warn of images in a format that is not read. Raise InputError if there are no others."""
-        if not (found := note_of_unread(FolderFiles(self.folder, UNREAD_SUFFIXES).names)):
+        if not (note := note_of_unread(FolderFiles(self.folder, UNREAD_SUFFIXES).names)):
             return
         if not self.names:
-            raise InputError(f"{self.folder}: {found}; there are no other images")
-        print(f"warning: {found}")
+            raise InputError(f"{self.folder}: {note}; there are no other images")
+        print(f"warning: {note}")
 
     def named(self, name: object, *others: str, split: str | None = None) -> str:
         """Return the image that an annotated name refers to: the same name, the unquoted name, or the same stem.
@@ -161,13 +161,13 @@ class ImageFolder(FolderFiles):
         names = [_checked_text(one).removeprefix(f"{self.folder.resolve()}/") for one in (name, *others) if one]
         if not names:
             raise InputError(f"has file name {shown(name)}: expected a name relative to the image folder")
-        found, annotated = self._match(names, split)
-        if (other := self._named.setdefault(found, annotated)) != annotated:
+        matched, annotated = self._match(names, split)
+        if (other := self._named.setdefault(matched, annotated)) != annotated:
             raise InputError(
-                f"names {shown(annotated)}, and an earlier entry {shown(other)}: both match {shown(found)}, "
+                f"names {shown(annotated)}, and an earlier entry {shown(other)}: both match {shown(matched)}, "
                 f"the only such file; expected both in {self.folder}, or annotations without one of them"
             )
-        return found
+        return matched
 
     def _match(self, names: list[str], split: str | None) -> tuple[str, str]:
         """Return the image and the name that it matches."""
@@ -186,10 +186,10 @@ class ImageFolder(FolderFiles):
 
     def note_of_other_names(self, names: Iterable[str]) -> str | None:
         """Return a note if images are annotated under another name, which was unquoted or lacks the right suffix."""
-        if not (found := [name for name in names if name in self._annotated]):
+        if not (renamed := [name for name in names if name in self._annotated]):
             return None
-        example = f"{shown(self._annotated[found[0]])} is {shown(found[0])}"
-        return f"{len(found)} images have another name in the annotations: {example}"
+        example = f"{shown(self._annotated[renamed[0]])} is {shown(renamed[0])}"
+        return f"{len(renamed)} images have another name in the annotations: {example}"
 
     def size(self, name: str, *, upright: bool = False) -> tuple[int, int] | None:
         """Return (height, width) from the header, of the stored or the upright image; None if it is not an image."""

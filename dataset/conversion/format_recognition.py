@@ -57,15 +57,15 @@ def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabe
         # Any table has the kind CSV.
         reasons = {file: csv_header_error(str(file)) for file, kind in seen if kind is FileKind.CSV}
         other_tables = [reason for reason in reasons.values() if reason]
-        found = [(file, kind) for file, kind in seen if not reasons.get(file)]
+        recognized = [(file, kind) for file, kind in seen if not reasons.get(file)]
     elif os.path.exists(path):
-        found = [(path, kind)] if (kind := kind_of_file(path)) else []
+        recognized = [(path, kind)] if (kind := kind_of_file(path)) else []
     else:
         raise InputError(f"--annotations={annotations}: no such file or folder; expected {_EXPECTED}")
     by_format = {
         name: files
         for name, (_, kinds) in FORMATS.items()
-        if (files := [(file, kind) for file, kind in found if kind in kinds])
+        if (files := [(file, kind) for file, kind in recognized if kind in kinds])
     }
     if label_format != "auto":
         title, files = FORMATS[label_format][0], by_format.get(label_format, [])
@@ -81,7 +81,7 @@ def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabe
         return RecognizedLabels(
             name, f"labels: {FORMATS[name][0]}, because {_first(files)}", [file for file, _ in files]
         )
-    for file, kind in found:
+    for file, kind in recognized:
         if kind is FileKind.UNREAD:
             raise InputError(f"--annotations={annotations}: {file} is {kind_and_advice(file)[1]}")
     if other_tables:
@@ -93,7 +93,7 @@ def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabe
             f"as they are, for example doctor.py --records='{records}'"
         )
     raise InputError(
-        f"--annotations={annotations}: {_description(path, found)}; expected {_EXPECTED}, or --format to name one"
+        f"--annotations={annotations}: {_description(path, recognized)}; expected {_EXPECTED}, or --format to name one"
     )
 
 
@@ -102,9 +102,9 @@ def _first(files: Iterable[tuple[Path, FileKind]]) -> str:
     return f"{file} is {kind.value}"
 
 
-def _description(path: Path, found: list[tuple[Path, FileKind]]) -> str:
+def _description(path: Path, recognized: list[tuple[Path, FileKind]]) -> str:
     if not path.is_dir():
-        return f"is {found[0][1].value}" if found else "contains no labels of a known format"
+        return f"is {recognized[0][1].value}" if recognized else "contains no labels of a known format"
     names = sorted(other.name for other in path.iterdir())
     more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
     holds = f"{listed(names[:_SEVERAL]) or 'nothing'}{more}"

@@ -40,15 +40,15 @@ def split_off(
             "more images, or --val_fraction=0"
         )
     boxes = sum(len(data.images[place].objects) for place in chosen)
-    kept, val = (
+    train, val = (
         [image for place, image in enumerate(data.images) if (place in chosen) is in_val] for in_val in (False, True)
     )
     made = [
         hashlib.sha256(f"{data.fingerprint} {[image.file_name for image in part]}".encode()).hexdigest()
-        for part in (kept, val)
+        for part in (train, val)
     ]
     return (
-        replace(data, images=kept, listed_boxes=data.listed_boxes - boxes, fingerprint=made[0]),
+        replace(data, images=train, listed_boxes=data.listed_boxes - boxes, fingerprint=made[0]),
         replace(data, images=val, listed_boxes=boxes, fingerprint=made[1], skipped=[], noted=[]),
         len(data.images) - len(groups),
     )
@@ -85,7 +85,7 @@ def _thumbnail_of(image: AnnotatedImage, images: ImageFolder) -> np.ndarray | No
 
 def alike_groups(thumbnails: Sequence[np.ndarray | None]) -> list[list[int]]:
     """Return groups of indices of near-duplicates, joined transitively; an image without thumbnail is its own group."""
-    known = {place: found for place, found in enumerate(thumbnails) if found is not None}
+    known = {place: thumbnail for place, thumbnail in enumerate(thumbnails) if thumbnail is not None}
     places = [*known]
     leader = list(range(len(thumbnails)))
 
@@ -116,24 +116,26 @@ def stratified_groups(
     counts: list[Counter[int | None]] = [
         Counter(label for place in group for label in classes[place] or (None,)) for group in groups
     ]
-    kept = sum(counts, Counter())  # images of each class that training has
-    targets = Counter({label: fraction * count for label, count in kept.items()})
+    in_training = sum(counts, Counter())  # images of each class that training has
+    targets = Counter({label: fraction * count for label, count in in_training.items()})
     room, aside, waiting = fraction * len(classes), [], dict(enumerate(counts))
 
     def keep_aside(number: int, *, room: float) -> float:
         aside.append(groups[number])
-        kept.subtract(counts[number])
+        in_training.subtract(counts[number])
         targets.subtract(counts[number])
         return room - len(groups[number])
 
     def fits(number: int) -> bool:
         """Return whether the group brings val closer to the fraction and leaves train an image of every class."""
-        return len(groups[number]) <= 2 * room and all(kept[label] > count for label, count in counts[number].items())
+        return len(groups[number]) <= 2 * room and all(
+            in_training[label] > count for label, count in counts[number].items()
+        )
 
     left_over = []
     while waiting:
-        left = Counter(label for count in waiting.values() for label in count)
-        rarest = min(left, key=lambda label: (left[label], label is None, label or 0))
+        waiting_per_class = Counter(label for count in waiting.values() for label in count)
+        rarest = min(waiting_per_class, key=lambda label: (waiting_per_class[label], label is None, label or 0))
         for number in [number for number, count in waiting.items() if rarest in count]:
             count = waiting.pop(number)
             if count[rarest] <= 2 * targets[rarest] and fits(number):

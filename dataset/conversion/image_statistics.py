@@ -38,10 +38,10 @@ def measure_images(
     numbers = [int(number) for number in numbers]
     statistics = {}
     with ThreadPoolExecutor(available_cores()) as pool:
-        for number, found in zip(
+        for number, measured in zip(
             numbers, pool.map(lambda number: _measured(images.encoded, number), numbers), strict=True
         ):
-            statistics[number] = found
+            statistics[number] = measured
             done()
     return statistics
 

@@ -185,7 +185,7 @@ def _read_open_images(
             data = read_open_images(
                 object_annotations_file=path, class_descriptions_file=descriptions, index_folder=folder
             )
-            found = [
+            split_images = [
                 AnnotatedImage(
                     image_id=0,
                     file_name=images.named(image.file_name, split=split),
@@ -197,9 +197,9 @@ def _read_open_images(
             ]
     except OSError as error:
         raise InputError(f"cannot write to {output_folder}: {error}") from error
-    for image in found:
+    for image in split_images:
         images.in_pixels(image)
-    return replace(data, images=found)
+    return replace(data, images=split_images)
 
 
 def _describes_classes(path: str) -> bool:

@@ -108,7 +108,7 @@ def parts_by_name(data: AnnotatedDataSet, splits: Sequence[str | None]) -> dict[
     images: dict[str, list[AnnotatedImage]] = {split: [] for split in SPLITS if split in assigned}
     for image, split in zip(data.images, assigned, strict=True):
         images.setdefault(split, []).append(image)
-    boxes = {split: sum(len(image.objects) for image in found) for split, found in images.items()}
+    boxes = {split: sum(len(image.objects) for image in split_images) for split, split_images in images.items()}
     first, *others = images
     return {
         first: replace(

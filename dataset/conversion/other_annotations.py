@@ -58,14 +58,14 @@ def _recognized_file(path: str, expected: FileKind) -> str | None:
 
 
 def _recognized_folder(folder: str, expected: FileKind) -> str | None:
-    found: dict[FileKind, Path] = {}
+    by_kind: dict[FileKind, Path] = {}
     for path, kind in annotations_in(folder):
-        found.setdefault(kind, path)
-    if expected in found:
+        by_kind.setdefault(kind, path)
+    if expected in by_kind:
         if expected is not FileKind.VOC:
-            return f"{folder}: is a folder, expected a file of it: --object_annotations_file={found[expected]}"
+            return f"{folder}: is a folder, expected a file of it: --object_annotations_file={by_kind[expected]}"
         return None
-    return next((_message(path, kind, expected=expected) for kind, path in found.items()), None)
+    return next((_message(path, kind, expected=expected) for kind, path in by_kind.items()), None)
 
 
 def _message(path: Path, kind: FileKind, *, expected: FileKind) -> str:

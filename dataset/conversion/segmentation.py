@@ -108,11 +108,11 @@ def _union(segmentation: list, size: tuple[int, int]) -> tuple[RunLengths, str |
     polygons = [_points(polygon) for polygon in segmentation]
     window = np.array([[-width, -height], [2 * width, 2 * height]], np.float64)
     inside = [((points >= window[0]) & (points <= window[1])).all() for points in polygons]
-    kept = [points if whole else _clipped(points, window) for points, whole in zip(polygons, inside, strict=True)]
-    kept = [points for points in kept if len(points) >= 3]
+    outlines = [points if whole else _clipped(points, window) for points, whole in zip(polygons, inside, strict=True)]
+    outlines = [points for points in outlines if len(points) >= 3]
     fix = None if all(inside) else f"{inside.count(False)} polygons of its segmentation clipped near the image"
-    _check_outline(kept, longest_edge=3 * max(size))
-    return (encoded([points.ravel() for points in kept], size) if kept else run_lengths(np.zeros(size))), fix
+    _check_outline(outlines, longest_edge=3 * max(size))
+    return (encoded([points.ravel() for points in outlines], size) if outlines else run_lengths(np.zeros(size))), fix
 
 
 def _check_outline(polygons: list[np.ndarray], *, longest_edge: int) -> None:

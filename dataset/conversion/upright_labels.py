@@ -73,10 +73,10 @@ def rotation_of(image: AnnotatedImage, content: bytes) -> tuple[int, str | None]
     shape = stored_shape(content)
     if shape is None or shape.orientation == 1:
         return 1, None
-    found = labels_are_upright(image, shape)
-    if image.is_upright if found is None else found:
+    is_upright = labels_are_upright(image, shape)
+    if image.is_upright if is_upright is None else is_upright:
         return shape.orientation, None
-    if found is None and image.objects and not image.in_shares and shape.upright_size != shape.size:
+    if is_upright is None and image.objects and not image.in_shares and shape.upright_size != shape.size:
         return 1, (
             f"has EXIF orientation {shape.orientation}, and neither a size nor the boxes tell whether it was labeled "
             "upright: taken as labeled in stored pixels"
@@ -91,12 +91,12 @@ def mark_upright(images: Sequence[AnnotatedImage], folder: str | Path) -> None:
     with warnings.catch_warnings(), ThreadPoolExecutor(_READERS) as pool:
         warnings.simplefilter("ignore")  # about metadata; here, as the filters belong to all threads
         shapes = pool.map(_shape, [Path(folder, image.file_name) for image in chosen])
-        found = {
+        evidence = {
             labels_are_upright(image, shape)
             for image, shape in zip(chosen, shapes, strict=True)
             if shape is not None and shape.orientation != 1
         }
-    if True in found and False not in found:
+    if True in evidence and False not in evidence:
         for image in images:
             image.is_upright = True
 

@@ -85,9 +85,9 @@ def decoded_text(content: bytes) -> str:
     return content.decode("utf-8-sig")
 
 
-def _check_kind(found: os.stat_result, path: str | os.PathLike) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(found.st_mode), 'no regular file')}", str(path))
+def _check_kind(status: os.stat_result, path: str | os.PathLike) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(status.st_mode), 'no regular file')}", str(path))
 
 
 def read_json(path: str, *, hasher: Any = None) -> Any:
@@ -118,12 +118,12 @@ def read_json(path: str, *, hasher: Any = None) -> Any:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         for key, value in pairs:
-            if value != found[key]:
+            if value != mapping[key]:
                 raise InputError(
-                    f"an object with id {shown(found.get('id'))} gives {shown(key)} twice, as {shown(value)} "
-                    f"and as {shown(found[key])}"
+                    f"an object with id {shown(mapping.get('id'))} gives {shown(key)} twice, as {shown(value)} "
+                    f"and as {shown(mapping[key])}"
                 )
-    return found
+    return mapping

@@ -155,26 +155,26 @@ def _text(head: bytes) -> str:
 
 def _kind_of_json(content: bytes, start: str) -> tuple[FileKind, str]:
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError):
         if re.search(r'"(images|annotations|categories)"\s*:\s*\[', start) and '"shapes"' not in start:
             is_tasks = re.search(r'"(original_width|was_cancelled|lead_time)"', start) and start.startswith("[")
             return (FileKind.LABEL_STUDIO if is_tasks else FileKind.COCO), ""
         try:
-            found = json.loads(start.partition("\n")[0])  # JSON Lines
+            value = json.loads(start.partition("\n")[0])  # JSON Lines
         except (ValueError, RecursionError):
             return FileKind.JSON, ""
-    first = found[0] if isinstance(found, list) and found and isinstance(found[0], dict) else {}
-    if isinstance(found, dict) and isinstance(found.get("shapes"), list):
+    first = value[0] if isinstance(value, list) and value and isinstance(value[0], dict) else {}
+    if isinstance(value, dict) and isinstance(value.get("shapes"), list):
         return FileKind.LABELME, ""
     if _is_label_studio(first):
         return FileKind.LABEL_STUDIO, ""
     if {"image_id", "bbox", "score"} <= first.keys():
         return FileKind.COCO_RESULTS, ""
-    is_coco = isinstance(found, dict) and isinstance(found.get("images"), list)
-    if is_coco and ("annotations" in found or "categories" in found):
+    is_coco = isinstance(value, dict) and isinstance(value.get("images"), list)
+    if is_coco and ("annotations" in value or "categories" in value):
         return FileKind.COCO, ""
-    if advice := unread_json(found):
+    if advice := unread_json(value):
         return FileKind.UNREAD, advice
     return (FileKind.COCO if is_coco else FileKind.JSON), ""
 

@@ -92,7 +92,7 @@ def find_images(
     Warns of files in a folder whose format is not read.
     Raises InputError, with the name of the `flag`, for a name without files.
     """
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for name in names:
         if not name:  # Path("") is the current folder
             raise InputError(f"--{flag} is empty; expected an image, a folder or a glob")
@@ -111,8 +111,8 @@ def find_images(
             raise InputError(f"--{flag}={name}: cannot be read ({error.strerror})") from error
         if not files:
             raise InputError(f"--{flag}={name}: {_why_nothing(path)}; expected an image, a folder or a glob")
-        found |= dict.fromkeys(files)
-    return tuple(found)
+        paths |= dict.fromkeys(files)
+    return tuple(paths)
 
 
 def _why_nothing(path: Path) -> str:

@@ -22,11 +22,11 @@ class _Plain(yaml.composer.Composer, yaml.constructor.BaseConstructor):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        found = super().construct_mapping(node, deep)
-        if len(found) < len(node.value):
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):
             twice = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)).most_common(1)
             raise InputError(f"gives a key twice: {shown(twice[0][0]) if twice else 'a list or mapping'}")
-        return found
+        return mapping
 
 
 class _TextLoader(_Plain, yaml.BaseLoader):

@@ -88,12 +88,12 @@ def crop_boxes(boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tenso
     limits = tf.cast(crop.size, tf.float32)
     clipped = tf.clip_by_value(corners, 0.0, limits)
     whole_sides, sides = corners[:, 1] - corners[:, 0], clipped[:, 1] - clipped[:, 0]
-    kept = tf.reduce_all((sides > 0.0) & (sides >= tf.minimum(MINIMUM_BOX_SIDE, 0.999 * whole_sides)), axis=-1)
+    is_visible = tf.reduce_all((sides > 0.0) & (sides >= tf.minimum(MINIMUM_BOX_SIDE, 0.999 * whole_sides)), axis=-1)
     low, high = clipped[:, 0], clipped[:, 1]
     mirrored_low = tf.stack([low[:, 0], limits[1] - high[:, 1]], axis=-1)
     mirrored_high = tf.stack([high[:, 0], limits[1] - low[:, 1]], axis=-1)
     plain = tf.concat([low, high], axis=-1)
-    return tf.where(crop.flip, tf.concat([mirrored_low, mirrored_high], axis=-1), plain), kept
+    return tf.where(crop.flip, tf.concat([mirrored_low, mirrored_high], axis=-1), plain), is_visible
 
 
 def crop_masks(
@@ -165,9 +165,9 @@ def decoded_mask(png: bytes, size: np.ndarray, file_name: bytes) -> np.ndarray:
     """Decode a mask: [h, w], nonzero inside the object."""
     mask = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_GRAYSCALE | cv2.IMREAD_ANYDEPTH) if png else None
     if mask is None or mask.shape != (*size,):
-        found = "no PNG" if mask is None else f"a PNG of {mask.shape[0]} x {mask.shape[1]} pixels"
+        stored = "no PNG" if mask is None else f"a PNG of {mask.shape[0]} x {mask.shape[1]} pixels"
         raise InputError(
-            f"{file_name.decode('utf-8', 'replace')}: image/object/mask holds {found}; expected a mask of the "
+            f"{file_name.decode('utf-8', 'replace')}: image/object/mask holds {stored}; expected a mask of the "
             f"image, {size[0]} x {size[1]}; convert again with --include_masks"
         )
     return mask

@@ -48,13 +48,13 @@ class DecodedCache:
         Equal to `decode_window`, except that the color of the window's first column includes its neighbor, which
         `decode_window` does not decode (at most 2 gray levels, at the border of a JPEG block).
         """
-        kept = self._call(self._window_of, number, crop.offset, crop.window)
+        cached = self._call(self._window_of, number, crop.offset, crop.window)
 
         def decode() -> Tensor:
             image = image_decoding.decode_image(encoded)
             return self._call(self._keep, number, image, crop.offset, crop.window)
 
-        return tf.cond(tf.size(kept) > 0, lambda: kept, decode)
+        return tf.cond(tf.size(cached) > 0, lambda: cached, decode)
 
     @staticmethod
     def _call(function: Callable, *arguments: Tensor) -> Tensor:

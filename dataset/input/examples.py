@@ -37,12 +37,12 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
         )
         if within is not None:
             crop = part_of(crop, within, seed=_fold_in(seed, _PART))
-        boxes, kept = augmentation.boxes(record["boxes"], crop, source_size=source_size)
+        boxes, is_visible = augmentation.boxes(record["boxes"], crop, source_size=source_size)
         window = decode_window if cache is None or number is None else partial(cache.window, number)
         image = augmentation.image(record["encoded"], crop, window=window)
         if config.color_jitter is not None:
             image = config.color_jitter(image, crop.size, _fold_in(seed, _COLORS))
-        objects, numbers = _objects(record, boxes, kept, crop, source_size=source_size, config=config)
+        objects, numbers = _objects(record, boxes, is_visible, crop, source_size=source_size, config=config)
         return View(
             image=image,
             size=crop.size,
@@ -97,9 +97,9 @@ def evaluation_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]
         resized, size, scale = config.resize(image)
         input_px_per_image = tf.cast(source_size, tf.float32) / scale
         boxes = record["boxes"] * tf.tile(input_px_per_image, [2])
-        kept = tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1)
+        has_area = tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1)
         objects, _ = _objects(
-            record, boxes, kept, config.resize.whole(source_size), source_size=source_size, config=config
+            record, boxes, has_area, config.resize.whole(source_size), source_size=source_size, config=config
         )
         return Batch(
             images=resized,
@@ -114,7 +114,7 @@ def evaluation_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]
 
 
 def _objects(
-    record: dict[str, Tensor], boxes: Tensor, kept: Tensor, crop: Crop, *, source_size: Tensor, config: InputConfig
+    record: dict[str, Tensor], boxes: Tensor, is_used: Tensor, crop: Crop, *, source_size: Tensor, config: InputConfig
 ) -> tuple[Objects, Tensor]:
     """Return the objects of one image in the order of the record, at most the M largest, and their numbers in it.
 
@@ -122,7 +122,7 @@ def _objects(
 
     With masks, an object is dropped if its box is visible in the crop but its mask is not.
     """
-    numbers = tf.where(kept)[:, 0]  # of the kept objects
+    numbers = tf.where(is_used)[:, 0]  # of the kept objects
     numbers = tf.gather(numbers, _largest(tf.gather(boxes, numbers), config.max_instances_per_image))
     masks = tf.zeros([tf.size(numbers), 0, 0], tf.uint8)
     if config.mask_size:

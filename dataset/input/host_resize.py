@@ -108,8 +108,8 @@ def _interpolated(image: np.ndarray, scaled: tuple[int, int], places: Callable[[
 
 def _neighbors(places: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the pixels before and after each position, and the distance from the one before."""
-    before = np.floor(places)
-    return (np.clip(before, 0, count - 1).astype(int), np.clip(before + 1, 0, count - 1).astype(int), places - before)
+    lower = np.floor(places)
+    return (np.clip(lower, 0, count - 1).astype(int), np.clip(lower + 1, 0, count - 1).astype(int), places - lower)
 
 
 def _antialiased(image: np.ndarray, scaled: tuple[int, int], places: Callable[[int, int], np.ndarray]) -> np.ndarray:

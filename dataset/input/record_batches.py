@@ -177,10 +177,10 @@ class RecordBatches:
         for number, position in zip(numbers[numbers >= 0].tolist(), positions[numbers >= 0].tolist(), strict=True):
             (payload,) = self._reader.read(np.array([number]))
             if failure := self._failure(payload, position):
-                found = inspect_record(payload, category_ids=self._category_ids)
+                inspection = inspect_record(payload, category_ids=self._category_ids)
                 return InputError(
                     f"{index.path(number)}: the record at byte {index.start(number)} "
-                    f"({found.name}) cannot be used: {found.contradiction or failure}"
+                    f"({inspection.name}) cannot be used: {inspection.contradiction or failure}"
                 )
         return None
 

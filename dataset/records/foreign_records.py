@@ -46,11 +46,11 @@ def label_map_beside(paths: Sequence[str]) -> ClassNames | None:
     """
     folders = sorted({Path(path).parent for path in paths})
     for places in (folders, sorted({folder.parent for folder in folders})):
-        found = {path: read_class_file(path) for place in places for path in sorted(place.glob("*.pbtxt"))}
-        if len({*found.values()}) > 1:
-            raise InputError(f"{', '.join(map(str, found))}: name different classes; expected one label map")
-        if found:
-            return next(iter(found.values()))
+        by_file = {path: read_class_file(path) for place in places for path in sorted(place.glob("*.pbtxt"))}
+        if len({*by_file.values()}) > 1:
+            raise InputError(f"{', '.join(map(str, by_file))}: name different classes; expected one label map")
+        if by_file:
+            return next(iter(by_file.values()))
     return None
 
 
@@ -60,7 +60,7 @@ def classes_in_records(paths: Sequence[str]) -> ClassNames | None:
     Raises InputError for an id with two names.
     """
     try:
-        index, found = index_records(paths), dict[int, str]()
+        index, names = index_records(paths), dict[int, str]()
     except InputError:
         return None  # reported by the reader
     for number, buffer, start in record_places(index, np.arange(len(index))):
@@ -73,11 +73,11 @@ def classes_in_records(paths: Sequence[str]) -> ClassNames | None:
             continue
         for label, text in {*zip(labels, texts, strict=True)}:
             name = text.decode("utf-8", "replace").strip()
-            if found.setdefault(label, name) != name:
+            if names.setdefault(label, name) != name:
                 raise InputError(
-                    f"{index.path(number)}: class {label} is named {found[label]} in one record and {name} in another"
+                    f"{index.path(number)}: class {label} is named {names[label]} in one record and {name} in another"
                 )
-    return ClassNames.from_categories([{"id": label, "name": name} for label, name in found.items()]) if found else None
+    return ClassNames.from_categories([{"id": label, "name": name} for label, name in names.items()]) if names else None
 
 
 def image_names_of_text_ids(index: RecordIndex) -> list[tuple[str, bytes]]:
@@ -85,12 +85,12 @@ def image_names_of_text_ids(index: RecordIndex) -> list[tuple[str, bytes]]:
 
     An empty id is replaced by the encoded image, as in `parse_record`.
     """
-    found: list[tuple[str, bytes]] = []
+    names: list[tuple[str, bytes]] = []
     for number, buffer, start in record_places(index, np.arange(len(index))):
         fields = record_fields(buffer, start, start + int(index.lengths[number]), {_NAME, _ID, _ENCODED})
         text = b"".join(fields.get(_ID, ()))
-        if not found and re.fullmatch(NUMERIC_ID.encode(), text):
+        if not names and re.fullmatch(NUMERIC_ID.encode(), text):
             return []
         name = (b"".join(fields.get(_NAME, ())) or text).decode("utf-8", "replace")
-        found.append((PurePosixPath(name).name, text or b"".join(fields.get(_ENCODED, ()))))
-    return found
+        names.append((PurePosixPath(name).name, text or b"".join(fields.get(_ENCODED, ()))))
+    return names

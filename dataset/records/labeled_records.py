@@ -44,18 +44,18 @@ def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: ArrayL
     shares, labels, crowd, difficult = map(np.concatenate, zip(*objects, strict=True))
     image_sizes = np.array(sizes, np.int32).reshape(-1, 2)
     owners = np.repeat(np.arange(len(sizes), dtype=np.int32), counts)
-    boxes, kept = inside(shares * np.tile(image_sizes[owners], 2), image_sizes[owners])
-    left_out = [f"{names[owner]}: box without area inside the image" for owner in owners[~kept].tolist()]
+    boxes, has_area = inside(shares * np.tile(image_sizes[owners], 2), image_sizes[owners])
+    left_out = [f"{names[owner]}: box without area inside the image" for owner in owners[~has_area].tolist()]
     reader = RecordReader(index)
     return LabeledImages(
         class_names=class_names,
         names=names,
         sizes=image_sizes,
-        owners=owners[kept],
-        boxes=boxes[kept],
-        classes=_classes(labels, class_names, index)[kept],
-        crowd=crowd[kept],
-        difficult=difficult[kept],
+        owners=owners[has_area],
+        boxes=boxes[has_area],
+        classes=_classes(labels, class_names, index)[has_area],
+        crowd=crowd[has_area],
+        difficult=difficult[has_area],
         digests=digests,
         encoded=lambda number: _encoded(reader.read([chosen[number]])[0]),
         left_out=left_out,

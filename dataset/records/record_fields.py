@@ -26,7 +26,7 @@ def record_fields(buffer: Buffer, start: int, end: int, keys: Collection[bytes])
 
     Raises ValueError for an invalid Example.
     """
-    found = {}
+    values = {}
     try:
         for features, first, last in _fields(buffer, start, end):
             for entry, begin, stop in _fields(buffer, first, last) if features == 1 else ():
@@ -35,10 +35,10 @@ def record_fields(buffer: Buffer, start: int, end: int, keys: Collection[bytes])
                 )
                 key = bytes(buffer[slice(*parts[1])]) if 1 in parts else b""
                 if key in keys and 2 in parts:
-                    found[key] = _feature(buffer, *parts[2])
+                    values[key] = _feature(buffer, *parts[2])
     except (IndexError, UnicodeDecodeError) as error:
         raise ValueError("ends in the middle of a field") from error
-    return found
+    return values
 
 
 def feature_keys(buffer: Buffer, start: int, end: int) -> set[bytes]:

@@ -37,9 +37,9 @@ def expand_glob(pattern: str | Path) -> list[str]:
     for path in paths:
         if match := _SHARD_NAME.fullmatch(path):
             totals.setdefault(match["prefix"], set()).add(match["total"])
-    for prefix, found in totals.items():
-        if len(found) > 1:
-            counts = " and of ".join(str(int(total)) for total in sorted(found))
+    for prefix, by_total in totals.items():
+        if len(by_total) > 1:
+            counts = " and of ".join(str(int(total)) for total in sorted(by_total))
             raise InputError(
                 f"{pattern}: {prefix} are shards of several conversions, of {counts}; expected shards of one"
             )
@@ -63,8 +63,8 @@ def _advice_for_folder(folder: Path) -> str:
     files = sorted(path for path in folder.iterdir() if path.is_file())[:_MOST_FILES]
     if patterns := _patterns(files):
         return f"give {patterns}"
-    if found := next(annotations_in(folder), None):
-        return f"it holds no records but {found[0].name}, which is {found[1].value}: {_CONVERT}"
+    if first := next(annotations_in(folder), None):
+        return f"it holds no records but {first[0].name}, which is {first[1].value}: {_CONVERT}"
     if any(kind_of_file(path) is FileKind.IMAGE for path in files[:_NAMES_SHOWN]):
         return f"it holds images and no records: {_CONVERT}"
     return _folder_contents(folder)
@@ -72,15 +72,15 @@ def _advice_for_folder(folder: Path) -> str:
 
 def _patterns(paths: list[Path]) -> str:
     """Return patterns that match the records among some files, such as 'records/train-*' (8 files)."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for path in paths:
         if match := _SHARD_NAME.fullmatch(str(path)):
-            found[f"{match['prefix']}-*"] += 1
+            counts[f"{match['prefix']}-*"] += 1
         elif holds_records(path):
-            found[str(path.with_name(f"*{path.suffix}"))] += 1
+            counts[str(path.with_name(f"*{path.suffix}"))] += 1
     return " or ".join(
         f"'{pattern}' ({count} file{'s' if count > 1 else ''})"
-        for pattern, count in sorted(found.items())[:_NAMES_SHOWN]
+        for pattern, count in sorted(counts.items())[:_NAMES_SHOWN]
     )
 
 

@@ -56,13 +56,13 @@ class RecordIndex:
             f"(image {number + 1} of {len(self)}); copy the file again or convert again"
         )
 
-    def only(self, kept: np.ndarray) -> "RecordIndex":
-        """Return an index of the records that are True in `kept`, [n] bool."""
+    def only(self, chosen: np.ndarray) -> "RecordIndex":
+        """Return an index of the records that are True in `chosen`, [n] bool."""
         return RecordIndex(
             paths=self.paths,
-            file_numbers=self.file_numbers[kept],
-            offsets=self.offsets[kept],
-            lengths=self.lengths[kept],
+            file_numbers=self.file_numbers[chosen],
+            offsets=self.offsets[chosen],
+            lengths=self.lengths[chosen],
         )
 
 
@@ -177,11 +177,11 @@ class _ReadThreads:
             self._tasks.put((place, function, number, results))
 
         def finish() -> list[bytes]:
-            found = sorted((results.get() for _ in numbers), key=itemgetter(0))
-            for _, _, error in found:
+            read = sorted((results.get() for _ in numbers), key=itemgetter(0))
+            for _, _, error in read:
                 if error is not None:
                     raise error
-            return [payload for _, payload, _ in found]
+            return [payload for _, payload, _ in read]
 
         return finish
 

@@ -77,10 +77,10 @@ def _name(features: Features) -> str:
 
 def _contradicting_kinds(features: Features) -> str:
     for key, expected in _KINDS.items():
-        found = features[key].WhichOneof("kind") if key in features else None
-        if found not in (None, expected):
-            return f"a {found} in {key}, expected a {expected}"
-        if found and key in _SINGLE and len(_values(features, key)) != 1:
+        kind = features[key].WhichOneof("kind") if key in features else None
+        if kind not in (None, expected):
+            return f"a {kind} in {key}, expected a {expected}"
+        if kind and key in _SINGLE and len(_values(features, key)) != 1:
             return f"{len(_values(features, key))} values in {key}, expected one"
     return ""
 

@@ -122,9 +122,9 @@ def parse_record(serialized: tf.Tensor | bytes, *, with_masks: bool = False) -> 
     count = tf.shape(boxes)[0]
 
     def flags(key: str) -> Tensor:
-        found = dense[key] > 0
-        absent = tf.where(tf.size(found) == 0, count, 0)  # padding: a condition would take longer
-        return tf.reshape(tf.pad(found, [[0, absent]]), [count])
+        is_set = dense[key] > 0
+        absent = tf.where(tf.size(is_set) == 0, count, 0)  # padding: a condition would take longer
+        return tf.reshape(tf.pad(is_set, [[0, absent]]), [count])
 
     source_id = features["image/source_id"]
     return {

@@ -95,20 +95,20 @@ class _Tally:
 
     def add(self, number: int, payload: bytes, *, category_ids: Collection[int] | None) -> None:
         """Add a record. Raises InputError if it is contradictory."""
-        found = inspect_record(payload, category_ids=category_ids)
-        if found.contradiction:
+        inspection = inspect_record(payload, category_ids=category_ids)
+        if inspection.contradiction:
             raise InputError(
-                f"{self.index.path(number)}: the record at byte {self.index.start(number)} ({found.name}) "
-                f"holds {found.contradiction}; convert again"
+                f"{self.index.path(number)}: the record at byte {self.index.start(number)} ({inspection.name}) "
+                f"holds {inspection.contradiction}; convert again"
             )
         self.records += 1
-        self.boxes += found.boxes
-        if found.useless:
-            self.useless[found.useless].append(number)
-            self.names[number] = found.name
-        if found.boxes_outside:
-            self.boxes_outside += [number] * found.boxes_outside
-            self.names[number] = found.name
+        self.boxes += inspection.boxes
+        if inspection.useless:
+            self.useless[inspection.useless].append(number)
+            self.names[number] = inspection.name
+        if inspection.boxes_outside:
+            self.boxes_outside += [number] * inspection.boxes_outside
+            self.names[number] = inspection.name
 
     def check_fractions(self, *, max_bad_fraction: float) -> None:
         """Raise InputError if too many records or boxes are unusable."""

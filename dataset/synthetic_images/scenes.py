@@ -75,10 +75,10 @@ class Scene:
 
     def annotations(self) -> list[dict]:
         """Return the objects in COCO format without ids, with run lengths of the visible pixels."""
-        found = []
+        annotations = []
         for number, (kind, crowd) in enumerate(self._kinds):
             seen = self._shown == number
-            found.append(
+            annotations.append(
                 {
                     "category_id": kind.category_id,
                     "bbox": list(extent(seen)),
@@ -87,7 +87,7 @@ class Scene:
                     "segmentation": run_lengths(seen),
                 }
             )
-        return found
+        return annotations
 
 
 def _noise(size: tuple[int, int], *, cells: int, random: np.random.Generator) -> np.ndarray:

@@ -70,8 +70,8 @@ def measure_detector(predict: Predictor, images: Images, *, preprocessing: Calla
         seconds["preprocessing"], _ = timed(lambda: preprocessing(photographs))
     batch = to_device(*images.batch())
     seconds |= _parts(predict, batch)
-    seconds["end_to_end"], found = timed(lambda: predict(*batch))
-    return Run(seconds, float(found.valid.sum(axis=1).mean()))
+    seconds["end_to_end"], detections = timed(lambda: predict(*batch))
+    return Run(seconds, float(detections.valid.sum(axis=1).mean()))
 
 
 def _parts(predict: Predictor, batch: Sequence) -> dict[str, float]:

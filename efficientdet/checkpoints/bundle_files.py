@@ -29,17 +29,17 @@ def publish(staged: Path, target: Path, description: Description) -> None:
 
     Concurrent readers, and readers after a kill at any point, find either the old bundle or the new one.
     """
-    before, digest = replaced_description(target), _digest_of_written(staged)
+    replaced, digest = replaced_description(target), _digest_of_written(staged)
     if _data_file_count(target) == 1:
         bridge = _as_two_data_files(staged)
-        write_description(target, description, bundles=[_digest_of_written(bridge), digest], replaces=before)
+        write_description(target, description, bundles=[_digest_of_written(bridge), digest], replaces=replaced)
         _exchange(bridge, target)
     else:
-        write_description(target, description, bundles=[digest], replaces=before)
+        write_description(target, description, bundles=[digest], replaces=replaced)
     _exchange(staged, target)
     flush_to_disk(target.parent)
     remove_unused_data_files(target)
-    if before:
+    if replaced:
         write_description(target, description, bundles=[digest])
 
 

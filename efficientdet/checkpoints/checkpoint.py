@@ -61,8 +61,8 @@ def checkpoint_prefix(path: str | Path) -> str:
         return str(same)
     if not path.is_dir():
         raise InputError(f"{path}: there is no checkpoint of that name (no {path}{INDEX_SUFFIX}) and no folder")
-    if found := prefixes(path) or prefixes(path / "model"):  # the latter: output folder of a quick start
-        return str(max(found, key=writing_order))
+    if candidates := prefixes(path) or prefixes(path / "model"):  # the latter: output folder of a quick start
+        return str(max(candidates, key=writing_order))
     inside = ", ".join(sorted(file.name for file in path.iterdir())[:5]) or "nothing"
     raise InputError(f"{path}: no checkpoint in this folder; it holds {inside}")
 
@@ -72,12 +72,12 @@ def _with_same_number(path: Path) -> Path | None:
     name, _, number = path.name.rpartition("-")
     if not name or not number.isdecimal():
         return None
-    found = [
+    candidates = [
         prefix
         for prefix in prefixes(path.parent, f"{glob.escape(name)}-*")
         if (other := prefix.name.removeprefix(f"{name}-")).isdecimal() and int(other) == int(number)
     ]
-    return found[0] if len(found) == 1 else None
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def prefixes(folder: Path, pattern: str = "*") -> list[Path]:
@@ -123,13 +123,13 @@ def read_bundle(prefix: str | Path) -> tuple[dict[str, np.ndarray], Description 
     for attempt in range(1, _ATTEMPTS + 1):
         digest = bundle_digest(prefix)
         try:
-            found = read_arrays(prefix), read_description(prefix)
+            contents = read_arrays(prefix), read_description(prefix)
         except InputError:
             if attempt == _ATTEMPTS or bundle_digest(prefix) == digest:
                 raise
         else:
             if bundle_digest(prefix) == digest:
-                return found
+                return contents
     raise InputError(f"{prefix}: was replaced {_ATTEMPTS} times while it was read; try again")
 
 
@@ -184,12 +184,12 @@ def _named_by_state_file(folder: Path) -> str | None:
 
 def _last_save_number(folder: Path) -> int:
     """Return the highest save number in the folder, also of unfinished checkpoints; damaged files are ignored."""
-    found = [0]
+    save_numbers = [0]
     for prefix in prefixes(folder):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             number = json.loads(Path(f"{prefix}{DESCRIPTION_SUFFIX}").read_text(encoding="utf-8"))["save_number"]
-            found.append(number if isinstance(number, int) else 0)
-    return max(found)
+            save_numbers.append(number if isinstance(number, int) else 0)
+    return max(save_numbers)
 
 
 @contextlib.contextmanager

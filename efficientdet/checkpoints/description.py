@@ -40,8 +40,8 @@ class Description:
     @property
     def images_seen(self) -> int:
         """Number of images that the training had seen."""
-        found = self.run.get("images_seen", 0)
-        return found if isinstance(found, int) else 0
+        count = self.run.get("images_seen", 0)
+        return count if isinstance(count, int) else 0
 
     def write(self, path: str | Path) -> None:
         """Write the description as JSON, atomically."""

@@ -147,16 +147,16 @@ def load_matching_weights(
     for alias in aliases:
         _add_alias(named, alias, class_names, source=source)
     rows_or_none = [named.get(_folded(name)) for name in class_names.names]
-    kept = [name for name, row in zip(class_names.names, rows_or_none, strict=True) if row is not None]
+    shared = [name for name, row in zip(class_names.names, rows_or_none, strict=True) if row is not None]
     reinitialized = [name for name in variables if family.is_class_predictor(name)]
     initial = {name: np.asarray(variable.value) for name, variable in variables.items()}
     chosen = family.with_class_rows(arrays, rows_or_none, _shapes(variables), defaults=initial)
-    if kept and all(chosen[name].shape == initial[name].shape for name in reinitialized if name in chosen):
+    if shared and all(chosen[name].shape == initial[name].shape for name in reinitialized if name in chosen):
         _assign(variables, chosen, source=source)
         return [
             *ignored,
             f"{len(variables)} weights from {source.prefix}",
-            f"class predictor: kept {len(kept)} of {len(rows_or_none)} class rows ({some(tuple(kept))}), "
+            f"class predictor: kept {len(shared)} of {len(rows_or_none)} class rows ({some(tuple(shared))}), "
             "the others are reinitialized",
         ]
     matching = {name: variable for name, variable in variables.items() if name not in reinitialized}

@@ -67,8 +67,8 @@ class CheckpointStore:
         is not writable; earlier checkpoints are then unchanged.
         """
         prefix = self.folder / f"ckpt-{description.global_step}"
-        before = next((earlier for earlier in self._lineage() if earlier != prefix), None)
-        continues = before.name if before and before.parent == self.folder else ""
+        predecessor = next((earlier for earlier in self._lineage() if earlier != prefix), None)
+        continues = predecessor.name if predecessor and predecessor.parent == self.folder else ""
         written = write_arrays(str(prefix), arrays, replace(description, continues=continues))
         write_second_name(str(self.folder / NEWEST), str(prefix), written)
         try:
@@ -110,8 +110,8 @@ class CheckpointStore:
 
     def _saved(self) -> list[_Saved]:
         """Return the checkpoints, the newest first; those with a damaged description come last."""
-        found = [prefix for prefix in prefixes(self.folder) if _NAME.fullmatch(prefix.name)]
-        saved = [_saved(prefix) for prefix in sorted(found, key=writing_order, reverse=True)]
+        bundles = [prefix for prefix in prefixes(self.folder) if _NAME.fullmatch(prefix.name)]
+        saved = [_saved(prefix) for prefix in sorted(bundles, key=writing_order, reverse=True)]
         return sorted(saved, key=lambda one: one.damage is not None)
 
     def _lineage(self) -> list[Path]:
@@ -164,13 +164,13 @@ def _lineage_of(start: _Saved | None, saved: list[_Saved]) -> Iterator[_Saved]:
         if description is None or not description.save_number:
             yield from saved[saved.index(current) + 1 :] if current in saved else ()
             return
-        before = by_name.get(description.continues)
+        predecessor = by_name.get(description.continues)
         # A higher number: another training has overwritten that checkpoint.
-        current = before if before and before.save_number < description.save_number else None
+        current = predecessor if predecessor and predecessor.save_number < description.save_number else None
 
 
-def _read_each(found: Iterable[Path]) -> Iterator[Source | InputError]:
-    for prefix in found:
+def _read_each(bundles: Iterable[Path]) -> Iterator[Source | InputError]:
+    for prefix in bundles:
         try:
             yield _read_training_checkpoint(str(prefix))
         except InputError as error:

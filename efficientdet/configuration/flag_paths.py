@@ -44,8 +44,8 @@ def images_or_records(names: Sequence[str], flag: str) -> tuple[tuple[str, ...],
     for path in files:
         kind = kind_of_file(path)
         if kind is not FileKind.IMAGE and (kind or Path(path).suffix.lower() not in IMAGE_SUFFIXES):
-            found = f"is {kind.value}" if kind else "holds neither an image nor records"
-            raise InputError(f"--{typed_name(flag)}: {path}: {found}; expected images or records")
+            problem = f"is {kind.value}" if kind else "holds neither an image nor records"
+            raise InputError(f"--{typed_name(flag)}: {path}: {problem}; expected images or records")
     return files, ()
 
 
@@ -113,11 +113,11 @@ def class_names_for(
     return beside
 
 
-def _completed(found: ClassNames | None, *others: ClassNames) -> ClassNames | None:
+def _completed(class_names: ClassNames | None, *others: ClassNames) -> ClassNames | None:
     """Return the classes with those of others that they lack, under their ids where these are free."""
-    if found is None:
+    if class_names is None:
         return next(iter(others), None)
-    names = dict(zip(found.category_ids, found.names, strict=True))
+    names = dict(zip(class_names.category_ids, class_names.names, strict=True))
     for other in others:
         for category_id, name in zip(other.category_ids, other.names, strict=True):
             if name not in names.values():

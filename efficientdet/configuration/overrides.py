@@ -69,9 +69,9 @@ def _read_yaml(path: str) -> dict[str, Any]:
 
 def _distinct(items: list[tuple[str, Any]], *, where: str) -> dict[str, Any]:
     """Return the items as a dictionary. Raise InputError for a duplicate key."""
-    found = dict(items)
-    if len(found) < len(items):
+    mapping = dict(items)
+    if len(mapping) < len(items):
         key = Counter(key for key, _ in items).most_common(1)[0][0]
         values = ", ".join(shown(value) for other, value in items if other == key)
         raise InputError(f"--hparams={where}: gives {shown(key)} more than once ({values}); expected each key once")
-    return found
+    return mapping

@@ -96,26 +96,26 @@ def better_anchors(view: InputView, *, fixed: Collection[str] = ()) -> dict[str,
     All combinations are tried. The ratios and the weaker jitter are included only if they improve the match clearly.
     `fixed` hyperparameters keep their values.
     """
-    before = after = unmatched_severity(view)
+    unmatched_before = after = unmatched_severity(view)
     settings: dict[str, Any] = {}
-    if before < MANY_UNMATCHED:
+    if unmatched_before < MANY_UNMATCHED:
         return settings
     for others in _combinations(view, fixed):
         if after < MANY_UNMATCHED:
             break
-        found, share = _best_scale(view, fixed, **others)
+        scale, share = _best_scale(view, fixed, **others)
         if is_better(share, after) or (not others and share < after):
-            settings, after = found, share
-    return settings if is_better(after, before) else {}
+            settings, after = scale, share
+    return settings if is_better(after, unmatched_before) else {}
 
 
 def finer_level(view: InputView, *, fixed: Collection[str] = ()) -> dict[str, Any]:
     """Return a smaller `min_level` with its best `anchor_scale` that leaves far fewer objects unmatched; or {}."""
-    before, level = unmatched_severity(view), getattr(view.hparams, "min_level", None)
-    if before < MANY_UNMATCHED or level is None or not hasattr(view.hparams, "anchor_scale"):
+    unmatched_before, level = unmatched_severity(view), getattr(view.hparams, "min_level", None)
+    if unmatched_before < MANY_UNMATCHED or level is None or not hasattr(view.hparams, "anchor_scale"):
         return {}
     settings, after = _best_scale(view, fixed, min_level=level - 1)
-    return settings if after <= _REDUCES * before else {}
+    return settings if after <= _REDUCES * unmatched_before else {}
 
 
 def larger_size(view: InputView, *, fixed: Collection[str] = ()) -> tuple[float, AnchorMatch] | None:
@@ -128,8 +128,8 @@ def larger_size(view: InputView, *, fixed: Collection[str] = ()) -> tuple[float,
     limit = min(_LARGEST_SCALE / view.scale, _LARGEST_SIDE / max(view.size))
     match_of = cache(lambda factor: _anchor_match(view.magnified(factor), fixed))
     factors = [1.0, *(factor for factor in _FACTORS if factor <= limit)]
-    before, least = match_of(factors[0]).unmatched, match_of(factors[-1]).unmatched
-    if not is_better(least, before):
+    unmatched_before, least = match_of(factors[0]).unmatched, match_of(factors[-1]).unmatched
+    if not is_better(least, unmatched_before):
         return None
     factor = _first(factors, lambda factor: match_of(factor).unmatched <= max(MANY_UNMATCHED, _NEARLY * least))
     return None if factor is None else (factor, match_of(factor))
@@ -186,15 +186,15 @@ def _best_scale(view: InputView, fixed: Collection[str], **others: Any) -> tuple
         current = view.hparams.anchor_scale
         scales = {step: float(f"{current * 2 ** (step / 2):.2g}") for step in _STEPS if step}
         settings_of |= {step: {"anchor_scale": scale} | others for step, scale in scales.items()}
-    found = {
+    candidates = {
         step: severity
         for step, settings in settings_of.items()
         if (severity := _severity_after(view, **settings)) is not None
     }
-    if not found:  # not allowed by the family
+    if not candidates:  # not allowed by the family
         return others, 1.0
-    step = min(found, key=lambda step: (found[step] > min(found.values()) * 1.1, abs(step)))
-    return settings_of[step], found[step]
+    step = min(candidates, key=lambda step: (candidates[step] > min(candidates.values()) * 1.1, abs(step)))
+    return settings_of[step], candidates[step]
 
 
 def is_better(share: float, before: float) -> bool:

@@ -27,11 +27,14 @@ def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]
     if config.benchmark:
         return config, []
     findings = [*_training_findings(config), *_validation_findings(config)]
-    found = [finding for finding in findings if finding.level == WARNING or finding.settings]
+    actionable = [finding for finding in findings if finding.level == WARNING or finding.settings]
     suggested = {
-        key: value for finding in found for key, value in finding.settings.items() if key not in config.hparams_given
+        key: value
+        for finding in actionable
+        for key, value in finding.settings.items()
+        if key not in config.hparams_given
     }
-    lines = [f"{finding.level}: {finding.line}" for finding in found]
+    lines = [f"{finding.level}: {finding.line}" for finding in actionable]
     if not suggested:
         return config, lines
     if not config.suggest:

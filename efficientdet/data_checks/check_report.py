@@ -100,18 +100,18 @@ def _settings(examination: Examination) -> str:
 
 
 def _classes(examination: Examination) -> str:
-    rows = sorted(class_rows(examination.view), key=lambda found: -found["objects"])
-    total = max(sum(found["objects"] for found in rows), 1)
+    rows = sorted(class_rows(examination.view), key=lambda row: -row["objects"])
+    total = max(sum(row["objects"] for row in rows), 1)
     shown = [
         (
-            found["name"],
-            found["objects"],
-            share(found["objects"] / total),
-            found["images"],
-            "" if found["median_size"] is None else f"{found['median_size']:.0f} px",
-            "" if found["unmatched"] is None else share(found["unmatched"]),
+            row["name"],
+            row["objects"],
+            share(row["objects"] / total),
+            row["images"],
+            "" if row["median_size"] is None else f"{row['median_size']:.0f} px",
+            "" if row["unmatched"] is None else share(row["unmatched"]),
         )
-        for found in rows[:_CLASSES]
+        for row in rows[:_CLASSES]
     ]
     hidden = len(rows) - _CLASSES
     more = paragraph(f"{hidden} classes with fewer objects are listed in {NUMBERS}.") if hidden > 0 else ""
@@ -119,10 +119,12 @@ def _classes(examination: Examination) -> str:
 
 
 def _histogram(examination: Examination, values: np.ndarray, bounds: tuple[float, ...], unit: str) -> str:
-    found = histogram(examination.view, values, bounds)
-    names = [_between(each["from"], each["to"], unit) for each in found]
-    unmatched = {name: 100 * each["unmatched"] for name, each in zip(names, found, strict=True) if each["unmatched"]}
-    counts = {name: each["objects"] for name, each in zip(names, found, strict=True)}
+    intervals = histogram(examination.view, values, bounds)
+    names = [_between(each["from"], each["to"], unit) for each in intervals]
+    unmatched = {
+        name: 100 * each["unmatched"] for name, each in zip(names, intervals, strict=True) if each["unmatched"]
+    }
+    counts = {name: each["objects"] for name, each in zip(names, intervals, strict=True)}
     rest = (
         subheading("Unmatched objects (no anchor with IoU 0.5 or more)") + bars(unmatched, unit="%")
         if unmatched
@@ -139,16 +141,18 @@ def _between(low: float, high: float, unit: str) -> str:
 
 def _images(examination: Examination) -> str:
     parts = []
-    for name, found in numbers(examination)["splits"].items():
-        sizes = ", ".join(f"{size['width']} x {size['height']} ({size['images']})" for size in found["common_sizes"])
+    for name, split_numbers in numbers(examination)["splits"].items():
+        sizes = ", ".join(
+            f"{size['width']} x {size['height']} ({size['images']})" for size in split_numbers["common_sizes"]
+        )
         facts = [
-            ("Images", str(found["images"])),
-            ("Images without objects", str(found["images_without_objects"])),
-            ("Maximum objects per image", str(found["most_objects"])),
-            ("Crowd boxes", str(found["crowds"])),
+            ("Images", str(split_numbers["images"])),
+            ("Images without objects", str(split_numbers["images_without_objects"])),
+            ("Maximum objects per image", str(split_numbers["most_objects"])),
+            ("Crowd boxes", str(split_numbers["crowds"])),
             ("Most common sizes (width x height, images)", sizes),
-            ("Brightness: minimum, quartiles, maximum (0 to 255)", ", ".join(map(str, found["brightness"]))),
-            ("Images decoded for this check", str(found["images_read"])),
+            ("Brightness: minimum, quartiles, maximum (0 to 255)", ", ".join(map(str, split_numbers["brightness"]))),
+            ("Images decoded for this check", str(split_numbers["images_read"])),
         ]
         parts.append(subheading(name.capitalize()) + table((), facts, label=f"Statistics of the {name} images"))
     return "".join(parts)
@@ -161,7 +165,7 @@ def _suspicious(examination: Examination) -> str:
         for split in examination.splits
     ]
     drawn = []
-    for *_, split, number, reasons in list(heapq.merge(*ranked, key=lambda found: found[:2]))[:_IMAGES]:
+    for *_, split, number, reasons in list(heapq.merge(*ranked, key=lambda ranked_image: ranked_image[:2]))[:_IMAGES]:
         images = split.images
         with contextlib.suppress(ValueError, OSError, InputError):
             image = decode_reduced(images.encoded(number), _SIDE)

@@ -99,11 +99,11 @@ def _read_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
         print(labels.reason)
         return read_labels(labels, path, images, with_masks=False, label_map=None, output_folder=config.output_dir)
 
-    found = parts(config.annotations or folder)
+    by_split = parts(config.annotations or folder)
     if config.val_annotations:
-        found["val"] = next(iter(parts(config.val_annotations).values()))
-    if not {"", "train"} & {*found}:
-        print(f"split: {' and '.join(found)} only; examined as training images")
-        found["train"] = found.pop("test" if "test" in found else "val")
-    named = {"training": found.get("", found.get("train")), "validation": found.get("val")}
+        by_split["val"] = next(iter(parts(config.val_annotations).values()))
+    if not {"", "train"} & {*by_split}:
+        print(f"split: {' and '.join(by_split)} only; examined as training images")
+        by_split["train"] = by_split.pop("test" if "test" in by_split else "val")
+    named = {"training": by_split.get("", by_split.get("train")), "validation": by_split.get("val")}
     return {name: labeled_annotations(part, folder) for name, part in named.items() if part is not None}

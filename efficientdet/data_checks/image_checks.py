@@ -20,13 +20,15 @@ Pair = tuple[tuple[int, int], tuple[int, int], bool]
 def image_findings(images: LabeledImages, statistics: Statistics) -> Iterator[Finding]:
     """Yield findings about the images of a split; `statistics` are measurements of the images that were read."""
     numbers_of = {
-        "cannot be decoded": [number for number, found in statistics.items() if found is None],
+        "cannot be decoded": [number for number, measured in statistics.items() if measured is None],
         _OTHER_SIZE: [
-            number for number, found in statistics.items() if found and found.size != tuple(images.sizes[number])
+            number
+            for number, measured in statistics.items()
+            if measured and measured.size != tuple(images.sizes[number])
         ],
-        "are nearly black": _where(statistics, lambda found: found.brightness < DARK),
-        "are nearly white": _where(statistics, lambda found: found.brightness > BRIGHT),
-        "are a single color": _where(statistics, lambda found: found.contrast < BLANK),
+        "are nearly black": _where(statistics, lambda measured: measured.brightness < DARK),
+        "are nearly white": _where(statistics, lambda measured: measured.brightness > BRIGHT),
+        "are a single color": _where(statistics, lambda measured: measured.contrast < BLANK),
     }
     for what, numbers in numbers_of.items():
         if numbers:
@@ -46,7 +48,7 @@ def alike_images(splits: Sequence[LabeledImages], statistics: Sequence[Statistic
     read.
     """
     first: dict[str, tuple[int, int]] = {}
-    found: dict[tuple[tuple[int, int], tuple[int, int]], bool] = {}
+    pairs: dict[tuple[tuple[int, int], tuple[int, int]], bool] = {}
     thumbnails: dict[tuple[int, int], np.ndarray] = {}
     for split, images in enumerate(splits):
         for number, stored in enumerate(images.digests):
@@ -55,11 +57,11 @@ def alike_images(splits: Sequence[LabeledImages], statistics: Sequence[Statistic
                 thumbnails[split, number] = measured.thumbnail
             digest = stored.decode("ascii", "replace") or (measured.digest.hex() if measured else "")
             if digest and (other := first.setdefault(digest, (split, number))) != (split, number):
-                found[other, (split, number)] = True
+                pairs[other, (split, number)] = True
     places = [*thumbnails]
     for i, j in near_duplicates([*thumbnails.values()]):
-        found.setdefault((places[i], places[j]), False)
-    return [(one, other, equal) for (one, other), equal in sorted(found.items())]
+        pairs.setdefault((places[i], places[j]), False)
+    return [(one, other, equal) for (one, other), equal in sorted(pairs.items())]
 
 
 def alike_image_findings(splits: Sequence[LabeledImages], pairs: Sequence[Pair]) -> Iterator[Finding]:
@@ -115,4 +117,4 @@ def _pairs(listed: Sequence[str]) -> str:
 
 
 def _where(statistics: Statistics, condition) -> list[int]:
-    return [number for number, found in statistics.items() if found is not None and condition(found)]
+    return [number for number, measured in statistics.items() if measured is not None and condition(measured)]

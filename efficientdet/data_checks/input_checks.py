@@ -83,17 +83,17 @@ def _anchor_findings(view: InputView, fixed: Collection[str]) -> Iterator[Findin
 
 def _larger_objects(view: InputView, fixed: Collection[str]) -> Iterator[str]:
     """Yield ways to show the objects so large that they match anchors: a larger input, and tiles of the images."""
-    found = larger_size(view, fixed=fixed)
-    if found is None:
+    enlargement = larger_size(view, fixed=fixed)
+    if enlargement is None:
         return
-    factor, match = found
+    factor, match = enlargement
     height, width = (round(side / (factor * view.scale)) for side in view.size)
     settings = {"image_size": scaled_size(view.size, factor), **match.settings}
     with contextlib.suppress(InputError):  # from a family of one size
-        left = view.after(**settings).unmatched_in_training.mean()
-        if is_better(left, view.unmatched_in_training.mean()):  # not if the anchors grow with the input
+        unmatched = view.after(**settings).unmatched_in_training.mean()
+        if is_better(unmatched, view.unmatched_in_training.mean()):  # not if the anchors grow with the input
             cost = f"{factor**2:.3g} times the computation of a step"
-            yield f"{as_hparams(settings)} would reduce it to {share(left)}, with {cost}"
+            yield f"{as_hparams(settings)} would reduce it to {share(unmatched)}, with {cost}"
     objects = np.percentile((view.images.boxes[:, 2:] - view.images.boxes[:, :2]).max(axis=1), _COMMON)
     if min(height, width) >= max(_TILE_OF_OBJECT * objects, _MIN_TILE):
         anchors = f" with {as_hparams(match.settings)}" if match.settings else ""

@@ -99,8 +99,8 @@ def duplicate_boxes(images: LabeledImages) -> np.ndarray:
             0,
             None,
         ).prod(axis=1)
-        found = common > DUPLICATE * (areas[possible] + areas[other] - common)
-        pairs.append(np.stack([order[possible[found]], order[other[found]]], axis=1))
+        is_duplicate = common > DUPLICATE * (areas[possible] + areas[other] - common)
+        pairs.append(np.stack([order[possible[is_duplicate]], order[other[is_duplicate]]], axis=1))
     return np.concatenate(pairs) if pairs else np.zeros((0, 2), int)
 
 

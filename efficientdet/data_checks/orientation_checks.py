@@ -75,8 +75,8 @@ def _preference(sums: np.ndarray) -> np.ndarray:
 
 def orientation_findings(view: InputView) -> Iterator[Finding]:
     """Yield a finding if the objects have no preferred orientation and the training does not use that yet."""
-    found = orientation_preference(view.images)
-    if found is None or any(value + margin > most for value, margin, most in zip(*found, _MOST, strict=True)):
+    preference = orientation_preference(view.images)
+    if preference is None or any(value + margin > most for value, margin, most in zip(*preference, _MOST, strict=True)):
         return
     fits = np.mean(np.all(view.scaled[:, ::-1] <= view.size, axis=1)) >= _FIT
     useful = {"input_rand_vflip": True, **({"input_rand_rot90": True} if fits else {})}
@@ -84,7 +84,7 @@ def orientation_findings(view: InputView) -> Iterator[Finding]:
     if settings:
         values = ", ".join(
             f"{name} {value:.2f} + {margin:.2f}, limit {most:g}"
-            for name, value, margin, most in zip(Preference._fields, *found, _MOST, strict=True)
+            for name, value, margin, most in zip(Preference._fields, *preference, _MOST, strict=True)
         )
         yield Finding(
             about="orientation",

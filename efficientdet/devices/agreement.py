@@ -21,19 +21,19 @@ _SHOWN_SETTINGS, _SHOWN_CHARACTERS = 4, 60
 
 
 def require_agreement(
-    config: Any, world: World, *, own: Collection[str] = (), index: RecordIndex | None = None
+    config: Any, world: World, *, rank_fields: Collection[str] = (), index: RecordIndex | None = None
 ) -> None:
     """Raise InputError, on all processes, that names the settings in which they differ.
 
     Args:
       config: a dataclass; its fields are compared, those of dataclasses in them included.
       world: the processes.
-      own: fields that each process may have of its own, such as paths on its machine.
+      rank_fields: fields that may differ between processes, such as paths on their machines.
       index: the records, of which names, sizes and positions are compared.
     """
     if world.size == 1:
         return
-    settings = {**_code_version(), **_fields(config, own)}
+    settings = {**_code_version(), **_fields(config, rank_fields)}
     if index is not None:
         settings["records"] = f"{len(index)} in {len(index.paths)} files, {_digest_of_index(index)}"
     gathered = world.gather(settings)
@@ -53,19 +53,19 @@ def _difference(name: str, gathered: list[dict[str, str]]) -> str:
     return f"{name} (process 0: {first}, process {other}: {second})"
 
 
-def _fields(config: Any, own: Collection[str]) -> dict[str, str]:
+def _fields(config: Any, rank_fields: Collection[str]) -> dict[str, str]:
     """Return the fields of a dataclass by the names of their flags; hyperparameters as in --hparams."""
     settings: dict[str, str] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if field.name in own:
+        if field.name in rank_fields:
             continue
         if field.name == "hparams":
             # Through JSON, as values from a checkpoint are lists where defaults are tuples
             values = json.loads(json.dumps(value.to_dict()))
             settings |= {f"hparam {key}": repr(each) for key, each in values.items()}
         elif field.name == "model":
-            settings |= _fields(value, own)
+            settings |= _fields(value, rank_fields)
         else:
             settings[f"--{field.name}"] = repr(sorted(value) if isinstance(value, frozenset) else value)
     return settings

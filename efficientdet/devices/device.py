@@ -213,13 +213,13 @@ def _total_cuda_memory(ordinal: int) -> int | None:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of installed packages that affect performance, by name."""
-    found = {"python": platform.python_version()}
+    by_package = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            by_package[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return by_package
 
 
 def _is_jax() -> bool:

@@ -88,9 +88,9 @@ def place_under_jax(environment: Mapping[str, str]) -> tuple[int | None, str | N
         return _integer(environment.get("JAX_PROCESS_ID")), given
     if "OMPI_COMM_WORLD_SIZE" in environment:
         port = zlib.crc32(environment.get("PMIX_NAMESPACE", "").encode()) % _PORTS + _FIRST_PORT
-        found = re.search(r"tcp://([^,:]+)", environment.get("OMPI_MCA_orte_hnp_uri", ""))  # until version 4
+        match = re.search(r"tcp://([^,:]+)", environment.get("OMPI_MCA_orte_hnp_uri", ""))  # until version 4
         one_host = environment["OMPI_COMM_WORLD_SIZE"] == environment.get("OMPI_COMM_WORLD_LOCAL_SIZE")
-        host = "localhost" if one_host else found and found[1]
+        host = "localhost" if one_host else match and match[1]
         return int(environment["OMPI_COMM_WORLD_RANK"]), given or (f"{host}:{port}" if host else None)
     if "SLURM_STEP_NUM_TASKS" in environment:
         port = int(environment["SLURM_JOB_ID"]) % _PORTS + _FIRST_PORT

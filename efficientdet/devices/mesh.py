@@ -107,4 +107,4 @@ def _mesh(count: int, processes: int) -> Mesh:
     if processes == 1:
         return Mesh(np.array(jax.local_devices()[:count]), (_AXIS,))
     devices = [[each for each in jax.devices() if each.process_index == number] for number in range(processes)]
-    return Mesh(np.array([each for own in devices for each in own[:count]]), (_AXIS,))
+    return Mesh(np.array([each for of_process in devices for each in of_process[:count]]), (_AXIS,))

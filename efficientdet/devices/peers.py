@@ -141,10 +141,10 @@ def send(writer: asyncio.StreamWriter, **fields) -> None:
 def message(line: bytes) -> dict[str, Any]:
     """Return a message; {} for anything else that was received."""
     try:
-        found = json.loads(line)
+        content = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def one_line(text: str) -> str:

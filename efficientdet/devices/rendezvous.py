@@ -232,14 +232,14 @@ def _listening(place: Place) -> list[socket.socket]:
         if socket.has_dualstack_ipv6():
             return [socket.create_server(("", place.port), family=socket.AF_INET6, dualstack_ipv6=True)]
         return [socket.create_server(("", place.port))]
-    found: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     for family, *_, where in socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM):
         try:
-            found.append(socket.create_server(where[:2], family=family))
+            sockets.append(socket.create_server(where[:2], family=family))
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:  # a machine without IPv6
                 raise
-    return found or [socket.create_server(("127.0.0.1", place.port))]
+    return sockets or [socket.create_server(("127.0.0.1", place.port))]
 
 
 def _missing(arrived: Iterable[int], count: int) -> str:
@@ -250,7 +250,7 @@ def _missing(arrived: Iterable[int], count: int) -> str:
 
 def _arrival(line: bytes) -> dict[str, Any] | None:
     """Return the message of an arriving process; None for anything else."""
-    found = message(line)
+    content = message(line)
     kinds = {"number": int, "count": int, "name": str, "token": str}
-    valid = all(type(found.get(key)) is kind for key, kind in kinds.items())
-    return found if valid and found["token"].isascii() else None
+    valid = all(type(content.get(key)) is kind for key, kind in kinds.items())
+    return content if valid and content["token"].isascii() else None

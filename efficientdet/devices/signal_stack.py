@@ -22,9 +22,9 @@ def kept_signal_stack() -> Iterator[None]:
     if not hasattr(library, "sigaltstack"):
         yield
         return
-    before = _SignalStack()
-    library.sigaltstack(None, ctypes.byref(before))
+    previous = _SignalStack()
+    library.sigaltstack(None, ctypes.byref(previous))
     try:
         yield
     finally:
-        library.sigaltstack(ctypes.byref(before), None)
+        library.sigaltstack(ctypes.byref(previous), None)

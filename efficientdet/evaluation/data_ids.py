@@ -48,14 +48,14 @@ def with_category_ids(truth: GroundTruth, class_names: ClassNames) -> GroundTrut
     Raises InputError for a class that only one of the two has.
     """
     ours = dict(zip(class_names.names, class_names.category_ids, strict=True))
-    theirs = [name.strip() for name in truth.categories.values()]
-    if sorted(theirs) != sorted(ours):
-        name = next(name for name in [*theirs, *ours] if theirs.count(name) != (name in ours))
+    names = [name.strip() for name in truth.categories.values()]
+    if sorted(names) != sorted(ours):
+        name = next(name for name in [*names, *ours] if names.count(name) != (name in ours))
         raise InputError(
-            f"{truth.source}: has {theirs.count(name)} categories named {shown(name)}, the detector has "
+            f"{truth.source}: has {names.count(name)} categories named {shown(name)}, the detector has "
             f"{int(name in ours)}; expected the same classes"
         )
-    new_id = {category_id: ours[name] for category_id, name in zip(truth.categories, theirs, strict=True)}
+    new_id = {category_id: ours[name] for category_id, name in zip(truth.categories, names, strict=True)}
     if all(category_id == same for category_id, same in new_id.items()):
         return truth
     return replace(

@@ -33,13 +33,13 @@ def read_evaluator(index: RecordIndex | None, class_names: ClassNames, *, json_f
 
 def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
     """Return the run lengths of each annotation; None without a mask or size. Raise InputError for an invalid mask."""
-    found = []
+    checked = []
     for annotation in truth.annotations:
         segmentation, size = annotation.get("segmentation"), truth.image_sizes.get(annotation["image_id"])
         try:
-            found.append(validated_run_lengths(segmentation, size) if segmentation and size else None)
+            checked.append(validated_run_lengths(segmentation, size) if segmentation and size else None)
         except UnusableSegmentation as error:
             raise InputError(
                 f"{truth.source}: annotations[{annotation['id'] - 1}] of image {annotation['image_id']} has {error}"
             ) from error
-    return found
+    return checked

@@ -79,7 +79,7 @@ def _evaluate_others(config: EvaluationConfig, others: OtherDetections) -> CocoM
 def _evaluate(config: EvaluationConfig, world: World) -> CocoMeasures | None:
     restored, runtime = load_model(config.model, silent=not world.is_first)
     index = index_records(config.records)
-    require_agreement(config, world, own=("records",), index=index)
+    require_agreement(config, world, rank_fields=("records",), index=index)
     evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file) if world.is_first else None
     batch_size = config.batch_size * world.devices
     inputs = input_config(

@@ -67,16 +67,16 @@ def read_images(
                 output_folder=index_folder,
             )
 
-    found: dict[str, AnnotatedDataSet] = {}
+    by_split: dict[str, AnnotatedDataSet] = {}
     if _learns_masks(description):
         with contextlib.suppress(InputError):  # labels without outlines: boxes are evaluated
-            found = parts(with_masks=True)
-    with_masks = bool(found)
-    found = found or parts(with_masks=False)
-    split = next(name for name in _MEASURED_FIRST if name in found)
+            by_split = parts(with_masks=True)
+    with_masks = bool(by_split)
+    by_split = by_split or parts(with_masks=False)
+    split = next(name for name in _MEASURED_FIRST if name in by_split)
     what = f"the {split} split of {folder}" if split else folder
-    print(f"evaluates {len(found[split].images)} images: {what}")
-    return EvaluatedImages(name=what, folder=folder, data=found[split], with_masks=with_masks)
+    print(f"evaluates {len(by_split[split].images)} images: {what}")
+    return EvaluatedImages(name=what, folder=folder, data=by_split[split], with_masks=with_masks)
 
 
 def _learns_masks(description: Description | None) -> bool:

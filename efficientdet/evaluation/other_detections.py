@@ -109,8 +109,8 @@ def read_results(
             boxes[number] = y, x, y + height, x + width
             scores[number] = finite_number(entry.get("score"), "score")
     position = {image_id: number for number, image_id in enumerate(evaluated)}
-    kept = [number for number, image_id in enumerate(image_ids) if image_id in position]
-    order = sorted(kept, key=lambda number: (position[image_ids[number]], -scores[number]))
+    used = [number for number, image_id in enumerate(image_ids) if image_id in position]
+    order = sorted(used, key=lambda number: (position[image_ids[number]], -scores[number]))
     masks = _masks(path, [entries[number] for number in order], [truth.image_sizes.get(image_ids[n]) for n in order])
     return DetectionRows(
         image_ids=np.array([image_ids[number] for number in order], np.int64),
@@ -150,8 +150,8 @@ def _image_ids(path: str | Path, entries: list[dict[str, Any]], images: Mapping[
             by_name[spelling] = image_id if by_name.get(spelling, image_id) == image_id else None
 
     def by_file_name(name: Any) -> int | None:
-        found = (by_name.get(spelling) for spelling in _spellings(name)) if isinstance(name, str) else iter(())
-        return next((image_id for image_id in found if image_id is not None), None)
+        image_ids = (by_name.get(spelling) for spelling in _spellings(name)) if isinstance(name, str) else iter(())
+        return next((image_id for image_id in image_ids if image_id is not None), None)
 
     def image_of(entry: dict[str, Any]) -> int | None:
         if entry.get("file_name") and by_name:
@@ -162,10 +162,10 @@ def _image_ids(path: str | Path, entries: list[dict[str, Any]], images: Mapping[
             return number if number in images else by_file_name(key)
         return key if type(key) is int and key in images else None
 
-    found = [image_of(entry) for entry in entries]
+    image_ids = [image_of(entry) for entry in entries]
     foreign = [
         entry.get("file_name") or entry.get("image_id")
-        for entry, one in zip(entries, found, strict=True)
+        for entry, one in zip(entries, image_ids, strict=True)
         if one is None
     ]
     if foreign:
@@ -175,7 +175,7 @@ def _image_ids(path: str | Path, entries: list[dict[str, Any]], images: Mapping[
             f"{shown(foreign[0])}; expected image ids such as {example}"
             + (f" or file names such as {name}" if name else "")
         )
-    return [one for one in found if one is not None]
+    return [one for one in image_ids if one is not None]
 
 
 def _spellings(name: str) -> list[str]:

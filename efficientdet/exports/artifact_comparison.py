@@ -57,11 +57,11 @@ class ArtifactComparison:
         if detect is None:
             agreements = form.compare_inputs(self.restored, path, self._images, pixels=PIXELS)
         else:
-            found = [rows for size in form.batches for rows in _in_batches(detect, self._images, size)]
+            detected = [rows for size in form.batches for rows in _in_batches(detect, self._images, size)]
             pixels = None if form.calibrates else PIXELS
             agreements = [
-                compare_detections(theirs, ours, pixels=pixels, thresholds=self._thresholds)
-                for ours, theirs in zip(found, self._expected * len(form.batches), strict=True)
+                compare_detections(expected, ours, pixels=pixels, thresholds=self._thresholds)
+                for ours, expected in zip(detected, self._expected * len(form.batches), strict=True)
             ]
         compared = sum(agreement.compared for agreement in agreements)
         share = sum(agreement.share * agreement.compared for agreement in agreements) / compared if compared else 1.0
@@ -91,9 +91,9 @@ class ArtifactComparison:
 
     def milliseconds(self, files: Mapping[ExportFormat, Path]) -> list[float]:
         """Return the median milliseconds per image of files by format, which run in turns."""
-        found = [form.open_for(self.restored, path) for form, path in files.items()]
+        detectors = [form.open_for(self.restored, path) for form, path in files.items()]
         return medians_in_turns(
-            [partial(detect, self._images[:1]) for detect in found if detect], runs=self._config.runs
+            [partial(detect, self._images[:1]) for detect in detectors if detect], runs=self._config.runs
         )
 
     def _measured(self, detect: Detect) -> CocoMeasures:
@@ -104,12 +104,12 @@ def _in_batches(detect: Detect, images: list[np.ndarray], size: int) -> list:
     return [rows for first in range(0, len(images), size) for rows in detect(images[first : first + size])]
 
 
-def quality_of(found: CocoMeasures, reference: CocoMeasures) -> Quality:
-    losses = {name: reference.class_ap[name] - ap for name, ap in found.class_ap.items()}
+def quality_of(measures: CocoMeasures, reference: CocoMeasures) -> Quality:
+    losses = {name: reference.class_ap[name] - ap for name, ap in measures.class_ap.items()}
     return Quality(
-        ap=found.numbers["AP"],
-        ap50=found.numbers["AP50"],
-        ap_difference=found.numbers["AP"] - reference.numbers["AP"],
+        ap=measures.numbers["AP"],
+        ap50=measures.numbers["AP50"],
+        ap_difference=measures.numbers["AP"] - reference.numbers["AP"],
         class_losses={
             name: loss for name, loss in sorted(losses.items(), key=lambda entry: -entry[1]) if loss > MOST_LOST
         },
@@ -119,9 +119,9 @@ def quality_of(found: CocoMeasures, reference: CocoMeasures) -> Quality:
 def _loss(
     restored: Restored, form: ExportFormat, path: Path, calibration: CalibrationImages
 ) -> QuantizationLoss | None:
-    if (found := form.signal_to_noise(restored, path, calibration)) is None:
+    if (noise := form.signal_to_noise(restored, path, calibration)) is None:
         return None
-    layers, images = found
+    layers, images = noise
     by_image = sorted(zip(calibration.names, images, strict=True), key=lambda entry: entry[1])
     return QuantizationLoss(layers=layers, images=dict(by_image))
 

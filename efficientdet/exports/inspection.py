@@ -111,12 +111,12 @@ def export_network(config: ModelConfig, path: str) -> None:
     height, width = detector.image_size
     images = np.random.default_rng(0).integers(0, 256, (1, height, width, 3), np.uint8)
     sizes = np.array([[height, width * 3 // 4]], np.int32)
-    [found] = Network(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes, copied)
+    [actual] = Network(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes, copied)
     outputs = keras.tree.flatten(detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes))))
     expected = [np.asarray(output)[0] for output in outputs]
     difference = max(  # the file of a dense detector has one more output, the best logits
         np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max())
-        for ours, theirs in zip(found[: len(expected)], expected, strict=True)
+        for ours, theirs in zip(actual[: len(expected)], expected, strict=True)
     )
     print(f"read back: outputs agree within {difference:.2g} of the largest")
     if not difference < _LARGEST_NETWORK_DIFFERENCE:

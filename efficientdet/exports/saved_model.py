@@ -53,13 +53,13 @@ def export_saved_model(detector: DetectionModel, folder: str, *, description: De
                 tf.TensorSpec([2], tf.float32),
             ),
         )
-        found = detections_in_original(detector, boxed, sizes, scales)
+        detections = detections_in_original(detector, boxed, sizes, scales)
         return {
-            "boxes": found.boxes,
-            "scores": found.scores,
-            "classes": tf.gather(tf.constant(class_names.category_ids, tf.int64), found.classes),
-            "count": tf.reduce_sum(tf.cast(found.valid, tf.int32), axis=1),
-            **({} if found.masks is None else {"masks": found.masks}),
+            "boxes": detections.boxes,
+            "scores": detections.scores,
+            "classes": tf.gather(tf.constant(class_names.category_ids, tf.int64), detections.classes),
+            "count": tf.reduce_sum(tf.cast(detections.valid, tf.int32), axis=1),
+            **({} if detections.masks is None else {"masks": detections.masks}),
         }
 
     try:

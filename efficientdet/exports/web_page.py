@@ -69,8 +69,8 @@ def web_page_detector(folder: Path, description: Description) -> Detect:
         opaque = np.full((*image.shape[:2], 1), 255, np.uint8)
         outputs = session.run(DETECTIONS, {"image": np.concatenate([image, opaque], axis=-1)})
         boxes, scores, classes = (values[0] for values in outputs)
-        found = scores > 0
-        ids = category_ids[classes[found]]
-        return rows_of_image(boxes[found], scores[found], ids, image=image, masks=None, description=description)
+        valid = scores > 0
+        ids = category_ids[classes[valid]]
+        return rows_of_image(boxes[valid], scores[valid], ids, image=image, masks=None, description=description)
 
     return lambda images: [rows(image) for image in images]

@@ -40,8 +40,8 @@ class PublishedFile:
     @property
     def sha256_prefix(self) -> str:
         """SHA-256 or its first digits, which the file name may have; "" if neither is known."""
-        found = re.search(r"-([0-9a-f]{8,64})\.", self.file)
-        return found[1] if found else self.sha256
+        match = re.search(r"-([0-9a-f]{8,64})\.", self.file)
+        return match[1] if match else self.sha256
 
     @property
     def is_archive(self) -> bool:
@@ -76,12 +76,12 @@ BACKBONES = {
 
 def by_short_name() -> dict[str, PublishedFile]:
     """Return the files of all families by their short names; the backbones that families share come first."""
-    found = dict(BACKBONES)
+    files = dict(BACKBONES)
     for module in sorted(pkgutil.iter_modules(families.__path__)):
         if module.ispkg:
             presets = importlib.import_module(f"{families.__name__}.{module.name}.presets")
-            found.update(getattr(presets, "PUBLISHED_FILES", {}))
-    return found
+            files.update(getattr(presets, "PUBLISHED_FILES", {}))
+    return files
 
 
 @cache

@@ -27,10 +27,10 @@ def rate_factors(table: str, names: Iterable[str]) -> list[float]:
             raise ValueError(f"{item!r} is not PATTERN:FACTOR") from error
         if not colon or not pattern or not 0 < number < math.inf:
             raise ValueError(f"{item!r} is not PATTERN:FACTOR")
-        found = [name for name in names if expression.search(name)]
-        if names and not found:
+        matching = [name for name in names if expression.search(name)]
+        if names and not matching:
             raise ValueError(f"{pattern!r} matches no trainable weight")
-        factors.update({name: factors.get(name, 1.0) * number for name in found})
+        factors.update({name: factors.get(name, 1.0) * number for name in matching})
     return [factors.get(name, 1.0) for name in names]
 
 

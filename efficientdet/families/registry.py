@@ -23,12 +23,12 @@ DEFAULT_MODEL = "efficientdet-d0"  # as in the references
 @cache
 def families() -> tuple:
     """Return every `Family`, those of this package first, sorted by name."""
-    found = [
+    built_in = [
         importlib.import_module(f"{folder.__name__}.{module.name}.family").FAMILY
         for module in sorted(pkgutil.iter_modules(folder.__path__))
         if module.ispkg
     ]
-    return (*found, *(entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS))))
+    return (*built_in, *(entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS))))
 
 
 def model_names() -> tuple[str, ...]:

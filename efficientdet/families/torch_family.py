@@ -87,6 +87,8 @@ def pyramid_module(name: str) -> str:
     """
     if name.startswith(("conv1.", "bn1.", "layer")):
         return f"backbone.body.{name}"
-    head, found, rest = name.partition("_blocks.")
+    head, separator, rest = name.partition("_blocks.")
     level, _, rest = rest.partition(".")
-    return f"{head}_blocks.{level}.{rest.removeprefix('0.')}" if found and head.startswith("backbone.fpn.") else name
+    return (
+        f"{head}_blocks.{level}.{rest.removeprefix('0.')}" if separator and head.startswith("backbone.fpn.") else name
+    )

@@ -109,7 +109,7 @@ def _annotate_images(
     failures: list[str],
 ) -> None:
     file_names = distinct_names([shown_path(path) for path in config.inputs.images])
-    results, found, drawn = [], 0, 0
+    results, num_images, drawn = [], 0, 0
     with Progress("infer", total=len(outputs), noun="image") as progress:
         detect = _in_tiles(config, model.detect, progress)
         for numbers, images in _batches(config, failures):
@@ -136,14 +136,14 @@ def _annotate_images(
                     rows=shown,
                     orientation=orientation,
                 )
-                found, drawn = found + 1, drawn + len(shown.scores)
+                num_images, drawn = num_images + 1, drawn + len(shown.scores)
             progress.advance(len(images), images=len(images))
     with report_write_errors(Path(config.output_dir) / DETECTIONS_FILE):
         write_results(Path(config.output_dir) / DETECTIONS_FILE, results)
-    if found:
+    if num_images:
         highest = f" (highest score {max(result['score'] for result in results):.3g})" if results else ""
         print(
-            f"images: {found}, detections drawn: {drawn} of {len(results)}{highest}; "
+            f"images: {num_images}, detections drawn: {drawn} of {len(results)}{highest}; "
             f"{config.output_dir}/{DETECTIONS_FILE} holds all"
         )
 

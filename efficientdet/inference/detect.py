@@ -45,9 +45,9 @@ class Predictor:
 
     def __call__(self, images: Tensor, sizes: Tensor, scales: Tensor) -> Detections:
         """Return arrays, boxes in pixels of the original images and clipped to them. scales: see `Batch`."""
-        found = fetched(self.detect(images, sizes))
+        detections = fetched(self.detect(images, sizes))
         limits = np.tile(np.asarray(sizes, np.float32), 2)[:, None]
-        return found._replace(boxes=np.clip(found.boxes, 0, limits) * np.tile(np.asarray(scales), 2)[:, None])
+        return detections._replace(boxes=np.clip(detections.boxes, 0, limits) * np.tile(np.asarray(scales), 2)[:, None])
 
 
 def exported_predictor(network: Network, *, path: str, class_count: int) -> Predictor:
@@ -65,18 +65,20 @@ def exported_predictor(network: Network, *, path: str, class_count: int) -> Pred
                 "[D, 4], scores [D] and classes [D]"
             )
         boxes, scores, classes, *masks = copied(outputs, size)
-        found = classes[scores > 0]
-        if found.size and not 0 <= found.min() <= found.max() < class_count:
-            raise InputError(f"{path}: returns classes {found.min()} to {found.max()}; expected 0 to {class_count - 1}")
+        detected = classes[scores > 0]
+        if detected.size and not 0 <= detected.min() <= detected.max() < class_count:
+            raise InputError(
+                f"{path}: returns classes {detected.min()} to {detected.max()}; expected 0 to {class_count - 1}"
+            )
         valid = (scores > 0) & np.isfinite(boxes).all(axis=-1)  # before they are clipped to the image
         return Detections(boxes, scores, classes, valid, masks[0] if masks else None)
 
     return Predictor(lambda images, sizes: stacked(network(np.asarray(images), np.asarray(sizes), detections)))
 
 
-def fetched(found: Detections) -> Detections:
+def fetched(detections: Detections) -> Detections:
     """Return the same detections as arrays on the host."""
-    return Detections(*(None if values is None else np.asarray(values) for values in found))
+    return Detections(*(None if values is None else np.asarray(values) for values in detections))
 
 
 @dataclass(eq=False, repr=False)
@@ -113,17 +115,17 @@ class Detector:
         def detect(images: list[np.ndarray]) -> list[DetectionRows]:
             inputs = [[np.asarray(part) for part in resize(image)] for image in images]
             inputs += [inputs[-1]] * (batch_size - len(inputs))
-            found = predict(*map(np.stack, zip(*inputs, strict=True)))
-            return [rows(found, number, image) for number, image in enumerate(images)]
+            detections = predict(*map(np.stack, zip(*inputs, strict=True)))
+            return [rows(detections, number, image) for number, image in enumerate(images)]
 
-        def rows(found: Detections, number: int, image: np.ndarray) -> DetectionRows:
-            valid = found.valid[number]
+        def rows(detections: Detections, number: int, image: np.ndarray) -> DetectionRows:
+            valid = detections.valid[number]
             return rows_of_image(
-                found.boxes[number][valid],
-                found.scores[number][valid],
-                category_ids[found.classes[number][valid]],
+                detections.boxes[number][valid],
+                detections.scores[number][valid],
+                category_ids[detections.classes[number][valid]],
                 image=image,
-                masks=None if found.masks is None else found.masks[number][valid],
+                masks=None if detections.masks is None else detections.masks[number][valid],
                 description=description,
             )
 
@@ -150,13 +152,13 @@ class Detector:
         """
         from efficientdet.inference.image_detections import batches_of, image_detections
 
-        found = []
+        results = []
         for batch, pixels in batches_of(images, self.batch_size):
             for rows, array, image in zip(self.detect(pixels), pixels, batch, strict=True):
                 threshold = self.thresholds.of(rows.category_ids) if min_score is None else min_score
                 chosen = rows.chosen(np.asarray(rows.scores) >= threshold)
-                found.append(image_detections(chosen, self.class_names, image=image, pixels=array))
-        return found
+                results.append(image_detections(chosen, self.class_names, image=image, pixels=array))
+        return results
 
 
 def rows_of_signature(
@@ -187,13 +189,13 @@ def rows_of_image(
     Boxes of less than 0.01 pixels, as LiteRT's operator and files of earlier versions return, are dropped, because
     result files have two decimals; so are NaN and infinite boxes, which JSON cannot represent.
     """
-    kept = np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] - boxes[:, :2] >= _SMALLEST_SIDE).all(axis=1)
-    boxes, pasted = boxes[kept], None
+    is_usable = np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] - boxes[:, :2] >= _SMALLEST_SIDE).all(axis=1)
+    boxes, pasted = boxes[is_usable], None
     if masks is not None:  # files of older versions do not store the rule
         pasted = pasted_run_lengths(
-            masks[kept],
+            masks[is_usable],
             boxes,
             size=image.shape[:2],
             in_whole_pixels=description.hparams.get("masks_in_whole_pixels", False),
         )
-    return DetectionRows.of_image(boxes, scores[kept], category_ids[kept], masks=pasted)
+    return DetectionRows.of_image(boxes, scores[is_usable], category_ids[is_usable], masks=pasted)

@@ -143,8 +143,8 @@ class ExportFormat:
 @cache
 def export_formats() -> Mapping[str, ExportFormat]:
     """Return every format by name, those of this project first."""
-    own = importlib.import_module(f"efficientdet.{_PACKAGE}.formats").FORMATS
-    formats = (*own, *(entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS))))
+    built_in = importlib.import_module(f"efficientdet.{_PACKAGE}.formats").FORMATS
+    formats = (*built_in, *(entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS))))
     return {one.name: one for one in formats}
 
 

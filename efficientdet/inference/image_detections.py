@@ -55,12 +55,12 @@ class ImageDetections:
         return len(self.scores)
 
     def __repr__(self) -> str:
-        found = [
+        lines = [
             f"\n  {name} {score:.2f} at {' '.join(f'{side:.1f}' for side in box)}"
             for name, score, box in zip(self.names, self.scores, self.boxes, strict=True)
         ]
         more = [f"\n  and {len(self) - _MAX_SHOWN} more"] if len(self) > _MAX_SHOWN else []
-        return "".join([f"ImageDetections: {len(self)} object{'s' * (len(self) != 1)}", *found[:_MAX_SHOWN], *more])
+        return "".join([f"ImageDetections: {len(self)} object{'s' * (len(self) != 1)}", *lines[:_MAX_SHOWN], *more])
 
     def draw(self, image: AnyImage | None = None) -> Image.Image:
         """Return a copy of the image with boxes, class names, scores and masks.

@@ -92,8 +92,8 @@ def find_inputs(names: Sequence[str]) -> Inputs:
             return Inputs(camera=camera)
         whole = name == STANDARD_INPUT or is_stream(name)
         for file in (name,) if whole else find_images([name], suffixes=IMAGE_SUFFIXES | VIDEO_SUFFIXES):
-            found = videos if _suffix(file) in VIDEO_SUFFIXES else images
-            found[file] = None
+            files_of_kind = videos if _suffix(file) in VIDEO_SUFFIXES else images
+            files_of_kind[file] = None
     if STANDARD_INPUT in images and (sys.stdin is None or sys.stdin.isatty()):
         state = "closed" if sys.stdin is None else "a terminal"
         raise InputError(f"--image_path=-: the standard input is {state}; expected an image piped into it")

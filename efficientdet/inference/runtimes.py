@@ -218,18 +218,18 @@ class _LitertInterpreters:
     def __call__(self, images: np.ndarray, sizes: np.ndarray) -> Outputs:
         if self._is_integer:
             return self._integer_outputs(self._network(images=np.ascontiguousarray(images)), images.shape[1:3])
-        found = self._network(images=np.ascontiguousarray(images), sizes=np.ascontiguousarray(sizes))
+        outputs = self._network(images=np.ascontiguousarray(images), sizes=np.ascontiguousarray(sizes))
         for detections in self._postprocessing:
-            found = detections(**found, sizes=np.ascontiguousarray(sizes))
-        return tuple(found[name][0] for name in DETECTIONS)
+            outputs = detections(**outputs, sizes=np.ascontiguousarray(sizes))
+        return tuple(outputs[name][0] for name in DETECTIONS)
 
-    def _integer_outputs(self, found: dict[str, np.ndarray], size: tuple[int, ...]) -> Outputs:
+    def _integer_outputs(self, outputs: dict[str, np.ndarray], size: tuple[int, ...]) -> Outputs:
         """Return boxes in pixels, scores and classes; of a raw file logits, deltas and the highest logits, float32."""
-        if "count" not in found:
-            logits, deltas = (self._dequantized(found[name][0], name) for name in ("class_logits", "box_deltas"))
+        if "count" not in outputs:
+            logits, deltas = (self._dequantized(outputs[name][0], name) for name in ("class_logits", "box_deltas"))
             return logits, deltas, logits.max(axis=-1)
-        boxes, scores, classes = (found[name][0] for name in DETECTIONS)
-        scores = np.where(np.arange(len(scores)) < found["count"][0], scores, np.float32(0))
+        boxes, scores, classes = (outputs[name][0] for name in DETECTIONS)
+        scores = np.where(np.arange(len(scores)) < outputs["count"][0], scores, np.float32(0))
         return boxes * np.array([*size, *size], np.float32), scores, classes.astype(np.int32)
 
     def _dequantized(self, values: np.ndarray, name: str) -> np.ndarray:

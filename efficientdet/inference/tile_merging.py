@@ -48,12 +48,12 @@ def merged_over_tiles(
         np.flatnonzero((_areas(_shared(tile, tiles)) > 0) & (np.arange(len(tiles)) != number)).tolist()
         for number, tile in enumerate(tiles)
     ]
-    kept: dict[tuple[int, int], list[int]] = defaultdict(list)  # by tile and class
+    numbers_of: dict[tuple[int, int], list[int]] = defaultdict(list)  # by tile and class
     object_of: dict[int, _Object] = {}
     for number in np.argsort(-(scores * np.where(cut, _RANK_OF_CUT, 1.0)), kind="stable").tolist():
         tile, of_class = int(found_in[number]), int(classes[number])
         candidates = np.array(
-            [candidate for other in neighbors[tile] for candidate in kept.get((other, of_class), ())], int
+            [candidate for other in neighbors[tile] for candidate in numbers_of.get((other, of_class), ())], int
         )
         same = _same_objects(number, candidates, boxes=boxes, cut=cut, shown=shown)
         if len(same) and not (cut[number] and cut[same].all() and scores[number] >= _RANK_OF_CUT * scores[same].max()):
@@ -67,8 +67,8 @@ def merged_over_tiles(
                 break
         else:
             object_of |= dict.fromkeys(merged.numbers, merged)
-            kept[tile, of_class].append(number)
-    objects = [np.array(found.numbers) for number, found in object_of.items() if number == found.numbers[0]]
+            numbers_of[tile, of_class].append(number)
+    objects = [np.array(group.numbers) for number, group in object_of.items() if number == group.numbers[0]]
     return sorted(objects, key=lambda parts: (-scores[parts].max(), parts.min()))
 
 

@@ -74,16 +74,18 @@ class TiledDetector:
 
     def _rows(self, image: np.ndarray) -> DetectionRows:
         """Return the rows of one image; an image of a single tile is processed without tiling."""
-        tiles, found = self._tiling.tiles(image.shape[:2]), []
+        tiles, by_tile = self._tiling.tiles(image.shape[:2]), []
         if len(tiles) == 1:
             return self._detect([image])[0]
         for first in range(0, len(tiles), self._batch_size):
             batch = tiles[first : first + self._batch_size]
-            found += self._detect(
+            by_tile += self._detect(
                 [np.ascontiguousarray(image[top:bottom, left:right]) for top, left, bottom, right in batch]
             )
-            self._on_progress(len(found), len(tiles))
-        return _merged([_in_image(rows, tile) for rows, tile in zip(found, tiles, strict=True)], tiles, image.shape[:2])
+            self._on_progress(len(by_tile), len(tiles))
+        return _merged(
+            [_in_image(rows, tile) for rows, tile in zip(by_tile, tiles, strict=True)], tiles, image.shape[:2]
+        )
 
 
 def _in_image(rows: DetectionRows, tile: np.ndarray) -> DetectionRows:
@@ -94,17 +96,17 @@ def _in_image(rows: DetectionRows, tile: np.ndarray) -> DetectionRows:
     return rows.chosen((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
 
 
-def _merged(found: list[DetectionRows], tiles: np.ndarray, size: tuple[int, int]) -> DetectionRows:
+def _merged(by_tile: list[DetectionRows], tiles: np.ndarray, size: tuple[int, int]) -> DetectionRows:
     boxes, scores, category_ids = (
-        np.concatenate(values) for values in zip(*(rows[1:4] for rows in found), strict=True)
+        np.concatenate(values) for values in zip(*(rows[1:4] for rows in by_tile), strict=True)
     )
-    found_in = np.repeat(np.arange(len(found)), [len(rows.scores) for rows in found])
+    found_in = np.repeat(np.arange(len(by_tile)), [len(rows.scores) for rows in by_tile])
     objects = merged_over_tiles(boxes, scores, category_ids, found_in, tiles=tiles, size=size)
     best = np.array([parts[scores[parts].argmax()] for parts in objects], int)
     around = [[*boxes[parts, :2].min(axis=0), *boxes[parts, 2:].max(axis=0)] for parts in objects]
     masks = None
-    if found[0].masks is not None:
-        in_tile = np.concatenate([rows.masks for rows in found])
+    if by_tile[0].masks is not None:
+        in_tile = np.concatenate([rows.masks for rows in by_tile])
         masks = list(_masks(objects, in_tile, tiles[found_in], size))
     return DetectionRows.of_image(
         np.array(around, np.float32).reshape(-1, 4), scores[best], category_ids[best], masks=masks

@@ -125,23 +125,23 @@ def _calibration(records: tuple[str, ...], formats: Sequence[str], *, values: Fl
         if named:
             raise InputError(f"--int8_images is for int8 formats; --formats={','.join(formats)} has none")
         return {}
-    found = {"calibration_samples": values.int8_samples}
+    details = {"calibration_samples": values.int8_samples}
     images, chosen = images_or_records(named, "int8_images") if named else ((), ())
     if images:
-        return {**found, "calibration_images": images}
+        return {**details, "calibration_images": images}
     if not named:
         chosen = _training_records(records)
         print(f"int8 calibration: {chosen[0]}" + (f" and {len(chosen) - 1} more" if len(chosen) > 1 else ""))
     if {*chosen} & {*records}:
         print("warning: AP is measured on the calibration images; pass training images with --int8_images")
-    return {**found, "calibration_records": chosen}
+    return {**details, "calibration_records": chosen}
 
 
 def _training_records(records: tuple[str, ...]) -> tuple[str, ...]:
     """Return the shards train* beside the validation records, without these. Raises InputError if there are none."""
     folders = sorted({Path(path).parent for path in records})
-    found = sorted({str(path) for folder in folders for path in folder.glob("train*-of-*")} - {*records})
-    if not found:
+    files = sorted({str(path) for folder in folders for path in folder.glob("train*-of-*")} - {*records})
+    if not files:
         where = f"; {folders[0]} has no train* records" if folders else ""
         raise InputError(f"--int8_images is missing: int8 formats need training images{where}")
-    return tuple(found)
+    return tuple(files)

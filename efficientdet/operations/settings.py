@@ -132,7 +132,7 @@ def _python_errors(names: Container[str]) -> Iterator[None]:
     try:
         yield
     except (flags.Error, InputError) as error:
-        text = _FLAG.sub(lambda found: found[1] if found[1] in names else found[0], " ".join(str(error).split()))
+        text = _FLAG.sub(lambda match: match[1] if match[1] in names else match[0], " ".join(str(error).split()))
         raise InputError(text.removeprefix("flag ")) from error.__cause__
     except SystemExit as error:
         if error.code != exit_code(signal.SIGINT):
@@ -143,14 +143,14 @@ def _python_errors(names: Container[str]) -> Iterator[None]:
 @contextlib.contextmanager
 def _random_state_and_options() -> Iterator[None]:
     """Restore the random state of Python and NumPy and the options of TensorFlow that a training changes."""
-    state, numpy_state, before = random.getstate(), np.random.get_state(), _tensorflow_options()
+    state, numpy_state, options = random.getstate(), np.random.get_state(), _tensorflow_options()
     try:
         yield
     finally:
         random.setstate(state)
         np.random.set_state(numpy_state)
         if tensorflow := sys.modules.get("tensorflow"):
-            eagerly, optimizer = before or (False, {})
+            eagerly, optimizer = options or (False, {})
             tensorflow.config.run_functions_eagerly(eagerly)
             tensorflow.config.optimizer.set_experimental_options(
                 {"disable_meta_optimizer": optimizer.get("disable_meta_optimizer", False)}

@@ -43,8 +43,8 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
     rate = recipe.pretrained_rate if is_pretrained else recipe.random_rate
     of_family = {**recipe.settings, **({} if is_pretrained else recipe.random_settings)}
     published = max(defaults.input_size)
-    own = max(hyperparameters_of(config.model_name, given).input_size)
-    first = own if "image_size" in given else max(recipe.min_side, min(_FIRST_SIDE, published))
+    default_side = max(hyperparameters_of(config.model_name, given).input_size)
+    first = default_side if "image_size" in given else max(recipe.min_side, min(_FIRST_SIDE, published))
     shape_of = functools.partial(_input_shape, recipe, images.sizes)
     batch = choices.batch_size(len(images), accelerated=False)
     step_time, start = _measure_step_time(
@@ -118,16 +118,16 @@ def choose_larger_input(
     """
     if "larger_sides" not in chosen or "image_size" in parse_overrides(config.hparams):
         return None
-    images, before = labeled_images(records_pattern(folder, "train")), chosen["larger_sides"]
+    images, earlier = labeled_images(records_pattern(folder, "train")), chosen["larger_sides"]
     budget = choices.Budget(
-        **before["budget"]
+        **earlier["budget"]
         | {
-            "step_time": choices.StepTime(**before["budget"]["step_time"]),
+            "step_time": choices.StepTime(**earlier["budget"]["step_time"]),
             "seconds": choices.training_seconds(config.minutes, others=spent + chosen["seconds_after_choice"]),
             "is_pretrained": True,
         }
     )
-    side, reason = choices.image_side(images, before["published"], budget, usable=before["usable"])
+    side, reason = choices.image_side(images, earlier["published"], budget, usable=earlier["usable"])
     if side <= chosen["side"]:
         return None
     flags = chosen["trainings"][-1]
@@ -166,8 +166,8 @@ def _trainings(
         checked = counted(length.num_examples_per_epoch, "image", "images")
         reasons.append(f"at {width}x{height} pixels {reason}; train.py checks the time every {checked}")
         is_last = (height, width) == size
-        own = {} if is_last else {"image_size": f"{width}x{height}", "lr_end_factor": choices.FIRST_LR_END_FACTOR}
-        trainings.append({**flags, "hparams": as_hparams(settings | own), **asdict(length)})
+        overrides = {} if is_last else {"image_size": f"{width}x{height}", "lr_end_factor": choices.FIRST_LR_END_FACTOR}
+        trainings.append({**flags, "hparams": as_hparams(settings | overrides), **asdict(length)})
     return trainings, "; then ".join(reasons)
 
 
@@ -216,18 +216,18 @@ def _measure_step_time(
             },
         )
         log = list(read_log(timing / DEFAULT_FILE_NAME))
-    found = {key: value for entry in log for key, value in (entry.get("data") or {}).items()}
+    logged = {key: value for entry in log for key, value in (entry.get("data") or {}).items()}
     first_step = next(float(entry["timestamp"]) for entry in log if entry.get("step") == INTERVAL_STEP)
-    if found["load_average"] > 2 * (os.cpu_count() or 1):
+    if logged["load_average"] > 2 * (os.cpu_count() or 1):
         print(
-            f"warning: other processes use this machine (load average {found['load_average']:.1f} on {os.cpu_count()} "
+            f"warning: other processes use this machine (load average {logged['load_average']:.1f} on {os.cpu_count()} "
             "cores); the input size, chosen from the measured step time, may be smaller than necessary"
         )
     step_time = choices.StepTime(
-        seconds=found["latency_training_p50"],
+        seconds=logged["latency_training_p50"],
         side=side,
         batch_size=batch,
-        accelerated=found["peak_device_memory_bytes"] is not None,
+        accelerated=logged["peak_device_memory_bytes"] is not None,
         fixed_share=hyperparameters_of(config.model_name, {}).family.quickstart.fixed_share,
     )
     return step_time, first_step - start_time

@@ -42,7 +42,7 @@ def run_program(module: str, settings: Mapping[str, Any]) -> None:
         ),
     ]
     print(f"\n$ python {shlex.join(arguments)}", flush=True)
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     # A separate process group: a Ctrl-C reaches it only through this process; a second signal would end it unsaved.
     # close_fds=False: it inherits the lock of the output folder; Python's other files are not inheritable.
     command = [sys.executable, *_ending_with_parent(), *arguments]
@@ -52,12 +52,12 @@ def run_program(module: str, settings: Mapping[str, Any]) -> None:
             program.send_signal(number)
 
         try:
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 if handler is not signal.SIG_IGN:
                     signal.signal(number, forward)
             code = program.wait()
         finally:
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
     if code:
         advice = "" if code == USER_ERROR_EXIT_CODE else "; run the same command again to resume"

@@ -27,25 +27,25 @@ class State:
             self._content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else new
             if "convert" not in self._content["done"]:
                 self._content = new
-            before, self._done, self._seconds = (self._content[part] for part in ("asked", "done", "seconds"))
+            asked, self._done, self._seconds = (self._content[part] for part in ("asked", "done", "seconds"))
             may_change = ("output_dir", "minutes", *(() if "choose" in self._done else _MAY_CHANGE_UNTIL_CHOSEN))
-            other = [key for key in settings if key not in may_change and before.get(key) != settings[key]]
-            longer = settings["minutes"] > before["minutes"]
+            other = [key for key in settings if key not in may_change and asked.get(key) != settings[key]]
+            longer = settings["minutes"] > asked["minutes"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{path}: not a state file of a quick start ({error}); expected another --output_dir"
             ) from error
         if other:
             raise InputError(
-                f"{path}: was started with {other[0]} {before.get(other[0])!r}, not {settings[other[0]]!r}; expected "
+                f"{path}: was started with {other[0]} {asked.get(other[0])!r}, not {settings[other[0]]!r}; expected "
                 "the same, or another --output_dir"
             )
         self.is_longer = longer and "train" in self._done  # a finished training continues with more minutes
         if self.is_longer:
-            print(f"--minutes raised from {before['minutes']:g} to {settings['minutes']:g}: resuming the training")
+            print(f"--minutes raised from {asked['minutes']:g} to {settings['minutes']:g}: resuming the training")
             for step in _REPEATED_FOR_MORE_MINUTES:
                 self._done.pop(step, None)
-        before.update(settings)
+        asked.update(settings)
 
     def require_same(self, name: str, fingerprint: str, *, where: Path | str, advice: str) -> None:
         """Raise InputError if an earlier call converted images or labels with another fingerprint."""

@@ -179,11 +179,13 @@ def _shortened(text: str, *, font: ImageFont.FreeTypeFont, width: float) -> str:
     if len(text) <= width and font.getlength(text) <= width:  # a letter is at least one pixel wide
         return text
     name, _, score = text.rpartition(" ")
-    kept = bisect.bisect_right(
-        range(1, min(len(name), max(1, int(width)))), width, key=lambda kept: font.getlength(f"{name[:kept]}. {score}")
+    length = bisect.bisect_right(
+        range(1, min(len(name), max(1, int(width)))),
+        width,
+        key=lambda length: font.getlength(f"{name[:length]}. {score}"),
     )
-    if kept:
-        return f"{name[:kept]}. {score}"
+    if length:
+        return f"{name[:length]}. {score}"
     return score if font.getlength(score) <= width else ""
 
 

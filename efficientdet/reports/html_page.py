@@ -264,8 +264,8 @@ def image_figure(caption: str, jpeg: bytes) -> str:
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return evenly spread points, at most as many as a chart can show; a million points would make a page of 20 MB."""
-    kept = np.unique(np.linspace(0, len(points) - 1, min(len(points), _MAX_POINTS)).astype(int))
-    return [points[number] for number in kept]
+    shown_numbers = np.unique(np.linspace(0, len(points) - 1, min(len(points), _MAX_POINTS)).astype(int))
+    return [points[number] for number in shown_numbers]
 
 
 def _escaped(text: str) -> str:

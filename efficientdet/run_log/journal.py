@@ -68,14 +68,14 @@ def average_speed(intervals: Sequence[Interval], *, dropped: int | None = None) 
     """
     if dropped is None:
         dropped = max(int(_WARMUP_FRACTION * len(intervals)), 1 if len(intervals) > 1 else 0)
-    kept = intervals[dropped:]
-    seconds = sum(interval.seconds for interval in kept)
+    measured = intervals[dropped:]
+    seconds = sum(interval.seconds for interval in measured)
     if seconds <= 0:
         return None
-    steps = [interval.last_step - interval.first_step for interval in kept]
-    each = [interval.seconds / count for interval, count in zip(kept, steps, strict=True)]
+    steps = [interval.last_step - interval.first_step for interval in measured]
+    each = [interval.seconds / count for interval, count in zip(measured, steps, strict=True)]
     return Speed(
-        sum(interval.images for interval in kept) / seconds,
+        sum(interval.images for interval in measured) / seconds,
         seconds / sum(steps),
         *np.percentile(each, (50, 95)).tolist(),
     )

@@ -103,8 +103,8 @@ class _Service:
         start = time.perf_counter()
         with self._memory.reservation() as reserve:
             parsed = await read_request(request, self._limits, reserve=reserve)
-            found = await self._found(parsed, request)
-            images = await asyncio.to_thread(self._images, found, parsed.min_score)
+            results = await self._found(parsed, request)
+            images = await asyncio.to_thread(self._images, results, parsed.min_score)
         seconds = time.perf_counter() - start
         self.metrics.seconds.observe(seconds)
         self.metrics.images.inc(len(images))
@@ -129,15 +129,17 @@ class _Service:
             detecting.cancel()
             disconnected.cancel()
 
-    def _images(self, found: list[ImageResult], min_score: float) -> list[dict]:
-        return [image_reply(one, names=self._name_of, min_score=min_score) for one in found]
+    def _images(self, results: list[ImageResult], min_score: float) -> list[dict]:
+        return [image_reply(one, names=self._name_of, min_score=min_score) for one in results]
 
 
-def image_reply(found: ImageResult, *, names: Mapping[int, str], min_score: float) -> dict[str, Any]:
+def image_reply(result: ImageResult, *, names: Mapping[int, str], min_score: float) -> dict[str, Any]:
     """Return the JSON of one image: its upright size, and detections with a score of `min_score` or more, by score."""
-    height, width = found.size
-    kept = (np.asarray(found.rows.scores) >= min_score) & np.isfinite(found.rows.boxes).all(axis=-1)  # JSON has no NaN
-    rows = found.rows.chosen(np.flatnonzero(kept))
+    height, width = result.size
+    is_shown = (np.asarray(result.rows.scores) >= min_score) & np.isfinite(result.rows.boxes).all(
+        axis=-1
+    )  # JSON has no NaN
+    rows = result.rows.chosen(np.flatnonzero(is_shown))
     boxes = np.clip(np.asarray(rows.boxes, np.float64)[:, [1, 0, 3, 2]], 0, [width, height, width, height]).round(2)
     columns = (boxes, np.asarray(rows.scores, np.float64).round(5), np.asarray(rows.category_ids))
     detections = [

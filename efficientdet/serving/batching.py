@@ -105,8 +105,8 @@ class Batcher:
     def _outcomes(self, batch: Sequence[_QueuedImage]) -> list[ImageResult | Exception]:
         """Return detections or an error for each image; an image that fails does not affect the others."""
         decoded = [_upright_pixels(entry) for entry in batch]
-        found = iter(self._found([pixels for pixels in decoded if isinstance(pixels, np.ndarray)]))
-        return [next(found) if isinstance(pixels, np.ndarray) else pixels for pixels in decoded]
+        results = iter(self._found([pixels for pixels in decoded if isinstance(pixels, np.ndarray)]))
+        return [next(results) if isinstance(pixels, np.ndarray) else pixels for pixels in decoded]
 
     def _found(self, images: list[np.ndarray]) -> list[ImageResult | Exception]:
         if not images:

@@ -136,9 +136,11 @@ def content_security_policy(html: str) -> str:
     """Return a Content-Security-Policy that allows only the page's inline style and script and calls to its server."""
 
     def sources(tag: str) -> str:
-        found = re.findall(rf"<{tag}>(.*?)</{tag}>", html, flags=re.DOTALL)
+        inline_texts = re.findall(rf"<{tag}>(.*?)</{tag}>", html, flags=re.DOTALL)
         return (
-            " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in found)
+            " ".join(
+                f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in inline_texts
+            )
             or "'none'"
         )
 

@@ -186,15 +186,15 @@ class _Parts:
 
 
 def _from_multipart(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) -> tuple[list[bytes], str | None]:
-    found = _Parts(limits)
+    parts = _Parts(limits)
     callbacks: MultipartCallbacks = {
-        "on_part_begin": found.on_part_begin,
-        "on_part_data": found.on_part_data,
-        "on_header_field": found.on_header_field,
-        "on_header_value": found.on_header_value,
-        "on_header_end": found.on_header_end,
-        "on_headers_finished": found.on_headers_finished,
-        "on_end": found.on_end,
+        "on_part_begin": parts.on_part_begin,
+        "on_part_data": parts.on_part_data,
+        "on_header_field": parts.on_header_field,
+        "on_header_value": parts.on_header_value,
+        "on_header_end": parts.on_header_end,
+        "on_headers_finished": parts.on_headers_finished,
+        "on_end": parts.on_end,
     }
     try:
         parser = MultipartParser(options.get(b"boundary", b""), callbacks)
@@ -202,11 +202,11 @@ def _from_multipart(body: bytearray, options: Mapping[bytes, bytes], limits: Lim
         parser.finalize()
     except FormParserError as error:
         raise RequestError(400, "the body is not a multipart form") from error
-    if not found.ended:
+    if not parts.ended:
         raise RequestError(400, "the multipart form is truncated")
-    images = [bytes(content) for name, content in found.parts if name in _FILE_FIELDS]
+    images = [bytes(content) for name, content in parts.parts if name in _FILE_FIELDS]
     _check_count(len(images), limits)
-    scores = [bytes(content).decode("latin-1") for name, content in found.parts if name == "min_score"]
+    scores = [bytes(content).decode("latin-1") for name, content in parts.parts if name == "min_score"]
     return images, scores[-1] if scores else None
 
 

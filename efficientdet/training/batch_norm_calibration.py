@@ -61,14 +61,14 @@ class Calibration:
         self._seeds = [variable for variable in detector.network.variables if variable.name == SEED_STATE]
 
         def statistics(images, sizes):
-            before = [(layer.momentum, layer.mean_over_ranks, layer.groups) for layer in layers]
+            settings_before = [(layer.momentum, layer.mean_over_ranks, layer.groups) for layer in layers]
             try:
                 for layer in layers:
                     layer.momentum = 0.0  # during tracing: the running statistics are set to the batch statistics
                     layer.mean_over_ranks, layer.groups = None, 1  # all ranks calibrate with the same images
                 detector.outputs(images, sizes, training=True)
             finally:
-                for layer, settings in zip(layers, before, strict=True):
+                for layer, settings in zip(layers, settings_before, strict=True):
                     layer.momentum, layer.mean_over_ranks, layer.groups = settings
             return [(mean.value + 0.0, variance.value + 0.0) for mean, variance in self._variables]
 

@@ -56,16 +56,19 @@ def _with_conventions(
     hparams = with_overrides(config.hparams, taken)
     if changed := _differences(hparams, config.hparams, taken):
         lines.append(f"hyperparameters taken from {prefix}: {_shown(hparams, changed)}")
-    theirs = with_overrides(hparams, chosen)
-    if other := _differences(theirs, hparams, chosen):
+    of_checkpoint = with_overrides(hparams, chosen)
+    if other := _differences(of_checkpoint, hparams, chosen):
         trained = "was trained with" if is_stated else "was trained, as far as its arrays show, with"
         refused = [key for key in other if key not in config.hparams.family.adaptable_conventions]
         if refused and not config.override_checkpoint:
             raise InputError(
-                f"{prefix}: {trained} {_shown(theirs, refused)}; --hparams sets {_shown(hparams, refused)}, with which "
-                "its weights mean something else: leave this out, or add --override_checkpoint if it is meant"
+                f"{prefix}: {trained} {_shown(of_checkpoint, refused)}; --hparams sets "
+                f"{_shown(hparams, refused)}, with which its weights mean something "
+                "else: leave this out, or add --override_checkpoint if it is meant"
             )
-        lines.append(f"warning: {prefix} {trained} {_shown(theirs, other)}; --hparams sets {_shown(hparams, other)}")
+        lines.append(
+            f"warning: {prefix} {trained} {_shown(of_checkpoint, other)}; --hparams sets {_shown(hparams, other)}"
+        )
     return dataclasses.replace(config, hparams=hparams), lines
 
 
@@ -98,10 +101,10 @@ def _resumed(config: TrainingConfig) -> tuple[str, dict[str, Any]] | None:
     if config.benchmark or config.resume == "never":
         return None
     if config.resume != "auto":
-        found = [Path(checkpoint_prefix(config.resume))]
+        bundles = [Path(checkpoint_prefix(config.resume))]
     else:
-        found = sorted(prefixes(Path(config.model_dir), "ckpt-*"), key=writing_order, reverse=True)
-    for prefix in map(str, found):
+        bundles = sorted(prefixes(Path(config.model_dir), "ckpt-*"), key=writing_order, reverse=True)
+    for prefix in map(str, bundles):
         try:
             description = read_description(prefix)
         except InputError:

@@ -73,7 +73,7 @@ def _train(config: TrainingConfig, world: World, *, clock: Callable[[], float]) 
         seed=config.seed,
         deterministic=config.deterministic,
     )
-    require_agreement(config, world, own=OWN_SETTINGS)
+    require_agreement(config, world, rank_fields=OWN_SETTINGS)
     given = config.hparams_given
     config, lines = with_conventions_of_start(config)
     config, data_check_lines = with_suggestions(config)

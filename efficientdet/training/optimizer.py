@@ -88,13 +88,13 @@ class PackedOptimizer:
         finite = ops.isfinite(ops.sum(ops.stack([ops.sum(ops.abs(ops.cast(part, "float32"))) for part in gradients])))
         clipped = self._clipped([ops.cast(part, "float32") / state["dynamic_scale"] for part in gradients])
         change, slots = self.weight_change(state, clipped, learning_rate, weights=weights)
-        kept = {name: ops.where(finite, slot, state[name]) for name, slot in slots.items()}
+        new_slots = {name: ops.where(finite, slot, state[name]) for name, slot in slots.items()}
         # Minus zero: adding it leaves every number unchanged, including zeros of either sign.
         return (
             ops.where(finite, change, -ops.zeros_like(change)),
             {
                 **state,
-                **kept,
+                **new_slots,
                 **_next_scale(state, finite),
                 "iterations": state["iterations"] + ops.cast(finite, "int32"),
             },

@@ -47,13 +47,13 @@ class Reporter:
         if not run.config.val_records and run.config.training_mode != "train300" and not run.config.benchmark:
             run.journal.print("no --val_file_pattern: training without evaluation")
 
-    def evaluation(self, epoch: int, found: Mapping[str, Evaluation], evaluator: Evaluator) -> None:
+    def evaluation(self, epoch: int, evaluations: Mapping[str, Evaluation], evaluator: Evaluator) -> None:
         """Report the metrics of "averaged" and "raw" weights."""
         run, progress = self._run, self._run.state.progress
-        self._report_averaged(epoch, found["averaged"], evaluator)
-        line = f"epoch {epoch}: AP {shown_measure(found['averaged'].average_precision)} with averaged weights"
-        if "raw" in found:
-            raw = found["raw"].average_precision
+        self._report_averaged(epoch, evaluations["averaged"], evaluator)
+        line = f"epoch {epoch}: AP {shown_measure(evaluations['averaged'].average_precision)} with averaged weights"
+        if "raw" in evaluations:
+            raw = evaluations["raw"].average_precision
             run.journal.curves(run.state.step, {"validation/AP_raw": raw})
             line += f", {shown_measure(raw)} with raw weights"
         best = f"; best {progress.best_ap:.4f} (epoch {progress.best_epoch})" if progress.best_epoch else ""

@@ -78,7 +78,7 @@ class Run:
             log=journal.print,
             category_ids=config.class_names.category_ids,
         )
-        require_agreement(config, world, own=OWN_SETTINGS, index=index)
+        require_agreement(config, world, rank_fields=OWN_SETTINGS, index=index)
         assert config.batch_size is not None  # set by `with_batch_sizes`
         global_batch_size = config.batch_size * config.accumulate_steps * world.size * world.devices
         factors = _repeat_factors(config, index, log=journal.print)

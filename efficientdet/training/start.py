@@ -135,10 +135,10 @@ def resume(
         restore_checkpoint(state, source, config, store=store, global_batch_size=global_batch_size, log=log)
     steps = state.world.gather(state.step)  # all ranks have read: from here on the first may write
     if len(set(steps)) > 1:
-        found = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8]))
-        found += ", ..." if len(steps) > 8 else ""
+        steps_by_rank = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8]))
+        steps_by_rank += ", ..." if len(steps) > 8 else ""
         raise InputError(
-            f"{config.model_dir}: the ranks found checkpoints of different steps ({found}); expected "
+            f"{config.model_dir}: the ranks found checkpoints of different steps ({steps_by_rank}); expected "
             "a folder shared by all machines"
         )
 
@@ -180,11 +180,11 @@ def restore_checkpoint(
 
 
 def _newest(store: CheckpointStore, *, log: Log) -> Source | None:
-    for found in store.readable():
-        if isinstance(found, InputError):
-            log(f"warning: {found}; using the previous checkpoint")
+    for bundle in store.readable():
+        if isinstance(bundle, InputError):
+            log(f"warning: {bundle}; using the previous checkpoint")
         else:
-            return found
+            return bundle
     if names := store.names():
         raise InputError(
             f"{store.folder}: none of its {len(names)} checkpoints can be read; remove them, or use --resume=never"
@@ -214,14 +214,14 @@ def _freeze(detector: DetectionModel, expression: str, *, log: Log) -> None:
     ]
     for layer in still:
         layer.trainable = False
-    left = len(detector.network.trainable_variables)
-    if not left:
+    trainable = len(detector.network.trainable_variables)
+    if not trainable:
         raise InputError(
             f"hparam var_freeze_expr is {expression!r}: freezes all weights; expected some to remain trainable"
         )
     log(
         f"var_freeze_expr freezes {len(frozen)} weights and the statistics of {len(still)} batch norms; "
-        f"{left} are trainable"
+        f"{trainable} are trainable"
     )
 
 

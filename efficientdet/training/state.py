@@ -91,15 +91,17 @@ class TrainingState:
     def restore(self, arrays: Mapping[str, np.ndarray], progress: Mapping, *, prefix: str) -> None:
         """Restore the arrays of a checkpoint; raise InputError for one that is missing or has another shape."""
         self.progress = TrainingProgress.from_json(progress, where=prefix)
-        own = _for_rank(arrays, self.world, saved_by=self.progress.ranks)
+        of_rank = _for_rank(arrays, self.world, saved_by=self.progress.ranks)
 
         def read(name, shape):
-            if name not in own or tuple(own[name].shape) != tuple(shape):
-                found = f"has shape {own[name].shape}, expected {tuple(shape)}" if name in own else "is missing"
-                raise InputError(
-                    f"{prefix}: {name} {found}; the checkpoint is of another training; use another --model_dir"
+            if name not in of_rank or tuple(of_rank[name].shape) != tuple(shape):
+                problem = (
+                    f"has shape {of_rank[name].shape}, expected {tuple(shape)}" if name in of_rank else "is missing"
                 )
-            return own[name]
+                raise InputError(
+                    f"{prefix}: {name} {problem}; the checkpoint is of another training; use another --model_dir"
+                )
+            return of_rank[name]
 
         for name, variable in self._variables().items():
             variable.assign(read(name, variable.shape))
@@ -179,9 +181,9 @@ def _batch_statistics(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
 def _for_rank(arrays: Mapping[str, np.ndarray], world: World, *, saved_by: int) -> dict[str, np.ndarray]:
     """Return a checkpoint with this rank's statistics, or their mean if another number of ranks wrote it."""
-    own = dict(arrays)
+    of_rank = dict(arrays)
     for name in _batch_statistics({name: array for name, array in arrays.items() if not name.startswith("run/")}):
         versions = [arrays[name], *(arrays[_of_rank(name, rank)] for rank in range(1, saved_by))]
         same = world.replicas == saved_by
-        own[name] = versions[world.rank % saved_by] if same else np.stack(versions).mean(0, dtype=np.float32)
-    return own
+        of_rank[name] = versions[world.rank % saved_by] if same else np.stack(versions).mean(0, dtype=np.float32)
+    return of_rank

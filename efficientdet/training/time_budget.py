@@ -29,16 +29,16 @@ class TimeBudget:
         if not self._seconds or run.state.step >= run.last_step:
             return  # the learning rate is at the end of its schedule: further epochs would train nothing
         used, seconds_per_step, evaluation = run.world.gather(self._measured())[0]
-        left = self._fitting_epochs(self._seconds - used, seconds_per_step=seconds_per_step, evaluation=evaluation)
+        epochs = self._fitting_epochs(self._seconds - used, seconds_per_step=seconds_per_step, evaluation=evaluation)
         planned = ((self._logged_end or run.last_step) - run.state.step) // run.steps_per_epoch
         is_due = used - self._logged_seconds >= _LOGGED_EVERY * self._seconds
-        if not progress.planned_end or (is_due and abs(left - planned) > max(1.0, _LOGGED_FROM * planned)):
+        if not progress.planned_end or (is_due and abs(epochs - planned) > max(1.0, _LOGGED_FROM * planned)):
             run.journal.print(
                 f"time budget: {used / 60:.1f} of {self._seconds / 60:.1f} minutes used, {seconds_per_step:.2g} s "
-                f"per step: {left} epochs left instead of {planned}; the learning rate schedule ends with them"
+                f"per step: {epochs} epochs left instead of {planned}; the learning rate schedule ends with them"
             )
-            self._logged_end, self._logged_seconds = run.state.step + left * run.steps_per_epoch, used
-        self._set_end(run.state.step + left * run.steps_per_epoch, position=run.schedule_position)
+            self._logged_end, self._logged_seconds = run.state.step + epochs * run.steps_per_epoch, used
+        self._set_end(run.state.step + epochs * run.steps_per_epoch, position=run.schedule_position)
 
     def _begin(self) -> None:
         """Plan again if --max_minutes changed since the last process, as if it had been known from the start."""
@@ -48,11 +48,12 @@ class TimeBudget:
         step, position = run.state.step, run.schedule_position
         progress.planned_seconds, progress.planned_end = self._seconds, 0
         if self._seconds and step:
-            left = self._fitting_epochs(self._seconds - progress.seconds, seconds_per_step=progress.seconds / step)
-            end = step + left * run.steps_per_epoch
+            epochs = self._fitting_epochs(self._seconds - progress.seconds, seconds_per_step=progress.seconds / step)
+            end = step + epochs * run.steps_per_epoch
             self._set_end(end, position=min(position, run.schedule_steps * step / end))
             run.journal.print(
-                f"time budget: {progress.seconds / 60:.1f} of {self._seconds / 60:.1f} minutes used: {left} epochs left"
+                f"time budget: {progress.seconds / 60:.1f} of {self._seconds / 60:.1f} minutes used: {epochs} "
+                "epochs left"
             )
 
     def _set_end(self, end: int, *, position: float) -> None:
@@ -74,10 +75,10 @@ class TimeBudget:
 
     def _measured(self) -> tuple[float, float, float]:
         """Return the seconds of training so far, per step since the last call, and per evaluation."""
-        run, before = self._run, self._last
+        run, previous = self._run, self._last
         self._last = self._spent()
-        steps = self._last[1] - before[1]
-        seconds_per_step = (self._last[0] - before[0]) / steps if steps > 0 else run.stopwatch.total("compilation")
+        steps = self._last[1] - previous[1]
+        seconds_per_step = (self._last[0] - previous[0]) / steps if steps > 0 else run.stopwatch.total("compilation")
         return run.seconds, seconds_per_step, self._evaluation_seconds(seconds_per_step)
 
     def _evaluation_seconds(self, seconds_per_step: float) -> float:

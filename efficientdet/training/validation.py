@@ -143,21 +143,21 @@ class BestWeights:
     def __init__(self, run: Run):
         self._run = run
 
-    def keep(self, epoch: int, found: Mapping[str, Evaluation]) -> float:
+    def keep(self, epoch: int, evaluations: Mapping[str, Evaluation]) -> float:
         """Keep the better of "averaged" and "raw" weights if they are the best so far; return their AP.
 
         With lr_decay_method=plateau, reduce the learning rate after each `lr_patience` calls without improvement.
         Raises InputError if the AP fell to a small fraction of the best one.
         """
         config, progress = self._run.config, self._run.state.progress
-        weights = max(found, key=lambda name: found[name].average_precision)
-        average_precision = found[weights].average_precision
+        weights = max(evaluations, key=lambda name: evaluations[name].average_precision)
+        average_precision = evaluations[weights].average_precision
         check_collapse(average_precision, best=progress.best_ap, epoch=epoch)
         progress.evaluations_since_best += 1
         if average_precision > progress.best_ap:
             progress.best_ap, progress.best_epoch, progress.evaluations_since_best = average_precision, epoch, 0
             progress.best_seconds = self._run.seconds
-            self._write(weights, found[weights])
+            self._write(weights, evaluations[weights])
         elif config.follows_ap and progress.evaluations_since_best % config.hparams.lr_patience == 0:
             progress.rate_factor *= config.hparams.lr_drop_factor
             self._run.journal.print(

@@ -29,11 +29,11 @@ def unpack_checkpoint(archive: Path, folder: Path) -> None:
         except OSError as error:
             place = shown(error.filename or str(folder.parent))
             raise InputError(f"{archive}: cannot be extracted ({place}: {error.strerror})") from error
-        found = sorted({index.parent for index in Path(temporary).rglob("*.index")})
-        if len(found) != 1:
-            raise InputError(f"{archive}: has checkpoints in {len(found)} folders; expected one")
+        folders = sorted({index.parent for index in Path(temporary).rglob("*.index")})
+        if len(folders) != 1:
+            raise InputError(f"{archive}: has checkpoints in {len(folders)} folders; expected one")
         try:
-            os.replace(found[0], folder)
+            os.replace(folders[0], folder)
         except OSError:
             if not folder.is_dir():  # else another process was first
                 raise

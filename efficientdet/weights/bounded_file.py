@@ -17,7 +17,7 @@ class BoundedFile:
         if not 0 <= start <= start + length <= self.size:
             raise InputError(f"is cut short or damaged: {self.size} bytes; expected {length} bytes at offset {start}")
         self.stream.seek(start)
-        found = self.stream.read(length)
-        if len(found) < length:
+        data = self.stream.read(length)
+        if len(data) < length:
             raise InputError(f"has become shorter than {self.size} bytes while it was read")
-        return found
+        return data

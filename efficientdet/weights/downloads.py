@@ -94,9 +94,9 @@ def cached_file(file: PublishedFile, folder: Path, *, log: Log = print_line) -> 
                         write_text(checksum_file, f"{_sha256(target)}  {target.name}\n")
                     log(f"saved {target}")
         expected = file.sha256_prefix or (checksum_file.read_text()[:64] if checksum_file.exists() else "")
-        if not (found := _sha256(target)).startswith(expected):
+        if not (digest := _sha256(target)).startswith(expected):
             raise InputError(
-                f"{target}: is damaged: its SHA-256 begins with {found[:8]}; expected {expected[:8]}; remove it and "
+                f"{target}: is damaged: its SHA-256 begins with {digest[:8]}; expected {expected[:8]}; remove it and "
                 "run this again"
             )
     except OSError as error:
@@ -144,21 +144,23 @@ class _Transfer:
 
     def run(self) -> None:
         """Download the file. Raise InputError; OSError of the disk."""
-        before = self._stored_bytes()
+        resumed_bytes = self._stored_bytes()
         size = f" ({self.file.size / 1e6:.0f} MB)" if self.file.size else ""
-        self.log(f"downloading {self.url}{size}{f', resuming at {before / 1e6:.0f} MB' if before else ''}")
+        self.log(
+            f"downloading {self.url}{size}{f', resuming at {resumed_bytes / 1e6:.0f} MB' if resumed_bytes else ''}"
+        )
         self._download()
-        if not (found := _sha256(self.part)).startswith(self.file.sha256_prefix) and before:
+        if not (digest := _sha256(self.part)).startswith(self.file.sha256_prefix) and resumed_bytes:
             self.log(f"{self.part}: not the beginning of this file; starting from scratch")
             self.part.unlink()
             self._download()
-            found = _sha256(self.part)
+            digest = _sha256(self.part)
         kind, expected = ("MD5", self.file.md5) if self.file.md5 else ("SHA-256", self.file.sha256_prefix)
-        found = _digest(self.part, "md5") if self.file.md5 else found
-        if not found.startswith(expected):
+        digest = _digest(self.part, "md5") if self.file.md5 else digest
+        if not digest.startswith(expected):
             self.part.unlink()
             raise InputError(
-                f"{self.url}: the {kind} of the download begins with {found[:8]}; expected {expected}; removed the "
+                f"{self.url}: the {kind} of the download begins with {digest[:8]}; expected {expected}; removed the "
                 "file: check for a proxy that changes it"
             )
         flush_to_disk(self.part)
@@ -169,13 +171,13 @@ class _Transfer:
         """Transfer until the file is complete; fail after several retries without progress, or if the first fails."""
         failures, any_received = 0, False
         while True:
-            before = self._stored_bytes()
+            resumed_bytes = self._stored_bytes()
             try:
-                self._receive(before)
+                self._receive(resumed_bytes)
                 return
             except _Interrupted as error:
-                failures = 0 if self._stored_bytes() > before else failures + 1
-                any_received = any_received or self._stored_bytes() > before
+                failures = 0 if self._stored_bytes() > resumed_bytes else failures + 1
+                any_received = any_received or self._stored_bytes() > resumed_bytes
                 can_retry = any_received or isinstance(error.__cause__, urllib.error.HTTPError)
                 if failures > len(_RETRY_DELAYS) or not can_retry:
                     raise InputError(

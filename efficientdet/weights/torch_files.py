@@ -114,8 +114,8 @@ def _from_zip(file: BoundedFile) -> Any:
             member = members.get(f"{folder}/data/{key}")
             expected = storage.count * storage.kind.width
             if member is None or member.file_size != expected:
-                found = f"has {member.file_size} bytes" if member else "is missing"
-                raise InputError(f"its member {shown(f'data/{key}')} {found}; expected {expected} bytes")
+                problem = f"has {member.file_size} bytes" if member else "is missing"
+                raise InputError(f"its member {shown(f'data/{key}')} {problem}; expected {expected} bytes")
             storage.big_endian = order == b"big"
             storage.read = lambda: content(f"data/{key}")
         return storage

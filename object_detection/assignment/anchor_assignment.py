@@ -141,12 +141,12 @@ def _largest_overlaps(
     """Return the largest overlaps of anchors, 0 below `lowest_iou`, and of objects with boxes [N, 4]."""
     num_objects, grid_size = ops.shape(boxes)[0], len(candidates.grid)
 
-    def improve(found: Candidates, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        overlap = candidate_overlap(boxes, found)
+    def improve(candidates: Candidates, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        overlap = candidate_overlap(boxes, candidates)
         reaching = ops.where(overlap >= lowest_iou, overlap, 0.0)
         return (
-            *improved(state[:2], reaching, places=found.places, ranks=descending(found.objects, num_objects)),
-            *improved(state[2:], overlap, places=found.objects, ranks=descending(found.anchors, grid_size)),
+            *improved(state[:2], reaching, places=candidates.places, ranks=descending(candidates.objects, num_objects)),
+            *improved(state[2:], overlap, places=candidates.objects, ranks=descending(candidates.anchors, grid_size)),
         )
 
     nothing = (ops.zeros((count,), kind) for count in (num_anchors, num_objects) for kind in ("float32", "int32"))
@@ -213,10 +213,14 @@ def _targets_of_pairs(
             for whole, part in zip(state, (numbers, deltas), strict=True)
         )
 
-    def fill(found: Candidates, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        is_assigned = ops.take(listed, found.places, axis=0) == descending(found.objects, num_objects)
+    def fill(candidates: Candidates, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        is_assigned = ops.take(listed, candidates.places, axis=0) == descending(candidates.objects, num_objects)
         return with_pairs(
-            state, found.objects, found.places, found.anchor_boxes, ops.logical_and(found.exist, is_assigned)
+            state,
+            candidates.objects,
+            candidates.places,
+            candidates.anchor_boxes,
+            ops.logical_and(candidates.exist, is_assigned),
         )
 
     def fill_others(places: Tensor, exist: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -72,15 +72,15 @@ def candidate_windows(boxes: Tensor, assignable: Tensor, grid: AnchorGrid, *, po
     required = required_share * (_product(ops.maximum(grid.sides - slack, 0.0)) + box_areas)  # [N, G]
 
     possible = ops.maximum(overlap + slack, 0.0)
-    found = ops.logical_and(_product(possible) * (1.0 + _RELATIVE_SLACK) >= required, _product(possible) > 0.0)
-    found = ops.logical_and(found, ops.logical_and(assignable, ops.all(sides[..., 0] > 0.0, axis=1))[:, None])
+    can_match = ops.logical_and(_product(possible) * (1.0 + _RELATIVE_SLACK) >= required, _product(possible) > 0.0)
+    can_match = ops.logical_and(can_match, ops.logical_and(assignable, ops.all(sides[..., 0] > 0.0, axis=1))[:, None])
     # With the largest possible overlap on the other axis, the overlap required on this one limits the distance from the
     # center.
     radius = reach + slack - required[:, None] / ops.flip(possible, axis=1) * (1.0 - _RELATIVE_SLACK)
     offset = centers - grid.centers
     first = ops.maximum(ops.ceil((offset - radius) / grid.strides - _CELL_SLACK), 0.0)
     last = ops.minimum(ops.floor((offset + radius) / grid.strides + _CELL_SLACK), final)
-    counts = ops.where(found[:, None], ops.maximum(last - first + 1.0, 0.0), 0.0)
+    counts = ops.where(can_match[:, None], ops.maximum(last - first + 1.0, 0.0), 0.0)
     return Windows(ops.cast(first, "int32"), ops.cast(counts, "int32"))
 
 
@@ -144,5 +144,5 @@ class CandidateList:
         places = self._starts - begin
         inside = ops.logical_and(self._filled > 0, ops.logical_and(places >= 0, places < self._chunk))
         begun = ops.segment_sum(self._filled, ops.where(inside, places, self._chunk), self._chunk + 1)[: self._chunk]
-        before = ops.sum(ops.where(places < 0, self._filled, 0))
-        return ops.take(self._listed, ops.maximum(before + ops.cumsum(begun) - 1, 0), axis=0)
+        offset = ops.sum(ops.where(places < 0, self._filled, 0))
+        return ops.take(self._listed, ops.maximum(offset + ops.cumsum(begun) - 1, 0), axis=0)

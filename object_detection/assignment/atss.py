@@ -70,14 +70,14 @@ class _Cells(NamedTuple):
 
 def _nearest_anchors(centers: Tensor, grid: AnchorGrid) -> Tensor:
     """Return the anchors of the cells of each level nearest to centers [N, 2]: [N, C] int32."""
-    found = []
+    by_level = []
     for lattices, shapes in _levels(grid):
         windows = [_window(centers, cells) for cells in lattices]
         distances, anchors = (ops.concatenate(values, axis=1) for values in zip(*windows, strict=True))
         _, nearest = ops.top_k(-distances, min(NEAREST_CELLS, distances.shape[1]))
         anchors = ops.take_along_axis(anchors, ops.cast(nearest, "int32"), axis=1)[..., None] + shapes  # [N, 9, shapes]
-        found.append(ops.reshape(anchors, (-1, anchors.shape[1] * anchors.shape[2])))
-    return ops.concatenate(found, axis=1)
+        by_level.append(ops.reshape(anchors, (-1, anchors.shape[1] * anchors.shape[2])))
+    return ops.concatenate(by_level, axis=1)
 
 
 def _window(centers: Tensor, cells: _Cells) -> tuple[Tensor, Tensor]:

@@ -25,13 +25,13 @@ def improved(so_far: State, overlap: Tensor, *, places: Tensor, ranks: Tensor) -
     count = ops.shape(best)[0]
     largest = ops.maximum(best, ops.segment_max(overlap, places, count))
     is_best = ops.logical_and(overlap > 0.0, overlap == ops.take(largest, places, axis=0))
-    found = ops.segment_max(ops.where(is_best, ranks, 0), places, count)
-    return largest, ops.where(largest > best, found, ops.maximum(best_rank, found))
+    largest_rank = ops.segment_max(ops.where(is_best, ranks, 0), places, count)
+    return largest, ops.where(largest > best, largest_rank, ops.maximum(best_rank, largest_rank))
 
 
-def candidate_overlap(boxes: Tensor, found: Candidates) -> Tensor:
+def candidate_overlap(boxes: Tensor, candidates: Candidates) -> Tensor:
     """Return the IoU of each candidate, [C]; boxes [N, 4]."""
-    return ops.where(found.exist, iou(ops.take(boxes, found.objects, axis=0), found.anchor_boxes), 0.0)
+    return ops.where(candidates.exist, iou(ops.take(boxes, candidates.objects, axis=0), candidates.anchor_boxes), 0.0)
 
 
 def fold_marked(marked: Tensor, function: Callable[[Tensor, Tensor, State], State], state: State) -> State:
@@ -56,10 +56,10 @@ def tied_anchors(
 ) -> Tensor:
     """Return which anchors have the largest IoU of some object, [B A] bool. boxes [N, 4], best_overlaps [N]."""
 
-    def mark(found: Candidates, state: State) -> State:
-        overlap = candidate_overlap(boxes, found)
-        tied = ops.logical_and(overlap > 0.0, overlap == ops.take(best_overlaps, found.objects, axis=0))
-        return (ops.maximum(state[0], ops.segment_max(ops.cast(tied, "int32"), found.places, num_anchors)),)
+    def mark(candidates: Candidates, state: State) -> State:
+        overlap = candidate_overlap(boxes, candidates)
+        tied = ops.logical_and(overlap > 0.0, overlap == ops.take(best_overlaps, candidates.objects, axis=0))
+        return (ops.maximum(state[0], ops.segment_max(ops.cast(tied, "int32"), candidates.places, num_anchors)),)
 
     return candidates.fold(mark, (ops.zeros((num_anchors,), "int32"),))[0] > 0
 

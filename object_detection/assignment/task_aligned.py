@@ -55,8 +55,10 @@ class TaskAlignedAssigner(Assigner):
             places=places,
             ranks=ops.reshape(ranks, (-1,)),
         )
-        own = ops.logical_and(alignment > 0.0, ops.reshape(ops.take(assigned, places), ops.shape(ranks)) == ranks)
-        alignment, overlap = (ops.where(own, values, 0.0) for values in (alignment, overlap))
+        is_assigned = ops.logical_and(
+            alignment > 0.0, ops.reshape(ops.take(assigned, places), ops.shape(ranks)) == ranks
+        )
+        alignment, overlap = (ops.where(is_assigned, values, 0.0) for values in (alignment, overlap))
         largest = ops.max(alignment, axis=1, keepdims=True)
         scores = alignment / ops.maximum(largest, _SMALLEST) * ops.max(overlap, axis=1, keepdims=True)
         # Each anchor is assigned once, so a sum has a single term.
@@ -74,7 +76,7 @@ def _best_aligned(
     objects up to the last one that may be assigned, so that padding costs nothing and memory is a multiple of [B, A].
     """
     batch, slots = ops.shape(objects.boxes)[:2]
-    kept, anchor_boxes = min(ANCHORS_PER_OBJECT, len(grid)), ops.convert_to_tensor(grid.boxes)
+    per_object, anchor_boxes = min(ANCHORS_PER_OBJECT, len(grid)), ops.convert_to_tensor(grid.boxes)
     may_be_assigned = assignable(objects)
     count = ops.max(ops.where(may_be_assigned, ops.arange(1, slots + 1, dtype="int32"), 0))
 
@@ -87,15 +89,15 @@ def _best_aligned(
         overlaps = pairwise_iou(boxes, predicted)
         inside = ops.logical_and(contains_centers(boxes[:, :, None], anchor_boxes), of_chunk[..., None])
         aligned = ops.where(inside, ops.sigmoid(logits) * ops.square(overlaps * ops.square(overlaps)), 0.0)  # s u^6
-        best, places = ops.top_k(aligned, kept)
+        best, places = ops.top_k(aligned, per_object)
         places = ops.cast(places, "int32")
-        found = places, best, ops.take_along_axis(overlaps, places, axis=-1)
+        best_anchors = places, best, ops.take_along_axis(overlaps, places, axis=-1)
         states = (anchors, alignment, overlap)
         first = (0, begin, 0)
-        updated = (ops.slice_update(state, first, part) for state, part in zip(states, found, strict=True))
+        updated = (ops.slice_update(state, first, part) for state, part in zip(states, best_anchors, strict=True))
         return begin + _CHUNK_SIZE, *updated
 
     padded = -(-slots // _CHUNK_SIZE) * _CHUNK_SIZE
-    empty = (ops.zeros((batch, padded, kept), kind) for kind in ("int32", "float32", "float32"))
-    found = ops.while_loop(lambda begin, *_: begin < count, step, (ops.zeros((), "int32"), *empty))[1:]
-    return tuple(values[:, :slots] for values in found)
+    empty = (ops.zeros((batch, padded, per_object), kind) for kind in ("int32", "float32", "float32"))
+    best_anchors = ops.while_loop(lambda begin, *_: begin < count, step, (ops.zeros((), "int32"), *empty))[1:]
+    return tuple(values[:, :slots] for values in best_anchors)

@@ -61,9 +61,9 @@ class Comparison:
         counted = np.zeros(len(self.scores), bool)
         counted[self.matching.by_class] = True
         counted[matches.rows[matches.to_ignore[:, 0, 0]]] = False
-        found = np.full(len(self.scores), -1)
-        found[matches.rows] = matches.objects
-        return Outcomes(np.where(counted, found, -1), counted)
+        object_of_detection = np.full(len(self.scores), -1)
+        object_of_detection[matches.rows] = matches.objects
+        return Outcomes(np.where(counted, object_of_detection, -1), counted)
 
     @property
     def class_counts(self) -> np.ndarray:

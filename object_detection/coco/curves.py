@@ -78,13 +78,13 @@ def average_precisions(
     """
     order = np.lexsort((-scores, classes))
     ends = np.searchsorted(classes[order], np.arange(len(num_objects) + 1))
-    found = -np.ones(len(num_objects))
+    precisions = -np.ones(len(num_objects))
     for k in np.flatnonzero(num_objects).tolist():
         hits = right[order[ends[k] : ends[k + 1]]]
         places = np.flatnonzero(hits) + 1
         counts = np.arange(1, len(places) + 1)
-        found[k] = _interpolated(counts / num_objects[k], counts / (places + np.spacing(1))).mean()
-    return found
+        precisions[k] = _interpolated(counts / num_objects[k], counts / (places + np.spacing(1))).mean()
+    return precisions
 
 
 def _interpolated(reached: np.ndarray, exact: np.ndarray) -> np.ndarray:
@@ -105,9 +105,13 @@ def _places(detections: Instances, matching: Matching, num_classes: int) -> tupl
     rows = matches.rows[order]
     inside, places = ~outside_ranges(detections.areas[by_class]), place_of[rows]
     begins = np.searchsorted(detections.classes[by_class], np.arange(num_classes))[detections.classes[rows]]
-    before = np.concatenate([np.zeros((1, inside.shape[1]), int), np.cumsum(inside, axis=0)])
+    counts_before = np.concatenate([np.zeros((1, inside.shape[1]), int), np.cumsum(inside, axis=0)])
     return _Places(
-        places, detections.classes[rows], matching.ranks[rows], before[places] - before[begins], inside[places]
+        places,
+        detections.classes[rows],
+        matching.ranks[rows],
+        counts_before[places] - counts_before[begins],
+        inside[places],
     ), order
 
 

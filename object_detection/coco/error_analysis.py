@@ -112,8 +112,8 @@ class ErrorAnalysis:
         """Return the images with the most missed objects and wrong detections; ties are ordered by id."""
         comparison, outcomes = self.comparison, self.comparison.outcomes
         right, wrong = np.flatnonzero(self.kept & outcomes.right), np.flatnonzero(self.kept & outcomes.wrong)
-        found = outcomes.found[right]
-        missed = np.setdiff1d(np.flatnonzero(~comparison.flags.ignored), found)
+        detected_objects = outcomes.found[right]
+        missed = np.setdiff1d(np.flatnonzero(~comparison.flags.ignored), detected_objects)
         of_object, of_detection = comparison.objects.images, comparison.detections.images
         images = len(comparison.image_ids)
         mistakes = np.bincount(of_object[missed], minlength=images) + np.bincount(of_detection[wrong], minlength=images)
@@ -123,7 +123,7 @@ class ErrorAnalysis:
                 int(comparison.image_ids[image]),
                 missed[of_object[missed] == image],
                 wrong[of_detection[wrong] == image],
-                found[of_object[found] == image],
+                detected_objects[of_object[detected_objects] == image],
                 right[of_detection[right] == image],
             )
             for image in worst[mistakes[worst] > 0]

@@ -41,19 +41,19 @@ def find_errors(comparison: Comparison) -> Errors:
     real = ~comparison.flags.ignored
     for here, there, overlaps in comparison.images(np.flatnonzero(outcomes.wrong), np.flatnonzero(real)):
         same = comparison.detections.classes[here, None] == classes[there]
-        own, other = np.where(same, overlaps, 0.0), np.where(same, 0.0, overlaps)
-        to_own, to_other, rows = own.argmax(axis=1), other.argmax(axis=1), np.arange(len(here))
-        own, other = own[rows, to_own], other[rows, to_other]
-        badly_placed = (own >= _NEAR) & (own <= _FOREGROUND)
+        same_class, other = np.where(same, overlaps, 0.0), np.where(same, 0.0, overlaps)
+        to_own, to_other, rows = same_class.argmax(axis=1), other.argmax(axis=1), np.arange(len(here))
+        same_class, other = same_class[rows, to_own], other[rows, to_other]
+        badly_placed = (same_class >= _NEAR) & (same_class <= _FOREGROUND)
         types[here] = np.select(
-            [badly_placed, other >= _FOREGROUND, own >= _FOREGROUND, np.maximum(own, other) <= _NEAR],
+            [badly_placed, other >= _FOREGROUND, same_class >= _FOREGROUND, np.maximum(same_class, other) <= _NEAR],
             [_LOCALIZATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND],
             _BOTH,
         )
         target[here] = np.select([badly_placed, other >= _FOREGROUND], [there[to_own], there[to_other]], -1)
-    found = outcomes.found[outcomes.right]
-    target[np.isin(target, found)] = -1  # once fixed it would be a duplicate
-    missed = real & ~np.isin(np.arange(len(real)), np.concatenate([found, target]))
+    detected_objects = outcomes.found[outcomes.right]
+    target[np.isin(target, detected_objects)] = -1  # once fixed it would be a duplicate
+    missed = real & ~np.isin(np.arange(len(real)), np.concatenate([detected_objects, target]))
     return Errors(types, _best_of_each(target, comparison.scores), missed)
 
 
@@ -76,7 +76,7 @@ def error_costs(comparison: Comparison, errors: Errors) -> dict[str, np.ndarray]
     outcomes, objects = comparison.outcomes, comparison.objects
     by_image = np.argsort(comparison.detections.images, kind="stable")  # the order that breaks ties of scores
     by_image = by_image[outcomes.counted[by_image]]
-    found = {}
+    costs = {}
     for error in ("", *ERROR_TYPES):
         fixed = (errors.types == error) & (errors.fixes >= 0)
         rows = by_image[(errors.types[by_image] != error) | outcomes.right[by_image] | fixed[by_image]]
@@ -85,7 +85,7 @@ def error_costs(comparison: Comparison, errors: Errors) -> dict[str, np.ndarray]
         counts = comparison.class_counts
         if error == _MISSED:
             counts = counts - np.bincount(objects.classes[errors.missed], minlength=len(counts))
-        found[error] = average_precisions(
+        costs[error] = average_precisions(
             classes[rows], comparison.scores[rows], (outcomes.right | fixed)[rows], counts
         )
-    return found
+    return costs

@@ -137,7 +137,7 @@ class CocoEvaluator:
         The metrics of masks are included if the detections and all annotations have masks.
         """
         comparison = self.compare(rows)
-        measured = self._measures(comparison, found=len(rows.scores))
+        measured = self._measures(comparison, num_detections=len(rows.scores))
         explanation = explain_poor_result(self.ground_truth, rows) if measured.numbers["AP"] <= 0 else ""
         measured = replace(measured, explanation=explanation, score_thresholds=thresholds_to_store(comparison))
         if rows.masks is None:
@@ -153,7 +153,7 @@ class CocoEvaluator:
                 evaluated_ids=rows.evaluated_ids,
                 overlap_of=self._overlap_of_masks(rows.masks, self._masks),
             ),
-            found=len(rows.scores),
+            num_detections=len(rows.scores),
         )
         return replace(measured, mask_numbers=of_masks.numbers, mask_class_ap=of_masks.class_ap)
 
@@ -200,7 +200,7 @@ class CocoEvaluator:
                 evaluated_ids=np.asarray(image_ids, np.int64),
                 overlap_of=overlap_of,
             ),
-            found=len(results),
+            num_detections=len(results),
         )
 
     @cached_property
@@ -258,8 +258,8 @@ class CocoEvaluator:
             overlap=overlap_of(detected, objects),
         )
 
-    def _measures(self, comparison: Comparison, *, found: int) -> CocoMeasures:
-        """Return the metrics, without an explanation, of `found` detections, including those of unknown classes."""
+    def _measures(self, comparison: Comparison, *, num_detections: int) -> CocoMeasures:
+        """Return the metrics without an explanation; `num_detections` includes those of unknown classes."""
         precision = comparison.curves.precision
         return CocoMeasures(
             numbers=_numbers(comparison.curves),
@@ -267,7 +267,7 @@ class CocoEvaluator:
             class_objects=dict(zip(comparison.names, comparison.class_counts.tolist(), strict=True)),
             images=len(comparison.image_ids),
             unknown_images=len(set(comparison.image_ids.tolist()) - self.ground_truth.image_sizes.keys()),
-            detections=found,
+            detections=num_detections,
             explanation="",
         )
 

@@ -30,10 +30,10 @@ def explain_poor_result(ground_truth: GroundTruth, rows: DetectionRows) -> str:
         return f"{ground_truth.source} has no object ({aside} aside) on the {len(known)} evaluated images it knows"
     if not len(rows.scores):
         return f"no detection: on none of {len(evaluated)} images does a score exceed the threshold"
-    found, expected = set(rows.category_ids.tolist()), {annotation["category_id"] for annotation in objects}
-    if not found & expected:
+    detected, expected = set(rows.category_ids.tolist()), {annotation["category_id"] for annotation in objects}
+    if not detected & expected:
         return (
-            f"no class in common: the detections have the category ids {_ids(found)}, the objects {_ids(expected)} "
+            f"no class in common: the detections have the category ids {_ids(detected)}, the objects {_ids(expected)} "
             f"of {ground_truth.source}"
         )
     return _misplaced_boxes(ground_truth, rows) or _poor_overlap(rows, objects)

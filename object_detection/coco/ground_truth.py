@@ -71,13 +71,13 @@ def ground_truth_from_dataset(dataset: Mapping[str, Any], *, source: str) -> Gro
 
 def _list_of(dataset: Mapping[str, Any], key: str, *, source: str) -> list[Mapping[str, Any]]:
     """Return dataset[key]; raise InputError if it is not a list of dictionaries."""
-    found = dataset.get(key) if isinstance(dataset, Mapping) else None
-    if not isinstance(found, list) or not all(isinstance(item, Mapping) for item in found):
+    entries = dataset.get(key) if isinstance(dataset, Mapping) else None
+    if not isinstance(entries, list) or not all(isinstance(item, Mapping) for item in entries):
         raise InputError(
             f"{source}: no list {key!r} of dictionaries; expected a COCO file with images, annotations and "
             "categories (instances_*.json)"
         )
-    return found
+    return entries
 
 
 def _integer(item: Mapping[str, Any], key: str, *, where: str) -> int:

@@ -127,9 +127,9 @@ def _ranking(detections: Instances, scores: np.ndarray, num_classes: int) -> tup
     _, _, starts, counts = _groups(by_group, keys)
     ranks = np.empty(len(keys), np.int64)
     ranks[by_group] = np.arange(len(keys)) - np.repeat(starts, counts)
-    kept = ranks < MAX_DETECTIONS[-1]
-    in_group = kept[by_group]
-    return _groups(by_group[in_group], keys[in_group]), by_class[kept[by_class]], ranks
+    is_evaluated = ranks < MAX_DETECTIONS[-1]
+    in_group = is_evaluated[by_group]
+    return _groups(by_group[in_group], keys[in_group]), by_class[is_evaluated[by_class]], ranks
 
 
 def _matches(

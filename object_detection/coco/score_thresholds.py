@@ -23,13 +23,13 @@ def best_threshold(scores: np.ndarray, right: np.ndarray, num_objects: int) -> B
     order = np.argsort(-scores, kind="stable")
     scores, hits = scores[order], np.cumsum(right[order])
     last = np.append(scores[1:] < scores[:-1], True)[: len(scores)]  # a threshold keeps all detections of equal scores
-    scores, hits, kept = scores[last], hits[last], np.flatnonzero(last) + 1
+    scores, hits, num_detections = scores[last], hits[last], np.flatnonzero(last) + 1
     if not num_objects or not hits.any():
         return BestThreshold(np.nan, 0.0, 0.0, 0.0)
-    f1 = 2 * hits / (kept + num_objects)
+    f1 = 2 * hits / (num_detections + num_objects)
     best = int(f1.argmax())
     return BestThreshold(
-        float(scores[best]), float(hits[best] / kept[best]), float(hits[best] / num_objects), float(f1[best])
+        float(scores[best]), float(hits[best] / num_detections[best]), float(hits[best] / num_objects), float(f1[best])
     )
 
 
@@ -64,7 +64,9 @@ def thresholds_to_store(comparison: Comparison) -> dict[str, Any]:
     return {
         "overall": _rounded_down(overall),
         "classes": {
-            name: _rounded_down(found.score) for name, found, count in best if count >= MIN_OBJECTS and found.f1
+            name: _rounded_down(threshold.score)
+            for name, threshold, count in best
+            if count >= MIN_OBJECTS and threshold.f1
         },
     }
 

@@ -69,10 +69,14 @@ def region_proposals(
     boxes = clip_boxes(boxes, sizes, last_pixel=config.box_coder.last_pixel)
     alive = ops.logical_and(values > -np.inf, ops.all(boxes[..., 2:] - boxes[..., :2] >= config.min_side, axis=-1))
     by_level = (-1, len(level_sizes), count)
-    kept = nms(ops.reshape(boxes, (*by_level, 4)), ops.reshape(alive, by_level), iou_threshold=config.iou_threshold)
+    is_selected = nms(
+        ops.reshape(boxes, (*by_level, 4)), ops.reshape(alive, by_level), iou_threshold=config.iou_threshold
+    )
     if config.kept_per_level is not None:
-        kept = ops.logical_and(kept, ops.cumsum(ops.cast(kept, "int32"), axis=-1) <= config.kept_per_level)
-    values = ops.where(ops.reshape(kept, (-1, values.shape[1])), values, -np.inf)
+        is_selected = ops.logical_and(
+            is_selected, ops.cumsum(ops.cast(is_selected, "int32"), axis=-1) <= config.kept_per_level
+        )
+    values = ops.where(ops.reshape(is_selected, (-1, values.shape[1])), values, -np.inf)
     best, places = ops.top_k(values, proposal_slots(level_sizes, config))
     valid = best > -np.inf
     boxes = ops.where(valid[..., None], entries(boxes, places), 0.0)

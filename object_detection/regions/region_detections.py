@@ -60,5 +60,5 @@ def region_detections(
     boxes = config.box_coder.decode(entries(of_pairs, numbers * count + classes + 1), entries(regions, numbers))
     boxes = clip_boxes(boxes, sizes, last_pixel=config.box_coder.last_pixel)
     large = ops.all(boxes[..., 2:] - boxes[..., :2] >= MIN_SIDE, axis=-1)
-    found, places = suppress_and_number(boxes, ops.where(large, scores, 0.0), classes, config=config)
-    return found, ops.where(found.valid, entries(numbers, places), 0)
+    detections, places = suppress_and_number(boxes, ops.where(large, scores, 0.0), classes, config=config)
+    return detections, ops.where(detections.valid, entries(numbers, places), 0)

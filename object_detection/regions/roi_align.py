@@ -151,10 +151,10 @@ def _axis_taps(
     limit = ops.cast(counts, "float32")[..., None]
     inside = ops.logical_and(samples >= -1.0, samples <= limit)
     samples = ops.clip(samples, 0.0, limit - 1.0)  # constant beyond the center of the last cell
-    before = ops.floor(samples)
-    share = samples - before
+    lower = ops.floor(samples)
+    share = samples - lower
     weights = ops.where(inside[..., None], ops.stack([1.0 - share, share], axis=-1), 0.0) / pooling.samples
-    before = ops.cast(before, "int32")
-    numbers = ops.stack([before, ops.minimum(before + 1, counts[..., None] - 1)], axis=-1)
+    lower = ops.cast(lower, "int32")
+    numbers = ops.stack([lower, ops.minimum(lower + 1, counts[..., None] - 1)], axis=-1)
     shape = (-1, *low.shape[1:], size, 2 * pooling.samples)
     return ops.reshape(numbers, shape), ops.reshape(weights, shape)

@@ -18,9 +18,9 @@ def greedy_nms(boxes: Tensor, alive: Tensor, *, iou_threshold: float) -> Tensor:
     numbers = ops.arange(boxes.shape[-2], dtype="int32")
     overlapping = ops.logical_and(pairwise_iou(boxes, boxes) > iou_threshold, numbers[:, None] < numbers)
 
-    def iterate(_: Tensor | None, kept: Tensor) -> tuple[Tensor, Tensor]:
-        beside_better = ops.any(ops.logical_and(overlapping, kept[..., None]), axis=-2)
-        return kept, ops.logical_and(alive, ops.logical_not(beside_better))
+    def iterate(_: Tensor | None, current: Tensor) -> tuple[Tensor, Tensor]:
+        beside_better = ops.any(ops.logical_and(overlapping, current[..., None]), axis=-2)
+        return current, ops.logical_and(alive, ops.logical_not(beside_better))
 
     start = (ops.zeros_like(alive), iterate(None, alive)[1])
-    return ops.while_loop(lambda before, kept: ops.any(before != kept), iterate, start)[1]
+    return ops.while_loop(lambda previous, current: ops.any(previous != current), iterate, start)[1]

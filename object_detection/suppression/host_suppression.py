@@ -46,18 +46,18 @@ def detections_on_host(
     """
     values, best_of_anchor = _ranked(outputs, config.scores)
     for count in (min(_FIRST_CANDIDATES, config.candidates), config.candidates):
-        found, classes, numbers = _candidates(values, best_of_anchor, count, config, level_sizes)
-        scores = _scores(found, config.scores)
+        values_of_candidates, classes, numbers = _candidates(values, best_of_anchor, count, config, level_sizes)
+        scores = _scores(values_of_candidates, config.scores)
         if scores[-1] > _SIMILAR * scores[0] and count < config.candidates:
             continue  # boxes that overlap a selected one could soon score less than the candidates left out
         boxes = config.box_coder.decode_on_host(outputs.box_deltas[numbers], anchors[numbers])
         last_pixel = np.float32(config.box_coder.last_pixel)
-        kept = _has_area(boxes, None if within is None else np.asarray(within, np.float32) - last_pixel)
+        usable = _has_area(boxes, None if within is None else np.asarray(within, np.float32) - last_pixel)
         if config.clip:
             assert clip_to is not None
             boxes = np.clip(boxes, 0, np.tile(np.asarray(clip_to, np.float32) - last_pixel, 2))
         boxes = np.clip(boxes, -LARGEST_COORDINATE, LARGEST_COORDINATE)
-        chosen, chosen_scores = _suppress(boxes, np.where(kept, scores, np.float32(0)), classes, config)
+        chosen, chosen_scores = _suppress(boxes, np.where(usable, scores, np.float32(0)), classes, config)
         enough = len(chosen) == config.max_detections and chosen_scores[-1] >= scores[-1]
         if enough or scores[-1] <= config.score_threshold or len(scores) < count:
             break
@@ -87,8 +87,8 @@ def count_candidates(
 ) -> int:
     """Return the number of an image's candidates above the score threshold, which is the work of suppression."""
     values, best_of_anchor = _ranked(outputs, config.scores)
-    found, _, _ = _candidates(values, best_of_anchor, config.candidates, config, level_sizes)
-    return int((_scores(found, config.scores) > config.score_threshold).sum())
+    values_of_candidates, _, _ = _candidates(values, best_of_anchor, config.candidates, config, level_sizes)
+    return int((_scores(values_of_candidates, config.scores) > config.score_threshold).sum())
 
 
 def _ranked(outputs: NetworkOutputs, scores: str) -> tuple[np.ndarray, np.ndarray]:
@@ -123,10 +123,10 @@ def _candidates(
         parts, first = [], 0
         for size in checked_level_sizes(level_sizes, len(values)):
             level = slice(first, first + size)
-            found, classes, anchors = _top_candidates(
+            candidates, classes, anchors = _top_candidates(
                 values[level], best_of_anchor[level], min(count, config.candidates_per_level)
             )
-            parts.append((found, classes, anchors + first))
+            parts.append((candidates, classes, anchors + first))
             first += size
     elif config.candidates_per_class is not None:
         values = _sortable(values)
@@ -134,20 +134,20 @@ def _candidates(
         parts = [(values[top, number], np.full(len(top), number, np.int32), top) for number, top in enumerate(tops)]
     else:
         return _top_candidates(values, best_of_anchor, count)
-    found, classes, anchors = map(np.concatenate, zip(*parts, strict=True))
-    order = _top(found, count)
-    return found[order], classes[order], anchors[order]
+    candidates, classes, anchors = map(np.concatenate, zip(*parts, strict=True))
+    order = _top(candidates, count)
+    return candidates[order], classes[order], anchors[order]
 
 
 def _top_candidates(
     values: np.ndarray, best_of_anchor: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return values, classes and anchors of the highest of [A, K], best first."""
-    kept = _anchors_of_top(values, _sortable(best_of_anchor), count)
-    flat = _sortable(values[kept].ravel())
+    anchor_numbers = _anchors_of_top(values, _sortable(best_of_anchor), count)
+    flat = _sortable(values[anchor_numbers].ravel())
     order = _top(flat, count)
     anchors, classes = np.divmod(order, values.shape[1])
-    return flat[order], classes.astype(np.int32), kept[anchors]
+    return flat[order], classes.astype(np.int32), anchor_numbers[anchors]
 
 
 def _anchors_of_top(logits: np.ndarray, best_of_anchor: np.ndarray, count: int) -> np.ndarray:
@@ -157,8 +157,8 @@ def _anchors_of_top(logits: np.ndarray, best_of_anchor: np.ndarray, count: int) 
     least = np.partition(scores, -count)[-count] if len(scores) >= count else -np.inf  # of the `count` best anchors
     if least == best_of_anchor.max():  # all equal, as for an untrained network: the first anchors come first
         return few
-    kept = np.sort(_top(best_of_anchor, count))
-    return kept[best_of_anchor[kept] >= least]
+    anchor_numbers = np.sort(_top(best_of_anchor, count))
+    return anchor_numbers[best_of_anchor[anchor_numbers] >= least]
 
 
 def _sortable(values: np.ndarray) -> np.ndarray:
@@ -171,7 +171,7 @@ def _top(values: np.ndarray, count: int) -> np.ndarray:
     places = np.arange(len(values))
     if count < len(values):
         last = np.partition(values, len(values) - count)[len(values) - count]
-        above, ties = (np.flatnonzero(found) for found in (values > last, values == last))
+        above, ties = (np.flatnonzero(positions) for positions in (values > last, values == last))
         places = np.sort(np.concatenate([above, ties[: count - len(above)]]))
     return places[np.argsort(-values[places], kind="stable")]
 
@@ -199,7 +199,7 @@ def _suppress(
         best = best[scores[best] > config.score_threshold]
         return best, scores[best]
     remaining, active = _active_boxes(boxes, scores, classes if config.per_class else np.zeros_like(classes), config)
-    chosen, found, reach = [np.zeros(0, np.int64)], np.zeros(0, np.float32), _SMALLEST
+    chosen, chosen_scores, reach = [np.zeros(0, np.int64)], np.zeros(0, np.float32), _SMALLEST
     while len(remaining):
         starts = np.searchsorted(active.groups, np.arange(active.groups[-1] + 1))
         highest = np.maximum.reduceat(remaining, starts)  # [G]
@@ -212,15 +212,15 @@ def _suppress(
         places = np.flatnonzero(remaining == highest[active.groups])
         best = places[np.searchsorted(places, starts)]  # ties: the first
         chosen.append(active.numbers[best])
-        found = np.concatenate([found, highest])
-        if len(found) >= config.max_detections:
-            reach = max(reach, np.partition(found, -config.max_detections)[-config.max_detections])
+        chosen_scores = np.concatenate([chosen_scores, highest])
+        if len(chosen_scores) >= config.max_detections:
+            reach = max(reach, np.partition(chosen_scores, -config.max_detections)[-config.max_detections])
         remaining *= _survival(_overlap(active, best), config)
         remaining[remaining <= config.score_threshold] = 0
         remaining[best] = 0
     numbers = np.concatenate(chosen)
-    order = np.lexsort((numbers, -found))[: config.max_detections]
-    return numbers[order], found[order]
+    order = np.lexsort((numbers, -chosen_scores))[: config.max_detections]
+    return numbers[order], chosen_scores[order]
 
 
 def _active_boxes(

@@ -54,7 +54,7 @@ def softly_suppressed(
     remaining = step.add("Where", [step.add("Greater", [selected, _NONE]), _NONE, remaining])
     next_best, next_places = step.add_several("TopK", [remaining, np.array([examined])], 2)
     unfinished = _unfinished(step, selected, next_best, next_places, count=count, config=config)
-    found = graph.loop(
+    results = graph.loop(
         step,
         most=config.max_detections,
         states=[
@@ -65,7 +65,7 @@ def softly_suppressed(
         ],
         condition=unfinished,
     )
-    return found[1]
+    return results[1]
 
 
 def _features(graph: Graph, boxes: str, classes: str) -> str:
@@ -87,11 +87,11 @@ def _selection(
 
     M is the largest number of an image; others have entries with a score of 0.
     """
-    own = entries(step, features, places)  # [B, L, 6]
+    rows = entries(step, features, places)  # [B, L, 6]
     across = step.add_several(
-        "Split", [step.add("Transpose", [own], perm=[0, 2, 1])], _FEATURES, axis=1, num_outputs=_FEATURES
+        "Split", [step.add("Transpose", [rows], perm=[0, 2, 1])], _FEATURES, axis=1, num_outputs=_FEATURES
     )
-    ours = _parts(step, own)
+    ours = _parts(step, rows)
     better: Input = np.tril(np.ones((examined, examined), bool), -1)
     if config.per_class:
         better = step.add("And", [step.add("Equal", [ours[5], across[5]]), better])
@@ -103,7 +103,7 @@ def _selection(
     counts = step.add("ReduceSum", [step.cast(step.add("Greater", [scores, _NONE]), "int64"), np.array([1])])  # [B, 1]
     most = step.add("ReduceMax", [counts, np.array([0])], keepdims=0)
     scores, order = (step.add("Slice", [part, np.array([0]), most, np.array([1])]) for part in (scores, order))
-    return entries(step, places, order), scores, entries(step, own, order)
+    return entries(step, places, order), scores, entries(step, rows, order)
 
 
 def _squared_overlap(graph: Graph, ours: Sequence[str], others: Sequence[str], *, config: SuppressionConfig) -> str:
@@ -134,8 +134,8 @@ def _unfinished(step: Graph, selected: str, best: str, places: str, *, count: in
     score, place = (step.add("Slice", [part, *ends]) for part in (best, places))  # [B, 1]
     earlier = step.add("Less", [np.arange(count)[None], place])
     equal = step.add("And", [step.add("Equal", [selected, score]), earlier])
-    before = step.add("Or", [step.add("Greater", [selected, score]), equal])
-    counts = step.add("ReduceSum", [step.cast(before, "float32"), np.array([1])])
+    is_ahead = step.add("Or", [step.add("Greater", [selected, score]), equal])
+    counts = step.add("ReduceSum", [step.cast(is_ahead, "float32"), np.array([1])])
     unfinished = step.add(
         "And",
         [

@@ -65,13 +65,15 @@ def detections_in_onnx(
     network = _Network(values, deltas, sizes, graph.add("Identity", [anchors]), len(anchors), classes, level_sizes)
     if config.method != "gaussian" or config.candidates <= FIRST_CANDIDATES:
         return _detections(graph, network, config).tensors
-    found = _detections(graph, network, replace(config, candidates=FIRST_CANDIDATES))
-    if found.candidates < FIRST_CANDIDATES:
-        return found.tensors
+    first_attempt = _detections(graph, network, replace(config, candidates=FIRST_CANDIDATES))
+    if first_attempt.candidates < FIRST_CANDIDATES:
+        return first_attempt.tensors
     all_candidates = graph.inner("all")
     others = _detections(all_candidates, network, config)
-    boxes, scores, own = graph.choose(_complete(graph, found), found.tensors, all_candidates, others.tensors)
-    return boxes, scores, own
+    boxes, scores, class_numbers = graph.choose(
+        _complete(graph, first_attempt), first_attempt.tensors, all_candidates, others.tensors
+    )
+    return boxes, scores, class_numbers
 
 
 class _Network(NamedTuple):
@@ -94,13 +96,15 @@ class _Found(NamedTuple):
     candidate_scores: str  # [B, candidates], 0 unless above the threshold
 
 
-def _complete(graph: Graph, found: _Found) -> str:
+def _complete(graph: Graph, first_attempt: _Found) -> str:
     """Add a test, bool [], whether all images have the detections that further candidates would give.
 
     Scores only decrease, so a candidate with a lower score than the last detection cannot precede it.
     """
     last = np.array([-1]), np.array([2**31 - 1]), np.array([1])
-    detected, candidate = (graph.add("Slice", [part, *last]) for part in (found.tensors[1], found.candidate_scores))
+    detected, candidate = (
+        graph.add("Slice", [part, *last]) for part in (first_attempt.tensors[1], first_attempt.candidate_scores)
+    )
     complete = graph.cast(graph.add("GreaterOrEqual", [detected, candidate]), "int32")
     return graph.cast(graph.add("ReduceMin", [complete], keepdims=0), "bool")
 
@@ -112,11 +116,11 @@ def _detections(graph: Graph, network: _Network, config: SuppressionConfig) -> _
     boxes = config.box_coder.decode_in_onnx(
         graph, entries(graph, network.deltas, numbers), graph.add("Gather", [network.anchors, numbers])
     )
-    boxes, kept = bounded(graph, boxes, network.sizes, last_pixel=config.box_coder.last_pixel)
+    boxes, is_bounded = bounded(graph, boxes, network.sizes, last_pixel=config.box_coder.last_pixel)
     if config.clip:
         boxes = clipped(graph, boxes, network.sizes, last_pixel=config.box_coder.last_pixel)
     candidate_scores = above(graph, scores, config.score_threshold)
-    scores = graph.add("Where", [kept, candidate_scores, np.float32(0)])
+    scores = graph.add("Where", [is_bounded, candidate_scores, np.float32(0)])
     measured = boxes
     if config.iou_pixel_offset:
         measured = graph.add(
@@ -147,8 +151,8 @@ def _candidates(graph: Graph, network: _Network, config: SuppressionConfig) -> t
     if config.candidates_per_class is not None:
         each = min(config.candidates_per_class, anchors)
         by_class = graph.add("Transpose", [_sortable(graph, values)], perm=[0, 2, 1])
-        found = graph.add_several("TopK", [by_class, np.array([each])], 2)
-        best, numbers = (graph.add("Reshape", [part, np.array([0, -1])]) for part in found)  # [B, K each]
+        top = graph.add_several("TopK", [by_class, np.array([each])], 2)
+        best, numbers = (graph.add("Reshape", [part, np.array([0, -1])]) for part in top)  # [B, K each]
         count = min(config.candidates, classes * each)
         best, places = graph.add_several("TopK", [best, np.array([count])], 2)
         numbers = entries(graph, numbers, places)
@@ -170,12 +174,14 @@ def _candidates(graph: Graph, network: _Network, config: SuppressionConfig) -> t
 
 def _top(graph: Graph, values: str, count: int, *, anchors: int, classes: int) -> tuple[str, str, str, int]:
     """Add the `count` highest of [B, A, K], among the anchors with the highest best class."""
-    kept = min(count, anchors)
+    anchor_count = min(count, anchors)
     highest = _sortable(graph, graph.add("ReduceMax", [values, np.array([2])], keepdims=0))
-    _, numbers = graph.add_several("TopK", [highest, np.array([kept])], 2)
-    own = _sortable(graph, entries(graph, values, numbers))  # [B, kept, K]
-    count = min(count, kept * classes)
-    best, places = graph.add_several("TopK", [graph.add("Reshape", [own, np.array([0, -1])]), np.array([count])], 2)
+    _, numbers = graph.add_several("TopK", [highest, np.array([anchor_count])], 2)
+    of_anchors = _sortable(graph, entries(graph, values, numbers))  # [B, kept, K]
+    count = min(count, anchor_count * classes)
+    best, places = graph.add_several(
+        "TopK", [graph.add("Reshape", [of_anchors, np.array([0, -1])]), np.array([count])], 2
+    )
     rows = graph.add("Div", [places, np.array(classes)])
     return (best, entries(graph, numbers, rows), graph.add("Mod", [places, np.array(classes)]), count)
 

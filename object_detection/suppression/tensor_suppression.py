@@ -95,19 +95,19 @@ def detections_from_outputs(
         limited = replace(config, candidates=count)
         scores, classes, numbers = top_candidates(class_logits, config=limited, level_sizes=level_sizes)
         boxes = config.box_coder.decode(entries(box_deltas, numbers), ops.take(anchors, numbers, axis=0))
-        kept = has_area(boxes, within, last_pixel=config.box_coder.last_pixel)
+        usable = has_area(boxes, within, last_pixel=config.box_coder.last_pixel)
         if config.clip:
             assert clip_to is not None
             boxes = clip_boxes(boxes, clip_to, last_pixel=config.box_coder.last_pixel)
         boxes = ops.clip(boxes, -LARGEST_COORDINATE, LARGEST_COORDINATE)
-        return suppress(boxes, ops.where(kept, scores, 0.0), classes, config=config), scores
+        return suppress(boxes, ops.where(usable, scores, 0.0), classes, config=config), scores
 
-    found, scores = detect(min(FIRST_CANDIDATES, config.candidates))
+    first, scores = detect(min(FIRST_CANDIDATES, config.candidates))
     if config.candidates <= FIRST_CANDIDATES or scores.shape[1] < FIRST_CANDIDATES:
-        return found
-    last = ops.maximum(found.scores[:, -1], config.score_threshold)
+        return first
+    last = ops.maximum(first.scores[:, -1], config.score_threshold)
     complete = ops.all(last >= scores[:, -1])
-    return Detections(*ops.cond(complete, lambda: tuple(found)[:4], lambda: tuple(detect(config.candidates)[0])[:4]))
+    return Detections(*ops.cond(complete, lambda: tuple(first)[:4], lambda: tuple(detect(config.candidates)[0])[:4]))
 
 
 def top_candidates(
@@ -125,12 +125,12 @@ def top_candidates(
     values = _ranked(class_logits, config.scores)
     if config.candidates_per_level is not None:
         sizes = checked_level_sizes(level_sizes, values.shape[1])
-        found = _top_of_levels(values, config.candidates_per_level, sizes)
+        candidates = _top_of_levels(values, config.candidates_per_level, sizes)
     elif config.candidates_per_class is not None:
-        found = _top_of_classes(values, config.candidates_per_class)
+        candidates = _top_of_classes(values, config.candidates_per_class)
     else:
-        found = _top(values, config.candidates)
-    best, classes, anchors = found
+        candidates = _top(values, config.candidates)
+    best, classes, anchors = candidates
     if config.candidates_per_level is not None or config.candidates_per_class is not None:
         best, numbers = ops.top_k(best, min(config.candidates, best.shape[1]))
         classes, anchors = entries(classes, numbers), entries(anchors, numbers)
@@ -178,8 +178,8 @@ def _top(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         return best, flat % num_classes, flat // num_classes
     _, anchor_numbers = ops.top_k(_sortable(ops.max(values, axis=-1)), kept_anchors)
     anchor_numbers = ops.sort(anchor_numbers, axis=-1)  # ascending, so that ties are ordered as in the flattened values
-    kept = _sortable(entries(values, anchor_numbers))  # [B, k, K]
-    best, flat = ops.top_k(ops.reshape(kept, (-1, kept_anchors * num_classes)), count)
+    sortable = _sortable(entries(values, anchor_numbers))  # [B, k, K]
+    best, flat = ops.top_k(ops.reshape(sortable, (-1, kept_anchors * num_classes)), count)
     anchors = entries(anchor_numbers, flat // num_classes)
     return best, flat % num_classes, anchors
 
@@ -204,7 +204,7 @@ def _top_of_classes(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]
     count, num_classes = min(count, values.shape[1]), values.shape[2]
     best, anchors = ops.top_k(ops.transpose(_sortable(values), (0, 2, 1)), count)  # [B, K, count]
     classes = ops.zeros_like(anchors) + ops.arange(num_classes, dtype=anchors.dtype)[:, None]
-    return tuple(ops.reshape(found, (-1, num_classes * count)) for found in (best, classes, anchors))
+    return tuple(ops.reshape(each, (-1, num_classes * count)) for each in (best, classes, anchors))
 
 
 def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig) -> Detections[Tensor]:
@@ -248,21 +248,21 @@ def _selected_scores(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: 
     def unfinished(remaining: Tensor, selected: Tensor, best: Tensor, places: Tensor) -> Tensor:
         """Return whether the best remaining box of an image precedes one of its first `max_detections`."""
         score, place = best[:, :1], places[:, :1]
-        before = ops.logical_or(selected > score, ops.logical_and(selected == score, numbers < place))
-        missing = ops.sum(ops.cast(before, "int32"), axis=1) < config.max_detections
+        is_ahead = ops.logical_or(selected > score, ops.logical_and(selected == score, numbers < place))
+        missing = ops.sum(ops.cast(is_ahead, "int32"), axis=1) < config.max_detections
         return ops.any(ops.logical_and(missing, score[:, 0] > config.score_threshold))
 
     def select(remaining: Tensor, selected: Tensor, best: Tensor, places: Tensor) -> tuple[Tensor, ...]:
-        own, own_classes = entries(boxes, places), entries(classes, places)
-        ours, others = sides_of(own[:, :, None]), sides_of(own[:, None])  # [B, L, 1], [B, 1, L]
+        own_boxes, own_classes = entries(boxes, places), entries(classes, places)
+        ours, others = sides_of(own_boxes[:, :, None]), sides_of(own_boxes[:, None])  # [B, L, 1], [B, 1, L]
         among = log_survival(ours, others, own_classes[:, :, None], own_classes[:, None])  # [B, L, L]
         covered = ops.any(ops.logical_and(better, among < 0.0), axis=2)
         chosen = ops.logical_and(best > config.score_threshold, ops.logical_not(covered))
-        found, order = _top_places(ops.where(chosen, best, 0.0), most)  # [B, M]; others wait for a later iteration
-        ours = sides_of(entries(own, order)[:, :, None])
+        highest, order = _top_places(ops.where(chosen, best, 0.0), most)  # [B, M]; others wait for a later iteration
+        ours = sides_of(entries(own_boxes, order)[:, :, None])
         factors = log_survival(ours, everywhere, entries(own_classes, order)[:, :, None], classes[:, None])  # [B, M, N]
-        factor = ops.exp(ops.sum(ops.where(found[:, :, None] > 0.0, factors, 0.0), axis=1))
-        selected = selected + scattered(found, entries(places, order), count)
+        factor = ops.exp(ops.sum(ops.where(highest[:, :, None] > 0.0, factors, 0.0), axis=1))
+        selected = selected + scattered(highest, entries(places, order), count)
         remaining = ops.where(selected > 0.0, 0.0, remaining * factor)
         return remaining, selected, *_top_places(remaining, examined)
 

@@ -70,7 +70,7 @@ def rules() -> tuple[dict, dict, dict[str, str]]:
 
 def imports_between(layers: dict) -> Counter:
     """Count the modules of one layer that import another layer: (layer, other) -> modules."""
-    found: Counter = Counter()
+    counts: Counter = Counter()
     for layer in layers:
         for path in (ROOT / layer).rglob("*.py"):
             names = {
@@ -84,8 +84,8 @@ def imports_between(layers: dict) -> Counter:
                     else []
                 )
             }
-            found.update((layer, other) for other in names & (layers.keys() - {layer}))
-    return found
+            counts.update((layer, other) for other in names & (layers.keys() - {layer}))
+    return counts
 
 
 def packages() -> str:

@@ -27,13 +27,13 @@ SHARED = {
 
 def comments_of(owner: type) -> dict[str, str]:
     """Return the comment of each field, behind it or on the lines before it."""
-    found, above = {}, []
+    comments, above = {}, []
     for line in inspect.getsource(owner).splitlines():
         if match := re.match(r"    (\w+): [^#]*?(?:  # (.*))?$", line):
             heading = len(above) == 1 and " " not in above[0]  # of a group of fields, such as "losses"
-            found[match[1]] = match[2] or ("" if heading else " ".join(above))
+            comments[match[1]] = match[2] or ("" if heading else " ".join(above))
         above = [*above, line.strip("# ")] if re.match(r"    #", line) else []
-    return found
+    return comments
 
 
 def table(owner: type, prefix: str = "") -> list[str]:

@@ -212,13 +212,13 @@ def _documents(template: str, flags: str, values: dict[str, Any]) -> str:
 def main() -> None:
     """Parse the flags and print the YAML."""
     arguments = sys.argv[1:]
-    own, extra = arguments, ()
+    own_arguments, extra = arguments, ()
     if "--" in arguments:
-        own, extra = arguments[: arguments.index("--")], tuple(arguments[arguments.index("--") + 1 :])
+        own_arguments, extra = arguments[: arguments.index("--")], tuple(arguments[arguments.index("--") + 1 :])
     parser = argparse.ArgumentParser(
         description=__doc__, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter
     )
-    is_job = not any(f"--kind={kind}" in own for kind in OTHER_KINDS)
+    is_job = not any(f"--kind={kind}" in own_arguments for kind in OTHER_KINDS)
     parser.add_argument(
         "--engine",
         default="horovod",
@@ -255,7 +255,7 @@ def main() -> None:
         "--claim", default="efficientdet", help="PersistentVolumeClaim with the data and space for /runs."
     )
     parser.add_argument("--epochs", type=int, help="Number of epochs. Default: the published recipe's.")
-    options = {**vars(parser.parse_args(own)), "extra": extra}
+    options = {**vars(parser.parse_args(own_arguments)), "extra": extra}
     try:
         if unknown := [word for word in extra if not re.fullmatch(r"--[a-z_0-9]+(=.*)?", word)]:
             raise ValueError(f"{unknown[0]}: expected a flag of train.py such as --seed=3 after --")

@@ -119,25 +119,25 @@ def read_coco(
 
 
 def _read_data_set(path: str, hasher: Any) -> dict:
-    found = read_json(path, hasher=hasher)
-    if not isinstance(found, dict):
+    content = read_json(path, hasher=hasher)
+    if not isinstance(content, dict):
         raise InputError(
-            f"{path}: is not a COCO data set: found a {type(found).__name__} at the top, expected an object "
+            f"{path}: is not a COCO data set: found a {type(content).__name__} at the top, expected an object "
             "with images, annotations and categories (a list is a file of results)"
         )
-    return found
+    return content
 
 
 def _entries(content: dict, key: str, *, path: str) -> list[dict]:
     """Return a list of objects; an entry that is none becomes an empty object, which lacks what is needed."""
-    found = content.get(key)
-    if not isinstance(found, list):
-        kind = "missing" if found is None else f"a {type(found).__name__}"
+    entries = content.get(key)
+    if not isinstance(entries, list):
+        kind = "missing" if entries is None else f"a {type(entries).__name__}"
         raise InputError(f"{path}: is not a COCO data set: {key!r} is {kind}, expected a list")
-    return [entry if isinstance(entry, dict) else {} for entry in found]
+    return [entry if isinstance(entry, dict) else {} for entry in entries]
 
 
-def _add_images(content: dict, path: str, file_name: Callable[[Any], str], found: SplitContent) -> _Ids:
+def _add_images(content: dict, path: str, file_name: Callable[[Any], str], split_content: SplitContent) -> _Ids:
     entries = _entries(content, "images", path=path)
     if not entries:
         raise InputError(f"{path}: lists no images")
@@ -145,10 +145,10 @@ def _add_images(content: dict, path: str, file_name: Callable[[Any], str], found
     names_of: dict[int, str] = {}
     ambiguous = set()
     for index, entry in enumerate(entries):
-        with found.skipping(kind="image", file=path), error_context(f"images[{index}]"):
+        with split_content.skipping(kind="image", file=path), error_context(f"images[{index}]"):
             image_id = ids.of(entry.get("id"), "id")
             with error_context(f"of id {image_id}:"):
-                name = file_name(_name(entry, found))
+                name = file_name(_name(entry, split_content))
                 if image_id in names_of:
                     ambiguous.add(image_id)
                     raise InputError(
@@ -156,11 +156,11 @@ def _add_images(content: dict, path: str, file_name: Callable[[Any], str], found
                     )
                 image = AnnotatedImage(image_id=image_id, file_name=name, size=_image_size(entry))
                 names_of[image_id] = name
-                found.images.append(image)
-    found.images = [image for image in found.images if image.image_id not in ambiguous]
+                split_content.images.append(image)
+    split_content.images = [image for image in split_content.images if image.image_id not in ambiguous]
     for image_id in sorted(ambiguous):
         reason = "its id is that of another image: its boxes are unknown"
-        found.skipped.append(Finding(kind="image", file=names_of[image_id], image_id=image_id, reason=reason))
+        split_content.skipped.append(Finding(kind="image", file=names_of[image_id], image_id=image_id, reason=reason))
     return ids
 
 
@@ -276,8 +276,8 @@ def _add_objects(
             )
 
 
-def _captions(content: dict, found: SplitContent, ids: _Ids, *, path: str) -> list[Finding]:
-    by_id = {image.image_id: image for image in found.images}
+def _captions(content: dict, split_content: SplitContent, ids: _Ids, *, path: str) -> list[Finding]:
+    by_id = {image.image_id: image for image in split_content.images}
     orphans = []
     for index, entry in enumerate(_entries(content, "annotations", path=path)):
         with error_context(f"{path}: annotations[{index}]"):

@@ -62,7 +62,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
     """
     hasher, classes = hashlib.sha256(), ClassNumbering()
     table = _table(path, hasher)
-    found: dict[str, AnnotatedImage] = {}
+    by_name: dict[str, AnnotatedImage] = {}
     content = SplitContent()
     for line, row in table.rows:
         image = None
@@ -72,14 +72,14 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
             fields = {name: row[place].strip() for name, place in table.columns.items()}
             name = images.named(fields["file"], split=split)
             new = AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=table.in_shares)
-            image = found.setdefault(name, new)
+            image = by_name.setdefault(name, new)
             image.refused += 1  # until the row is read
             _add_size(image, fields)
             _add_split(image, fields)
             if any(fields.get(side) for side in _SIDES) or fields["class"]:
                 image.objects.append(_object(fields, classes, in_shares=table.in_shares, notes=content))
             image.refused -= 1
-    content.images = [*found.values()]
+    content.images = [*by_name.values()]
     if table.in_shares:
         for image in content.images:
             images.in_pixels(image)

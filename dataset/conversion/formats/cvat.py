@@ -60,10 +60,12 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, 
             image = _read_image(node, images, split=split)
             _add_objects(node, image, content, path=path, where=where, classes=classes, with_masks=with_masks)
             content.images.append(image)
-    found = [content for content in contents.values() if content.skipped or any(one.objects for one in content.images)]
-    if not found:
+    labeled = [
+        content for content in contents.values() if content.skipped or any(one.objects for one in content.images)
+    ]
+    if not labeled:
         raise InputError(f"{path}: no boxes in the {len(nodes)} images that it lists")
-    class_names = classes.class_names(path, *found)
+    class_names = classes.class_names(path, *labeled)
     fingerprint = hashlib.sha256(file).hexdigest()
     return {
         split: content.data_set(source=path, class_names=class_names, fingerprint=fingerprint)

@@ -43,8 +43,8 @@ def frames_of_tracks(
         max((keyframes[-1].frame + 1 for _, keyframes in tracks if keyframes), default=0),
         int(total) if total.isdecimal() and len(total) < 10 else 0,
     )
-    found = {number: name for number, name in sorted(frames.items()) if number < length}
-    if not found:
+    existing = {number: name for number, name in sorted(frames.items()) if number < length}
+    if not existing:
         raise InputError(
             f"{path}: is 'CVAT for video 1.1', and no image in {images.folder} is one of its frames; extract them, as "
             "frame_000000.png and so on (ffmpeg -i VIDEO -start_number 0 frame_%06d.png), or export the task as 'CVAT "
@@ -52,7 +52,7 @@ def frames_of_tracks(
         )
     size = {side: root.findtext(f"meta//original_size/{side}") or "" for side in ("width", "height")}
     nodes = []
-    for number, name in found.items():
+    for number, name in existing.items():
         node = ElementTree.Element("image", {"name": name, **size})
         for label, keyframes in tracks:
             if (shape := _shape_at(number, keyframes, content)) is not None:
@@ -63,7 +63,7 @@ def frames_of_tracks(
 
 def _keyframes(track: ElementTree.Element, *, path: str, content: SplitContent) -> tuple[str, list[_Keyframe]]:
     """Return the label of a track and its shapes in the order of their frames."""
-    found = []
+    keyframes = []
     for shape in track:
         with content.skipping(file=path), error_context(f"track {shown(track.get('id'))}: {shape.tag}"):
             frame = number_in_text(shape.get("frame", ""), where="frame")
@@ -72,8 +72,8 @@ def _keyframes(track: ElementTree.Element, *, path: str, content: SplitContent) 
             for name in _MOVING:
                 if name in shape.attrib:
                     number_in_text(shape.attrib[name], where=name)
-            found.append(_Keyframe(int(frame), is_set(shape.get("outside"), "outside"), shape))
-    return track.get("label", ""), sorted(found, key=lambda keyframe: keyframe.frame)
+            keyframes.append(_Keyframe(int(frame), is_set(shape.get("outside"), "outside"), shape))
+    return track.get("label", ""), sorted(keyframes, key=lambda keyframe: keyframe.frame)
 
 
 def _shape_at(number: int, keyframes: list[_Keyframe], content: SplitContent) -> ElementTree.Element | None:

@@ -111,9 +111,9 @@ def _image_name(content: dict, name: str, images: ImageFolder) -> str:
     """
     path = content.get("imagePath")
     place = PurePosixPath(name)
-    own = str(place.with_name(place.stem))
+    same_stem = str(place.with_name(place.stem))
     last = PurePosixPath(storable_text(path, "imagePath").replace("\\", "/")).name if path else ""
-    names = [str(place.with_name(last)), own] if last else [own]
+    names = [str(place.with_name(last)), same_stem] if last else [same_stem]
     with error_context("its image"):
         return images.named(*names, split=split_of_folders(name))
 
@@ -164,10 +164,10 @@ def _points(shape: dict) -> list[list[float]]:
     for point in points:
         if not isinstance(point, list) or len(point) != 2:
             raise InputError(f"has the point {shown(point)}, expected x and y")
-    found = [[finite_number(number_of_text(value), "in its points") for value in point] for point in points]
-    if (largest := max(map(abs, chain(*found)))) > LARGEST_COORDINATE:
+    numbers = [[finite_number(number_of_text(value), "in its points") for value in point] for point in points]
+    if (largest := max(map(abs, chain(*numbers)))) > LARGEST_COORDINATE:
         raise InputError(f"has {largest:g} in its points, expected at most {LARGEST_COORDINATE:g}")
-    return found
+    return numbers
 
 
 def _outline(kind: str, points: list[list[float]]) -> list[float]:

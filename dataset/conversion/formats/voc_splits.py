@@ -35,10 +35,10 @@ def read_voc_splits(annotations: str, files: Sequence[Path], images: ImageFolder
         split: read_voc(
             annotations_folder=str(root),
             images=images,
-            paths=[path for path, _ in found],
-            split=split if any(named for _, named in found) else None,
+            paths=[path for path, _ in members],
+            split=split if any(named for _, named in members) else None,
         )
-        for split, found in content.items()
+        for split, members in content.items()
     }
 
 
@@ -49,9 +49,9 @@ def _paths_by_split(folder: Path, paths: list[Path], given: Path) -> Iterator[tu
     if "train" not in lists and (both := sets / "trainval.txt").is_file():
         lists["train"] = both
     listed = {split: voc_paths(str(folder), str(lists[split])) for split in SPLITS if split in lists}
-    for split, found in listed.items():
-        yield from ((path, split) for path in found)
+    for split, members in listed.items():
+        yield from ((path, split) for path in members)
     if "train" not in listed:
-        held_out = {path for found in listed.values() for path in found}
+        held_out = {path for members in listed.values() for path in members}
         named = split_of_folders(f"{folder.relative_to(given).as_posix()}/a.xml")
         yield from ((path, named) for path in paths if path not in held_out)

@@ -74,7 +74,7 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
             _check_fractions(report, data, config)
             with DeferredSignals():  # otherwise only some shards could get their final names
                 _publish(
-                    data, report, tasks, config=config, kept=[entry for state in states for entry in state["kept"]]
+                    data, report, tasks, config=config, written=[entry for state in states for entry in state["kept"]]
                 )
     except OSError as error:
         place, reason = error.filename or f"{config.output_prefix}-*", error.strerror or error
@@ -95,8 +95,8 @@ def _file_stats(images: Sequence[AnnotatedImage], folder: str) -> np.ndarray:
     stats = np.full((len(images), 2), -1, np.int64)  # an array, not a list: there may be millions
     for number, image in enumerate(images):
         with contextlib.suppress(OSError):
-            found = os.stat(os.path.join(folder, image.file_name))
-            stats[number] = found.st_size, found.st_mtime_ns
+            status = os.stat(os.path.join(folder, image.file_name))
+            stats[number] = status.st_size, status.st_mtime_ns
     return stats
 
 
@@ -189,8 +189,8 @@ def _log_reuse(
     """Log what is reused and why the rest is not; store the settings for the next run."""
     settings, job_path = _job_settings(data, config), config.state_folder / "job.json"
     finished = sum(is_finished(task, config.shard_path(index)) for index, task in enumerate(tasks))
-    if before := read_settings(job_path):
-        changed = [name for name in settings if before.get(name) != settings[name]]
+    if earlier := read_settings(job_path):
+        changed = [name for name in settings if earlier.get(name) != settings[name]]
         if changed:
             log(f"changed since the last conversion to {config.output_prefix}: {', '.join(changed)}; converting again")
         elif finished:
@@ -204,7 +204,7 @@ def _log_reuse(
 
 
 def _publish(
-    data: AnnotatedDataSet, report: Report, tasks: list[ShardTask], *, config: ConversionConfig, kept: list[dict]
+    data: AnnotatedDataSet, report: Report, tasks: list[ShardTask], *, config: ConversionConfig, written: list[dict]
 ) -> None:
     """Rename the finished shards; the report is written last and marks a complete conversion."""
     report_path, class_path = config.beside(".report.json"), config.beside(".classes.json")
@@ -218,7 +218,7 @@ def _publish(
         if task.finished_path.exists():
             os.replace(task.finished_path, config.shard_path(index))
     if config.keep_annotations:
-        write_text(config.beside(".instances.json"), json.dumps(_coco_content(kept, categories)))
+        write_text(config.beside(".instances.json"), json.dumps(_coco_content(written, categories)))
     content = readable_report(report, data.class_names)
     content["made_from"] = {
         "source": data.source,
@@ -228,11 +228,11 @@ def _publish(
     write_text(report_path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
-def _coco_content(kept: list[dict], categories: list[dict]) -> dict:
-    kept = sorted(kept, key=lambda entry: entry["image"]["id"])
-    annotations = [annotation for entry in kept for annotation in entry["annotations"]]
+def _coco_content(written: list[dict], categories: list[dict]) -> dict:
+    written = sorted(written, key=lambda entry: entry["image"]["id"])
+    annotations = [annotation for entry in written for annotation in entry["annotations"]]
     return {
-        "images": [entry["image"] for entry in kept],
+        "images": [entry["image"] for entry in written],
         "annotations": [{"id": number, **annotation} for number, annotation in enumerate(annotations, start=1)],
         "categories": categories,
     }

@@ -93,8 +93,8 @@ def litert_postprocessing(detector: DetectionModel) -> bytes:
 
 
 def _detections(detector: DetectionModel, outputs: Sequence, sizes: tf.Tensor) -> tuple:
-    found = detector.detections(outputs, sizes)
-    return clip_boxes(found.boxes, sizes), found.scores, found.classes
+    detections = detector.detections(outputs, sizes)
+    return clip_boxes(detections.boxes, sizes), detections.scores, detections.classes
 
 
 @without_gradient_warnings()
@@ -117,8 +117,8 @@ def converted(
     named = [tf.TensorSpec(shape.shape, shape.dtype, name=name) for name, shape in zip(inputs, shapes, strict=True)]
 
     def results(*tensors) -> dict:
-        found = frozen(*tensors)
-        return dict(zip(outputs, operator(*found) if operator else found, strict=True))
+        tensors_out = frozen(*tensors)
+        return dict(zip(outputs, operator(*tensors_out) if operator else tensors_out, strict=True))
 
     run = tf.function(results, input_signature=named, autograph=False)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():

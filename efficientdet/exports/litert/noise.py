@@ -21,10 +21,10 @@ def litert_signal_to_noise(
     shapes = [[tensor.shape for tensor in tensors] for tensors in layers]
     if shapes[0] != shapes[1]:
         raise RuntimeError("the float32 and the int8 network have different convolutions; no layers can be compared")
-    expected, found = (_run(model, tensors) for model, tensors in zip((exact, in_8_bits), layers, strict=True))
+    expected, quantized = (_run(model, tensors) for model, tensors in zip((exact, in_8_bits), layers, strict=True))
     by_image = []
     for one in inputs:
-        pairs = zip(expected(one["images"]), found(one["images"]), strict=True)
+        pairs = zip(expected(one["images"]), quantized(one["images"]), strict=True)
         by_image.append([(np.mean(np.square(ours)), np.mean(np.square(ours - theirs))) for ours, theirs in pairs])
     last = np.isin([tensor.number for tensor in layers[1]], _last(graphs[1]))
     names = [tensor.name.split(";")[-1] for tensor in layers[0]]  # of fused operations the convolution's is the last
@@ -37,14 +37,14 @@ def _convolutions(graph: LitertGraph) -> list[LitertTensor]:
 
 def _last(graph: LitertGraph) -> list[int]:
     """Return the outputs of the convolutions between which and the outputs there is no other convolution."""
-    waiting, found = set(graph.outputs), []
+    waiting, producers = set(graph.outputs), []
     for operator in reversed(graph.operators):  # they are sorted: users come later
         made = [tensor.number for tensor in operator.outputs if tensor.number in waiting]
         if made and operator.name in CONVOLUTIONS:
-            found += made
+            producers += made
         elif made:
             waiting |= {tensor.number for tensor in operator.inputs}
-    return found
+    return producers
 
 
 def _run(model: bytes, tensors: list[LitertTensor]) -> Callable[[np.ndarray], list[np.ndarray]]:

@@ -163,9 +163,11 @@ class OpenVino(Onnx):
         """See `ExportedFile`."""
         network = file_content(path)
         root = parse_xml(network)
-        found = {name: root.find(f"rt_info/{name}") for name in NAMES}
+        entries = {name: root.find(f"rt_info/{name}") for name in NAMES}
         weights = file_content(path.with_suffix(".bin"))
-        return (network, weights), {name: entry.get("value", "") for name, entry in found.items() if entry is not None}
+        return (network, weights), {
+            name: entry.get("value", "") for name, entry in entries.items() if entry is not None
+        }
 
     def write(self, restored: "Restored", path: Path, calibration: CalibrationImages | None = None) -> None:
         """See `ExportFormat`."""

@@ -101,10 +101,10 @@ def web_model(detector: DetectionModel, resize: HostResize) -> onnx.ModelProto:
     """
     graph = OnnxGraph()
     scales = add_resize(graph, resize, "image", images=_INPUTS[0], sizes=_INPUTS[1])
-    found = added_outputs(graph, detector, detects=True)
-    boxes = clipped(graph, found["boxes"].tensor, _INPUTS[1], last_pixel=False)
+    detections = added_outputs(graph, detector, detects=True)
+    boxes = clipped(graph, detections["boxes"].tensor, _INPUTS[1], last_pixel=False)
     boxes = graph.add("Mul", [boxes, graph.add("Concat", [scales, scales], axis=0)])
-    outputs = {**{name: found[name] for name in DETECTIONS}, "boxes": found["boxes"]._replace(tensor=boxes)}
+    outputs = {**{name: detections[name] for name in DETECTIONS}, "boxes": detections["boxes"]._replace(tensor=boxes)}
     image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["h", "w", 4])
     return assembled(graph, detector, outputs, inputs=[image])
 
@@ -201,12 +201,12 @@ def _output_names(network: keras.Model) -> list[str]:
     used: set[str] = set(_INPUTS)
     names = []
     for name in network.output_names:
-        number, own = 0, name
-        while own in used:
+        number, unique = 0, name
+        while unique in used:
             number += 1
-            own = f"{name}.{number}"
-        used.add(own)
-        names.append(own)
+            unique = f"{name}.{number}"
+        used.add(unique)
+        names.append(unique)
     return names
 
 

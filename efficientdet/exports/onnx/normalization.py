@@ -80,9 +80,9 @@ def _by_channel(values: ArrayLike) -> np.ndarray:
 
 def _inside(graph: OnnxGraph, sizes: str, height: int, width: int) -> tuple[str, str]:
     """Return whether rows [B, 1, H, 1] and columns [B, 1, 1, W] belong to the image, bool."""
-    found = []
+    constants = []
     for axis, (side, shape) in enumerate(((height, (1, 1, height, 1)), (width, (1, 1, 1, width)))):
         limit = graph.add("Gather", [sizes, np.array([axis])], axis=1)
         limit = graph.add("Reshape", [limit, np.array([-1, 1, 1, 1])])
-        found.append(graph.add("Less", [np.arange(side, dtype=np.int32).reshape(shape), limit]))
-    return found[0], found[1]
+        constants.append(graph.add("Less", [np.arange(side, dtype=np.int32).reshape(shape), limit]))
+    return constants[0], constants[1]

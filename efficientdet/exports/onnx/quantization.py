@@ -23,10 +23,10 @@ def quantized(
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
     with tempfile.TemporaryDirectory() as folder, _without_advice():
-        before, after = Path(folder, "float.onnx"), Path(folder, "int8.onnx")
-        onnx.save(model, str(before))
+        float_file, after = Path(folder, "float.onnx"), Path(folder, "int8.onnx")
+        onnx.save(model, str(float_file))
         quantize_static(
-            before,
+            float_file,
             after,
             _reader(iter(inputs)),
             quant_format=QuantFormat.QDQ,
@@ -69,17 +69,17 @@ def inputs_with_bodies(node: onnx.NodeProto) -> Iterator[str]:
 def last_convolutions(model: onnx.ModelProto) -> list[str]:
     """Return the names of the convolutions between which and the outputs there is no other convolution."""
     made_by = {output: node for node in model.graph.node for output in node.output}
-    found, seen, waiting = [], set(), [output.name for output in model.graph.output]
+    names, seen, waiting = [], set(), [output.name for output in model.graph.output]
     while waiting:
         node = made_by.get(waiting.pop())
         if node is None or node.name in seen:
             continue
         seen.add(node.name)
         if node.op_type == "Conv":
-            found.append(node.name)
+            names.append(node.name)
         else:
             waiting += inputs_with_bodies(node)
-    return found
+    return names
 
 
 def _reader(inputs: Iterator[Mapping[str, np.ndarray]]):

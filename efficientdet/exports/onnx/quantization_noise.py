@@ -25,8 +25,8 @@ def signal_to_noise(
     sessions = [_session_with_outputs(model, names) for model in (exact, in_8_bits)]
     by_image = []
     for one in inputs:
-        expected, found = (session.run(names, one) for session in sessions)
-        pairs = zip(expected, found, strict=True)
+        expected, quantized = (session.run(names, one) for session in sessions)
+        pairs = zip(expected, quantized, strict=True)
         by_image.append([(np.mean(np.square(ours)), np.mean(np.square(ours - theirs))) for ours, theirs in pairs])
     return ratios(np.array(by_image, np.float64), names, last)
 

@@ -34,27 +34,38 @@ def proposals(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]
     """Add `Proposals`; return boxes [B, P, 4] and their validity."""
     logits, deltas, sizes = map(graph.keras, inputs)
     grid, config = layer.grid, layer.config
-    found, first = [], 0
+    levels_proposed, first = [], 0
     for level, size in enumerate(grid.level_sizes):
         ends = [np.array([first]), np.array([first + size]), np.array([1])]
         best, numbers = graph.add_several(
             "TopK", [graph.add("Slice", [logits, *ends]), np.array([min(config.candidates_per_level, size)])], 2
         )
-        own = graph.add("GatherND", [graph.add("Slice", [deltas, *ends]), unsqueezed(graph, numbers)], batch_dims=1)
+        deltas_of_best = graph.add(
+            "GatherND", [graph.add("Slice", [deltas, *ends]), unsqueezed(graph, numbers)], batch_dims=1
+        )
         anchors = graph.add("Gather", [grid.boxes[first : first + size], numbers])
         level_scores = [
             graph.add("Sigmoid", [best]) if other == level else graph.add("Mul", [best, _NONE])
             for other in range(len(grid.level_sizes))
         ]
-        found.append((graph.add("Sigmoid", [best]), config.box_coder.decode_in_onnx(graph, own, anchors), level_scores))
+        levels_proposed.append(
+            (
+                graph.add("Sigmoid", [best]),
+                config.box_coder.decode_in_onnx(graph, deltas_of_best, anchors),
+                level_scores,
+            )
+        )
         first += size
-    scores = graph.add("Concat", [values for values, _, _ in found], axis=1)
-    boxes = graph.add("Concat", [values for _, values, _ in found], axis=1)
+    scores = graph.add("Concat", [values for values, _, _ in levels_proposed], axis=1)
+    boxes = graph.add("Concat", [values for _, values, _ in levels_proposed], axis=1)
     boxes = clipped(graph, boxes, sizes, last_pixel=config.box_coder.last_pixel)
-    of_levels = [graph.add("Concat", [values[level] for _, _, values in found], axis=1) for level in range(len(found))]
+    of_levels = [
+        graph.add("Concat", [values[level] for _, _, values in levels_proposed], axis=1)
+        for level in range(len(levels_proposed))
+    ]
     by_level = graph.add("Concat", [unsqueezed(graph, values, axis=1) for values in of_levels], axis=1)  # [B, L, N]
     large = unsqueezed(graph, is_large(graph, boxes, config.min_side), axis=1)
-    kept = not_suppressed(
+    not_suppressed_mask = not_suppressed(
         graph,
         boxes,
         graph.add("Mul", [by_level, large]),
@@ -64,7 +75,7 @@ def proposals(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]
     boxes, scores, _ = best_of(
         graph,
         boxes,
-        graph.add("Mul", [scores, kept]),
+        graph.add("Mul", [scores, not_suppressed_mask]),
         [],
         count=node.outputs[0].shape[1],
         candidates=sum(min(config.candidates_per_level, size) for size in grid.level_sizes),
@@ -93,13 +104,13 @@ def aligned(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
     has_min_side = layer.pooling.min_side > 0
     features, places = [], []
     for number, (level, stride) in enumerate(zip(levels, strides, strict=True)):
-        own = _places(graph, graph.add("Equal", [chosen, np.float32(number)]))
-        boxes = graph.add("Gather", [regions, own])
+        of_level = _places(graph, graph.add("Equal", [chosen, np.float32(number)]))
+        boxes = graph.add("Gather", [regions, of_level])
         if not has_min_side:
             boxes = graph.add("Add", [boxes, np.float32(stride[0] / 2)])
         pooled = graph.add(
             "RoiAlign",
-            [graph.image(level), boxes, graph.add("Gather", [images, own])],
+            [graph.image(level), boxes, graph.add("Gather", [images, of_level])],
             coordinate_transformation_mode="output_half_pixel" if has_min_side else "half_pixel",
             mode="avg",
             sampling_ratio=layer.pooling.samples,
@@ -108,7 +119,7 @@ def aligned(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
             output_width=layer.side,
         )
         features.append(pooled)
-        places.append(own)
+        places.append(of_level)
     order = graph.add("Concat", places, axis=0)
     back = graph.add("ScatterElements", [order, order, _numbers(graph, order)], axis=0)
     return [graph.as_image(graph.add("Gather", [graph.add("Concat", features, axis=0), back]))]
@@ -127,26 +138,34 @@ def detected(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
     pairs = graph.add("Reshape", [graph.add("Mul", [probabilities, exist]), np.array([0, -1])])
     candidates = min(suppression.candidates, count * classes)
     best, places = graph.add_several("TopK", [pairs, np.array([candidates])], 2)
-    numbers, own = graph.add("Div", [places, np.array(classes)]), graph.add("Mod", [places, np.array(classes)])
+    numbers, class_numbers = (
+        graph.add("Div", [places, np.array(classes)]),
+        graph.add("Mod", [places, np.array(classes)]),
+    )
     own_deltas = graph.add("Reshape", [deltas, np.array([-1, count * (classes + 1), 4])])
     picked = graph.add(
-        "Add", [graph.add("Mul", [numbers, np.array(classes + 1)]), graph.add("Add", [own, np.array(1)])]
+        "Add", [graph.add("Mul", [numbers, np.array(classes + 1)]), graph.add("Add", [class_numbers, np.array(1)])]
     )
     own_deltas = entries(graph, own_deltas, picked)
     regions = entries(graph, boxes, numbers)
-    found = suppression.box_coder.decode_in_onnx(graph, own_deltas, regions)
-    found = clipped(graph, found, sizes, last_pixel=suppression.box_coder.last_pixel)
-    scores = graph.add("Mul", [above(graph, best, suppression.score_threshold), is_large(graph, found, MIN_SIDE)])
+    decoded = suppression.box_coder.decode_in_onnx(graph, own_deltas, regions)
+    decoded = clipped(graph, decoded, sizes, last_pixel=suppression.box_coder.last_pixel)
+    scores = graph.add("Mul", [above(graph, best, suppression.score_threshold), is_large(graph, decoded, MIN_SIDE)])
     by_class = (
-        spread_over_classes(graph, scores, own, classes=classes)
+        spread_over_classes(graph, scores, class_numbers, classes=classes)
         if suppression.per_class
         else unsqueezed(graph, scores, axis=1)
     )
-    kept = not_suppressed(graph, found, by_class, iou_threshold=suppression.iou_threshold)
-    found, scores, [own] = best_of(
-        graph, found, graph.add("Mul", [scores, kept]), [own], candidates=candidates, count=suppression.max_detections
+    is_selected = not_suppressed(graph, decoded, by_class, iou_threshold=suppression.iou_threshold)
+    decoded, scores, [class_numbers] = best_of(
+        graph,
+        decoded,
+        graph.add("Mul", [scores, is_selected]),
+        [class_numbers],
+        candidates=candidates,
+        count=suppression.max_detections,
     )
-    return list(in_slots(graph, found, scores, own))
+    return list(in_slots(graph, decoded, scores, class_numbers))
 
 
 def masks_of_classes(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
@@ -154,11 +173,13 @@ def masks_of_classes(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> li
     logits, (scores, classes) = graph.image(inputs[0]), map(graph.keras, inputs[1:])
     count, side = node.outputs[0].shape[1:3]
     rows = _places(graph, graph.add("Greater", [flat(graph, scores), _NONE]))
-    own = graph.add("Gather", [flat(graph, graph.add("Cast", [classes], to=TensorProto.INT64)), rows])
-    own = graph.add("GatherND", [logits, unsqueezed(graph, graph.add("Add", [own, np.array(1)]))], batch_dims=1)
+    class_masks = graph.add("Gather", [flat(graph, graph.add("Cast", [classes], to=TensorProto.INT64)), rows])
+    class_masks = graph.add(
+        "GatherND", [logits, unsqueezed(graph, graph.add("Add", [class_masks, np.array(1)]))], batch_dims=1
+    )
     shape = graph.add("Concat", [graph.add("Shape", [flat(graph, scores)]), np.array([side, side])], axis=0)
     empty = graph.add("ConstantOfShape", [shape])
-    filled = graph.add("ScatterND", [empty, unsqueezed(graph, rows), graph.add("Sigmoid", [own])])
+    filled = graph.add("ScatterND", [empty, unsqueezed(graph, rows), graph.add("Sigmoid", [class_masks])])
     return [graph.add("Reshape", [filled, np.array([-1, count, side, side])])]
 
 

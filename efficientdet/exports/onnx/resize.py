@@ -73,13 +73,13 @@ def _neighbors(graph: OnnxGraph, rule: HostResize, count: str, source: str, scal
         places = graph.add("Sub", [places, np.float32(0.5)])
     else:
         places = graph.add("Mul", [places, scale])
-    before = graph.add("Floor", [places])
+    lower = graph.add("Floor", [places])
     last = graph.add("Sub", [source, np.float32(1)])
     first, second = (
         graph.cast(graph.add("Clip", [number, np.float32(0), last]), "int64")
-        for number in (before, graph.add("Add", [before, np.float32(1)]))
+        for number in (lower, graph.add("Add", [lower, np.float32(1)]))
     )
-    return first, second, graph.add("Sub", [places, before])
+    return first, second, graph.add("Sub", [places, lower])
 
 
 def _between(graph: OnnxGraph, first: str, second: str, distance: str) -> str:

@@ -71,8 +71,10 @@ def combined(kind: str):
         ranks = [len(tensor.shape) for tensor in node.input_tensors]
         rank = max(ranks)
         inputs = [
-            tensor if own == rank else graph.add("Unsqueeze", [graph.keras(tensor), np.arange(1, 1 + rank - own)])
-            for tensor, own in zip(inputs, ranks, strict=True)
+            tensor
+            if rank_of_tensor == rank
+            else graph.add("Unsqueeze", [graph.keras(tensor), np.arange(1, 1 + rank - rank_of_tensor)])
+            for tensor, rank_of_tensor in zip(inputs, ranks, strict=True)
         ]
         return chained(graph, kind, inputs)
 
@@ -142,13 +144,9 @@ def upsampled(graph, layer, inputs, node) -> str:
 def reshaped(graph, layer, inputs, node) -> str:
     """Add Reshape or Flatten. Reshaping a pooled image [B, C] to [B, 1, 1, C] returns the image itself."""
     target = node.outputs[0].shape[1:]
-    before = graph.reshaped_images.get(inputs[0])
-    if (
-        before is not None
-        and len(node.input_tensors[0].shape) == 2
-        and target == (1, 1, node.input_tensors[0].shape[1])
-    ):
-        return before
+    image = graph.reshaped_images.get(inputs[0])
+    if image is not None and len(node.input_tensors[0].shape) == 2 and target == (1, 1, node.input_tensors[0].shape[1]):
+        return image
     made = graph.add(
         "Reshape", [graph.keras(inputs[0]), np.array([0, *(-1 if side is None else side for side in target)])]
     )
@@ -202,12 +200,14 @@ def _scaled(graph: OnnxGraph, source: str, factor, *, channels: int) -> str:
 
 def nearest_resize(graph, layer, inputs, node) -> str:
     """Add `NearestResize`: integer factors by Resize, others by Gather."""
-    source, before = graph.image(inputs[0]), node.input_tensors[0].shape[1:3]
-    for axis, target, side in zip((2, 3), layer.size, before, strict=True):
+    source, source_size = graph.image(inputs[0]), node.input_tensors[0].shape[1:3]
+    for axis, target, side in zip((2, 3), layer.size, source_size, strict=True):
         if target % side:
             source = graph.add_image("Gather", [source, np.array(layer.source_rows(side, target))], axis=axis)
     return _repeated(
-        graph, source, [1 if target % side else target // side for target, side in zip(layer.size, before, strict=True)]
+        graph,
+        source,
+        [1 if target % side else target // side for target, side in zip(layer.size, source_size, strict=True)],
     )
 
 

@@ -88,7 +88,7 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
         """Return a weight's name as in older versions of torchvision, which this project uses."""
         name = re.sub(r"^rpn\.head\.conv\.0\.0\.", "rpn.head.conv.", pyramid_module(name))
         return re.sub(
-            r"^(roi_heads\.mask_head\.)(\d)\.0\.", lambda found: f"{found[1]}mask_fcn{int(found[2]) + 1}.", name
+            r"^(roi_heads\.mask_head\.)(\d)\.0\.", lambda match: f"{match[1]}mask_fcn{int(match[2]) + 1}.", name
         )
 
     def translated_layout(self, name: str, array: np.ndarray) -> np.ndarray:

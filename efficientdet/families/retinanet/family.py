@@ -86,9 +86,9 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
         """
         names = set(names)
         convolutions = {name.removesuffix("/kernel") for name in names if name.endswith("/kernel")}
-        found = [f"{layer}/weight" for layer in convolutions]
-        found += [f"{layer}/bias" for layer in convolutions if f"{layer}/bias" in names]
-        return sorted("module." + name.replace("/", ".") for name in found)
+        tensors = [f"{layer}/weight" for layer in convolutions]
+        tensors += [f"{layer}/bias" for layer in convolutions if f"{layer}/bias" in names]
+        return sorted("module." + name.replace("/", ".") for name in tensors)
 
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
         """Return torchvision's conventions for its COCO weights, recognized by the number of classes."""
@@ -98,7 +98,7 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
     def translated_name(self, name: str) -> str:
         """Return a weight's name as in MLPerf and older versions of torchvision, which this project uses."""
         return re.sub(
-            r"^(head\.\w+\.conv)\.(\d)\.0\.", lambda found: f"{found[1]}.{2 * int(found[2])}.", pyramid_module(name)
+            r"^(head\.\w+\.conv)\.(\d)\.0\.", lambda match: f"{match[1]}.{2 * int(match[2])}.", pyramid_module(name)
         )
 
     def translated_layout(self, name: str, array: np.ndarray) -> np.ndarray:

@@ -88,9 +88,9 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
 
     def translated_name(self, name: str) -> str:
         """Translate a weight's name of the reference or of torchvision's classifiers."""
-        for theirs, ours in _BODY_MODULES.items():
-            if name.startswith(theirs):
-                return f"backbone.{ours}{name.removeprefix(theirs)}"
+        for torch_module, ours in _BODY_MODULES.items():
+            if name.startswith(torch_module):
+                return f"backbone.{ours}{name.removeprefix(torch_module)}"
         return f"backbone.{name}" if name.startswith(("conv1.", "bn1.", "layer")) else name
 
     def translated_layout(self, name: str, array: np.ndarray) -> np.ndarray:

@@ -66,7 +66,7 @@ def selected_classes(
 
 def _read_descriptions(path: str) -> dict[str, str]:
     """Return label -> name in the order of the file; V4 and V5 have no header, V6 and V7 have one."""
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for number, (line, row) in enumerate(csv_rows(path)):
         if number == 0 and row == _V6_HEADER:
             continue
@@ -76,13 +76,13 @@ def _read_descriptions(path: str) -> dict[str, str]:
                 "/m/01g317,Person: class-descriptions-boxable.csv"
             )
         label, name = row[0], row[1].strip()
-        if found.setdefault(label, name) != name:
+        if descriptions.setdefault(label, name) != name:
             raise InputError(
-                f"{path}: line {line} names {label} {shown(name)}, and an earlier one {shown(found[label])}"
+                f"{path}: line {line} names {label} {shown(name)}, and an earlier one {shown(descriptions[label])}"
             )
-    if not found:
+    if not descriptions:
         raise InputError(f"{path}: contains no classes")
-    return found
+    return descriptions
 
 
 def _listed_names(classes: str) -> list[str]:

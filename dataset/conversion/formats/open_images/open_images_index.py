@@ -136,5 +136,5 @@ class IndexedImages(Sequence):
         return len(self._numbers)
 
     def __getitem__(self, place):
-        found = self._numbers[place]
-        return IndexedImages(self._index, found) if isinstance(found, range) else IndexedImage(self._index, found)
+        numbers = self._numbers[place]
+        return IndexedImages(self._index, numbers) if isinstance(numbers, range) else IndexedImage(self._index, numbers)

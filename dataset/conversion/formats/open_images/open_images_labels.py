@@ -130,10 +130,10 @@ def _read_image_ids(path: str) -> set[str]:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
-    found = {line.strip().rpartition("/")[2] for line in lines} - {""}
-    if not found:
+    image_ids = {line.strip().rpartition("/")[2] for line in lines} - {""}
+    if not image_ids:
         raise InputError(f"{path}: contains no image ids")
-    return found
+    return image_ids
 
 
 def _odd_rows(repeated: int, tally: Counter[str]) -> Iterator[str]:

@@ -67,11 +67,11 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
 
 def _by_label_folder(names: list[str], label_of: dict[str, str]) -> dict[str, list[str]]:
     """Return the images by folders named train, val and test of their labels, or all as the split ""."""
-    found: dict[str, list[str]] = {}
+    by_folder: dict[str, list[str]] = {}
     splits = [split_of_folders(label_of.get(name, "")) for name in names]
     for name, split in zip(names, split_of_each(names, splits, where="the label files"), strict=True):
-        found.setdefault(split, []).append(name)
-    return found or {"": []}
+        by_folder.setdefault(split, []).append(name)
+    return by_folder or {"": []}
 
 
 def _read_part(
@@ -84,7 +84,7 @@ def _read_part(
     with_masks: bool,
 ) -> AnnotatedDataSet:
     hasher = hashlib.sha256(layout.content)
-    found, without = SplitContent(noted=list(layout.noted)), 0
+    split_content, without = SplitContent(noted=list(layout.noted)), 0
     for name in layout.images[split]:
         image = AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=True, is_upright=True)
         label = label_of.get(name)
@@ -94,21 +94,22 @@ def _read_part(
             try:
                 text, content = text_of(labels.path(label))
             except InputError as error:
-                found.skipped.append(Finding(kind="image", file=name, reason=str(error)))
+                split_content.skipped.append(Finding(kind="image", file=name, reason=str(error)))
                 continue
             hasher.update(hashlib.sha256(label.encode() + b"\0" + content).digest())
-            _add_objects(text, image, found, file=str(labels.path(label)), layout=layout, with_masks=with_masks)
+            _add_objects(text, image, split_content, file=str(labels.path(label)), layout=layout, with_masks=with_masks)
         images.in_pixels(image)
-        found.images.append(image)
+        split_content.images.append(image)
     if without:
-        found.noted.append(
+        split_content.noted.append(
             Finding(
                 kind="image",
                 file=str(labels.folder),
-                reason=f"{without} of {len(found.images)} images have no label file: used as images without objects",
+                reason=f"{without} of {len(split_content.images)} images have no label file: "
+                "used as images without objects",
             )
         )
-    return found.data_set(source=layout.source, class_names=layout.class_names, fingerprint=hasher.hexdigest())
+    return split_content.data_set(source=layout.source, class_names=layout.class_names, fingerprint=hasher.hexdigest())
 
 
 def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> dict[str, str]:
@@ -121,7 +122,7 @@ def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> di
     for name in names:
         if label := labels.find(_label_name(name, images), split=split_of_folders(name)):
             claims[label].append(name)
-    found: dict[str, str] = {}
+    label_files: dict[str, str] = {}
     for label, claimants in claims.items():
         best = best_path_matches(label, [_label_name(name, images) for name in claimants])
         owners = [name for name in claimants if _label_name(name, images) in best]
@@ -130,8 +131,8 @@ def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> di
                 f"{labels.path(label)}: matches several images, {listed(owners)}; expected image names that "
                 "differ in more than the suffix, or label folders named like the image folders"
             )
-        found[owners[0]] = label
-    labeled = {PurePosixPath(name).parent for name in found}
+        label_files[owners[0]] = label
+    labeled = {PurePosixPath(name).parent for name in label_files}
     for label, claimants in claims.items():
         for name in claimants:
             if PurePosixPath(name).parent not in labeled:
@@ -139,7 +140,7 @@ def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> di
                     f"{labels.path(label)}: belongs to another image of the same name, and no image in the folder "
                     f"of {name} has labels; expected an empty label file for an image without objects"
                 )
-    return found
+    return label_files
 
 
 def _label_name(name: str, images: ImageFolder) -> str:
@@ -160,12 +161,12 @@ def _labels_without_image(labels: FolderFiles, *, taken: set[str], images: Image
 
 
 def _add_objects(
-    text: str, image: AnnotatedImage, found: SplitContent, *, file: str, layout: YoloLayout, with_masks: bool
+    text: str, image: AnnotatedImage, split_content: SplitContent, *, file: str, layout: YoloLayout, with_masks: bool
 ) -> None:
     known = frozenset(layout.class_names.category_ids)
     for number, line in enumerate(text.splitlines(), start=1):
         if fields := line.split():
-            with found.skipping(file=file, image=image), error_context(f"line {number}"):
+            with split_content.skipping(file=file, image=image), error_context(f"line {number}"):
                 image.objects.append(
                     _object(fields, known=known, has_keypoints=layout.has_keypoints, with_masks=with_masks)
                 )

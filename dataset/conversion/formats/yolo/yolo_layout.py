@@ -66,7 +66,7 @@ class _LayoutReader:
             if settings.get(key) not in (None, "", []):
                 for name, held_out in self._images_of(key, settings[key]):
                     splits.setdefault(held_out or split, []).append(name)
-        splits = {split: sorted({*found}) for split, found in splits.items() if found}
+        splits = {split: sorted({*listed}) for split, listed in splits.items() if listed}
         if settings and not splits and any(key in settings for key in _SPLIT_KEYS):
             raise InputError(
                 f"{self._data_file}: none of the images that it names is in {self._images.folder}; expected "
@@ -91,12 +91,12 @@ class _LayoutReader:
         """Return the data.yaml or obj.data."""
         if self._given.is_file():
             return self._given if kind_of_file(self._given) is FileKind.YOLO_DATA else None
-        found = [
+        candidates = [
             name
             for name in self._files.names
             if not name.endswith(".txt") and kind_of_file(self._files.path(name)) is FileKind.YOLO_DATA
         ]
-        outermost = [name for name in found if name.count("/") == min(other.count("/") for other in found)]
+        outermost = [name for name in candidates if name.count("/") == min(other.count("/") for other in candidates)]
         if len(outermost) > 1:
             raise InputError(f"{self._root}: holds {listed(outermost)}; expected one of them as --annotations")
         return self._files.path(outermost[0]) if outermost else None
@@ -137,11 +137,11 @@ class _LayoutReader:
         if named is None and self._given.name in _NAME_FILES:
             return self._given
         for name in [named] if named else _NAME_FILES:
-            found = [other for other in self._files.names if PurePosixPath(other).name == PurePosixPath(name).name]
-            if len({text_of(self._files.path(other))[0].strip() for other in found}) > 1:
-                raise InputError(f"{self._root}: {listed(found)} hold different class names; expected one of them")
-            if found:
-                return self._files.path(found[0])
+            candidates = [other for other in self._files.names if PurePosixPath(other).name == PurePosixPath(name).name]
+            if len({text_of(self._files.path(other))[0].strip() for other in candidates}) > 1:
+                raise InputError(f"{self._root}: {listed(candidates)} hold different class names; expected one of them")
+            if candidates:
+                return self._files.path(candidates[0])
         raise InputError(
             f"{self._root}: YOLO labels without class names: looked for a data.yaml and {', '.join(_NAME_FILES)}; "
             f"expected {shown(named) if named else 'one of them'} next to the labels"
@@ -153,10 +153,10 @@ class _LayoutReader:
         for entry in entries:
             if not isinstance(entry, str):
                 raise InputError(f"{self._data_file}: {key} is {shown(value)}, expected folders or lists of images")
-            found = list(self._images_in(entry, _SPLIT_KEYS[key]))
-            if not found:
+            images = list(self._images_in(entry, _SPLIT_KEYS[key]))
+            if not images:
                 self._without_images.append((key, entry))
-            yield from found
+            yield from images
 
     def _images_in(self, entry: str, split: str) -> Iterator[tuple[str, str | None]]:
         """Yield the images of a folder or a list as `_images_of` does.
@@ -193,12 +193,12 @@ class _LayoutReader:
 
     def _by_folder(self) -> dict[str, list[str]]:
         """Return the images by folders named train, val and test, or all as the split ""."""
-        found: dict[str, list[str]] = {}
+        by_split: dict[str, list[str]] = {}
         names = self._images.names
         splits = split_of_each(names, [*map(split_of_folders, names)], where=str(self._images.folder))
         for name, split in zip(names, splits, strict=True):
-            found.setdefault(split, []).append(name)
-        return found or {"": []}
+            by_split.setdefault(split, []).append(name)
+        return by_split or {"": []}
 
 
 def _is_number(key: Any) -> bool:
