@@ -66,7 +66,7 @@ def main() -> None:
             f"--model_name={FLAGS.model_name}: expected one of {chosen_for}; for others see docs/reference/detectors.md"
         )
     checked_overrides()
-    formats = checked_formats(FLAGS.formats)  # before the training, not after it
+    formats = checked_formats(FLAGS.formats)  # refused before the training, not after it
     weights = FLAGS.weights if FLAGS.weights == NO_WEIGHTS else existing_checkpoint(FLAGS.weights, "weights")
     quickstart(
         QuickstartConfig(

@@ -80,7 +80,7 @@ def _run(program: str) -> None:
     """
     try:
         spec = importlib.util.find_spec(program)
-    except ImportError as error:  # in an editable install, if another project has a module of the same name
+    except ImportError as error:  # another editable project has a module of the same name
         print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
         sys.exit(2)
     assert spec is not None

@@ -57,7 +57,7 @@ class MaskRcnnConfig:
 
 
 class MaskRcnn(NamedTuple):
-    """Result of `build_mask_rcnn`."""
+    """The networks of Mask R-CNN and their anchors."""
 
     network: keras.Model
     first_stage: keras.Model

@@ -24,7 +24,7 @@ from program_support.signals import exit_code
 
 MOST_DEFAULT_SHARDS = 32  # the reference's default
 IMAGES_WORTH_A_SHARD = 100
-IMAGES_WORTH_A_PROCESS = 500  # with fewer images, starting TensorFlow takes longer than it saves
+IMAGES_WORTH_A_PROCESS = 500  # starting TensorFlow takes longer than it saves for fewer
 
 
 def define_shared_flags() -> None:

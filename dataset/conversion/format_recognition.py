@@ -32,7 +32,7 @@ _EXPECTED = (
     "a COCO JSON file, Pascal VOC XML files, YOLO .txt files with a data.yaml or classes.txt, an Open Images CSV "
     "file, a CVAT XML file, labelme JSON files, a Label Studio JSON file or a CSV table of boxes"
 )
-_MOST_FILES = 1000  # in which records are looked for
+_MOST_FILES = 1000  # files that records are looked for in
 _SEVERAL = 3  # maximum number of files in a message
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 HASH_SIDE = 16  # cells; with 8 the hashes of some different photos are closer than those of copies
 HASH_BITS = HASH_SIDE * HASH_SIDE
 MOST_BITS = 32
-LEAST_CORRELATION = 0.9  # of copies of other brightness or contrast 0.97, of frames shifted by 1% of their width 0.94
+LEAST_CORRELATION = 0.9  # copies of other brightness or contrast have 0.97, frames shifted by 1% of their width 0.94
 LEAST_CONTRAST = 2.0  # gray levels, standard deviation of the cells; below it they show noise and vignetting
 _PAIRS_AT_ONCE = 1 << 22  # 16 MiB for each of two products
 

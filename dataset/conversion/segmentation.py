@@ -15,7 +15,7 @@ from dataset.files.untrusted_values import shown
 from object_detection.coco.run_length_masks import RunLengths, decoded, encoded, run_lengths
 
 LARGEST_COORDINATE = 1e9
-MOST_POLYGONS = 10_000  # per object; merging these takes 2 s in a photo, 14 s in an image of 100 megapixels
+MOST_POLYGONS = 10_000  # limit of an object; merging these takes 2 s in a photo, 14 s in an image of 100 megapixels
 LONGEST_OUTLINE = 2_000_000  # pixels of all polygons of one object, clipped: 160 MB in pycocotools
 
 

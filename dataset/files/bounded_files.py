@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from dataset.files.untrusted_values import error_context, shown
 from program_support.errors import InputError
 
-LARGEST_FILE_BYTES = 2**30  # of an image or an XML file: a record holds less than 2 GiB
+LARGEST_FILE_BYTES = 2**30  # limit of an image or an XML file: a record holds less than 2 GiB
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe",

@@ -18,7 +18,7 @@ from program_support.errors import InputError
 _HEAD_BYTES = 1 << 16
 _MOST_PARSED_BYTES = 1 << 26  # a larger JSON file is not for a single image
 _LINES_LOOKED_AT = 20
-_MOST_FILES = 50  # of each suffix in a folder
+_MOST_FILES = 50  # files of each suffix in a folder
 ANNOTATION_SUFFIXES = (".xml", ".json", ".yaml", ".yml", ".data", ".csv", ".txt")
 _FOLDERS_LOOKED_AT = 100
 _MOST_LEVELS = 4  # a zip of VOC has VOCdevkit/VOC2012/Annotations

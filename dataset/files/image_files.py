@@ -248,7 +248,7 @@ def stored_size(encoded: bytes, *, formats: tuple[str, ...] = FORMATS) -> tuple[
         raise ValueError("holds no image that can be read") from error
 
 
-_FORBIDDEN = set('<>:"/\\|?*')  # on Windows
+_FORBIDDEN = set('<>:"/\\|?*')  # Windows forbids them
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in "123456789¹²³")}
 _MOST_BYTES = 120
 

@@ -29,7 +29,7 @@ DECODING_ERRORS = (  # that Pillow raises for damaged files
     zlib.error,
     OverflowError,
     MemoryError,
-    RuntimeError,  # of AVIF
+    RuntimeError,  # raised by AVIF
     Image.DecompressionBombError,
 )
 

@@ -15,7 +15,7 @@ _JPEG_NEXT = re.compile(rb"(?:[^\xff]*+\xff++[\x00\x01\xd0-\xd8])*+[^\xff]*+\xff
 _JPEG_SCAN, _JPEG_END = 0xDA, 0xD9
 _PNG_HEAD = b"\x89PNG\r\n\x1a\n"
 _TIFF_HEADS = b"II", b"MM"
-_PROGRESSIVE = b"\xff\xc2", b"\xff\xca"  # of Huffman and arithmetic coding
+_PROGRESSIVE = b"\xff\xc2", b"\xff\xca"  # Huffman and arithmetic coding
 _GIF_EXTENSION, _GIF_FIRST_IMAGE, _GIF_END = 0x21, 0x2C, 0x3B
 
 
@@ -63,7 +63,7 @@ def _png_parts(encoded: bytes) -> Iterator[str]:
 
 def _gif_parts(encoded: bytes) -> Iterator[str]:
     """Yield a part for each block of the extensions before the first image, and for each byte between them."""
-    place = 13 + (3 << (encoded[10] & 7) + 1 if encoded[10:11] > b"\x7f" else 0)  # after the head and its colors
+    place = 13 + (3 << (encoded[10] & 7) + 1 if encoded[10:11] > b"\x7f" else 0)  # the head and its colors precede it
     while place < len(encoded) and encoded[place] not in (_GIF_FIRST_IMAGE, _GIF_END):
         yield "part"
         is_extension = encoded[place] == _GIF_EXTENSION

@@ -24,7 +24,7 @@ class MaskSource(NamedTuple):
     pngs: Tensor  # [n] string, masks of the size of the original image
     crop: Crop
     size: Tensor  # [2] int32, of the original image
-    file_name: Tensor  # of the record, for errors
+    file_name: Tensor  # the record's, named in errors
 
 
 class View(NamedTuple):
@@ -32,9 +32,9 @@ class View(NamedTuple):
 
     image: Tensor  # [H, W, 3] uint8
     size: Tensor  # [2] int32, height and width of the valid area
-    objects: Objects  # without batch dimension: boxes [n, 4] in input pixels, ...
+    objects: Objects  # no batch dimension: boxes [n, 4] in input pixels, ...
     scale: Tensor  # [2] float32, original pixels per input pixel
-    masks: MaskSource | tuple[()] = ()  # for a composition that needs masks
+    masks: MaskSource | tuple[()] = ()  # only if the composition needs masks
 
 
 # (number of the image, within: [2] int32 or None) -> its view, cropped to at most `within` pixels

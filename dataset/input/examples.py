@@ -122,7 +122,7 @@ def _objects(
 
     With masks, an object is dropped if its box is visible in the crop but its mask is not.
     """
-    numbers = tf.where(is_used)[:, 0]  # of the kept objects
+    numbers = tf.where(is_used)[:, 0]  # numbers of the used objects
     numbers = tf.gather(numbers, _largest(tf.gather(boxes, numbers), config.max_instances_per_image))
     masks = tf.zeros([tf.size(numbers), 0, 0], tf.uint8)
     if config.mask_size:

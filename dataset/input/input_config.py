@@ -15,12 +15,12 @@ from program_support.processor import available_cores
 class InputConfig:
     """Parameters that determine how records become batches."""
 
-    resize: ResizeRule  # of evaluation
-    augmentation: Augmentation | None = None  # of training; None: as in evaluation
-    color_jitter: ColorJitter | None = None  # of each augmented image, in training
-    composition: Composition | None = None  # of several augmented images into one, in training
-    orientation: RandomOrientation | None = None  # after all other augmentation, in training
-    batch_size: int  # per process
+    resize: ResizeRule  # the evaluation's
+    augmentation: Augmentation | None = None  # training's; None: the evaluation's resizing
+    color_jitter: ColorJitter | None = None  # each augmented image in training
+    composition: Composition | None = None  # several augmented images become one in training
+    orientation: RandomOrientation | None = None  # follows all other augmentation in training
+    batch_size: int  # images per process
     category_ids: tuple[int, ...]  # ascending; class k is the data set's category_ids[k]
     max_instances_per_image: int = 100  # M
     mask_size: int = 0  # S, side of the mask of each object; 0: none are decoded

@@ -139,7 +139,7 @@ class OriginalImage(NamedTuple):
     """The image of a record."""
 
     image_id: int
-    name: str  # of its file, or "image ID" if the record has none
+    name: str  # its file's, or "image ID" if the record has none
     pixels: np.ndarray  # uint8 [h, w, 3]
 
 

@@ -161,7 +161,7 @@ class RecordBatches:
                         raise
                     read = _RAISED_IN_PYTHON not in error.message  # otherwise the message already has the name
                     failure = (self._culprit(done) if read else None) or failure
-                if failure:  # without TensorFlow's error, whose traceback would keep the iterator
+                if failure:  # TensorFlow's error is left out: its traceback would keep the iterator
                     raise failure
                 yield batch
                 done += 1

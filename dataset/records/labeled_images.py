@@ -13,7 +13,7 @@ class LabeledImages:
     """n images with N objects, grouped by image in ascending order."""
 
     class_names: ClassNames
-    names: Sequence[str]  # of the n files
+    names: Sequence[str]  # n file names
     sizes: np.ndarray  # [n, 2] int32, height and width in pixels
     owners: np.ndarray  # [N] int32, the image of each object, 0 .. n-1
     boxes: np.ndarray  # [N, 4] float32 yxyx, pixels of the image

@@ -38,11 +38,11 @@ Box = tuple[float, float, float, float]  # y_min, x_min, y_max, x_max as fractio
 class Inspection(NamedTuple):
     """Result of an inspection; `useless` and `contradiction` complete "the record holds ..." and are empty if sound."""
 
-    name: str  # of the image, from the record
+    name: str  # the image's, read from the record
     useless: str = ""
     contradiction: str = ""
     boxes: int = 0
-    boxes_outside: int = 0  # without area inside the image: training ignores them
+    boxes_outside: int = 0  # no area inside the image: training ignores them
 
 
 def inspect_record(payload: bytes, *, category_ids: Collection[int] | None = None) -> Inspection:

@@ -91,7 +91,7 @@ class _Tally:
     boxes: int = 0
     boxes_outside: list[int] = field(default_factory=list)  # the record of each
     useless: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    names: dict[int, str] = field(default_factory=dict)  # of records that messages may mention
+    names: dict[int, str] = field(default_factory=dict)  # only those of records that messages may mention
 
     def add(self, number: int, payload: bytes, *, category_ids: Collection[int] | None) -> None:
         """Add a record. Raises InputError if it is contradictory."""

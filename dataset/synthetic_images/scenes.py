@@ -15,7 +15,7 @@ _UNITS = 128
 _LEAST_SIDE = 10.0  # units; smaller objects cannot be detected at an input of 128
 _LEAST_SEEN = 0.6  # minimum visible fraction of each object's pixels
 _LEAST_INSIDE = 0.7  # minimum fraction of an object's pixels inside the image
-_ATTEMPTS = 12  # to find a position
+_ATTEMPTS = 12  # attempts to find a position
 _EMPTY_SHARE, _CROWDED_SHARE, _SHOAL_SHARE = 0.04, 0.12, 0.06  # fractions of the images
 _GROUND_COLORS = (  # pairs of blended background colors: sea, sand, meadow, dusk, stone, snow
     ((120, 170, 190), (170, 205, 210)),
@@ -124,7 +124,7 @@ def draw_image(size: tuple[int, int], random: np.random.Generator) -> tuple[np.n
         kind = KINDS[random.integers(len(KINDS))]
         low, high = kind.side
         high = min(low + (high - low) * (0.35 if crowded else 1.0), 0.9 * min(size) / scene.unit)
-        low = min(low, high)  # for very elongated images
+        low = min(low, high)  # very elongated images would have it above
         sides.append((math.exp(random.uniform(math.log(low), math.log(high))), kind))
     for side, kind in sorted(sides, key=lambda entry: -entry[0]):  # large objects are drawn first
         sprite = draw_sprite(kind, side=side * scene.unit, random=random)

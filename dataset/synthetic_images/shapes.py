@@ -104,7 +104,7 @@ def _paint_star(pen: _Pen, random: np.random.Generator) -> None:
 class Kind:
     """One class of objects: longer side in units, aspect ratio, rotation range and appearance."""
 
-    category_id: int  # with gaps, as in real data sets
+    category_id: int  # ids have gaps, as real data sets do
     name: str
     side: tuple[float, float]
     aspect: float

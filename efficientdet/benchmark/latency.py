@@ -20,7 +20,7 @@ class Latency(NamedTuple):
 class Run(NamedTuple):
     """Seconds and detections of one run of a benchmark."""
 
-    seconds: dict[str, float]  # by stage
+    seconds: dict[str, float]  # key: stage
     detections: float  # mean per image
 
 

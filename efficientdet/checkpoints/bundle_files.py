@@ -20,7 +20,7 @@ from efficientdet.checkpoints.description import (
 from program_support.atomic_files import flush_to_disk, link_or_copy
 
 INDEX_SUFFIX = ".index"
-BUNDLE_SUFFIXES = (".data-00000-of-00001", INDEX_SUFFIX)  # in the order in which they are published
+BUNDLE_SUFFIXES = (".data-00000-of-00001", INDEX_SUFFIX)  # order of publication
 SECOND_FILE_ARRAY = "_of_the_second_data_file"  # an empty array: a data file has at least one array
 
 

@@ -40,7 +40,7 @@ _BUNDLE_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 _LEFT_BY_EARLIER_VERSIONS = re.compile(
     r"\.(checkpoint|(ema)?ckpt(-\w+)?)(\.json|\.index|\.data-\d{5}-of-\d{5})?\.\d+(\.(index|data-\S+))?"
 )
-_ATTEMPTS = 5  # to read a checkpoint while another process replaces it
+_ATTEMPTS = 5  # another process may replace a checkpoint while it is read
 
 
 def checkpoint_prefix(path: str | Path) -> str:

@@ -31,7 +31,7 @@ def existing_backbone(path: str | None) -> str | None:
 
     Raise InputError if it is neither `imagenet` nor an existing file.
     """
-    if path in published_files() and published_files()[path].md5:  # of keras.applications
+    if path in published_files() and published_files()[path].md5:  # a file of keras.applications
         try:
             return local_path(path)
         except InputError as error:

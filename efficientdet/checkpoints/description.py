@@ -16,7 +16,7 @@ from program_support.atomic_files import write_text
 from program_support.errors import InputError
 
 DESCRIPTION_SUFFIX = ".json"
-DESCRIPTION_FILE = "description.json"  # in the folder of a SavedModel
+DESCRIPTION_FILE = "description.json"  # file name inside a SavedModel's folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def write_description(
 ) -> None:
     """Write the JSON for the bundles with these digests. `replaces`: see `replaced_description`."""
     content = {**vars(description), "bundles": list(bundles), **({"replaces": dict(replaces)} if replaces else {})}
-    content = json.loads(json.dumps(content))  # as it will be read: tuples become lists
+    content = json.loads(json.dumps(content))  # tuples become lists, which is how they will be read
     text = json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
     write_text(f"{prefix}{DESCRIPTION_SUFFIX}", text)
 

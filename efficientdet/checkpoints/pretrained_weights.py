@@ -213,7 +213,7 @@ def _shapes(variables: dict[str, keras.Variable]) -> dict[str, tuple[int, ...]]:
 def _class_rows(source: Source, class_names: ClassNames, *, count: int | None, family: Family) -> list[int] | None:
     """Return the row in the checkpoint's predictor of each class, by name; None if the class sets differ."""
     theirs = source.class_names
-    if theirs is None:  # without names: assumed to be the same classes
+    if theirs is None:  # no names: assumed to be the same classes
         is_possible = class_names == COCO_2017 or not rows_are_cocos(count, family) or count == len(class_names)
         return rows_of_classes(class_names, count, family) if is_possible else None
     if not theirs.has_names_of(class_names):

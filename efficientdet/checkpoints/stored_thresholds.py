@@ -7,7 +7,7 @@ import numpy as np
 
 from efficientdet.checkpoints.description import Description
 
-DEFAULT_THRESHOLD = 0.4  # for a model without stored thresholds
+DEFAULT_THRESHOLD = 0.4  # used if none is stored with the model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from program_support.errors import InputError
 class TrainingProgress:
     """Progress of a training; stored as JSON in each checkpoint."""
 
-    images_seen: int = 0  # over all processes: the position in the endless stream of records
+    images_seen: int = 0  # sum over the processes: position in the endless stream of records
     global_batch_size: int = 0
     ranks: int = 1  # number of processes with batch statistics of their own
     best_ap: float = -1.0

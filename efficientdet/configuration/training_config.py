@@ -84,6 +84,6 @@ class TrainingConfig(TrainSettings):
     def last_epoch(self) -> int:
         """Epoch after which training stops; the learning rate schedule ends at num_epochs."""
         last = self.hparams.num_epochs
-        if self.training_mode == "train":  # as in the reference: the first epoch after three quarters
+        if self.training_mode == "train":  # reference's rule: the first epoch after three quarters
             last = min(last, int(0.75 * last) + 1)
         return min(last, self.stop_epoch) if self.stop_epoch else last

@@ -24,10 +24,10 @@ _JITTERS = (0.4, 0.8)  # candidates for jitter_min, the smallest training scale
 _STEPS = range(-4, 5)  # half octaves of the candidate anchor scales
 _CLUSTER_ROUNDS = 30
 _MULTIPLE = 32  # pixels: the sides of an input are multiples of it
-_FACTORS = (1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16)  # of the candidate input sizes
+_FACTORS = (1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16)  # candidate sizes as multiples of the present one
 _LARGEST_SCALE = 2.0  # input pixels per image pixel: more shows no more
 _LARGEST_SIDE = 2048  # pixels of an input
-_NEARLY = 1.2  # as a multiple of the smallest share that a larger input reaches
+_NEARLY = 1.2  # multiple of the smallest share that a larger input reaches
 Size = TypeVar("Size", bound=int | str)
 Value = TypeVar("Value")
 

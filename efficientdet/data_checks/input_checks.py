@@ -89,7 +89,7 @@ def _larger_objects(view: InputView, fixed: Collection[str]) -> Iterator[str]:
     factor, match = enlargement
     height, width = (round(side / (factor * view.scale)) for side in view.size)
     settings = {"image_size": scaled_size(view.size, factor), **match.settings}
-    with contextlib.suppress(InputError):  # from a family of one size
+    with contextlib.suppress(InputError):  # raised by a family of one size
         unmatched = view.after(**settings).unmatched_in_training.mean()
         if is_better(unmatched, view.unmatched_in_training.mean()):  # not if the anchors grow with the input
             cost = f"{factor**2:.3g} times the computation of a step"

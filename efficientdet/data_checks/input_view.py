@@ -21,7 +21,7 @@ class InputView:
 
     images: LabeledImages
     hparams: Hyperparameters
-    magnification: float = 1.0  # of the objects in training, as in tiles of the images
+    magnification: float = 1.0  # factor by which training enlarges objects: tiles do
 
     def sample(self, most: int) -> "InputView":
         """Return the view of an evenly spaced sample of the objects used in training, each in an image of its own."""

@@ -12,7 +12,7 @@ from efficientdet.families.hyperparameters import Hyperparameters
 DUPLICATE = 0.8  # IoU of two boxes of one class from which they count as one object labeled twice
 WHOLE = 0.95  # share of the image's area
 _MANY_DUPLICATES, _MANY_WHOLE, _MANY_EMPTY, _MANY_LEFT_OUT = 0.02, 0.2, 0.5, 0.001
-_RARE = 0.02  # of the objects of the most frequent class
+_RARE = 0.02  # share of the most frequent class's objects
 _SLOT_STEP = 8
 CROWDS_ADVICE = "--crowds_as_objects of create_tfrecord.py converts them as ordinary objects"
 
@@ -80,7 +80,7 @@ def unusable_classes(images: LabeledImages, hparams: Hyperparameters, *, trains:
 def duplicate_boxes(images: LabeledImages) -> np.ndarray:
     """Return pairs of objects [P, 2] of one class in one image with an IoU above DUPLICATE."""
     pairs = []
-    order = np.lexsort((images.boxes[:, 0], images.classes, images.owners))  # by y_min within image and class
+    order = np.lexsort((images.boxes[:, 0], images.classes, images.owners))  # sorted by y_min within image and class
     boxes, areas = images.boxes[order], (images.boxes[:, 2:] - images.boxes[:, :2]).prod(axis=1)[order]
     keys = images.owners[order].astype(np.int64) * len(images.class_names) + images.classes[order]
     possible = np.arange(len(order))

@@ -13,7 +13,7 @@ from efficientdet.data_checks.findings import NOTE, Finding, as_hparams
 from efficientdet.data_checks.input_view import InputView
 
 _IMAGES, _OBJECTS_OF_A_CLASS = 50, 20  # fewer give no reliable measures
-_GROUPS, _DEVIATIONS = 20, 1.64  # of images for the jackknife; one-sided 95% confidence
+_GROUPS, _DEVIATIONS = 20, 1.64  # the jackknife's groups of images; one-sided 95% confidence
 _FIT = 0.5  # share of images that fit into the input when rotated, from which rotations are suggested
 
 

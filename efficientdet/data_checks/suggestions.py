@@ -21,7 +21,7 @@ class Trial:
     """Hyperparameters and their result: shares of objects whose best anchor has an IoU below 0.5."""
 
     settings: Mapping[str, Any]
-    unmatched: float  # at evaluation scale
+    unmatched: float  # share at the evaluation's scale
     unmatched_in_training: float
     padding: float
     cost: float  # number of anchors, as a multiple of that of the current settings

@@ -15,7 +15,7 @@ import numpy as np
 from efficientdet.devices.peers import Peers
 from program_support.errors import InputError
 
-_SECONDS_BETWEEN_CHECKS = 1.0  # of whether the processes that are waited for have ended
+_SECONDS_BETWEEN_CHECKS = 1.0  # checks whether the processes that are waited for have ended
 _PART = 64 << 20  # bytes of a message with weights, which process 0 keeps until all have read it
 
 

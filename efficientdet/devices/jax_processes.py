@@ -23,7 +23,7 @@ from efficientdet.devices.rendezvous import Place, is_loopback, rank_on_host
 from program_support.command_line import USER_ERROR_EXIT_CODE
 from program_support.errors import InputError
 
-_CONNECTION_SECONDS = 60  # of processes that have arrived
+_CONNECTION_SECONDS = 60  # limit for processes that have arrived
 _HEARTBEAT_SECONDS = 1200  # busy or paused machines miss heartbeats for minutes; `peers` finds lost processes at once
 _CONNECTION_ERRORS = ("Gloo", "NCCL", "coordination service", "CoordinationService")
 
@@ -99,7 +99,7 @@ def join_processes(place: Place, peers: Peers, *, gpus: list[int] | None, num_de
         shutdown_timeout_seconds=int(WRITING_FACTOR * STALL_SECONDS),
         coordinator_bind_address=place.address if is_loopback(place.host) else None,
     )
-    atexit.register(setattr, peers, "is_done", True)  # before JAX's handler, which waits for all processes
+    atexit.register(setattr, peers, "is_done", True)  # runs before JAX's handler, which waits for all processes
     counts = Counter(device.process_index for device in jax.devices())
     values = HostValues(global_state.client, peers)
     _require_equal([counts[number] for number in range(place.count)])

@@ -16,7 +16,7 @@ from efficientdet.devices.distributed import World, join_horovod
 from efficientdet.devices.rendezvous import Place, meet, rank_on_host
 from program_support.errors import InputError
 
-ARRIVAL_SECONDS = 600.0  # until all processes under JAX have started
+ARRIVAL_SECONDS = 600.0  # all processes under JAX must have started by then
 _BY_VARIABLES = "JAX_NUM_PROCESSES"
 _FIRST_PORT, _PORTS = 61440, 4096
 
@@ -88,7 +88,7 @@ def place_under_jax(environment: Mapping[str, str]) -> tuple[int | None, str | N
         return _integer(environment.get("JAX_PROCESS_ID")), given
     if "OMPI_COMM_WORLD_SIZE" in environment:
         port = zlib.crc32(environment.get("PMIX_NAMESPACE", "").encode()) % _PORTS + _FIRST_PORT
-        match = re.search(r"tcp://([^,:]+)", environment.get("OMPI_MCA_orte_hnp_uri", ""))  # until version 4
+        match = re.search(r"tcp://([^,:]+)", environment.get("OMPI_MCA_orte_hnp_uri", ""))  # Open MPI up to version 4
         one_host = environment["OMPI_COMM_WORLD_SIZE"] == environment.get("OMPI_COMM_WORLD_LOCAL_SIZE")
         host = "localhost" if one_host else match and match[1]
         return int(environment["OMPI_COMM_WORLD_RANK"]), given or (f"{host}:{port}" if host else None)
@@ -128,5 +128,5 @@ def _job_token(launcher: str, environment: Mapping[str, str]) -> str:
 def _own_gpus(environment: Mapping[str, str], local_rank: int, local_size: int) -> list[int] | None:
     """Return the GPU of this process of several in one host; None for all that it sees, or JAX_LOCAL_DEVICE_IDS."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    bound = visible is not None and len(visible.split(",")) < local_size  # by the launcher
+    bound = visible is not None and len(visible.split(",")) < local_size  # the launcher has chosen devices
     return None if local_size == 1 or bound or environment.get("JAX_LOCAL_DEVICE_IDS") else [local_rank]

@@ -18,10 +18,10 @@ from typing import Any, NoReturn
 from program_support.command_line import USER_ERROR_EXIT_CODE
 from program_support.errors import InputError
 
-MOST_BYTES = 1 << 16  # of a message
-_MOST_CHARACTERS = 500  # of a text in a message
-_SECONDS_TO_RAISE = 5.0  # for a collective operation to raise an exception after another process has ended
-_SECONDS_TO_LEAVE = 10.0  # for the others to end before process 0, which serves JAX's connection
+MOST_BYTES = 1 << 16  # limit of a message
+_MOST_CHARACTERS = 500  # limit of a text in a message
+_SECONDS_TO_RAISE = 5.0  # a collective operation raises by then if another process has ended
+_SECONDS_TO_LEAVE = 10.0  # process 0, which serves JAX's connection, waits so long for the others
 # Seconds until the first probe of an idle connection, between two, and the number of probes: firewalls keep the
 # connection open, and an unreachable machine is noticed.
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 20}
@@ -32,7 +32,7 @@ class Peers:
 
     def __init__(self, number: int, count: int):
         self.number, self.count = number, count
-        self.names: list[str] = []  # of all processes, by number, once all have arrived
+        self.names: list[str] = []  # one per process, by number; empty until all have arrived
         self.ended: str | None = None  # which other process has ended, and why
         self.writers: dict[int, asyncio.StreamWriter] = {}  # process 0 has those of all others, the others only its
         self.loop = asyncio.new_event_loop()

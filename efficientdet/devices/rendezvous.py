@@ -23,8 +23,8 @@ from program_support.errors import InputError
 _SECONDS_BETWEEN_ATTEMPTS = 0.2
 _SECONDS_UNTIL_REPORT = 10.0
 _SECONDS_BETWEEN_REPORTS = 60.0
-_SECONDS_BETWEEN_MESSAGES = 2.0  # of process 0 to those that wait with it
-_SECONDS_OF_SILENCE = 10.0  # after which a process takes what it has connected to for another program
+_SECONDS_BETWEEN_MESSAGES = 2.0  # process 0 sends them to those that wait with it
+_SECONDS_OF_SILENCE = 10.0  # then a process takes what it has connected to for another program
 _SECONDS_TO_SEND = 5.0
 
 
@@ -34,9 +34,9 @@ class Place:
 
     address: str  # host:port of process 0, which listens there
     count: int  # number of processes
-    number: int  # of this process, 0 .. count - 1
-    name: str  # of this process, for the others
-    token: str = ""  # of the job; ASCII
+    number: int  # this process's, 0 .. count - 1
+    name: str  # this process's name for the others
+    token: str = ""  # the job's; ASCII
 
     @property
     def host(self) -> str:
@@ -165,7 +165,7 @@ class _Meeting:
             peers.names = [self._names[each] for each in range(count)]
             self._complete.set()
         await peers.watch(number, reader)
-        self._names.pop(number)  # before all have arrived it may come again
+        self._names.pop(number)  # it may come again until all have arrived
 
     def _refusal(self, arrival: dict[str, Any]) -> str | None:
         """Return why an arriving process has no place in this job."""

@@ -41,11 +41,11 @@ _PLOTTED_IMAGES = 20  # images in a report
 class EvaluationConfig:
     """Configuration of an evaluation: the flags of eval.py, resolved."""
 
-    model: ModelConfig  # with the class names of the data
+    model: ModelConfig  # its class names are the data's
     records: tuple[str, ...]  # () only for `others` and a json_file
     data: str | None = None  # what the records hold, for the report; None: the records themselves
     json_file: str | None
-    batch_size: Count = 8  # per process, under JAX per device
+    batch_size: Count = 8  # images per process; per device under JAX
     samples: Annotated[CountOrZero, "eval_samples"] = 0
     num_threads: int = 0
     testdev_dir: str | None = None

@@ -33,7 +33,7 @@ from object_detection.coco.error_types import ERROR_TYPES
 from object_detection.coco.evaluation import CocoMeasures
 from program_support.atomic_files import report_write_errors, write_text
 
-_MOST_CLASSES = 20  # in the confusion matrix; more would be illegible
+_MOST_CLASSES = 20  # more would be illegible in the confusion matrix
 _MOST_CHARTS = 12  # classes whose charts are shown without a click
 _MOST_CONFUSIONS = 10
 _NONE = "\N{EN DASH}"

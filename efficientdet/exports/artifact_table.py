@@ -39,9 +39,9 @@ class Artifact:
     format: str
     file: str
     megabytes: float
-    median_ms: float | None  # per image, with resizing; None if the file cannot be run here
+    median_ms: float | None  # one image, resizing included; None if the file cannot be run here
     p99_ms: float | None
-    network_ms: float | None  # of the file without post-processing and resizing; None if not measured
+    network_ms: float | None  # the same without post-processing and resizing; None if not measured
     postprocessing_ms: float | None  # the additional time with post-processing
     compared: int  # detections of the checkpoint; anchors if the file cannot be run here
     agreement: float  # fraction that the file finds too: same class, all sides within half a pixel

@@ -14,7 +14,7 @@ class ExportConfig:
     formats: Sequence[str]
     images: Sequence[str] = ()  # image files for the comparison; (): those of `records`, else random noise
     runs: Count = 30
-    records: Sequence[str] = ()  # for AP; (): AP is not measured
+    records: Sequence[str] = ()  # AP is measured on them; (): it is not measured
     json_file: str | None = None  # COCO ground truth; None: boxes in the records
     samples: Annotated[CountOrZero, "eval_samples"] = 0  # number of records; 0: all
     calibration_images: Sequence[str] = ()  # image files; (): use `calibration_records`

@@ -21,7 +21,7 @@ from object_detection.geometry.box_geometry import pairwise_iou
 
 _LARGEST_NETWORK_DIFFERENCE = 1e-3
 _LEAST_AGREEMENT = 0.95  # rounding may change the order of near-equal scores, and so the last detections
-SAME_OBJECT_IOU = 0.75  # from which two boxes are of the same object, as int8 rounding moves sides
+SAME_OBJECT_IOU = 0.75  # int8 rounding moves sides; boxes above it are one object's
 _TOLERANCES = {"float32": (1e-3, 0.5), "mixed_float16": (2e-2, 4.0), "mixed_bfloat16": (5e-2, 8.0)}  # score, pixels
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from model.detection_model import DetectionModel
 
 ENTRY_POINTS = "efficientdet.families"
-DEFAULT_MODEL = "efficientdet-d0"  # as in the references
+DEFAULT_MODEL = "efficientdet-d0"  # the references' default
 
 
 @cache

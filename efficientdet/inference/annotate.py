@@ -38,15 +38,15 @@ class AnnotationConfig:
 
     inputs: Inputs
     output_dir: str
-    model: ModelConfig = field(default_factory=ModelConfig)  # of a checkpoint or exported file
+    model: ModelConfig = field(default_factory=ModelConfig)  # checkpoint or exported file
     saved_model_dir: str | None = None
     batch_size: int = 1
-    min_score: float | None = None  # for all classes; None: the thresholds stored with the model
+    min_score: float | None = None  # one for all classes; None: the thresholds stored with the model
     max_boxes: int | None = 100  # None: all
     debug: bool = False
     apply_exif_orientation: bool = True
     tiling: Tiling | None = None  # None: images are not tiled
-    formats: tuple[str, ...] = ()  # of further files, see `ResultFiles`
+    formats: tuple[str, ...] = ()  # further files, see `ResultFiles`
     save_crops: bool = False
 
     @property

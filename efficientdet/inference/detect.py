@@ -70,7 +70,7 @@ def exported_predictor(network: Network, *, path: str, class_count: int) -> Pred
             raise InputError(
                 f"{path}: returns classes {detected.min()} to {detected.max()}; expected 0 to {class_count - 1}"
             )
-        valid = (scores > 0) & np.isfinite(boxes).all(axis=-1)  # before they are clipped to the image
+        valid = (scores > 0) & np.isfinite(boxes).all(axis=-1)  # boxes are not yet clipped to the image
         return Detections(boxes, scores, classes, valid, masks[0] if masks else None)
 
     return Predictor(lambda images, sizes: stacked(network(np.asarray(images), np.asarray(sizes), detections)))

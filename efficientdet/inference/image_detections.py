@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN = 10  # objects listed in the text of a result
 _PREVIEW_SIDE = 640  # pixels
-_CHANNELS = ((), (1,), (3,), (4,))  # of an array's last axis: gray, gray, RGB, RGBA
+_CHANNELS = ((), (1,), (3,), (4,))  # an array's last axis: gray, gray, RGB, RGBA
 _FILE_KINDS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
 AnyImage = str | os.PathLike[str] | BinaryIO | Image.Image | np.ndarray
 

@@ -46,7 +46,7 @@ _ADDRESS = re.compile(r"(https?|mms[ht]?|rtmps?|rtsps?|srt|tcp|udp)://", re.IGNO
 
 
 class Inputs(NamedTuple):
-    """Result of `find_inputs`."""
+    """Images and videos to detect objects in."""
 
     images: tuple[str, ...] = ()  # files, and STANDARD_INPUT
     videos: tuple[str, ...] = ()  # files and addresses

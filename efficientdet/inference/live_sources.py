@@ -10,8 +10,8 @@ from program_support.errors import InputError
 
 _OPEN_TIMEOUT_MS = 5000
 _READ_TIMEOUT_MS = 5000
-_PAUSE_SECONDS = 1.0  # between attempts to open a stream again
-_GIVE_UP_SECONDS = 60.0  # without a frame
+_PAUSE_SECONDS = 1.0  # pause before a stream is opened again
+_GIVE_UP_SECONDS = 60.0  # longest time between two frames
 
 
 def open_live(source: str | int):

@@ -77,7 +77,7 @@ def load_detector(
         settings = (
             _checkpoint_settings(path, model_name, class_names, hparams) if exported is None else {"ckpt_path": path}
         )
-        prepare_environment(owns_process=False)  # before the slow imports: TensorFlow without its start-up messages
+        prepare_environment(owns_process=False)  # must precede the imports: no start-up messages of TensorFlow
         config = ModelConfig(
             averaged=averaged,
             precision=precision,

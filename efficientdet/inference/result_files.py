@@ -60,7 +60,7 @@ class ResultFiles:
     def __init__(self, folder: str, names: ClassNames, *, formats: Sequence[str] = (), crops: bool = False):
         self._folder, self._names, self._formats = Path(folder), names, formats
         self._crop_folders = [self._folder / "crops" / name for name in folder_names(names.names)] if crops else []
-        self._earlier_crops: dict[str, list[Path]] = defaultdict(list)  # of another run
+        self._earlier_crops: dict[str, list[Path]] = defaultdict(list)  # crops of another run
         for path in itertools.chain(*(crop_folder.glob("*_*.jpg") for crop_folder in self._crop_folders)):
             self._earlier_crops[path.stem.rpartition("_")[0]].append(path)
         self._images: list[dict[str, Any]] = []

@@ -119,7 +119,7 @@ def _onnxruntime(model: ModelContent, streams: int, threads: int) -> Sequence[Ru
     options.intra_op_num_threads = streams * (threads - 1) + 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    options.add_free_dimension_override_by_name("B", 1)  # with known shapes it fuses sums with convolutions
+    options.add_free_dimension_override_by_name("B", 1)  # known shapes let it fuse sums with convolutions
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     named = any(isinstance(side, str) for output in session.get_outputs() for side in output.shape[1:])
     stream = _NewOutputs if named else _BoundOutputs  # a dimension with a name varies between images

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 _SAME = 0.5  # IoU above which two boxes are one object
-_BORDER = 0.02  # of a tile's side: a box that ends this close to an inner border is cut
+_BORDER = 0.02  # share of a tile's side: a box that ends this close to an inner border is cut
 _RANK_OF_CUT = 0.5  # factor of the score of cut boxes
 
 
@@ -48,7 +48,7 @@ def merged_over_tiles(
         np.flatnonzero((_areas(_shared(tile, tiles)) > 0) & (np.arange(len(tiles)) != number)).tolist()
         for number, tile in enumerate(tiles)
     ]
-    numbers_of: dict[tuple[int, int], list[int]] = defaultdict(list)  # by tile and class
+    numbers_of: dict[tuple[int, int], list[int]] = defaultdict(list)  # key: tile and class
     object_of: dict[int, _Object] = {}
     for number in np.argsort(-(scores * np.where(cut, _RANK_OF_CUT, 1.0)), kind="stable").tolist():
         tile, of_class = int(found_in[number]), int(classes[number])

@@ -10,8 +10,8 @@ from dataset.records.labeled_images import LabeledImages
 _MULTIPLE = 32  # pixels: candidate sides are multiples of it
 _MIN_EPOCHS, _MAX_EPOCHS = 20, 600  # train.py checks the time after each
 _WARMUP_STEPS = 50
-_LENGTHENED = 2  # as a multiple of the expected steps: the machine may become faster
-_PATIENCE = 4  # as a multiple of the required steps: more would gain little
+_LENGTHENED = 2  # multiple of the expected steps: the machine may become faster
+_PATIENCE = 4  # multiple of the required steps: more would gain little
 # `target_steps` are for an input of this side and objects of a sixteenth of it. More pixels pay only with more steps,
 # and small objects gain more from pixels than large ones do (docs/measurements/accuracy.md).
 _TARGET_SIDE, _TARGET_OBJECT, _OBJECT_EXPONENT = 256, 1 / 16, 2 / 3
@@ -23,9 +23,9 @@ _MIN_CLASS_OBJECTS = 10  # fewer do not count
 _AFTER_CHOICE, _EACH_FORMAT = 2.2, 0.5
 # An evaluation during the training, with its calibration, takes about as long as training on all images.
 _EVALUATION_SHARE, _EVALUATED_IMAGES = 0.1, 2000  # share of the time for all, most images
-_MIN_SHARE = 0.1  # of the minutes, for training
+_MIN_SHARE = 0.1  # share of the minutes that training gets
 _MIN_STARTS = 10  # seconds of training, as a multiple of those of a start, from which on a second start pays
-FIRST_LR_END_FACTOR = 0.3  # with the smaller input; the training with the larger one continues it
+FIRST_LR_END_FACTOR = 0.3  # the training with the larger input continues from here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ def seconds_after_choice(
     `start_seconds` are the seconds of train.py up to the end of its first step, including compilation;
     `evaluation_cost` is the time to evaluate an image relative to a training step's time per image.
     """
-    passes = 2 + formats  # over the images that the AP is measured on
+    passes = 2 + formats  # passes over the images that the AP is measured on
     evaluation = passes * measured_images * evaluation_cost * step_time.seconds / step_time.batch_size
     return (_AFTER_CHOICE + _EACH_FORMAT * formats) * start_seconds + evaluation
 
@@ -179,7 +179,7 @@ def enlarged(size: tuple[int, int], side: int, *, min_side: int) -> tuple[int, i
 class Length:
     """Length of the training: flags of train.py."""
 
-    num_epochs: int  # at most
+    num_epochs: int  # upper limit
     num_examples_per_epoch: int
     checkpoint_period: int
     warmup_epochs: float

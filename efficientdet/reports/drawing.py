@@ -18,12 +18,12 @@ _PALETTE = (
     "0db6840848c0ba30ef9fb49cc2dc5c6c485d9b58f3ce4c1764fe94f65e897f9eafe5bb58f006621c8fd571cc64d4644b"
 )
 PALETTE_SIZE = len(_PALETTE) // 3  # further classes reuse the colors from the first on
-_LINE_FRACTION = 1 / 240  # of the shorter side of the image
+_LINE_FRACTION = 1 / 240  # share of the image's shorter side
 _RIM_FROM = 100  # pixels; the outline would hide objects in smaller images
 _FONT_FRACTION = 1 / 36
 _SMALLEST_FONT = 9  # pixels; digits are illegible below
 _TINT = 0.45  # opacity of a class color over its masks
-_LEAST_LINES = 5  # of text that must fit into the height of an image; smaller images get no labels
+_LEAST_LINES = 5  # lines of text that an image must have room for to get labels
 
 Color = tuple[int, int, int]
 
@@ -142,7 +142,7 @@ def _draw_boxes(canvas: Image.Image, labels: Sequence[_Label], *, side: int) -> 
 
 def _draw_labels(canvas: Image.Image, labels: Sequence[_Label], *, side: int) -> None:
     font = ImageFont.load_default(max(_SMALLEST_FONT, round(side * _FONT_FRACTION)))
-    assert isinstance(font, ImageFont.FreeTypeFont)  # with a size there is no other default font
+    assert isinstance(font, ImageFont.FreeTypeFont)  # the only kind of default font that has a size
     ascent, descent = font.getmetrics()
     margin = max(1, font.size // 6)
     height = ascent + descent + margin

@@ -14,9 +14,9 @@ from program_support.errors import printable
 Curve = Sequence[tuple[float, float]]  # (x, y)
 
 _WIDTH, _HEIGHT = 420, 216  # units of a chart's coordinate system; about CSS pixels
-_SMALL_WIDTH, _SMALL_HEIGHT = 210, 128  # of a chart in a grid
+_SMALL_WIDTH, _SMALL_HEIGHT = 210, 128  # a chart in a grid
 _LEFT, _SMALL_LEFT, _BOTTOM, _TOP, _RIGHT = 66, 32, 38, 10, 8  # margins for tick labels and axis titles
-_MAX_POINTS = 2 * _WIDTH  # of a curve
+_MAX_POINTS = 2 * _WIDTH  # points of a curve
 _NUMERIC = ' class="n"'
 
 

@@ -33,10 +33,10 @@ class RunSummary:
     title: str
     goal: str = ""  # the requested target and the time to reach it
     facts: Mapping[str, object] = field(default_factory=dict)
-    curves: Mapping[str, Curve] = field(default_factory=dict)  # over steps, by TensorBoard tag
+    curves: Mapping[str, Curve] = field(default_factory=dict)  # key: TensorBoard tag; values over steps
     numbers: Mapping[str, float] = field(default_factory=dict)  # the 12 COCO metrics
     per_class: Mapping[str, float] = field(default_factory=dict)  # AP by class name
-    seconds: Mapping[str, float] = field(default_factory=dict)  # by activity
+    seconds: Mapping[str, float] = field(default_factory=dict)  # key: activity
     images: Sequence[tuple[str, np.ndarray]] = ()  # caption, uint8 [h, w, 3]
 
 

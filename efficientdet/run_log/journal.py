@@ -34,7 +34,7 @@ TRAINING_UNITS = {
 }
 SPEED = "examples/sec"
 INTERVAL_STEP = "PARAMETER"  # the step name of the reference's throughput lines
-_WARMUP_FRACTION = 0.1  # of the intervals, which include compilation and cold caches
+_WARMUP_FRACTION = 0.1  # share of the intervals: they include compilation and cold caches
 
 Step = int | str | Sequence[int]
 
@@ -44,7 +44,7 @@ class Interval(NamedTuple):
 
     first_step: int
     last_step: int  # the steps first_step + 1 .. last_step
-    images: int  # over all devices
+    images: int  # sum over the devices
     seconds: float
     input_seconds: float = 0.0  # part of them in which the first process waited for input
 
@@ -52,7 +52,7 @@ class Interval(NamedTuple):
 class Speed(NamedTuple):
     """Throughput of a run without its beginning."""
 
-    images_per_second: float  # over all devices
+    images_per_second: float  # sum over the devices
     seconds_per_step: float
     p50: float  # median of the seconds per step, over intervals
     p95: float

@@ -9,7 +9,7 @@ from typing import Any
 
 from program_support.errors import InputError
 
-_TRACKED_STATS = "tracked_stats"  # in MLPerf logs, but not among the package's constants
+_TRACKED_STATS = "tracked_stats"  # MLPerf logs have it, the package's constants do not
 
 
 DIVISIONS = ("open", "closed")

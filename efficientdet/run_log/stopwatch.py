@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 _RECENT = 100  # spans; steps have two or three each
 _IN_STEPS = ("input", "compute", "compilation")
-_STALLED = 0.2  # of the time
+_STALLED = 0.2  # share of the time
 
 
 def input_stall(share: float) -> str:

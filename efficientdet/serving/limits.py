@@ -23,7 +23,7 @@ class Limits:
     # of an image, and of all images of a batch
     max_pixels: Annotated[int, between(1, LARGEST_IMAGE_PIXELS)] = 40_000_000
     max_queue: Count = 64  # waiting images of all requests
-    request_timeout_s: Annotated[float, _SECONDS] = 30.0  # for receiving the body, and again for detection
+    request_timeout_s: Annotated[float, _SECONDS] = 30.0  # limit of receiving the body, and of detection
     min_score: Share = DEFAULT_THRESHOLD  # default of a request
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _KINDS = "expected multipart/form-data or application/json"
 _FILE_FIELDS = ("image", "file")  # form fields with an image
 _FIELDS = (*_FILE_FIELDS, "min_score")
-_KEYS = ("images", "min_score")  # of the JSON object
+_KEYS = ("images", "min_score")  # keys of the JSON object
 # Decoding a JPEG 2000 file of 15 KB can take 100 bytes of memory per pixel; the cost of AVIF has not been measured
 _FORMATS = tuple(name for name in FORMATS if name not in ("AVIF", "JPEG2000"))
 _MAX_SCANS = 100  # limit of libtiff

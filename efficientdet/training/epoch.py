@@ -38,7 +38,7 @@ class EpochSteps:
         self._run, self._step, self._saver, self._stop_request = run, step, saver, stop_request
         self._report_lag = report_lag()
         self._batches: Iterator[Batch] | None = None
-        self._composed = run.composes_images  # in `_batches`
+        self._composed = run.composes_images  # `_batches` composes
         self._guard = StepGuard(global_batch_size=run.global_batch_size)
         self._stall_was_logged = False
         self.stopping = False  # agreed by all ranks

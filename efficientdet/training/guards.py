@@ -32,7 +32,7 @@ class StepFacts:
 
     step: int
     learning_rate: float
-    image_ids: np.ndarray  # of this rank
+    image_ids: np.ndarray  # only this rank's
 
     def __str__(self) -> str:
         ids = ", ".join(map(str, self.image_ids[:8].tolist())) + (", .." if len(self.image_ids) > 8 else "")

@@ -21,7 +21,7 @@ class JaxStep(TrainStep):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._state = None
-        self._devices = (self.world.devices, self.world.size)  # of each process; number of processes
+        self._devices = (self.world.devices, self.world.size)  # devices per process, number of processes
         self._replicated = replicated(*self._devices)
         of_vectors = sharded(*self._devices) if self.world.state_parts > 1 else self._replicated
         slots = {
@@ -108,7 +108,7 @@ class JaxStep(TrainStep):
         gradients, others, terms, counts = self._gradients(state["trained"], state["others"], constants, batch, scale)
         packed = self.optimizer.packed_weights(state["trained"])
         change, slots, applied = self.optimizer.updated(state["optimizer"], gradients, learning_rate, weights=packed)
-        change = jax.lax.with_sharding_constraint(change, self._replicated)  # in one collective, before it is split
+        change = jax.lax.with_sharding_constraint(change, self._replicated)  # one collective instead of one per weight
         trained = [
             weight + part.astype(weight.dtype)
             for weight, part in zip(state["trained"], self.optimizer.packing.unpack(change), strict=True)

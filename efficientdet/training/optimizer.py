@@ -19,7 +19,7 @@ from object_detection.structures import Tensor
 from program_support.errors import InputError
 
 State = dict[str, Tensor]
-_GROWTH_STEPS = 2000  # without an overflow, after which the loss scale doubles
+_GROWTH_STEPS = 2000  # the loss scale doubles after this number without an overflow
 
 
 class PackedOptimizer:

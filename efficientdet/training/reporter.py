@@ -34,7 +34,7 @@ class Reporter:
 
     def __init__(self, run: Run):
         self._run, self._folder = run, Path(run.config.model_dir)
-        self._drawn: list[tuple[str, np.ndarray]] = []  # with captions
+        self._drawn: list[tuple[str, np.ndarray]] = []  # captions and images
         self._reported: Evaluation | None = None
 
     def start(self) -> None:
@@ -110,7 +110,7 @@ class Reporter:
                 f"{' or --max_minutes' if config.max_minutes else ''} continues the training"
             )
         if config.target_ap and config.evaluates:
-            goal["target_mAP"] = round(100 * config.target_ap, 2)  # in percent, as the APs of the log
+            goal["target_mAP"] = round(100 * config.target_ap, 2)  # percent, the unit of the log's APs
             if best.time_to_target is not None:
                 goal["time_to_target"] = best.time_to_target
         run.journal.finish(
@@ -195,7 +195,7 @@ def _machine_facts(run: Run) -> dict:
 
     Memory is the largest of all processes. Throughput is measured in all processes at the same time.
     """
-    peaks = run.world.gather((peak_host_memory(), peak_device_memory()))  # before the product, which takes more
+    peaks = run.world.gather((peak_host_memory(), peak_device_memory()))  # the product below takes more
     host, device = zip(*peaks, strict=True)
     rates = run.world.gather(multiply_adds_per_second(run.runtime.precision))
     return {

@@ -46,7 +46,7 @@ class Run:
     journal: Journal
     index: RecordIndex
     factors: np.ndarray | None  # how often each record is repeated in an epoch; None: once
-    global_batch_size: int  # of all ranks
+    global_batch_size: int  # sum over the ranks
     steps_per_epoch: int
     schedule: Schedule
     description: Description
@@ -161,7 +161,7 @@ class Run:
         """True if images of the current epoch are composed of several; decided at its first step, to resume exactly."""
         hparams = self.config.hparams
         if not (hparams.mosaic_probability or hparams.copy_paste_probability):
-            return False  # in every epoch: a change would restart the input
+            return False  # a change of epoch would restart the input
         return self._position_of(self.epoch * self.steps_per_epoch) < hparams.mosaic_share * self.schedule_steps
 
     @property

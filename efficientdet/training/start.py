@@ -156,7 +156,7 @@ def restore_checkpoint(
 
     Raises InputError if it belongs to another training.
     """
-    assert source.description is not None  # as in every training checkpoint, see `read_checkpoint`
+    assert source.description is not None  # every training checkpoint has one, see `read_checkpoint`
     if source.class_names != config.class_names:
         raise InputError(f"{source.prefix}: written for other classes; use another --model_dir or remove it")
     state.restore(source.arrays, source.description.run, prefix=source.prefix)

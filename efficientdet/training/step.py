@@ -44,7 +44,7 @@ class TrainStep:
         self._weight_losses = tuple(detector.regularization())
 
     def __call__(self, batch: Batch, learning_rate: float, stop_requested: bool = False) -> dict[str, Tensor]:
-        """Run a training step; see the module."""
+        """Run a training step and return its sums."""
         raise NotImplementedError
 
     def store(self) -> None:

@@ -7,8 +7,8 @@ training that is killed and resumed continues with the same learning rates.
 
 from efficientdet.training.run import Run
 
-_LOGGED_FROM = 0.25  # of the remaining epochs: smaller changes of a plan are not logged
-_LOGGED_EVERY = 0.1  # of the time budget: a plan is not logged more often
+_LOGGED_FROM = 0.25  # smaller changes of the remaining epochs are not logged
+_LOGGED_EVERY = 0.1  # least share of the time budget between two logged plans
 _OTHER_ACTIVITIES = ("compilation", "calibration", "evaluation")  # names of the stopwatch
 
 

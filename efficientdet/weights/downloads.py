@@ -26,7 +26,7 @@ from program_support.file_lock import lock_file
 
 Log = Callable[[str], None]
 _BLOCK = 2**18
-_TIMEOUT_SECONDS = 5.0  # to connect, and without data; a transfer that has begun is resumed
+_TIMEOUT_SECONDS = 5.0  # limit to connect and of silence; a transfer that has begun is resumed
 _SECONDS_BETWEEN_REPORTS = 10.0
 _RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before a transfer without progress is retried
 _SIZE_TOLERANCE = 1.01  # factor; the published size is rounded
@@ -237,7 +237,7 @@ class _Transfer:
     def _next_block(response: http.client.HTTPResponse) -> bytes:
         try:
             return response.read1(_BLOCK)
-        except (http.client.HTTPException, OSError) as error:  # of the network, not of the disk
+        except (http.client.HTTPException, OSError) as error:  # a fault of the network, not of the disk
             raise _Interrupted(_reason(error)) from error
 
     def _stored_bytes(self) -> int:

@@ -17,7 +17,7 @@ _USAGE = """Download and check a file of published weights, for --backbone_init=
 
 An interrupted download is resumed. Environment: EFFICIENTDET_WEIGHTS (another folder), EFFICIENTDET_WEIGHTS_URL
 (a mirror with the same file names), https_proxy."""
-USER_ERROR_EXIT_CODE = 2  # as program_support/command_line.py, which needs absl
+USER_ERROR_EXIT_CODE = 2  # same as in program_support/command_line.py, which needs absl
 
 
 def main(words: list[str]) -> int:

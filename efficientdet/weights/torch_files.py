@@ -28,7 +28,7 @@ _ZIP = b"PK\x03\x04"
 _TAR_OFFSET, _TAR = 257, b"ustar"
 _MAGIC = 0x1950A86A20F9469CFC6C
 _VERSION = 1001
-_MAGIC_PICKLED = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # after two bytes for the protocol
+_MAGIC_PICKLED = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # two bytes of the protocol precede it
 _HEAD = 512  # bytes that determine the layout
 # Keys under which training programs put the weights, those of a moving average first
 _WRAPPERS = ("state_dict_ema", "model_ema", "model", "state_dict", "model_state_dict")

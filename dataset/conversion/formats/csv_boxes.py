@@ -24,7 +24,7 @@ from dataset.files.csv_files import csv_rows
 from dataset.files.untrusted_values import error_context, is_set, listed, number_in_text, shown
 from program_support.errors import InputError
 
-_NAMES = {  # in lower case, without '_', '.' and blanks
+_NAMES = {  # keys are in lower case, without '_', '.' and blanks
     "file": ("filename", "file", "image", "imagename", "imagepath", "path", "imageid"),
     "class": ("class", "classname", "label", "labelname", "category", "name"),
     "left": ("xmin", "x1", "left", "bboxx", "roix1"),
@@ -73,7 +73,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
             name = images.named(fields["file"], split=split)
             new = AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=table.in_shares)
             image = by_name.setdefault(name, new)
-            image.refused += 1  # until the row is read
+            image.refused += 1  # undone when the row is read
             _add_size(image, fields)
             _add_split(image, fields)
             if any(fields.get(side) for side in _SIDES) or fields["class"]:
@@ -187,7 +187,7 @@ def _object(
 def _coordinate(text: str, *, in_shares: bool, where: str) -> float:
     if not in_shares:
         return number_in_text(text, where=where)
-    share = number_in_text(text.replace(",", ".", 1), where=where)  # in a fraction, a comma is a decimal separator
+    share = number_in_text(text.replace(",", ".", 1), where=where)  # a comma in a fraction is a decimal separator
     if not LEAST_SHARE <= share <= MOST_SHARE:
         raise InputError(f"{where} is {shown(text)}, expected a fraction of the image's side, 0 to 1, not pixels")
     return share

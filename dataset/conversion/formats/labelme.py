@@ -42,7 +42,7 @@ _CIRCLE_CORNERS = 64
 _WITHOUT_AREA = ("point", "points", "line", "linestrip")
 _OUTLINES = ("polygon", "rectangle", "oriented_rectangle", "rotation", "quadrilateral")
 _POINT_COUNTS = {"rectangle": (2, 4), "circle": (2,), "mask": (2,), "rotation": (4,), "quadrilateral": (4,)}
-_NO_CLASSES = ("__ignore__", "_background_")  # of labelme's own conversions
+_NO_CLASSES = ("__ignore__", "_background_")  # labelme's own conversions write them
 
 
 def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> dict[str, AnnotatedDataSet]:

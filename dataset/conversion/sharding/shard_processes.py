@@ -82,7 +82,7 @@ def _convert_in_processes(
                         running.add(executor.submit(_work, waiting.popleft()))
                 ready, running = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 signals.check()
-                count = done.get_obj().value  # without its lock, which a dead process may hold
+                count = done.get_obj().value  # its lock may be held by a dead process
                 progress.advance(count - reported, images=count - reported)
                 reported = count
                 for future in ready:

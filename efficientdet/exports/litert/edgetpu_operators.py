@@ -17,7 +17,7 @@ from pathlib import Path
 from efficientdet.exports.litert.graph import LitertGraph, LitertOperator, LitertTensor, litert_graph
 
 _INTEGERS = ("int8", "uint8")
-_DIMENSIONS = 3  # of a tensor may have a size above 1, the innermost ones
+_DIMENSIONS = 3  # innermost ones that may have a size above 1
 _MOST_SOFTMAX_INPUTS = 16_000
 
 
@@ -86,10 +86,10 @@ _ON_CPU = ("DEQUANTIZE", "TFLite_Detection_PostProcess")  # expected after the s
 
 @dataclass(frozen=True)
 class EdgeTpuReport:
-    """Result of `check_edgetpu`."""
+    """Operators of a file that the Edge TPU executes, and those left to the CPU."""
 
     mapped: Counter[str]  # operators before the first obstacle
-    on_cpu: Counter[str]  # from there on
+    on_cpu: Counter[str]  # operators that follow it
     obstacles: dict[str, int]  # operators that the compiler does not map, and how often
 
     @property

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from efficientdet.inference.detect import Detect
     from model.detection_model import DetectionModel
 
-_MARK = b"TFL3"  # at offset 4
-_MAX_BYTES = 1 << 28  # of an entry of the archive in a file
+_MARK = b"TFL3"  # the file's bytes 4 to 8
+_MAX_BYTES = 1 << 28  # limit of an entry of the archive in a file
 
 
 class Litert(ExportedFile):

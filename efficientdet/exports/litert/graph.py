@@ -13,7 +13,7 @@ _TYPES = {number: name.lower() for name, number in vars(schema.TensorType).items
 class LitertTensor(NamedTuple):
     """A tensor of a graph."""
 
-    number: int  # as in an interpreter
+    number: int  # the interpreter's tensor index
     name: str
     shape: tuple[int, ...]
     dtype: str

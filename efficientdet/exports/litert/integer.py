@@ -107,7 +107,7 @@ def _nearest_resize(layer: NearestResize) -> Callable[[Tensor], Tensor]:
 
     def resize(features: Tensor) -> Tensor:
         multiple = all(target % source == 0 for source, target in zip(features.shape[1:3], layer.size, strict=True))
-        half = layer.half_pixel_centers and not multiple  # for multiples both rules select the same rows
+        half = layer.half_pixel_centers and not multiple  # both rules select the same rows for multiples
         return tf.raw_ops.ResizeNearestNeighbor(images=features, size=tf.constant(layer.size), half_pixel_centers=half)
 
     return resize

@@ -15,7 +15,7 @@ from dataset.class_names import ClassNames
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.exports.metadata import ArtifactMetadata
 
-OPERATOR_OUTPUTS = ("boxes", "classes", "scores", "count")  # of TFLite_Detection_PostProcess, in its order
+OPERATOR_OUTPUTS = ("boxes", "classes", "scores", "count")  # TFLite_Detection_PostProcess's order
 LABELS = "labels.txt"
 _IDENTIFIER = b"M001"
 _PARSER = "1.2.0"  # the oldest version of the metadata parsers that knows these tables
@@ -142,7 +142,7 @@ def _outputs(metadata: ArtifactMetadata) -> list[_Table]:
     """Return the metadata of the outputs, with the names by which the readers find them."""
     boxes = _Table(
         "BoundingBoxProperties",
-        index=np.array([1, 0, 3, 2], np.uint32),  # of x_min, y_min, x_max, y_max
+        index=np.array([1, 0, 3, 2], np.uint32),  # order: x_min, y_min, x_max, y_max
         type=_BOUNDARIES,
         coordinate_type=_RATIO,
     )

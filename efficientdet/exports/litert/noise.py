@@ -27,7 +27,9 @@ def litert_signal_to_noise(
         pairs = zip(expected(one["images"]), quantized(one["images"]), strict=True)
         by_image.append([(np.mean(np.square(ours)), np.mean(np.square(ours - theirs))) for ours, theirs in pairs])
     last = np.isin([tensor.number for tensor in layers[1]], _last(graphs[1]))
-    names = [tensor.name.split(";")[-1] for tensor in layers[0]]  # of fused operations the convolution's is the last
+    names = [
+        tensor.name.split(";")[-1] for tensor in layers[0]
+    ]  # the last of a fused operation's names is the convolution's
     return ratios(np.array(by_image, np.float64), names, last)
 
 

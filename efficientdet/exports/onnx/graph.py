@@ -56,7 +56,7 @@ class OnnxGraph:
         self._transposed: dict[str, str] = {}  # tensor -> the same values in the other layout
         self._shapes: dict[str, tuple[int | None, ...]] = {}
         self._names: dict[str, str] = {}  # tensor -> its name in the file, if it differs
-        self.convolved: dict[str, Convolved] = {}  # by output; without tensors that several layers read
+        self.convolved: dict[str, Convolved] = {}  # key: output; tensors that several layers read are left out
         self.reshaped_images: dict[str, str] = {}  # tensor -> the image with the same values in the order of Keras
         self.layer = ""  # current layer, a part of the names of nodes
         # Predictions [B, A, K] -> the same values as [B, cells, channels], and channels
@@ -155,7 +155,7 @@ class OnnxGraph:
         return self._shapes[tensor]
 
     def note_shape(self, tensor: str, shape: Sequence[int | None]) -> None:
-        """Set the result of `shape_of`."""
+        """Set the static shape of an input of `to_onnx`; None for unknown dimensions."""
         self._shapes[tensor] = tuple(shape)
 
     def constant(self, name: str) -> np.ndarray:

@@ -10,7 +10,7 @@ from model.detection_model import DetectionModel
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
 from program_support.errors import InputError
 
-_LARGEST_DIFFERENCE = 1e-4  # of the largest value
+_LARGEST_DIFFERENCE = 1e-4  # share of the largest value
 
 
 def add_normalization(graph: OnnxGraph, detector: DetectionModel, *, images: str, sizes: str) -> str:

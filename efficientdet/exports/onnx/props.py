@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 _METADATA_PROPS = 14  # field number in ONNX's ModelProto
-_KEY, _VALUE = 1, 2  # in a StringStringEntryProto
+_KEY, _VALUE = 1, 2  # field numbers of StringStringEntryProto
 _BYTES, _VARINT, _WIDTHS = 2, 0, {1: 8, 5: 4}  # protobuf wire types, and lengths of the fixed ones
 
 

@@ -64,7 +64,7 @@ _AP = {
     "d6": "52.1",
     "d7": "53.4",
     "d7x": "54.4",
-}  # on val2017, google/automl's README
+}  # val2017, google/automl's README
 _LITE_AP = {"lite0": "26.41", "lite1": "31.50", "lite2": "35.06", "lite3": "38.77", "lite3x": "42.64", "lite4": "43.18"}
 _LITE_TOP_1 = ("75.1", "76.7", "77.6", "79.8", "81.5")  # tensorflow/tpu, models/official/efficientnet/lite/README.md
 # keras.applications, src/applications/efficientnet.py: MD5 of the files without the classifier; top-1: its page

@@ -64,6 +64,6 @@ QUICKSTART = QuickstartRecipe(
     pretrained_steps=125,
     min_side=192,
     fixed_share=0.7,  # estimate: with resnet18 and 64 regions 4.4 s at 128 pixels, 5.0 s at 256
-    evaluation_cost=0.9,  # with resnet18 at 256 pixels 1.1 s, masks included
+    evaluation_cost=0.9,  # 1.1 s with resnet18 at 256 pixels, masks included
     detectors={"mask-rcnn-resnet50": "maskrcnn_resnet50_fpn_coco"},
 )

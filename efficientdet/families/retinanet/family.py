@@ -25,7 +25,10 @@ _TORCHVISION_LOGITS = 91 * 9  # per cell
 # torchvision loads its published COCO weights with an epsilon of 0, and keeps the aspect ratio.
 TORCHVISION_CONVENTIONS = {"batch_norm_epsilon": 0.0, "resize": "fit"}
 
-_FIRST_RULES, _RENAMING_RULES = (2, 0, 0), (5, 0, 0)  # of MLPerf (mlcommons/training, single_stage_detector)
+_FIRST_RULES, _RENAMING_RULES = (
+    (2, 0, 0),
+    (5, 0, 0),
+)  # versions of MLPerf's rules (mlcommons/training, single_stage_detector)
 
 
 class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):

@@ -53,7 +53,7 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
         if split in missing:
             name = str(PurePosixPath(label).with_suffix(".jpg"))
             missing[split].append(AnnotatedImage(image_id=0, file_name=name, size=None))
-        else:  # with several splits, its split is unknown
+        else:  # its split is unknown if there are several
             note = Finding(kind="image", file=label, reason="a label file without an image")
             next(iter(parts.values())).noted.append(note)
     parts = {split: replace(part, images=[*part.images, *missing[split]]) for split, part in parts.items()}

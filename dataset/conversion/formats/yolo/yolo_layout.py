@@ -26,7 +26,7 @@ class YoloLayout:
     """Class names, and the images of each split ("" if there are no splits) relative to the image folder."""
 
     source: str  # the file that names the classes
-    content: bytes  # of all files that define the layout
+    content: bytes  # all files that define the layout
     class_names: ClassNames
     images: dict[str, list[str]]
     has_keypoints: bool
