@@ -284,7 +284,11 @@ def _check_saved_model(model: ModelConfig) -> None:
 
 
 def _prepare(*, needs_tensorflow: bool) -> None:
-    """Prepare the environment. Raise InputError if TensorFlow is needed but not installed."""
+    """Prepare the environment.
+
+    Raises:
+        InputError: TensorFlow is needed but not installed.
+    """
     if importlib.util.find_spec("tensorflow"):
         prepare_environment()
     elif needs_tensorflow:

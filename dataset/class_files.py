@@ -44,14 +44,22 @@ def read_class_file(path: str | os.PathLike[str]) -> ClassNames:
 
 
 def parse_class_names(given: str | os.PathLike[str] | Sequence[str]) -> ClassNames:
-    """Return the classes of a list of names, of comma-separated names, or of a file. Raises InputError for others."""
+    """Return the classes of a list of names, of comma-separated names, or of a file.
+
+    Raises:
+        InputError: for others.
+    """
     if isinstance(given, os.PathLike) or (isinstance(given, str) and given.lower().endswith(CLASS_FILE_SUFFIXES)):
         return read_class_file(os.fspath(given))
     return class_names_from(given.split(",") if isinstance(given, str) else list(given))
 
 
 def class_names_from(content: Any) -> ClassNames:
-    """Return the classes of a list of names or of a mapping, see `read_class_file`. Raises InputError for others."""
+    """Return the classes of a list of names or of a mapping, see `read_class_file`.
+
+    Raises:
+        InputError: for others.
+    """
     if isinstance(content, dict):
         nested = next((content[key] for key in _KEYS if isinstance(content.get(key), list | dict)), None)
         if nested is not None:

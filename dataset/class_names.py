@@ -78,20 +78,29 @@ class ClassNames:
         return [{"id": i, "name": name} for i, name in zip(self.category_ids, self.names, strict=True)]
 
     def write(self, path: str | Path) -> None:
-        """Write `{"categories": [...]}` atomically. Raises OSError."""
+        """Write `{"categories": [...]}` atomically.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         write_text(path, json.dumps({"categories": self.to_categories()}, indent=1) + "\n")
 
 
 def read_class_names(path: str | Path) -> ClassNames:
     """Read a JSON file with COCO's `categories`: a `.classes.json`, an annotation file or the metadata of a checkpoint.
 
-    Raises InputError with the file name if the list is missing or invalid.
+    Raises:
+        InputError: with the file name if the list is missing or invalid.
     """
     return class_names_in(read_json(str(path)), path)
 
 
 def class_names_in(content: Any, path: str | Path) -> ClassNames:
-    """Return the class names in the content of a JSON file. Raises InputError as `read_class_names` does."""
+    """Return the class names in the content of a JSON file.
+
+    Raises:
+        InputError: as `read_class_names` does.
+    """
     with error_context(f"{path}:"):
         if not isinstance(content, dict) or not isinstance(content.get("categories"), list):
             raise InputError("holds no list of categories with id and name")
@@ -125,7 +134,8 @@ def beside_records(record_path: str | Path, suffix: str) -> Path:
 def class_names_of_records(record_paths: list[str]) -> ClassNames | None:
     """Return the class names stored next to the shards, or None if there are none (records of other tools).
 
-    Raises InputError if the shards have different class sets.
+    Raises:
+        InputError: the shards have different class sets.
     """
     files = sorted({class_file_of(path) for path in record_paths})
     by_file = {path: read_class_names(path) for path in files if path.exists()}

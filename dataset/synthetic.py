@@ -31,7 +31,10 @@ def draw_data_set(
 
     Writes `<folder>/<split>/<image id>.jpg` and `<folder>/annotations/instances_<split>.json`. Each side of an image is
     0.8 to 1.25 times that of `image_size` (height, width). Image ids differ between the splits. An image depends only
-    on the seed, the split's name and its number in the split. Raises InputError if a file cannot be written.
+    on the seed, the split's name and its number in the split.
+
+    Raises:
+        InputError: a file cannot be written.
     """
     if min(image_size) < 32 or min(images.values(), default=0) < 1 or seed < 0:
         raise InputError(

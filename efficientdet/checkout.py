@@ -76,7 +76,11 @@ def _short_name(name: str) -> str:
 
 
 def _own_spec(name: str) -> ModuleSpec | None:
-    """Return the spec of a module of this checkout. Raises ImportError where another project's module has its name."""
+    """Return the spec of a module of this checkout.
+
+    Raises:
+        ImportError: where another project's module has its name.
+    """
     spec = importlib.util.find_spec(name)
     if spec is None:
         if "." in name:

@@ -52,7 +52,11 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], Targets | ScoredTarget
     output_names = ("class_logits", "box_deltas")
 
     def __init__(self, network: keras.Model, config: DenseDetectorConfig):
-        """Create a detector. Raises ValueError if the numbers of anchors of network and configuration differ."""
+        """Create a detector.
+
+        Raises:
+            ValueError: the numbers of anchors of network and configuration differ.
+        """
         self.network = network
         self.config = config
         self.image_size = config.image_size

@@ -110,7 +110,11 @@ class DensePostprocessing(Postprocessing):
         }
 
     def efficientnms_inputs(self, graph: Graph, tensors: Sequence[str], sizes: str) -> tuple[str, str, dict[str, Any]]:
-        """Return the inputs of TensorRT's plugin, see `Postprocessing`. Raises InputError if its IoU would differ."""
+        """Return the inputs of TensorRT's plugin, see `Postprocessing`.
+
+        Raises:
+            InputError: its IoU would differ.
+        """
         (logits, deltas), config = tensors, self._config
         if config.iou_pixel_offset or config.box_coder.last_pixel:
             raise InputError(

@@ -131,7 +131,9 @@ def named_variables(network: keras.Model) -> dict[str, keras.Variable]:
 
     The names are those of the published TensorFlow checkpoints; layer names have dots instead of slashes. Weights of
     nested models and of layers inside a layer, such as `attention/query/kernel`, are named by their path below it.
-    Raises InputError if two weights have one name.
+
+    Raises:
+        InputError: two weights have one name.
     """
     named: dict[str, keras.Variable] = {}
     for name, variable in _weights_below(network):

@@ -85,7 +85,8 @@ class DistilledDetector(DetectionModel[tuple[Tensor, Tensor, Tensor], Targets | 
 def pyramid(network: keras.Model, *, role: str) -> list[Tensor]:
     """Return the features that enter the heads, symbolic tensors [B, h, w, C] from the finest level on.
 
-    Raise InputError if the network has none.
+    Raises:
+        InputError: the network has none.
     """
     head_layers = [layer for layer in network.layers if layer.name in _FIRST_OF_HEAD]
     if not head_layers:

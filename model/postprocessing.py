@@ -48,7 +48,8 @@ class Postprocessing:
     def efficientnms_inputs(self, graph: Graph, tensors: Sequence[str], sizes: str) -> tuple[str, str, dict[str, Any]]:
         """Return boxes [B, A, 4], scores [B, A, K] and the attributes of TensorRT's plugin EfficientNMS_TRT.
 
-        Raises InputError (default) if the plugin cannot do this detector's post-processing.
+        Raises:
+            InputError: (default) if the plugin cannot do this detector's post-processing.
         """
         raise InputError(
             "onnx-efficientnms: EfficientNMS_TRT performs a single suppression; a two-stage detector needs two, "
@@ -58,8 +59,10 @@ class Postprocessing:
     def litert_operator(self) -> tuple[np.ndarray, dict[str, Any]]:
         """Return anchors and attributes of LiteRT's operator `TFLite_Detection_PostProcess`.
 
-        Anchors are [A, 4] float32: center y and x, height and width as fractions of the image. Raises InputError
-        (default) if the operator cannot do this detector's post-processing.
+        Anchors are [A, 4] float32: center y and x, height and width as fractions of the image.
+
+        Raises:
+            InputError: (default) if the operator cannot do this detector's post-processing.
         """
         raise InputError(
             "litert-full-int8: TFLite_Detection_PostProcess cannot do the post-processing of this detector; use "

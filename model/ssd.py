@@ -35,7 +35,9 @@ def build_ssd(config: SsdConfig, *, precision: str = "float32") -> keras.Model:
 
     A functional model: [B, H, W, 3] float -> class logits [B, A, 1 + num_classes], the background's first, and box
     deltas [B, A, 4], in the compute dtype of `precision`. Order of A: map, shape, row, column, as in `ssd300_levels`.
-    Raises InputError if the image is too small for the last map.
+
+    Raises:
+        InputError: the image is too small for the last map.
     """
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)

@@ -126,8 +126,10 @@ def l1_loss(errors: Tensor) -> Tensor:
 def smooth_l1_loss(errors: Tensor, *, beta: float) -> Tensor:
     """Return e^2 / (2 beta) for |e| < beta, else |e| - beta / 2, float32 (Girshick 2015, eq. 3, with beta 1).
 
-    This is the Huber loss with delta = beta divided by beta. Raises ValueError if beta is not above 0; for 0 see
-    `l1_loss`.
+    This is the Huber loss with delta = beta divided by beta.
+
+    Raises:
+        ValueError: beta is not above 0; for 0 see `l1_loss`.
     """
     if beta <= 0:
         raise ValueError(f"beta is {beta}; expected above 0")

@@ -49,7 +49,11 @@ def archive_kind(path: str | os.PathLike[str]) -> str | None:
 
 
 def archive_digest(path: str) -> bytes:
-    """Return a digest of the names and contents in an archive. Raises InputError for a damaged one."""
+    """Return a digest of the names and contents in an archive.
+
+    Raises:
+        InputError: for a damaged one.
+    """
     with _reading(path):
         if archive_kind(path) == "tar":
             with open(path, "rb") as file:
@@ -61,8 +65,9 @@ def archive_digest(path: str) -> bytes:
 def extract_archive(path: str, folder: Path, *, target: Path) -> None:
     """Extract an archive into a new folder; `target` is its final name, for messages.
 
-    Raises InputError, one line, for an archive that is damaged, encrypted, larger than the disk, or that would write
-    outside the folder.
+    Raises:
+        InputError: one line, for an archive that is damaged, encrypted, larger than the disk, or that would write
+            outside the folder.
     """
     with _reading(path, into=f" into {target}"):
         if archive_kind(path) == "tar":

@@ -51,7 +51,11 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_bytes(path: str | Path, content: bytes, *, flush: bool = False) -> None:
-    """Write a file that appears complete or not at all; `flush`: it also survives a power failure. Raises OSError."""
+    """Write a file that appears complete or not at all; `flush`: it also survives a power failure.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     unfinished = unfinished_path(path)
     try:
         unfinished.write_bytes(content)
@@ -71,7 +75,9 @@ def unfinished_folder(path: str | Path, *, also: re.Pattern | None = None) -> It
     """Yield a folder beside `path` for files that are renamed out of it once complete; remove it at the end.
 
     Leftovers of terminated processes are removed first, and files that match `also` and were not modified for an hour.
-    Raises OSError if the folder cannot be created.
+
+    Raises:
+        OSError: the folder cannot be created.
     """
     folder = unfinished_path(path)
     shutil.rmtree(folder, ignore_errors=True)  # left by a process of the same id before a restart
@@ -84,7 +90,11 @@ def unfinished_folder(path: str | Path, *, also: re.Pattern | None = None) -> It
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:
-    """Create a hard link, or a copy if the file system has no hard links. Raises OSError if neither is possible."""
+    """Create a hard link, or a copy if the file system has no hard links.
+
+    Raises:
+        OSError: neither is possible.
+    """
     try:
         os.link(source, target)
     except OSError:  # EPERM, ENOTSUP, EXDEV, EMLINK, ...: mounts differ in the error

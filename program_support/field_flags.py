@@ -72,7 +72,11 @@ def _is_accepted(kind: Any, value: Any) -> bool:
 
 
 def whole_numbers(texts: Sequence[str], flag: str) -> tuple[int, ...]:
-    """Return the integers that a flag such as 40,50,55 lists. Raises InputError for anything else."""
+    """Return the integers that a flag such as 40,50,55 lists.
+
+    Raises:
+        InputError: for anything else.
+    """
     try:
         return tuple(map(int, texts))
     except ValueError as error:

@@ -19,7 +19,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.
 def lock_file(stream: IO, *, wait: bool = False) -> bool:
     """Take the lock of a file that is open for writing; return False if the file system has no locks.
 
-    Raises BlockingIOError if another process holds it, unless `wait` is set.
+    Raises:
+        BlockingIOError: another process holds it, unless `wait` is set.
     """
     try:
         fcntl.flock(stream, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -38,8 +39,10 @@ class LockedError(Exception):
 def held_lock(path: Path) -> Iterator[IO | None]:
     """Hold the lock of a file, which names this process, in a block; yield None if the file system has no locks.
 
-    Raises LockedError if another process holds it, InputError for a file that is no lock, and OSError if it cannot be
-    written.
+    Raises:
+        LockedError: another process holds it.
+        InputError: for a file that is no lock.
+        OSError: it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8", errors="replace") as stream:

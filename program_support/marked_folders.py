@@ -29,7 +29,11 @@ def is_marked(folder: Path) -> bool:
 
 
 def claim_folder(folder: Path) -> Path:
-    """Return the folder, which gets the marker if it is new or empty. Raise InputError if it has only other content."""
+    """Return the folder, which gets the marker if it is new or empty.
+
+    Raises:
+        InputError: it has only other content.
+    """
     refuse_unmarked(folder)
     try:
         if not folder.exists():
@@ -45,14 +49,19 @@ def claim_folder(folder: Path) -> Path:
 
 
 def mark_folder(folder: Path, **content: Any) -> None:
-    """Write the marker into a folder of this program, with content as JSON. Raises OSError."""
+    """Write the marker into a folder of this program, with content as JSON.
+
+    Raises:
+        OSError: the mark cannot be written.
+    """
     write_text(folder / MARKER, json.dumps(content) + "\n")
 
 
 def claim_outputs(folder: Path, names: Collection[str]) -> None:
     """Create a folder, which may hold other files, and record the names that a program will write in it.
 
-    Raises InputError for a name that exists and was not recorded by an earlier call, before anything is written.
+    Raises:
+        InputError: for a name that exists and was not recorded by an earlier call, before anything is written.
     """
     record = folder / _OUTPUTS
     recorded = set(_read_json(record).get("outputs") or ())
@@ -71,8 +80,11 @@ def unpacked_archive(archive: str, folder: Path, *, fingerprint: str) -> str:
     """Unpack a zip or tar archive into a folder that appears complete or not at all, and return the folder.
 
     The folder of an earlier call stays as it is, with the user's corrections, until the archive has another
-    fingerprint; then it is replaced unless something in it was changed. Raises InputError, one line, for an archive
-    that cannot be unpacked or is larger than the disk, and for a folder that may not be replaced.
+    fingerprint; then it is replaced unless something in it was changed.
+
+    Raises:
+        InputError: one line, for an archive that cannot be unpacked or is larger than the disk, and for a folder
+            that may not be replaced.
     """
     refuse_unmarked(folder)
     if is_marked(folder):

@@ -67,7 +67,8 @@ class EggInfo(egg_info):
 def rewritten(source: str, path: str) -> str:
     """Return a module's source with the names of the wheel in its imports and in the commands that its texts name.
 
-    Raises ValueError for an import that has no other form with a longer name (`import model.heads`).
+    Raises:
+        ValueError: for an import that has no other form with a longer name (`import model.heads`).
     """
     lines = source.splitlines(keepends=True)
     statements = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]

@@ -132,7 +132,11 @@ class SplitContent:
 
 
 def checked_file_name(name: Any) -> str:
-    """Return `name` if it is inside the image folder. Raises InputError otherwise; the caller adds the context."""
+    """Return `name` if it is inside the image folder.
+
+    Raises:
+        InputError: otherwise; the caller adds the context.
+    """
     try:
         if not storable_text(name, "file name"):
             raise InputError("has file name ''")

@@ -83,7 +83,8 @@ def check_image(data: bytes, *, expected_size: tuple[int, int] | None = None, or
     `expected_size` is (height, width) in the annotations. `orientation`: the EXIF orientation by which the image is
     rotated upright, 1 if its labels are in stored pixels, as in COCO.
 
-    Raises UnusableImage, or SizeDisagreement if the file has another size.
+    Raises:
+        UnusableImage, SizeDisagreement: the file has another size.
     """
     if orientation == 1:
         return _checked(data, expected_size=expected_size)
@@ -192,7 +193,11 @@ def _scans_are_complete(jpeg: _Jpeg) -> bool:
 
 
 def _decoded_size(encoded: bytes) -> tuple[int, int]:
-    """Decode a JPEG completely and return (height, width). Raises UnusableImage if it is damaged."""
+    """Decode a JPEG completely and return (height, width).
+
+    Raises:
+        UnusableImage: it is damaged.
+    """
     with captured_stderr() as messages:
         try:
             height, width, _ = tf.io.decode_jpeg(encoded, channels=3).shape
@@ -214,7 +219,8 @@ def _first_line(text: str) -> str:
 def check_damage_detection() -> None:
     """Check that TensorFlow prints libjpeg's warnings, the only sign of a damaged image.
 
-    Raises RuntimeError if it does not: damaged images would be converted.
+    Raises:
+        RuntimeError: it does not: damaged images would be converted.
     """
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
     whole = io.BytesIO()

@@ -49,15 +49,22 @@ class ClassNumbering:
         self._ids: dict[str, int] = {}
 
     def id_of(self, name: str) -> int:
-        """Return the id of a class; whitespace around its name is stripped. Raises InputError for an empty name."""
+        """Return the id of a class; whitespace around its name is stripped.
+
+        Raises:
+            InputError: for an empty name.
+        """
         if not name.strip():
             raise InputError("has no class name")
         return self._ids.setdefault(name.strip(), len(self._ids) + 1)
 
     def class_names(self, source: str, *contents: SplitContent) -> ClassNames:
-        """Return all classes seen so far. Raises InputError if there are none or a name cannot be stored.
+        """Return all classes seen so far.
 
         The error lists what was skipped in the `contents` of the splits.
+
+        Raises:
+            InputError: there are none or a name cannot be stored.
         """
         if not self._ids:
             raise NothingUsable(source, [finding for content in contents for finding in content.skipped])
@@ -133,7 +140,10 @@ def in_one_order(
     """Return the splits with the ids of `class_names`, in an order independent of the format.
 
     Images are sorted by name, objects by position. Images are numbered across all splits from their names, or keep
-    their own ids. Raises InputError for an object whose class has no id.
+    their own ids.
+
+    Raises:
+        InputError: for an object whose class has no id.
     """
     ordered = {split: sorted(part.images, key=lambda image: image.file_name) for split, part in parts.items()}
     every_image = sorted((image for images in ordered.values() for image in images), key=lambda image: image.file_name)

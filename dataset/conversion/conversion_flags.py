@@ -78,7 +78,8 @@ def conversion_config(
 ) -> ConversionConfig:
     """Return the configuration from the flags; `output_prefix` defaults to --output_file_prefix.
 
-    Raises InputError for invalid settings.
+    Raises:
+        InputError: for invalid settings.
     """
     return ConversionConfig(
         image_folder=image_folder,

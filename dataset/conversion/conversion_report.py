@@ -128,7 +128,10 @@ def refusal_with_report(
 ) -> InputError:
     """Write all findings to `<prefix>.refused.report.json`; return the error with the name of that file.
 
-    Its name differs from that of the report that marks a complete conversion. Raises OSError.
+    Its name differs from that of the report that marks a complete conversion.
+
+    Raises:
+        OSError: the report cannot be written.
     """
     path = prefix.with_name(prefix.name + REFUSED_REPORT)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,8 +180,10 @@ def _entry(finding: Finding) -> dict:
 def left_out_at_conversion(record_paths: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return a line with file name and reason for each box, and for each image, that is not in the records.
 
-    Reads the reports next to the records; records without a report are ignored. Raises InputError for an invalid
-    report.
+    Reads the reports next to the records; records without a report are ignored.
+
+    Raises:
+        InputError: for an invalid report.
     """
     boxes: list[str] = []
     images: list[str] = []

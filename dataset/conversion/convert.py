@@ -22,7 +22,9 @@ from program_support.atomic_files import write_text
 def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
     """Write the shard and its state atomically.
 
-    Raises InputError for rejected input and OSError for failed writes.
+    Raises:
+        InputError: for rejected input.
+        OSError: for failed writes.
     """
     report, written = Report(), []
     try:

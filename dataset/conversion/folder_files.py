@@ -31,7 +31,8 @@ class FolderFiles:
     def names(self) -> list[str]:
         """Return all files with the suffixes, in ascending order.
 
-        Raises InputError for an unreadable folder and for a name that cannot be stored.
+        Raises:
+            InputError: for an unreadable folder and for a name that cannot be stored.
         """
         names, seen = [], {os.path.realpath(self.folder)}
 
@@ -70,7 +71,9 @@ class FolderFiles:
 
         Files in folders named like other splits than `split` are excluded. Tools write paths of other machines, of
         Windows or of another folder: among the files with this name, the one whose folders match best is returned.
-        Raises InputError if several match equally.
+
+        Raises:
+            InputError: several match equally.
         """
         if not (parts := _parts(name)):
             return None
@@ -144,7 +147,11 @@ class ImageFolder(FolderFiles):
         self._annotated: dict[str, str] = {}
 
     def report_unread(self) -> None:
-        """Warn of images in a format that is not read. Raise InputError if there are no others."""
+        """Warn of images in a format that is not read.
+
+        Raises:
+            InputError: there are no others.
+        """
         if not (note := note_of_unread(FolderFiles(self.folder, UNREAD_SUFFIXES).names)):
             return
         if not self.names:
@@ -155,8 +162,11 @@ class ImageFolder(FolderFiles):
         """Return the image that an annotated name refers to: the same name, the unquoted name, or the same stem.
 
         `others` are tried after `name`, for example the name of the label file. If no image matches, a name inside the
-        folder is returned, and the conversion reports it as missing. Raises InputError, to which the caller adds the
-        context, for a name that no file can have and for a second name of the same image.
+        folder is returned, and the conversion reports it as missing.
+
+        Raises:
+            InputError: to which the caller adds the context, for a name that no file can have and for a second name
+                of the same image.
         """
         names = [_checked_text(one).removeprefix(f"{self.folder.resolve()}/") for one in (name, *others) if one]
         if not names:

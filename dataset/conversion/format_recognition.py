@@ -47,8 +47,10 @@ class RecognizedLabels(NamedTuple):
 def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabels:
     """Return the format of a file or of a folder, which is searched three levels deep.
 
-    A `label_format` other than "auto" is returned without detection. Raises InputError if no labels, or labels of
-    several formats, are found.
+    A `label_format` other than "auto" is returned without detection.
+
+    Raises:
+        InputError: no labels, or labels of several formats, are found.
     """
     path, other_tables = Path(annotations), []
     if os.path.isdir(path):  # Path.is_dir raises for names that are too long or in unreadable folders

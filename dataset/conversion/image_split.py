@@ -23,7 +23,10 @@ def split_off(
     """Return train, val, and the number of images that follow a near-duplicate.
 
     The split depends only on seed, names, content and classes of the images. Few images change their split if others
-    are added. Raises InputError if no image can be used for val.
+    are added.
+
+    Raises:
+        InputError: no image can be used for val.
     """
     groups = alike_groups([_thumbnail_of(image, images) for image in _with_progress(data.images)])
     aside = stratified_groups(

@@ -47,7 +47,11 @@ def measure_images(
 
 
 def decode_reduced(encoded: bytes, side: int) -> np.ndarray:
-    """Decode an image, reduced to at most `side` pixels: uint8 [h, w, 3]. Raises ValueError if undecodable."""
+    """Decode an image, reduced to at most `side` pixels: uint8 [h, w, 3].
+
+    Raises:
+        ValueError: undecodable.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -51,8 +51,11 @@ def read_labels(
 ) -> Parts:
     """Read labels with consistent class and image ids across all splits.
 
-    Open Images needs `output_folder` for a temporary index. Raises InputError for invalid labels, for a split without
-    boxes, and if masks are requested of a format that has none.
+    Open Images needs `output_folder` for a temporary index.
+
+    Raises:
+        InputError: for invalid labels, for a split without boxes, and if masks are requested of a format that has
+            none.
     """
     if with_masks and labels.format in _WITHOUT_MASKS:
         raise InputError(

@@ -16,7 +16,10 @@ from program_support.errors import InputError
 def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledImages:
     """Return the images of a data set; boxes are clipped to their images, as in conversion.
 
-    An image of unknown size is left out. Raises InputError for data without classes.
+    An image of unknown size is left out.
+
+    Raises:
+        InputError: for data without classes.
     """
     if data.class_names is None:
         raise InputError(f"{data.source}: names no categories; expected annotations of objects")

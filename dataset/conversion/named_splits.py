@@ -39,8 +39,10 @@ _LETTERS_AND_DIGITS = re.compile(r"[^A-Za-z0-9]+")
 def split_of_each(names: Sequence[str], splits: Sequence[str | None], *, where: str) -> list[str]:
     """Return the split of each named file; "" for all if no name has a split.
 
-    Where only val or test is named, the other files are train. Raises InputError, starting with `where`, if some files
-    are in train and others in no split.
+    Where only val or test is named, the other files are train.
+
+    Raises:
+        InputError: starting with `where`, if some files are in train and others in no split.
     """
     if not any(splits):
         return [""] * len(splits)
@@ -99,8 +101,10 @@ def split_of_root(folder: str | Path) -> str | None:
 def parts_by_name(data: AnnotatedDataSet, splits: Sequence[str | None]) -> dict[str, AnnotatedDataSet]:
     """Return the splits of a data set, whose images are in these `splits`, or all of it as the split "".
 
-    The first split keeps the findings of the reader and the boxes of images that are not listed. Raises InputError as
-    `split_of_each` does.
+    The first split keeps the findings of the reader and the boxes of images that are not listed.
+
+    Raises:
+        InputError: as `split_of_each` does.
     """
     if not data.images:  # all are skipped
         return {"": data}

@@ -55,7 +55,10 @@ def reason_to_skip(segmentation: Any) -> str | None:
 def mask_png(segmentation: Any, size: tuple[int, int]) -> tuple[bytes, str | None]:
     """Return a PNG of the size (height, width), 1 inside the object, and a description of changes or None.
 
-    `segmentation` has passed `check_segmentation`. Raises UnusableSegmentation if it does not fit this image.
+    `segmentation` has passed `check_segmentation`.
+
+    Raises:
+        UnusableSegmentation: it does not fit this image.
     """
     fix = None
     if isinstance(segmentation, list):
@@ -69,7 +72,11 @@ def mask_png(segmentation: Any, size: tuple[int, int]) -> tuple[bytes, str | Non
 
 
 def validated_run_lengths(segmentation: Any, size: tuple[int, int]) -> RunLengths:
-    """Return the run lengths of any segmentation in an image (height, width). Raises UnusableSegmentation."""
+    """Return the run lengths of any segmentation in an image (height, width).
+
+    Raises:
+        UnusableSegmentation: the run lengths do not fit the image.
+    """
     check_segmentation(segmentation)
     return (
         _union(segmentation, size)[0] if isinstance(segmentation, list) else run_lengths(_unrolled(segmentation, size))
@@ -82,7 +89,11 @@ def _is_flat(values: Any) -> TypeGuard[list[int | float]]:
 
 
 def _points(polygon: Any) -> np.ndarray:
-    """Return a polygon (x, y, x, y, ..) as [n, 2] float64, x and y. Raises UnusableSegmentation if invalid."""
+    """Return a polygon (x, y, x, y, ..) as [n, 2] float64, x and y.
+
+    Raises:
+        UnusableSegmentation: invalid.
+    """
     if not _is_flat(polygon) or len(polygon) < 6 or len(polygon) % 2:
         raise UnusableSegmentation(
             f"polygon {shown(polygon)} in its segmentation, expected at least 3 pairs of x and y"

@@ -102,7 +102,11 @@ def mark_upright(images: Sequence[AnnotatedImage], folder: str | Path) -> None:
 
 
 def rotated_jpeg(content: bytes, orientation: int) -> bytes:
-    """Return an encoded image rotated by an EXIF orientation, as JPEG without the tag. Raises `DECODING_ERRORS`."""
+    """Return an encoded image rotated by an EXIF orientation, as JPEG without the tag.
+
+    Raises:
+        `DECODING_ERRORS`: the image cannot be decoded.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about metadata
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:

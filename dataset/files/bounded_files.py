@@ -33,8 +33,9 @@ _DEVICES = (stat.S_IFCHR, stat.S_IFBLK)
 def read_regular_file(path: str | os.PathLike) -> bytes:
     """Return the content of a regular file of at most `LARGEST_FILE_BYTES`.
 
-    Raises OSError, with `strerror` as the reason; also for pipes, which could block, and devices, which could be
-    endless.
+    Raises:
+        OSError: with `strerror` as the reason; also for pipes, which could block, and devices, which could be
+            endless.
     """
     with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -44,7 +45,11 @@ def read_regular_file(path: str | os.PathLike) -> bytes:
 
 
 def read_image_file(path: str | os.PathLike) -> bytes:
-    """Return the content of an encoded image as `open_image_file` opens it. Raises OSError."""
+    """Return the content of an encoded image as `open_image_file` opens it.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     if not os.fsdecode(path).endswith(".json"):
         return read_regular_file(path)
     with open_image_file(path) as file:
@@ -52,9 +57,12 @@ def read_image_file(path: str | os.PathLike) -> bytes:
 
 
 def open_regular_file(path: str | os.PathLike) -> BinaryIO:
-    """Open a regular file for reading. Raises OSError.
+    """Open a regular file for reading.
 
     The type is checked before opening, as opening has side effects for some devices, and again afterwards.
+
+    Raises:
+        OSError: the file cannot be read.
     """
     if "\0" in os.fsdecode(path):  # Python would raise a ValueError
         raise FileNotFoundError(errno.ENOENT, "the file name contains NUL", str(path))
@@ -69,7 +77,11 @@ def open_regular_file(path: str | os.PathLike) -> BinaryIO:
 
 
 def open_image_file(path: str | os.PathLike) -> BinaryIO:
-    """Open an encoded image: a regular file, or the `imageData` of a labelme JSON file. Raises OSError."""
+    """Open an encoded image: a regular file, or the `imageData` of a labelme JSON file.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     file = open_regular_file(path)
     if not os.fsdecode(path).endswith(".json"):
         return file
@@ -78,7 +90,11 @@ def open_image_file(path: str | os.PathLike) -> BinaryIO:
 
 
 def decoded_text(content: bytes) -> str:
-    """Decode UTF-16 or UTF-32 by its byte order mark, else UTF-8. Raises UnicodeDecodeError."""
+    """Decode UTF-16 or UTF-32 by its byte order mark, else UTF-8.
+
+    Raises:
+        UnicodeDecodeError: the text is not in that encoding.
+    """
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if content.startswith(mark):
             return content.decode(encoding)
@@ -93,8 +109,9 @@ def _check_kind(status: os.stat_result, path: str | os.PathLike) -> None:
 def read_json(path: str, *, hasher: Any = None) -> Any:
     """Return the content of a JSON file; its bytes are passed to `hasher`. Pipes are allowed (`<(zcat a.json.gz)`).
 
-    Raises InputError with the file name if it cannot be read, is not JSON, or has a key twice with different values, of
-    which Python's json would drop one.
+    Raises:
+        InputError: with the file name if it cannot be read, is not JSON, or has a key twice with different values,
+            of which Python's json would drop one.
     """
     try:
         if stat.S_IFMT(os.stat(path).st_mode) in _DEVICES:

@@ -17,7 +17,8 @@ def csv_rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield line number and fields of each non-empty row of a CSV file; every line is passed to `taken`.
 
-    Raises InputError, with file and line, if the file cannot be read or is not CSV.
+    Raises:
+        InputError: with file and line, if the file cannot be read or is not CSV.
     """
     number = 0
 

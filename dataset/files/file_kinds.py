@@ -105,7 +105,8 @@ def _starts_like_records(head: bytes, *, size: int) -> bool:
 def annotations_in(folder: str | Path) -> Iterator[tuple[Path, FileKind]]:
     """Yield files with annotations in a folder, searched three levels deep, with their kinds.
 
-    Raises InputError for an unreadable folder.
+    Raises:
+        InputError: for an unreadable folder.
     """
     for place in islice(_folders(Path(folder)), _FOLDERS_LOOKED_AT):
         files = _entries(place)

@@ -66,7 +66,11 @@ class StoredImage(NamedTuple):
 
 
 def image_folder(path: str | None) -> str:
-    """Return the folder of --images. Raises InputError if it is not a folder."""
+    """Return the folder of --images.
+
+    Raises:
+        InputError: it is not a folder.
+    """
     if path and os.path.isdir(path):
         return path
     what = {
@@ -80,7 +84,11 @@ def image_folder(path: str | None) -> str:
 
 
 def image_source(path: str | None) -> str:
-    """Return the folder or archive of --images. Raises InputError for anything else."""
+    """Return the folder or archive of --images.
+
+    Raises:
+        InputError: for anything else.
+    """
     return path if path and archive_kind(path) else image_folder(path)
 
 
@@ -90,7 +98,9 @@ def find_images(
     """Return the files that paths, folders (their files with `suffixes`) and globs name, in order, without duplicates.
 
     Warns of files in a folder whose format is not read.
-    Raises InputError, with the name of the `flag`, for a name without files.
+
+    Raises:
+        InputError: with the name of the `flag`, for a name without files.
     """
     paths: dict[str, None] = {}
     for name in names:
@@ -127,10 +137,13 @@ def read_image(path: str) -> np.ndarray:
 
 
 def read_stored_image(path: str, *, least_side: int | None = None) -> StoredImage:
-    """Decode a file completely (the first frame of an animation). Raises InputError for an incomplete image.
+    """Decode a file completely (the first frame of an animation).
 
     With `least_side`, a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, no side shorter than `least_side`: much
     faster.
+
+    Raises:
+        InputError: for an incomplete image.
     """
     try:
         file = open_image_file(path)
@@ -169,7 +182,11 @@ def decode_image(file: BinaryIO, *, name: str, least_side: int | None = None) ->
 
 
 def as_rgb(image: Image.Image) -> np.ndarray:
-    """Return the pixels [h, w, 3] uint8; 16 bits are scaled to 8. Raises ValueError for pixels of unknown range."""
+    """Return the pixels [h, w, 3] uint8; 16 bits are scaled to 8.
+
+    Raises:
+        ValueError: for pixels of unknown range.
+    """
     if not image.mode.startswith(("I", "F")):
         return np.asarray(image.convert("RGB"))
     values = np.asarray(image).astype(np.float64)  # Pillow would clip values above 255
@@ -238,7 +255,11 @@ class TooManyPixels(ValueError):
 
 
 def stored_size(encoded: bytes, *, formats: tuple[str, ...] = FORMATS) -> tuple[int, int]:
-    """Return height and width of an encoded image from its header. Raises ValueError if it is not of these formats."""
+    """Return height and width of an encoded image from its header.
+
+    Raises:
+        ValueError: it is not of these formats.
+    """
     try:
         with Image.open(io.BytesIO(encoded), formats=formats) as image:
             return image.height, image.width

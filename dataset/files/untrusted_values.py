@@ -79,8 +79,10 @@ def number_of_text(value: Any) -> Any:
 def is_set(value: Any, name: str) -> bool:
     """Return a flag of any label format, as number, boolean or text; a missing flag is not set.
 
-    1, true and yes are set, 0, false, no, Unspecified and empty text are not. Raises InputError as `finite_number`
-    does for all others.
+    1, true and yes are set, 0, false, no, Unspecified and empty text are not.
+
+    Raises:
+        InputError: as `finite_number` does for all others.
     """
     is_plain = isinstance(value, str) or (isinstance(value, (int, float)) and value in (0, 1))
     text = "" if value is None else str(value).strip().lower() if is_plain else None
@@ -92,7 +94,11 @@ def is_set(value: Any, name: str) -> bool:
 
 
 def whole_number(value: Any, name: str, *, least: int = 0) -> int:
-    """Return an integer, also from a float such as 1.0. Raises InputError as `finite_number` does."""
+    """Return an integer, also from a float such as 1.0.
+
+    Raises:
+        InputError: as `finite_number` does.
+    """
     if type(value) is not int and finite_number(value, name) % 1:
         raise InputError(f"has {name} {shown(value)}, expected an integer")
     integer = int(value)

@@ -28,7 +28,11 @@ _SUPERSETS = {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_
 
 
 def read_xml(path: str | os.PathLike, *, root_tag: str, what: str) -> tuple[ElementTree.Element, bytes]:
-    """Return the root of a file, which must be `root_tag`, and its bytes. Raises InputError with the file name."""
+    """Return the root of a file, which must be `root_tag`, and its bytes.
+
+    Raises:
+        InputError: with the file name.
+    """
     try:
         content = read_regular_file(path)
         root = parse_xml(content)
@@ -44,7 +48,8 @@ def read_xml(path: str | os.PathLike, *, root_tag: str, what: str) -> tuple[Elem
 def parse_xml(content: bytes) -> ElementTree.Element:
     """Return the root of an XML file, decoded by its byte order mark or declaration, else as UTF-8.
 
-    Raises ValueError with a one-line reason.
+    Raises:
+        ValueError: with a one-line reason.
     """
     text = _decoded(content)
     if b"<!ENTITY" in text if isinstance(text, bytes) else "<!ENTITY" in text:

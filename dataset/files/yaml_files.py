@@ -45,7 +45,10 @@ ValueLoader.add_constructor(
 def read_yaml(path: str | os.PathLike, *, loader: type = _TextLoader) -> tuple[Any, bytes]:
     """Return the content of a regular UTF-8 YAML file of at most 1 MiB, and its bytes.
 
-    Scalars are text, or as `loader` reads them. Raises InputError with the file name.
+    Scalars are text, or as `loader` reads them.
+
+    Raises:
+        InputError: with the file name.
     """
     try:
         content = read_regular_file(path)

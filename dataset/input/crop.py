@@ -106,8 +106,10 @@ def crop_masks(
     `pngs` [n] have the size of the image and are nonzero inside the object; `boxes` [n, 4] float32 are the output of
     `crop_boxes`, in input pixels after crop and flip. A cell is 1 if the original pixel at its center belongs to the
     object, so coordinates are rounded only once. An object is visible if any original pixel that its box touches
-    belongs to it, also between cell centers. Raises InputError, with `file_name`, for a PNG that is not a mask of this
-    image.
+    belongs to it, also between cell centers.
+
+    Raises:
+        InputError: with `file_name`, for a PNG that is not a mask of this image.
     """
     masks, shows = tf.numpy_function(
         _masks_in_boxes, [pngs, boxes, *crop, source_size, side, file_name], (tf.uint8, tf.bool), stateful=False

@@ -21,8 +21,10 @@ def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with
     """Return the contents of records as COCO's dictionary (images, annotations, categories), boxes in original pixels.
 
     Difficult objects have `difficult` 1. `with_masks` adds the run lengths of each mask as `segmentation`, None if the
-    record has none. JPEGs are not decoded, masks only if requested. Raises InputError for an id that two images share
-    and for an unknown category id.
+    record has none. JPEGs are not decoded, masks only if requested.
+
+    Raises:
+        InputError: for an id that two images share and for an unknown category id.
     """
     reader, known = RecordReader(index), set(class_names.category_ids)
 

@@ -42,7 +42,11 @@ class HostResize:
 
     @classmethod
     def from_dict(cls, stated: Mapping[str, Any]) -> "HostResize":
-        """Create from the output of `to_dict`. Raises InputError for missing or invalid fields."""
+        """Create from the output of `to_dict`.
+
+        Raises:
+            InputError: for missing or invalid fields.
+        """
         try:
             padding = tuple(int(value) for value in stated.get("padding", (0, 0, 0)))
             return cls(**{**stated, "size": tuple(int(side) for side in stated["size"]), "padding": padding})

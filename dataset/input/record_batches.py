@@ -69,7 +69,11 @@ class ReadAhead:
         self._lock = threading.Lock()  # a dataset may have several iterators
 
     def read(self, group: int) -> list[bytes]:
-        """Return the payloads of a group. Raises InputError as `RecordReader.read` does."""
+        """Return the payloads of a group.
+
+        Raises:
+            InputError: as `RecordReader.read` does.
+        """
         groups = range(group, group + _GROUPS_AHEAD)
         with self._lock:
             for missing in set(groups) - set(self._started):

@@ -139,7 +139,11 @@ class FitWithin(_Rule):
 
 
 def host_resize(rule: ResizeRule) -> HostResize:
-    """Return the same rule in NumPy. Raises InputError for other rules."""
+    """Return the same rule in NumPy.
+
+    Raises:
+        InputError: for other rules.
+    """
     kinds: dict[type, str] = {Letterbox: "letterbox", Stretch: "stretch", FitWithin: "fit"}
     if not isinstance(rule, _Rule) or type(rule) not in kinds:
         raise InputError(

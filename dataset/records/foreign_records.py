@@ -42,7 +42,8 @@ def require_known_schema(path: str) -> None:
 def label_map_beside(paths: Sequence[str]) -> ClassNames | None:
     """Return the classes of the label map (.pbtxt) in the folders of records, or in the folder above; None without one.
 
-    Raises InputError for an invalid one and for several with different classes.
+    Raises:
+        InputError: for an invalid one and for several with different classes.
     """
     folders = sorted({Path(path).parent for path in paths})
     for places in (folders, sorted({folder.parent for folder in folders})):
@@ -57,7 +58,8 @@ def label_map_beside(paths: Sequence[str]) -> ClassNames | None:
 def classes_in_records(paths: Sequence[str]) -> ClassNames | None:
     """Return the classes that the records' objects name; None if they name none or cannot be read.
 
-    Raises InputError for an id with two names.
+    Raises:
+        InputError: for an id with two names.
     """
     try:
         index, names = index_records(paths), dict[int, str]()

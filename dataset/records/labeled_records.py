@@ -24,8 +24,9 @@ _KEYS = frozenset((*_SIDES, _LABELS, _CROWD, _DIFFICULT, _HEIGHT, _WIDTH, _NAME,
 def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: ArrayLike | None = None) -> LabeledImages:
     """Return the images of an index, or of these record numbers, ascending; checksums are not verified.
 
-    Raises InputError, with file, offset and image, for a record that is not an Example, has lists of unequal lengths or
-    an unknown category id.
+    Raises:
+        InputError: with file, offset and image, for a record that is not an Example, has lists of unequal lengths
+            or an unknown category id.
     """
     chosen = np.arange(len(index)) if numbers is None else np.asarray(numbers)
     names, sizes, digests, counts = [], [], [], []
@@ -87,7 +88,11 @@ def _encoded(payload: bytes) -> bytes:
 
 
 def _objects(fields: dict) -> tuple[np.ndarray, ...]:
-    """Return boxes [N, 4] in fractions, category ids, crowd and difficult [N]. Raises ValueError if lengths differ."""
+    """Return boxes [N, 4] in fractions, category ids, crowd and difficult [N].
+
+    Raises:
+        ValueError: lengths differ.
+    """
     sides = [np.asarray(fields.get(key, ()), np.float32) for key in _SIDES]
     labels = np.asarray(fields.get(_LABELS, ()), np.int64)
     flags = [np.asarray(fields.get(key, ()), np.int64) > 0 for key in (_CROWD, _DIFFICULT)]

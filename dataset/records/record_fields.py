@@ -24,7 +24,8 @@ class Buffer(Protocol):
 def record_fields(buffer: Buffer, start: int, end: int, keys: Collection[bytes]) -> dict[bytes, list | np.ndarray]:
     """Return the features of these keys in the record at start .. end: a list of bytes, [n] float32, or [n] int64.
 
-    Raises ValueError for an invalid Example.
+    Raises:
+        ValueError: for an invalid Example.
     """
     values = {}
     try:
@@ -42,7 +43,11 @@ def record_fields(buffer: Buffer, start: int, end: int, keys: Collection[bytes])
 
 
 def feature_keys(buffer: Buffer, start: int, end: int) -> set[bytes]:
-    """Return the keys of the record at start .. end. Raises ValueError for an invalid Example."""
+    """Return the keys of the record at start .. end.
+
+    Raises:
+        ValueError: for an invalid Example.
+    """
     try:
         return {
             bytes(buffer[low:high])

@@ -17,8 +17,9 @@ _CONVERT = "convert the data set to records first (dataset/create_tfrecord.py)"
 def expand_glob(pattern: str | Path) -> list[str]:
     """Return the files that match a pattern, sorted, so that every rank numbers the records equally.
 
-    Raises InputError if nothing matches (with the contents of the folder), if other files than records match, and if
-    shards of two conversions match, because every image would be read twice.
+    Raises:
+        InputError: nothing matches (with the contents of the folder), if other files than records match, and if
+            shards of two conversions match, because every image would be read twice.
     """
     if Path(pattern).is_dir():
         raise InputError(

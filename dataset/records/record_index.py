@@ -69,7 +69,8 @@ class RecordIndex:
 def index_records(paths: Sequence[str]) -> RecordIndex:
     """Index TFRecord files by reading the framing of their records.
 
-    Raises InputError, with file and offset, for a truncated, compressed or invalid file, and if there are no records.
+    Raises:
+        InputError: with file and offset, for a truncated, compressed or invalid file, and if there are no records.
     """
     with ThreadPoolExecutor(_READERS) as pool:
         spans = list(pool.map(_record_spans, paths))
@@ -205,7 +206,11 @@ class RecordReader:
     """Thread-safe reader of records by number; its files remain open until it is garbage-collected."""
 
     def __init__(self, index: RecordIndex):
-        """Open the files. Raises InputError with the file name if one cannot be opened."""
+        """Open the files.
+
+        Raises:
+            InputError: with the file name if one cannot be opened.
+        """
         self.index = index
         self._threads = _ReadThreads(_READ_THREADS)
         self._descriptors: list[int] = []
@@ -217,9 +222,12 @@ class RecordReader:
     def read(self, numbers: Iterable[int]) -> list[bytes]:
         """Return the payloads of the records with these numbers, in this order.
 
-        Raises InputError, with the file name, for a checksum mismatch, and for a file that is unreadable, deleted,
-        replaced or truncated since it was indexed. Deleted files are errors even while they are open: the result must
-        not depend on the number of open files, and a resumed training would read other data.
+        Deleted files are errors even while they are open: the result must not depend on the number of open files, and a
+        resumed training would read other data.
+
+        Raises:
+            InputError: with the file name, for a checksum mismatch, and for a file that is unreadable, deleted,
+                replaced or truncated since it was indexed.
         """
         return self.start_reading(numbers)()
 

@@ -37,9 +37,10 @@ def verify_records(
     `when`: "auto" verifies all records up to AUTO_BYTES and AUTO_RECORDS and inspects a sample of larger data sets,
     "always" verifies any amount, "never" nothing. `index` is complete, as `index_records` returns it.
 
-    Raises InputError, with file, offset and image, for a record with a checksum mismatch or a contradiction (lists of
-    unequal lengths, boxes that are not numbers, ids not in `category_ids`); if more than `max_bad_fraction` of the
-    records or of the boxes are unusable; and if there are no boxes.
+    Raises:
+        InputError: with file, offset and image, for a record with a checksum mismatch or a contradiction (lists of
+            unequal lengths, boxes that are not numbers, ids not in `category_ids`); if more than `max_bad_fraction`
+            of the records or of the boxes are unusable; and if there are no boxes.
     """
     if not 0 <= max_bad_fraction <= 1:
         raise InputError(f"--max_bad_fraction={max_bad_fraction}: expected 0 to 1")
@@ -94,7 +95,11 @@ class _Tally:
     names: dict[int, str] = field(default_factory=dict)  # only those of records that messages may mention
 
     def add(self, number: int, payload: bytes, *, category_ids: Collection[int] | None) -> None:
-        """Add a record. Raises InputError if it is contradictory."""
+        """Add a record.
+
+        Raises:
+            InputError: it is contradictory.
+        """
         inspection = inspect_record(payload, category_ids=category_ids)
         if inspection.contradiction:
             raise InputError(

@@ -25,9 +25,12 @@ SECOND_FILE_ARRAY = "_of_the_second_data_file"  # an empty array: a data file ha
 
 
 def publish(staged: Path, target: Path, description: Description) -> None:
-    """Move a bundle with one data file and its description to the name `target`. Raise OSError.
+    """Move a bundle with one data file and its description to the name `target`.
 
     Concurrent readers, and readers after a kill at any point, find either the old bundle or the new one.
+
+    Raises:
+        OSError: the files cannot be written.
     """
     replaced, digest = replaced_description(target), _digest_of_written(staged)
     if _data_file_count(target) == 1:
@@ -44,14 +47,22 @@ def publish(staged: Path, target: Path, description: Description) -> None:
 
 
 def link_bundle(source: Path, target: Path) -> Path:
-    """Hard link, or copy, the files of a bundle with one data file; return `target`. Raise OSError."""
+    """Hard link, or copy, the files of a bundle with one data file; return `target`.
+
+    Raises:
+        OSError: the files cannot be written.
+    """
     for suffix in BUNDLE_SUFFIXES:
         link_or_copy(f"{source}{suffix}", f"{target}{suffix}")
     return target
 
 
 def remove_unused_data_files(prefix: Path) -> None:
-    """Remove data files of the previous bundle, to which the index does not refer. Raise OSError."""
+    """Remove data files of the previous bundle, to which the index does not refer.
+
+    Raises:
+        OSError: a file cannot be removed.
+    """
     if count := _data_file_count(prefix):
         for file in _data_files_of(prefix):
             if not file.name.endswith(f"-of-{count:05d}"):
@@ -59,7 +70,11 @@ def remove_unused_data_files(prefix: Path) -> None:
 
 
 def remove_bundle(prefix: Path) -> None:
-    """Remove a bundle and its description. Raise OSError."""
+    """Remove a bundle and its description.
+
+    Raises:
+        OSError: a file cannot be removed.
+    """
     Path(f"{prefix}{INDEX_SUFFIX}").unlink(missing_ok=True)  # first, so that a kill leaves no damaged checkpoint
     for file in _data_files_of(prefix):
         file.unlink()

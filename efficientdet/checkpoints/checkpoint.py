@@ -49,8 +49,10 @@ def checkpoint_prefix(path: str | Path) -> str:
     The output folder of a quick start stands for its folder `model`. NVIDIA's programs write emackpt-03 for epoch 3;
     leading zeros of the number do not matter.
 
-    The path of a third-party file (`array_files`) is returned unchanged. Raise InputError if there is no checkpoint.
-    Does not import TensorFlow.
+    The path of a third-party file (`array_files`) is returned unchanged. Does not import TensorFlow.
+
+    Raises:
+        InputError: there is no checkpoint.
     """
     if is_array_file(path):
         return str(path)
@@ -103,7 +105,11 @@ def writing_order(prefix: Path) -> tuple[float, bool, int, float]:
 
 
 def read_arrays(prefix: str | Path) -> dict[str, np.ndarray]:
-    """Return all arrays of a bundle by name, with verified checksums. Raise InputError if it cannot be read."""
+    """Return all arrays of a bundle by name, with verified checksums.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     import tensorflow as tf
 
     try:
@@ -118,7 +124,8 @@ def read_arrays(prefix: str | Path) -> dict[str, np.ndarray]:
 def read_bundle(prefix: str | Path) -> tuple[dict[str, np.ndarray], Description | None]:
     """Return the arrays and the description of a bundle, consistent even if another process replaces it meanwhile.
 
-    Raise InputError if one of them is damaged, or if they do not belong together.
+    Raises:
+        InputError: one of them is damaged, or if they do not belong together.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         digest = bundle_digest(prefix)
@@ -138,8 +145,10 @@ def write_arrays(
 ) -> Description:
     """Write a bundle and its description atomically, flushed to disk, and return the description as written.
 
-    `newest`: make it the newest checkpoint of the folder and name it in the `checkpoint` file. Raise InputError if the
-    disk is full or read-only; an existing checkpoint of that name is then unchanged.
+    `newest`: make it the newest checkpoint of the folder and name it in the `checkpoint` file.
+
+    Raises:
+        InputError: the disk is full or read-only; an existing checkpoint of that name is then unchanged.
     """
     import tensorflow as tf
 

@@ -12,9 +12,12 @@ from program_support.errors import InputError, nearest_name
 
 
 def existing_checkpoint(path: str | None, flag: str) -> str | None:
-    """Return the prefix of the checkpoint at a path, or None if no path was given. Raise InputError if there is none.
+    """Return the prefix of the checkpoint at a path, or None if no path was given.
 
     A name of published weights is downloaded if it is not in the cache.
+
+    Raises:
+        InputError: there is none.
     """
     if not path:
         return None
@@ -29,7 +32,8 @@ def existing_checkpoint(path: str | None, flag: str) -> str | None:
 def existing_backbone(path: str | None) -> str | None:
     """Return the value of --backbone_init; for a SavedModel the checkpoint of its variables.
 
-    Raise InputError if it is neither `imagenet` nor an existing file.
+    Raises:
+        InputError: it is neither `imagenet` nor an existing file.
     """
     if path in published_files() and published_files()[path].md5:  # a file of keras.applications
         try:

@@ -61,7 +61,8 @@ def bundle_digest(prefix: str | Path) -> str | None:
 def read_description(prefix: str | Path) -> Description | None:
     """Return the description of a bundle; None for a third-party checkpoint without one.
 
-    Raise InputError if it is damaged or belongs to another bundle.
+    Raises:
+        InputError: it is damaged or belongs to another bundle.
     """
     path, digest = Path(f"{prefix}{DESCRIPTION_SUFFIX}"), bundle_digest(prefix)
     try:
@@ -95,7 +96,8 @@ def write_description(
 def store_thresholds(prefix: str | Path, thresholds: Mapping[str, Any]) -> None:
     """Replace the score thresholds in the description of a bundle.
 
-    Raise InputError if the bundle has no description (a third-party checkpoint) or cannot be written.
+    Raises:
+        InputError: the bundle has no description (a third-party checkpoint) or cannot be written.
     """
     digest, description = bundle_digest(prefix), read_description(prefix)
     if description is None:
@@ -135,7 +137,11 @@ def _checksum(content: Mapping) -> str:
 
 
 def description_of(content: Mapping) -> Description:
-    """Return the description from its JSON. Raise TypeError or AttributeError for missing or invalid values."""
+    """Return the description from its JSON.
+
+    Raises:
+        TypeError, AttributeError: for missing or invalid values.
+    """
     known = {key: value for key, value in content.items() if key not in ("bundles", "replaces", "checksum")}
     description = Description(**known)
     for name, hint in get_type_hints(Description).items():

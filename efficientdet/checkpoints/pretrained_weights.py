@@ -64,7 +64,8 @@ def read_source(path: str, *, class_names: ClassNames | None = None) -> Source:
 
     class_names: classes of a checkpoint that does not name them. Default: those of a file beside it, if there is one.
 
-    Raise InputError if there is none, it is damaged, it cannot be downloaded, or it has other classes.
+    Raises:
+        InputError: there is none, it is damaged, it cannot be downloaded, or it has other classes.
     """
     prefix = checkpoint_prefix(local_path(path))
     arrays, description = (read_array_file(prefix), None) if is_array_file(prefix) else read_bundle(prefix)
@@ -91,8 +92,10 @@ def load_weights(
 ) -> None:
     """Load every weight of the network from a checkpoint with the same classes.
 
-    `averaged`: use the moving average if the checkpoint has both. Raise InputError for missing or unexpected weights
-    and other shapes.
+    `averaged`: use the moving average if the checkpoint has both.
+
+    Raises:
+        InputError: for missing or unexpected weights and other shapes.
     """
     variables = named_variables(network)
     arrays = _named_arrays(source, variables, family=family, averaged=averaged)
@@ -123,7 +126,8 @@ def load_matching_weights(
     names, as many rows as there are classes in the data are taken as their rows, unless they are those of COCO.
     aliases: "NAME IN THE CHECKPOINT:NAME IN THE DATA" of classes.
 
-    Raise InputError if any other weight is missing, unexpected or of another shape, or if an alias names no class.
+    Raises:
+        InputError: any other weight is missing, unexpected or of another shape, or if an alias names no class.
     """
     variables = named_variables(network)
     arrays = _named_arrays(source, variables, family=family)
@@ -174,7 +178,8 @@ def load_matching_weights(
 def load_backbone(network: keras.Model, source: Source, *, family: Family) -> list[str]:
     """Load the backbone from the checkpoint of a detector or classifier; return lines for the log.
 
-    Raise InputError if a weight is missing or of another shape, or if the network has no backbone.
+    Raises:
+        InputError: a weight is missing or of another shape, or if the network has no backbone.
     """
     every = named_variables(network)
     variables = {name: variable for name, variable in every.items() if family.is_backbone(name)}
@@ -190,7 +195,11 @@ def load_backbone(network: keras.Model, source: Source, *, family: Family) -> li
 def _named_arrays(
     source: Source, variables: dict[str, keras.Variable], *, family: Family, averaged: bool = True
 ) -> dict[str, np.ndarray]:
-    """Rename the checkpoint's arrays. Raise InputError if a third-party file has no weight of this network."""
+    """Rename the checkpoint's arrays.
+
+    Raises:
+        InputError: a third-party file has no weight of this network.
+    """
     arrays = family.named_arrays(source.arrays, variables, averaged=averaged)
     if is_array_file(source.prefix) and not any(name in variables for name in arrays):
         raise InputError(

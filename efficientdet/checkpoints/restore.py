@@ -41,7 +41,9 @@ def restore_detector(config: ModelConfig, *, precision: str = "float32") -> Rest
     Model and hyperparameters are those of the checkpoint if it states them, else those of `model_name`, changed by
     `overrides`. Classes are `class_names`, which must have the names in the checkpoint (category ids may differ), else
     the checkpoint's. Those of a checkpoint that names none are COCO's if it has as many rows, else numbered.
-    Raise InputError if the checkpoint and the configuration disagree.
+
+    Raises:
+        InputError: the checkpoint and the configuration disagree.
     """
     assert config.ckpt_path is not None  # otherwise there is nothing to restore
     source = read_source(config.ckpt_path, class_names=config.checkpoint_classes)

@@ -63,8 +63,10 @@ class CheckpointStore:
     def save(self, arrays: Mapping[str, np.ndarray], description: Description) -> str:
         """Write `ckpt-STEP` with the second name `ckpt`, remove older checkpoints and return the prefix.
 
-        Keeps the last three checkpoints of the folder and the last three of the lineage. Raise InputError if the folder
-        is not writable; earlier checkpoints are then unchanged.
+        Keeps the last three checkpoints of the folder and the last three of the lineage.
+
+        Raises:
+            InputError: the folder is not writable; earlier checkpoints are then unchanged.
         """
         prefix = self.folder / f"ckpt-{description.global_step}"
         predecessor = next((earlier for earlier in self._lineage() if earlier != prefix), None)
@@ -140,7 +142,11 @@ class CheckpointStore:
 
 
 def read_checkpoint(path: str) -> Source:
-    """Read a training checkpoint. Raise InputError if there is none or it is damaged."""
+    """Read a training checkpoint.
+
+    Raises:
+        InputError: there is none or it is damaged.
+    """
     return _read_training_checkpoint(checkpoint_prefix(path))
 
 

@@ -29,7 +29,11 @@ class TrainingProgress:
 
     @classmethod
     def from_json(cls, content: Mapping, *, where: str) -> "TrainingProgress":
-        """Return the progress from a checkpoint's description. Raise InputError, naming `where`, for invalid values."""
+        """Return the progress from a checkpoint's description.
+
+        Raises:
+            InputError: naming `where`, for invalid values.
+        """
         kinds = get_type_hints(cls)
         for name, value in content.items():
             kind = kinds.get(name)

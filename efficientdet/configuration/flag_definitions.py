@@ -98,7 +98,11 @@ def typed_name(name: str) -> str:
 
 
 def runtime_settings(values: FlagValues = FLAGS) -> dict:
-    """Return --runtime and --int8_images. Raise InputError for a missing package or conflicting flags."""
+    """Return --runtime and --int8_images.
+
+    Raises:
+        InputError: for a missing package or conflicting flags.
+    """
     chosen, int8_images = values.runtime, values.int8_images
     if int8_images and chosen != "openvino":
         raise InputError(f"--int8_images needs --runtime=openvino; --runtime is {chosen}")
@@ -120,7 +124,11 @@ def machine_settings(values: FlagValues = FLAGS) -> dict:
 
 
 def checked_overrides(given: Mapping[str, Any] | None = None, *, values: FlagValues = FLAGS) -> dict[str, Any]:
-    """Return --hparams, overridden by `given`. Raise InputError if --model_name does not accept one of them."""
+    """Return --hparams, overridden by `given`.
+
+    Raises:
+        InputError: --model_name does not accept one of them.
+    """
     overrides = {**parse_overrides(values.hparams), **(given or {})}
     with_overrides(hyperparameters_of(values.model_name, {}), split_label_map(overrides)[0])
     return overrides

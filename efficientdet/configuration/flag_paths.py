@@ -15,7 +15,11 @@ from program_support.errors import InputError
 
 
 def required(value: str | None, flag: str) -> str:
-    """Return the value of a required flag. Raise InputError if it was not given."""
+    """Return the value of a required flag.
+
+    Raises:
+        InputError: it was not given.
+    """
     if not value:
         raise InputError(f"--{typed_name(flag)} is missing")
     return value
@@ -31,7 +35,10 @@ def records_of(pattern: str | None, flag: str) -> tuple[str, ...]:
 def images_or_records(names: Sequence[str], flag: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the images, or the shards of records, that paths, folders and glob patterns name; the other is ().
 
-    The content of the files decides, the name of an empty one. Raise InputError if there is neither, or both.
+    The content of the files decides, the name of an empty one.
+
+    Raises:
+        InputError: there is neither, or both.
     """
     try:
         files = find_images(names, flag=flag)
@@ -50,14 +57,22 @@ def images_or_records(names: Sequence[str], flag: str) -> tuple[tuple[str, ...],
 
 
 def existing_file(path: str | None, flag: str) -> str | None:
-    """Return the path of a file, or None if the flag was not given. Raise InputError if there is no such file."""
+    """Return the path of a file, or None if the flag was not given.
+
+    Raises:
+        InputError: there is no such file.
+    """
     if path and not os.path.isfile(path):
         raise InputError(f"--{typed_name(flag)}={path}: there is no such file")
     return path or None
 
 
 def writable_folder(path: str | None, flag: str) -> str:
-    """Create the folder if it does not exist and return it. Raise InputError if it is not writable."""
+    """Create the folder if it does not exist and return it.
+
+    Raises:
+        InputError: it is not writable.
+    """
     folder = Path(required(path, flag))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +87,11 @@ def writable_folder(path: str | None, flag: str) -> str:
 
 
 def writable_file(path: str | None, flag: str) -> str | None:
-    """Create the folder of a file and return the path, or None if none was given. Raise InputError for a folder."""
+    """Create the folder of a file and return the path, or None if none was given.
+
+    Raises:
+        InputError: for a folder.
+    """
     if path and os.path.isdir(path):
         raise InputError(f"--{typed_name(flag)}={path}: is a folder; expected a file name")
     if path:
@@ -91,8 +110,10 @@ def class_names_for(
     """Return the classes of the records: from the file beside them, from the records, else from a COCO JSON file.
 
     Objects in the records of other tools may name a part of the classes: `other_records`, the JSON file and the
-    checkpoint complete them. Raise InputError if there are none, or if the names in the files differ. Category ids may
-    differ. `json_flag`: the program's flag for the JSON file, for messages.
+    checkpoint complete them. Category ids may differ. `json_flag`: the program's flag for the JSON file, for messages.
+
+    Raises:
+        InputError: there are none, or if the names in the files differ.
     """
     beside = class_names_of_records(list(records)) or label_map_beside(records)
     in_json = read_class_names(json_file) if json_file else None

@@ -68,7 +68,11 @@ def _read_yaml(path: str) -> dict[str, Any]:
 
 
 def _distinct(items: list[tuple[str, Any]], *, where: str) -> dict[str, Any]:
-    """Return the items as a dictionary. Raise InputError for a duplicate key."""
+    """Return the items as a dictionary.
+
+    Raises:
+        InputError: for a duplicate key.
+    """
     mapping = dict(items)
     if len(mapping) < len(items):
         key = Counter(key for key, _ in items).most_common(1)[0][0]

@@ -22,7 +22,10 @@ def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]
     """Check a sample of the records; return the configuration, with --suggest fixed, and a line for each finding.
 
     Findings are warnings and suggestions. A hyperparameter that the user set keeps its value. Records that cannot be
-    read are reported later, when all are indexed and verified. Raises InputError if no object can be used.
+    read are reported later, when all are indexed and verified.
+
+    Raises:
+        InputError: no object can be used.
     """
     if config.benchmark:
         return config, []
@@ -65,7 +68,10 @@ def _validation_findings(config: TrainingConfig) -> list[Finding]:
 def _examined(config: TrainingConfig, paths: Sequence[str], *, trains: bool) -> tuple[LabeledImages, bool] | None:
     """Return a sample of the records and whether it is all of them; None if they cannot be read.
 
-    All are read if the sample has a class without usable objects. Raises InputError if no object is usable.
+    All are read if the sample has a class without usable objects.
+
+    Raises:
+        InputError: no object is usable.
     """
     chosen = paths[:: -(-len(paths) // _FILES)]
     try:

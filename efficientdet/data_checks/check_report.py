@@ -35,7 +35,11 @@ _CLASSES = 100  # rows of a table
 
 
 def write_page(folder: str | Path, examination: Examination) -> Path:
-    """Write both files into a folder and return the page's path. Raises InputError if they cannot be written."""
+    """Write both files into a folder and return the page's path.
+
+    Raises:
+        InputError: they cannot be written.
+    """
     contents = {NUMBERS: json.dumps(numbers(examination), indent=1) + "\n", PAGE: page(examination)}
     for name, content in contents.items():
         with report_write_errors(path := Path(folder, name)):

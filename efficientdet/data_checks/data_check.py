@@ -39,7 +39,11 @@ class DataCheckConfig:
 
 
 def read_splits(config: DataCheckConfig) -> dict[str, LabeledImages]:
-    """Return the training images and, if given, the validation images. Raises InputError for unreadable files."""
+    """Return the training images and, if given, the validation images.
+
+    Raises:
+        InputError: for unreadable files.
+    """
     every = tuple(path for paths in config.records.values() for path in paths)
     return {name: _read_records(paths, others=every) for name, paths in config.records.items()} or _read_annotations(
         config

@@ -51,7 +51,11 @@ class InputView:
         return view
 
     def after(self, **settings) -> "InputView":
-        """Return the view with some hyperparameters changed. Raises InputError for invalid values."""
+        """Return the view with some hyperparameters changed.
+
+        Raises:
+            InputError: for invalid values.
+        """
         view = replace(self, hparams=with_overrides(self.hparams, settings))
         if view.resize_rule == self.resize_rule:
             view.__dict__["scaled"] = self.scaled  # computed by TensorFlow, most of the time of a search

@@ -30,9 +30,11 @@ def join_world(
 ) -> World:
     """Connect to the other processes of this job, if it was started with several.
 
-    Must be called before any tensor exists: a process uses the GPU of its local rank. Raises InputError if the launcher
-    started several processes that cannot connect, or the number of processes, or of devices under JAX, is not divisible
-    by `group_size`.
+    Must be called before any tensor exists: a process uses the GPU of its local rank.
+
+    Raises:
+        InputError: the launcher started several processes that cannot connect, or the number of processes, or of
+            devices under JAX, is not divisible by `group_size`.
     """
     environment = os.environ if environment is None else environment
     launcher, process_count = launched_by(environment)

@@ -22,7 +22,11 @@ Tree = TypeVar("Tree")  # any nest of arrays
 
 
 def device_count(limit: int | None) -> int:
-    """Return the number of local devices, at most `limit`. Raise InputError if there are fewer than `limit`."""
+    """Return the number of local devices, at most `limit`.
+
+    Raises:
+        InputError: there are fewer than `limit`.
+    """
     count = jax.local_device_count()
     if limit is not None and limit > count:
         raise InputError(f"--num_devices={limit}: this process has {count} devices")

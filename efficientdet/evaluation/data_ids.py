@@ -14,7 +14,8 @@ from program_support.errors import InputError
 def with_record_ids(truth: GroundTruth, index: RecordIndex) -> GroundTruth:
     """Return the ground truth with the image ids of the records; images are matched by file name if ids are text.
 
-    Raises InputError if no file name matches.
+    Raises:
+        InputError: no file name matches.
     """
     names = image_names_of_text_ids(index)
     if not names:
@@ -45,7 +46,8 @@ def with_record_ids(truth: GroundTruth, index: RecordIndex) -> GroundTruth:
 def with_category_ids(truth: GroundTruth, class_names: ClassNames) -> GroundTruth:
     """Return the ground truth with the detector's category ids; classes are matched by name.
 
-    Raises InputError for a class that only one of the two has.
+    Raises:
+        InputError: for a class that only one of the two has.
     """
     ours = dict(zip(class_names.names, class_names.category_ids, strict=True))
     names = [name.strip() for name in truth.categories.values()]

@@ -14,8 +14,10 @@ from program_support.errors import InputError
 def read_evaluator(index: RecordIndex | None, class_names: ClassNames, *, json_file: str | None) -> CocoEvaluator:
     """Return an evaluator for the ground truth of a COCO JSON file or, without one, of the records.
 
-    The records may be left out if there is a file. Raises InputError if the categories of the file are not the
-    detector's classes.
+    The records may be left out if there is a file.
+
+    Raises:
+        InputError: the categories of the file are not the detector's classes.
     """
     if json_file is not None:
         truth = with_category_ids(read_ground_truth(json_file), class_names)
@@ -32,7 +34,11 @@ def read_evaluator(index: RecordIndex | None, class_names: ClassNames, *, json_f
 
 
 def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
-    """Return the run lengths of each annotation; None without a mask or size. Raise InputError for an invalid mask."""
+    """Return the run lengths of each annotation; None without a mask or size.
+
+    Raises:
+        InputError: for an invalid mask.
+    """
     checked = []
     for annotation in truth.annotations:
         segmentation, size = annotation.get("segmentation"), truth.image_sizes.get(annotation["image_id"])

@@ -51,7 +51,11 @@ class EvaluationReport:
 
 
 def write_evaluation_report(folder: str | Path, report: EvaluationReport) -> None:
-    """Write report.html and report.json into an existing folder. Raises InputError if they cannot be written."""
+    """Write report.html and report.json into an existing folder.
+
+    Raises:
+        InputError: they cannot be written.
+    """
     content = {
         "title": report.title,
         "facts": {key: str(value) for key, value in report.facts.items()},

@@ -45,7 +45,10 @@ def read_images(
     """Read the labels of the test split, else of the validation split, else of all images; does not import TensorFlow.
 
     `class_names` are the classes of the checkpoint, whose category ids the labels get; None: unknown. `description`
-    tells whether it learns masks. Raises InputError for invalid labels and for a class that the checkpoint lacks.
+    tells whether it learns masks.
+
+    Raises:
+        InputError: for invalid labels and for a class that the checkpoint lacks.
     """
     if launched_by(os.environ)[1] > 1:
         raise InputError("--images: needs a single process; convert the images (dataset/create_tfrecord.py)")
@@ -87,7 +90,11 @@ def _learns_masks(description: Description | None) -> bool:
 
 @contextlib.contextmanager
 def records_of_images(images: EvaluatedImages, *, max_bad_fraction: float) -> Iterator[tuple[str, ...]]:
-    """Yield records of the images, and print what their conversion changed or skipped. Raises InputError."""
+    """Yield records of the images, and print what their conversion changed or skipped.
+
+    Raises:
+        InputError: the folder has no usable images or annotations.
+    """
     from efficientdet.devices.runtime import start_runtime
 
     start_runtime(owns_process=False)  # decoding would allocate the memory of every GPU

@@ -34,7 +34,8 @@ class OtherDetections:
     ) -> DetectionRows:
         """Return the detections in the first `samples` images (0: all), with the category ids of the data.
 
-        Raises InputError for other classes, and for results of images that the data does not have.
+        Raises:
+            InputError: for other classes, and for results of images that the data does not have.
         """
         if self.load is not None:
             assert index is not None  # an exported file needs images
@@ -143,7 +144,11 @@ def _entries(path: str | Path) -> list[dict[str, Any]]:
 
 
 def _image_ids(path: str | Path, entries: list[dict[str, Any]], images: Mapping[int, str]) -> list[int]:
-    """Return the image id of each detection in the data. Raises InputError, in one line, for those without an image."""
+    """Return the image id of each detection in the data.
+
+    Raises:
+        InputError: in one line, for those without an image.
+    """
     by_name: dict[str, int | None] = {}
     for image_id, name in images.items():
         for spelling in _spellings(name):  # None: two images have it

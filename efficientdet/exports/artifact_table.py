@@ -66,7 +66,11 @@ class ArtifactTable:
     artifacts: Sequence[Artifact]
 
     def write(self, folder: str) -> None:
-        """Write artifacts.json and artifacts.md. Raise InputError if they cannot be written."""
+        """Write artifacts.json and artifacts.md.
+
+        Raises:
+            InputError: they cannot be written.
+        """
         for name, text in (
             ("artifacts.json", json.dumps(asdict(self), indent=1) + "\n"),
             ("artifacts.md", self._markdown()),

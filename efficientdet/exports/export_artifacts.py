@@ -24,8 +24,9 @@ _TRAINED = 0.05  # highest score below which a detector is considered untrained
 def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     """Export every format, compare, evaluate and time it; write the table to artifacts.md and artifacts.json.
 
-    Raise InputError if a file cannot be written, and RuntimeError if a float32 file of a trained checkpoint has other
-    detections in images than the checkpoint.
+    Raises:
+        InputError: a file cannot be written.
+        RuntimeError: a float32 file of a trained checkpoint has other detections in images than the checkpoint.
     """
     calibration = _calibration(config)
     restored, _ = load_model(model)

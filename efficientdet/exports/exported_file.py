@@ -21,7 +21,11 @@ class ExportedFile(ExportFormat):
         return Path(path).suffix.lower() == self.suffix
 
     def read(self, path: Path) -> tuple[ModelContent, Mapping[str, str]]:
-        """Return content and metadata. Raises OSError, and ValueError for another file."""
+        """Return content and metadata.
+
+        Raises:
+            OSError, ValueError: for another file.
+        """
         raise NotImplementedError
 
     def open(self, path: str, *, runtime: str = "keras", same_size: bool = False) -> Detector:
@@ -33,7 +37,11 @@ class ExportedFile(ExportFormat):
 
 
 def read_artifact(path: str | Path) -> tuple[ModelContent, ArtifactMetadata]:
-    """Return content and metadata of a file with the suffix of an export. Raise InputError for any other content."""
+    """Return content and metadata of a file with the suffix of an export.
+
+    Raises:
+        InputError: for any other content.
+    """
     file_type = format_of(path)
     assert isinstance(file_type, ExportedFile)
     try:
@@ -46,6 +54,10 @@ def read_artifact(path: str | Path) -> tuple[ModelContent, ArtifactMetadata]:
 
 
 def file_content(path: Path) -> bytes:
-    """Return the content of a regular file (reading a pipe could block). Raise OSError."""
+    """Return the content of a regular file (reading a pipe could block).
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     with open_regular_file(path) as file:
         return file.read()

@@ -70,8 +70,11 @@ def summary(restored: Restored) -> dict[str, str]:
 def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None:
     """Write a SavedModel, load it and compare its detections with those of the detector in memory.
 
-    Compares on `input_image`, else on random pixels. Raise InputError for backends other than TensorFlow, and
-    RuntimeError if the detections differ.
+    Compares on `input_image`, else on random pixels.
+
+    Raises:
+        InputError: for backends other than TensorFlow.
+        RuntimeError: the detections differ.
     """
     from dataset.files.image_files import read_image
     from efficientdet.exports.saved_model import export_saved_model, open_saved_model
@@ -100,7 +103,8 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
 def export_network(config: ModelConfig, path: str) -> None:
     """Export the network to an ONNX file and compare its outputs in ONNX Runtime with those of the network.
 
-    Raise RuntimeError if they differ.
+    Raises:
+        RuntimeError: they differ.
     """
     from efficientdet.exports.onnx.model_file import export_onnx
 

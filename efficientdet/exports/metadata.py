@@ -50,7 +50,11 @@ class ArtifactMetadata:
 
 
 def metadata_of(props: Mapping[str, str], *, path: str) -> ArtifactMetadata:
-    """Return the metadata of an exported detector. Raise InputError for any other file."""
+    """Return the metadata of an exported detector.
+
+    Raises:
+        InputError: for any other file.
+    """
     if missing := [name for name in NAMES if name not in props]:
         raise InputError(f"{path}: is not a detector exported by this project (no {missing[0]}); use export.py")
     try:

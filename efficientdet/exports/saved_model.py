@@ -33,7 +33,10 @@ def export_saved_model(detector: DetectionModel, folder: str, *, description: De
     The outputs are `boxes` [B, D, 4] float32 yxyx in pixels of the images, `scores` [B, D] float32, `classes` [B, D]
     int64 (category ids of the data set) and `count` [B] int32, the number of valid detections; with masks also `masks`
     [B, D, S, S] float32, the probability that a cell of the box belongs to the object. Class names and configuration
-    are in description.json in the folder. Raise OSError, and InputError for backends other than TensorFlow.
+    are in description.json in the folder.
+
+    Raises:
+        OSError, InputError: for backends other than TensorFlow.
     """
     if (backend := keras.backend.backend()) != "tensorflow":
         raise InputError(f"{folder}: a SavedModel needs the TensorFlow backend; KERAS_BACKEND is {backend}")
@@ -85,7 +88,11 @@ def without_gradient_warnings() -> Iterator[None]:
 
 
 def load_saved_model(folder: str) -> tuple[Callable[[Any], dict[str, Any]], Description]:
-    """Return signature and Description of a folder of `export_saved_model`. Raise InputError for any other folder."""
+    """Return signature and Description of a folder of `export_saved_model`.
+
+    Raises:
+        InputError: for any other folder.
+    """
     try:
         description = description_of(json.loads(Path(folder, DESCRIPTION_FILE).read_text(encoding="utf-8")))
         ClassNames.from_categories(description.categories)  # reports invalid names
@@ -109,9 +116,12 @@ def load_saved_model(folder: str) -> tuple[Callable[[Any], dict[str, Any]], Desc
 
 
 def open_saved_model(folder: str, *, same_size: bool = False) -> Detector:
-    """Open a SavedModel, which includes resizing and NMS. Raise InputError for another folder.
+    """Open a SavedModel, which includes resizing and NMS.
 
     same_size: all images of a call have the same size and run as a batch; else they run one after another.
+
+    Raises:
+        InputError: for another folder.
     """
     signature, description = load_saved_model(folder)
 

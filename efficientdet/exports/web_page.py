@@ -40,8 +40,9 @@ _MODEL = "detector.onnx"
 def write_web_page(detector: DetectionModel, folder: Path, *, description: Description, resize: ResizeRule) -> None:
     """Write the page, the model and ONNX Runtime Web, which is downloaded once, to a folder.
 
-    Raise InputError if the runtime cannot be downloaded or the detector has no translation to ONNX; OSError of the
-    disk.
+    Raises:
+        InputError: the runtime cannot be downloaded or the detector has no translation to ONNX; OSError of the
+            disk.
     """
     runtime = cached_file(RUNTIME, cache_folder())
     model = web_model(detector, host_resize(resize))

@@ -102,8 +102,10 @@ class Family(Generic[AnyHyperparameters]):
     def mlperf_benchmark(self, ruleset: str | None) -> str:
         """Return the id of the MLPerf benchmark in a version of the rules such as "2.1.0".
 
-        None: the first version with such a benchmark. Raise InputError for a version without it. A family without an
-        MLPerf benchmark returns its name.
+        None: the first version with such a benchmark. A family without an MLPerf benchmark returns its name.
+
+        Raises:
+            InputError: for a version without it.
         """
         return self.name
 

@@ -145,7 +145,11 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
 
     @property
     def family(self) -> Any:
-        """The `Family` of the model. Raises InputError if no family has it."""
+        """The `Family` of the model.
+
+        Raises:
+            InputError: no family has it.
+        """
         return family_of(self.model_name)
 
     def overridden(self, overrides: dict[str, Any]) -> "Hyperparameters":
@@ -167,9 +171,12 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
 
 
 def with_overrides(hyperparameters: Hyperparameters, overrides: Mapping[str, Any]) -> Hyperparameters:
-    """Return a copy with some keys changed. Raise InputError for an unknown key or an invalid value.
+    """Return a copy with some keys changed.
 
     A removed key of the reference is ignored if its value has no effect.
+
+    Raises:
+        InputError: for an unknown key or an invalid value.
     """
     owner, nested = type(hyperparameters), hyperparameters._nested()
     for key in nested:
@@ -263,7 +270,10 @@ def stated_classes(num_classes: int | None, class_names: ClassNames, *, owner: s
     """Return a log line about hparam num_classes, which has no effect: `owner`, the data or a checkpoint, has classes.
 
     The references count the background as a class, or all ids up to the largest category id, and have COCO's 90 and 91
-    as defaults. Raise InputError for any other number that differs from the data.
+    as defaults.
+
+    Raises:
+        InputError: for any other number that differs from the data.
     """
     named = len(class_names)
     largest = max(class_names.category_ids)

@@ -37,7 +37,11 @@ def model_names() -> tuple[str, ...]:
 
 
 def family_of(model_name: str) -> Any:
-    """Return the `Family` of a model. Raise InputError with the valid names if there is none."""
+    """Return the `Family` of a model.
+
+    Raises:
+        InputError: with the valid names if there is none.
+    """
     for family in families():
         if model_name in family.presets:
             return family

@@ -16,7 +16,11 @@ class Removed(NamedTuple):
 
 
 def is_removed(key: str, value: Any, removed: Mapping[str, Removed]) -> bool:
-    """Return whether a key was removed and its value has no effect. Raise InputError if it would have an effect."""
+    """Return whether a key was removed and its value has no effect.
+
+    Raises:
+        InputError: it would have an effect.
+    """
     if key not in removed:
         return False
     if not any(_same(value, idle) for idle in removed[key].idle):

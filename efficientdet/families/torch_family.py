@@ -37,9 +37,12 @@ class TorchFamily(Family[AnyTorchHyperparameters]):
         precision: str = "float32",
         backbone_weights: str | None = None,
     ) -> "DetectionModel":
-        """Build a detector with random weights. Raise InputError for `backbone_weights`.
+        """Build a detector with random weights.
 
         A torchvision backbone is loaded as a checkpoint, not through this argument.
+
+        Raises:
+            InputError: for `backbone_weights`.
         """
         if backbone_weights:
             raise InputError(

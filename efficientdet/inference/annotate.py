@@ -207,7 +207,11 @@ def _in_tiles(config: AnnotationConfig, detect: Detect, progress: Progress | Non
 
 
 def _output_paths(config: AnnotationConfig, sources: Sequence[str], suffix: str) -> list[Path]:
-    """Return the path of each output. Raises InputError if one would overwrite an input image or video."""
+    """Return the path of each output.
+
+    Raises:
+        InputError: one would overwrite an input image or video.
+    """
     paths = [Path(config.output_dir, name) for name in output_names(sources, suffix)]
     originals = {os.path.realpath(source) for source in (*config.inputs.images, *config.inputs.videos)}
     for path in paths:

@@ -74,7 +74,8 @@ class ExportFormat:
     def write(self, restored: "Restored", path: Path, calibration: Any = None) -> None:
         """Write the file or folder. calibration: `CalibrationImages` for 8 bits.
 
-        Raises OSError, and InputError if the detector cannot be expressed.
+        Raises:
+            OSError, InputError: the detector cannot be expressed.
         """
         raise NotImplementedError
 
@@ -91,7 +92,8 @@ class ExportFormat:
     def runtime_of(self, path: str, runtime: str, *, asked_by: str) -> str:
         """Return the chosen runtime of a user's file, or for "keras" the file's default.
 
-        Raises InputError if the runtime cannot run the file or is not installed.
+        Raises:
+            InputError: the runtime cannot run the file or is not installed.
         """
         runtime = self.default_runtime(path) if runtime == "keras" else runtime
         if runtime not in self.runtimes:
@@ -106,9 +108,12 @@ class ExportFormat:
         return self.runtimes[0]
 
     def open(self, path: str, *, runtime: str = "keras", same_size: bool = False) -> "Detector":
-        """Open a file with the result of `runtime_of`. Raises InputError for other files.
+        """Open a file with the result of `runtime_of`.
 
         same_size: all images of a call have the same size.
+
+        Raises:
+            InputError: for other files.
         """
         raise NotImplementedError
 
@@ -159,7 +164,11 @@ def is_saved_model(folder: str | None) -> bool:
 
 
 def checked_formats(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the formats without duplicates. Raise InputError for an unknown format or a missing package."""
+    """Return the formats without duplicates.
+
+    Raises:
+        InputError: for an unknown format or a missing package.
+    """
     known = export_formats()
     chosen = tuple(dict.fromkeys(names))
     if unknown := [name for name in chosen if name not in known]:

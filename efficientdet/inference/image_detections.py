@@ -182,7 +182,11 @@ def _files_of(image: AnyImage) -> Sequence[AnyImage]:
 
 
 def _pixels(image, number: int) -> np.ndarray:
-    """Return image `number` of the input as [h, w, 3] uint8. Raises InputError for other inputs."""
+    """Return image `number` of the input as [h, w, 3] uint8.
+
+    Raises:
+        InputError: for other inputs.
+    """
     if isinstance(image, str | os.PathLike):
         return read_image(os.fspath(image))
     if isinstance(image, Image.Image):

@@ -77,8 +77,10 @@ def find_inputs(names: Sequence[str]) -> Inputs:
     """Return the files of paths, folders (their images and videos) and globs, or a camera or stream.
 
     `-` is an image on the standard input; a number that is not a file, and a device, is a camera; an address such as
-    rtsp://HOST/PATH is a stream, or a video if it ends with a video's suffix. Raises InputError for a name without a
-    match, and for a camera or stream together with other inputs.
+    rtsp://HOST/PATH is a stream, or a video if it ends with a video's suffix.
+
+    Raises:
+        InputError: for a name without a match, and for a camera or stream together with other inputs.
     """
     images: dict[str, None] = {}
     videos: dict[str, None] = {}
@@ -117,7 +119,11 @@ def _suffix(name: str) -> str:
 
 
 def read_input(path: str) -> StoredImage:
-    """Return the pixels of one of the images. Raises InputError as `read_stored_image` does."""
+    """Return the pixels of one of the images.
+
+    Raises:
+        InputError: as `read_stored_image` does.
+    """
     return read_image_stream(sys.stdin.buffer, "standard input") if path == STANDARD_INPUT else read_stored_image(path)
 
 

@@ -15,7 +15,11 @@ _GIVE_UP_SECONDS = 60.0  # longest time between two frames
 
 
 def open_live(source: str | int):
-    """Return OpenCV's capture of a camera or stream. Raises InputError, in one line, if it cannot be opened."""
+    """Return OpenCV's capture of a camera or stream.
+
+    Raises:
+        InputError: in one line, if it cannot be opened.
+    """
     if (capture := _opened(source)) is not None:
         return capture
     if isinstance(source, str) and is_stream(source):

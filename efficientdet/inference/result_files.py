@@ -27,7 +27,11 @@ _COLUMNS = ("filename", "width", "height", "class", "category_id", "score", "xmi
 
 
 def chosen_formats(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the formats in --format, each once. Raises InputError for an unknown one."""
+    """Return the formats in --format, each once.
+
+    Raises:
+        InputError: for an unknown one.
+    """
     for name in names:
         if name not in FORMATS:
             nearest = nearest_name(name, FORMATS)
@@ -45,7 +49,11 @@ def names_of_files(formats: Sequence[str], *, crops: bool) -> list[str]:
 
 
 def write_output(path: Path, content: bytes, *, flush: bool = False) -> None:
-    """Write a file atomically, creating its folder if necessary. Raises InputError with the path."""
+    """Write a file atomically, creating its folder if necessary.
+
+    Raises:
+        InputError: with the path.
+    """
     with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, content, flush=flush)

@@ -29,7 +29,11 @@ class Tiling:
 
     @classmethod
     def parse(cls, text: str, *, overlap: float, whole: bool) -> "Tiling":
-        """Parse a side such as 512, or WIDTHxHEIGHT. Raises InputError for anything else."""
+        """Parse a side such as 512, or WIDTHxHEIGHT.
+
+        Raises:
+            InputError: for anything else.
+        """
         sides = text.lower().split("x")
         if len(sides) > 2 or not all(
             side.isascii() and side.isdecimal() and len(side) < 10 and int(side) >= MIN_TILE for side in sides

@@ -111,7 +111,11 @@ def annotate_video(
 
 
 def open_source(source: str | int, *, live: bool):
-    """Return OpenCV's capture of a video, camera or stream. Raises InputError if it cannot be opened."""
+    """Return OpenCV's capture of a video, camera or stream.
+
+    Raises:
+        InputError: it cannot be opened.
+    """
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # suppress its messages; read when first used
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     if live:
@@ -161,7 +165,11 @@ def _folder_beside(target: Path) -> Iterator[Path]:
 
 
 def _open_writer(path: Path, frames_per_second: float, size: tuple[int, int], target: Path):
-    """Return OpenCV's writer of an MP4 for frames of `size` (height, width). Raises InputError if that fails."""
+    """Return OpenCV's writer of an MP4 for frames of `size` (height, width).
+
+    Raises:
+        InputError: that fails.
+    """
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), frames_per_second, (size[1], size[0]))
     if not writer.isOpened():
         raise InputError(f"{target}: a video of {size[1]} x {size[0]} pixels cannot be written")

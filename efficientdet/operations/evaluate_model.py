@@ -207,7 +207,11 @@ def _class_names_of(prefix: str, description: Description | None, values: FlagVa
 
 
 def _other_detections(values: FlagValues) -> dict[str, Any] | None:
-    """Return the fields of `OtherDetections`, None for a checkpoint. Raises InputError for flags without effect."""
+    """Return the fields of `OtherDetections`, None for a checkpoint.
+
+    Raises:
+        InputError: for flags without effect.
+    """
     path, exported = values.ckpt_path, format_of(values.ckpt_path)
     if values.results and path:
         raise InputError(

@@ -138,7 +138,11 @@ def _calibration(records: tuple[str, ...], formats: Sequence[str], *, values: Fl
 
 
 def _training_records(records: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the shards train* beside the validation records, without these. Raises InputError if there are none."""
+    """Return the shards train* beside the validation records, without these.
+
+    Raises:
+        InputError: there are none.
+    """
     folders = sorted({Path(path).parent for path in records})
     files = sorted({str(path) for folder in folders for path in folder.glob("train*-of-*")} - {*records})
     if not files:

@@ -32,8 +32,10 @@ def call(
 ) -> Any:
     """Run a program's operation with `arguments` as its flags; None stands for a flag that is not given.
 
-    Raises TypeError for an argument that is not a flag, InputError (one line) for an invalid value, and
-    KeyboardInterrupt after Ctrl-C.
+    Raises:
+        TypeError: for an argument that is not a flag.
+        InputError: for an invalid value.
+        KeyboardInterrupt: after Ctrl-C.
     """
     values = flags.FlagValues()
     define(values)
@@ -48,8 +50,10 @@ def call_with_options(
 ) -> Any:
     """Run an operation with the options that `arguments` state; None stands for an option that is not given.
 
-    Raises TypeError for an argument that is no option, InputError (one line) for an invalid value, and
-    KeyboardInterrupt after Ctrl-C.
+    Raises:
+        TypeError: for an argument that is no option.
+        InputError: for an invalid value.
+        KeyboardInterrupt: after Ctrl-C.
     """
     kinds, aliases, removed = field_types(options), ALIASES.get(name, {}), GONE.get(name, {})
     names = (*kinds, *aliases, *removed)

@@ -37,7 +37,11 @@ def main() -> None:
 
 
 def train(options: TrainOptions) -> TrainingResult:
-    """Train as the options state. Raises InputError."""
+    """Train as the options state.
+
+    Raises:
+        InputError: an argument, the records or a checkpoint cannot be used.
+    """
     config = _configuration(options)
     _check_files(config)
     prepare_environment()

@@ -102,7 +102,11 @@ AUTOML_MODES = (*_TRAINING_MODE_OF, "eval")
 
 
 def training_mode(chosen: str | None, mode: str | None) -> str:
-    """Return --training_mode, or its equivalent of google/automl's --mode. Raises InputError for another mode."""
+    """Return --training_mode, or its equivalent of google/automl's --mode.
+
+    Raises:
+        InputError: for another mode.
+    """
     if mode is None:
         return chosen or "traineval"
     if chosen:

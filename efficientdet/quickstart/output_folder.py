@@ -22,7 +22,10 @@ _SECONDS_BETWEEN_TRIES = 0.5
 def sole_quickstart(folder: Path) -> Iterator[None]:
     """Hold the lock of the output folder in a block; the programs that the block starts hold it as well.
 
-    Waits for the programs of a quick start that was killed. Raises InputError if another quick start holds the lock.
+    Waits for the programs of a quick start that was killed.
+
+    Raises:
+        InputError: another quick start holds the lock.
     """
     with contextlib.ExitStack() as stack:
         is_waiting = False

@@ -28,7 +28,11 @@ _COMPARED = 8  # images on which exported files are compared with the checkpoint
 
 
 def quickstart(config: QuickstartConfig) -> None:
-    """Convert, choose settings, check the data, train, evaluate and export. Raises InputError."""
+    """Convert, choose settings, check the data, train, evaluate and export.
+
+    Raises:
+        InputError: the data or a setting cannot be used.
+    """
     with sole_quickstart(Path(config.output_dir)):
         _run_steps(config, Path(config.output_dir))
 
@@ -89,7 +93,8 @@ def _choose_again(config: QuickstartConfig, folder: Path, chosen: dict[str, Any]
 def _source(config: QuickstartConfig, folder: Path, *, state: State) -> str:
     """Return the folder of the images, into which an archive is unpacked once.
 
-    Raises InputError if images or labels changed after their conversion, also in the unpacked folder.
+    Raises:
+        InputError: images or labels changed after their conversion, also in the unpacked folder.
     """
     state.require_same(
         "source",

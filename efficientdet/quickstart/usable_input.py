@@ -25,9 +25,12 @@ def usable_side(
     weights: dict[str, str],
     check: Callable[[dict[str, Any]], Any],
 ) -> int:
-    """Return the smallest side at which most objects match anchors. Raise InputError if there is none.
+    """Return the smallest side at which most objects match anchors.
 
     sizes: values of `image_size` and their sides, ascending. check: prints what the data check advises.
+
+    Raises:
+        InputError: there is none.
     """
     hparams, fixed = _with_weights_settings(hyperparameters_of(config.model_name, settings), weights)
     fixed |= settings.keys() & parse_overrides(config.hparams).keys()

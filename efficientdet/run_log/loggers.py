@@ -52,7 +52,9 @@ def open_loggers(
     """Open loggers by name for a run in `folder`.
 
     `settings` are the hyperparameters to log; `project` is the project name in wandb and MLflow.
-    Raises InputError for an unknown name or a logger that cannot be opened; the loggers opened before it are closed.
+
+    Raises:
+        InputError: for an unknown name or a logger that cannot be opened; the loggers opened before it are closed.
     """
     check_logger_names(names)
     with contextlib.ExitStack() as opened:
@@ -65,7 +67,11 @@ def open_loggers(
 
 
 def _open(name: str, folder: Path, settings: Mapping[str, Any], project: str) -> Logger:
-    """Open the logger of that name. Raises InputError if its package is missing."""
+    """Open the logger of that name.
+
+    Raises:
+        InputError: its package is missing.
+    """
     if name == "tensorboard":
         # Imported here: a log without curves does not need TensorBoard.
         from efficientdet.run_log.event_file import EventFile

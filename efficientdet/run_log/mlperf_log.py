@@ -57,7 +57,8 @@ class MlperfLog:
     def __init__(self, path: str, submission: Submission):
         """Open one or several files, separated by commas; `-` is standard output.
 
-        Raises InputError if the package is missing or a file cannot be written.
+        Raises:
+            InputError: the package is missing or a file cannot be written.
         """
         try:
             from mlperf_logging.mllog import constants

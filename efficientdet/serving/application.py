@@ -113,7 +113,11 @@ class _Service:
         )
 
     async def _found(self, parsed: DetectRequest, request: Request) -> list[ImageResult]:
-        """Wait for detections. Raises RequestError on a timeout or if the client disconnects."""
+        """Wait for detections.
+
+        Raises:
+            RequestError: on a timeout or if the client disconnects.
+        """
         detecting = asyncio.ensure_future(self._batcher.detect(parsed.images))
         disconnected = asyncio.ensure_future(_disconnected(request))
         try:

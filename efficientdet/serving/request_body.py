@@ -53,9 +53,12 @@ class DetectRequest(NamedTuple):
 
 
 async def read_request(request: Request, limits: Limits, *, reserve: Callable[[int], None]) -> DetectRequest:
-    """Read and parse a request. Raises RequestError.
+    """Read and parse a request.
 
     reserve: Called with the size in bytes of each part of the body before the part is stored.
+
+    Raises:
+        RequestError: the request cannot be answered.
     """
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind not in (b"multipart/form-data", b"application/json"):
@@ -222,7 +225,11 @@ def _check_count(count: int, limits: Limits) -> None:
 
 
 def _pixels(encoded: bytes, label: str, limits: Limits) -> int:
-    """Return the `pixels` of an `EncodedImage`. Raises RequestError if decoding would be too expensive."""
+    """Return the `pixels` of an `EncodedImage`.
+
+    Raises:
+        RequestError: decoding would be too expensive.
+    """
     scans = _count_scans(encoded, label)
     try:
         height, width = stored_size(encoded, formats=_FORMATS)
@@ -246,7 +253,11 @@ def _pixels(encoded: bytes, label: str, limits: Limits) -> int:
 
 
 def _count_scans(encoded: bytes, label: str) -> int:
-    """Return the number of scans, 0 without any. Raises RequestError for too many parts, which are slow to decode."""
+    """Return the number of scans, 0 without any.
+
+    Raises:
+        RequestError: for too many parts, which are slow to decode.
+    """
     most = _MAX_PARTS + len(encoded) // 1024
     counts = Counter(itertools.islice(image_parts(encoded), most + 1))
     if counts["scan"] > _MAX_SCANS or counts.total() > most:

@@ -22,7 +22,11 @@ _BACKLOG = 128
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Bind a socket without listening. Raises InputError if the address is in use or not an address of this machine."""
+    """Bind a socket without listening.
+
+    Raises:
+        InputError: the address is in use or not an address of this machine.
+    """
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -19,8 +19,10 @@ def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, l
 
     The data check suggests no other values for them: they are in `hparams_given` of the result. The lines report which
     values were taken from the checkpoint, and how hparam num_classes is interpreted. --backbone_init=imagenet is
-    replaced by the file that the family uses for it. Raises InputError if --hparams has other values, unless
-    --override_checkpoint is set.
+    replaced by the file that the family uses for it.
+
+    Raises:
+        InputError: --hparams has other values, unless --override_checkpoint is set.
     """
     config = _with_named_backbone(config)
     lines = [line for line in [stated_classes(config.hparams.num_classes, config.class_names)] if line]
@@ -46,9 +48,12 @@ def with_conventions_of_resumed(config: TrainingConfig, *, given: frozenset[str]
 def _with_conventions(
     config: TrainingConfig, known: dict[str, Any], *, prefix: str, given: frozenset[str], is_stated: bool
 ) -> tuple[TrainingConfig, list[str]]:
-    """Return the configuration with the known conventions, except given ones, and lines. Raise InputError for others.
+    """Return the configuration with the known conventions, except given ones, and lines.
 
     `is_stated`: whether the checkpoint states them; else they are inferred.
+
+    Raises:
+        InputError: for others.
     """
     lines = []
     chosen = {key: value for key, value in known.items() if key in given}

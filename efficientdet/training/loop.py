@@ -57,7 +57,7 @@ class TrainingOutcome:
 def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic) -> TrainingOutcome:
     """Train, evaluate and write everything into model_dir; stop with everything saved after SIGTERM or Ctrl-C.
 
-    `clock` returns seconds, for --max_minutes and the log. Raises InputError for errors that a user can fix.
+    `clock` returns seconds, for --max_minutes and the log. A user can fix each InputError.
     """
     with join_world(
         group_size=config.bn_group, num_devices=config.num_devices, shard_state=config.shard_optimizer_state

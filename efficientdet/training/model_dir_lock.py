@@ -16,8 +16,11 @@ FILE_NAME = "lock"
 def sole_training(model_dir: str, world: World) -> Iterator[str]:
     """Hold the lock of a model_dir during a block; yield a warning if the file system has no locks, else "".
 
-    The first rank holds it for all. Raises InputError on the first rank where another training holds it; the other
-    ranks exit with the same code and without a message.
+    The first rank holds it for all.
+
+    Raises:
+        InputError: on the first rank where another training holds it; the other ranks exit with the same code and
+            without a message.
     """
     with contextlib.ExitStack() as stack:
         refused, warning = world.gather(_lock(Path(model_dir), stack) if world.is_first else None)[0]

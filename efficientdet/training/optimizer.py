@@ -182,7 +182,8 @@ def build_optimizer(hparams: OptimizerHyperparameters, *, precision: str) -> Pac
 def weights_rate_factors(hparams: OptimizerHyperparameters, network: keras.Model) -> list[float]:
     """Return the factor of the learning rate for each trainable weight.
 
-    Raises InputError if a pattern of `learning_rate_factors` matches no trainable weight.
+    Raises:
+        InputError: a pattern of `learning_rate_factors` matches no trainable weight.
     """
     names_of = {id(variable): name for name, variable in named_variables(network).items()}
     names = [names_of[id(variable)] for variable in network.trainable_variables]

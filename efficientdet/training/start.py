@@ -91,8 +91,10 @@ def _file_of_applications(init: str | None, config: TrainingConfig) -> str | Non
 def with_teacher(detector: DetectionModel, config: TrainingConfig, *, precision: str, log: Log) -> DetectionModel:
     """Return the detector that a training step trains: the given one, or with a teacher if one is configured.
 
-    The teacher sees the images of the student, at the student's input size. Raise InputError for a teacher or a student
-    without feature pyramid.
+    The teacher sees the images of the student, at the student's input size.
+
+    Raises:
+        InputError: for a teacher or a student without feature pyramid.
     """
     if not config.teacher_ckpt:
         return detector
@@ -154,7 +156,8 @@ def restore_checkpoint(
 ) -> None:
     """Restore a checkpoint into the state; later checkpoints of the store continue it.
 
-    Raises InputError if it belongs to another training.
+    Raises:
+        InputError: it belongs to another training.
     """
     assert source.description is not None  # every training checkpoint has one, see `read_checkpoint`
     if source.class_names != config.class_names:

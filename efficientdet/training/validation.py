@@ -147,7 +147,9 @@ class BestWeights:
         """Keep the better of "averaged" and "raw" weights if they are the best so far; return their AP.
 
         With lr_decay_method=plateau, reduce the learning rate after each `lr_patience` calls without improvement.
-        Raises InputError if the AP fell to a small fraction of the best one.
+
+        Raises:
+            InputError: the AP fell to a small fraction of the best one.
         """
         config, progress = self._run.config, self._run.state.progress
         weights = max(evaluations, key=lambda name: evaluations[name].average_precision)

@@ -17,8 +17,9 @@ _MOST_FILES = 1000
 def unpack_checkpoint(archive: Path, folder: Path) -> None:
     """Extract the checkpoint in an archive to a folder, atomically.
 
-    Raise InputError for members that are neither files nor folders, paths outside of the archive and sizes beyond any
-    checkpoint; OSError of the disk.
+    Raises:
+        InputError: for members that are neither files nor folders, paths outside of the archive and sizes beyond
+            any checkpoint; OSError of the disk.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         try:

@@ -45,7 +45,8 @@ def is_array_file(path: str | os.PathLike) -> bool:
 def read_array_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """Return the arrays of a file, read-only, with names and layout of the program that wrote it.
 
-    Raise InputError, naming the file, if it is damaged or has other content.
+    Raises:
+        InputError: naming the file, if it is damaged or has other content.
     """
     is_safetensors = os.fspath(path).endswith(".safetensors") or _is_safetensors_head(_head(path))
     return read_safetensors_file(path) if is_safetensors else read_torch_file(path)
@@ -54,7 +55,8 @@ def read_array_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
 def read_safetensors_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """Return the arrays by name, read-only, with bfloat16 as float32.
 
-    Raise InputError, naming the file, if it is damaged, larger than 1 GiB or has a data type that NumPy lacks.
+    Raises:
+        InputError: naming the file, if it is damaged, larger than 1 GiB or has a data type that NumPy lacks.
     """
     with error_context(f"{path}:"):
         try:

@@ -13,7 +13,11 @@ class BoundedFile:
         self.stream, self.size = stream, os.fstat(stream.fileno()).st_size
 
     def content(self, start: int, length: int) -> bytes:
-        """Return bytes of the file. Raise InputError, without the file's name, if they are not there."""
+        """Return bytes of the file.
+
+        Raises:
+            InputError: without the file's name, if they are not there.
+        """
         if not 0 <= start <= start + length <= self.size:
             raise InputError(f"is cut short or damaged: {self.size} bytes; expected {length} bytes at offset {start}")
         self.stream.seek(start)

@@ -53,7 +53,10 @@ def cache_folder() -> Path:
 def local_path(value: str, *, log: Log = print_line) -> str:
     """Return the path of published weights for their name, downloading them if necessary; any other value unchanged.
 
-    An existing path takes precedence over a name. Raise InputError if the file cannot be downloaded.
+    An existing path takes precedence over a name.
+
+    Raises:
+        InputError: the file cannot be downloaded.
     """
     if value not in published_files() or os.path.lexists(value) or os.path.lexists(f"{value}.index"):
         return value
@@ -62,9 +65,12 @@ def local_path(value: str, *, log: Log = print_line) -> str:
 
 
 def cached_weights(file: PublishedFile, folder: Path, *, log: Log = print_line) -> Path:
-    """Return the path of a file as `cached_file`, or the folder of an extracted archive. Raise InputError.
+    """Return the path of a file as `cached_file`, or the folder of an extracted archive.
 
-    An intact file of keras.applications in the cache of Keras is used from there.
+    Keras's own cache is tried first for a file of keras.applications.
+
+    Raises:
+        InputError: the file cannot be downloaded.
     """
     if file.md5 and not (folder / file.file).exists():
         of_keras = Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser() / "models" / file.file
@@ -80,7 +86,11 @@ def cached_weights(file: PublishedFile, folder: Path, *, log: Log = print_line) 
 
 
 def cached_file(file: PublishedFile, folder: Path, *, log: Log = print_line) -> Path:
-    """Return the verified file in the folder, downloaded if it is not there. Raise InputError if that fails."""
+    """Return the verified file in the folder, downloaded if it is not there.
+
+    Raises:
+        InputError: that fails.
+    """
     target = folder / file.file
     checksum_file = target.with_name(f"{target.name}.sha256")
     try:

@@ -42,8 +42,10 @@ def read_torch_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
     Of a dictionary with a key `state_dict_ema`, `model_ema`, `model`, `state_dict` or `model_state_dict`, only the
     first such entry is used, and other entries may be objects of any class. A prefix `module.` of all names is removed.
-    The arrays are read-only; tensors that share memory in the file share it. Raise InputError, naming the file, if it
-    is damaged or has anything but tensors of numbers as weights.
+    The arrays are read-only; tensors that share memory in the file share it.
+
+    Raises:
+        InputError: naming the file, if it is damaged or has anything but tensors of numbers as weights.
     """
     with error_context(f"{path}:"):
         try:

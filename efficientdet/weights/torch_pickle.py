@@ -54,7 +54,10 @@ _OPERATION_NAMES = {ord(operation.code): operation.name for operation in picklet
 def read_pickle(content: bytes, persistent: Callable[[Any], Any] | None = None) -> tuple[Any, int]:
     """Return the value of the pickle that `content` begins with, and the pickle's length.
 
-    `persistent` returns the object of a persistent id. Raise InputError, without the file's name.
+    `persistent` returns the object of a persistent id.
+
+    Raises:
+        InputError: without the file's name.
     """
     stream = io.BytesIO(content)
     try:
@@ -68,7 +71,11 @@ def read_pickle(content: bytes, persistent: Callable[[Any], Any] | None = None) 
 def read_pickle_at(
     file: BoundedFile, start: int, most: int, persistent: Callable[[Any], Any] | None = None
 ) -> tuple[Any, int]:
-    """Return the value of the pickle at `start`, of at most `most` bytes, and its end. Raise InputError."""
+    """Return the value of the pickle at `start`, of at most `most` bytes, and its end.
+
+    Raises:
+        InputError: the data is damaged or not plain.
+    """
     value, length = read_pickle(file.content(start, max(min(most, file.size - start), 0)), persistent)
     return value, start + length
 

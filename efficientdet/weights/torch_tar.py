@@ -25,7 +25,11 @@ _MOST_OF_A_KIND = 100_000  # storages or tensors; a ResNet-152 has 932
 
 
 def read_tar(file: BoundedFile) -> Any:
-    """Return the saved object; storages are read later. Raise InputError, without the file's name."""
+    """Return the saved object; storages are read later.
+
+    Raises:
+        InputError: without the file's name.
+    """
     members = _members_of_tar(file)
     if missing := [name for name in ("storages", "tensors", "pickle") if name not in members]:
         raise InputError(f"is a tar without {', '.join(missing)}; {ONLY_TENSORS}")

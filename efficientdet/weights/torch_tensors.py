@@ -67,7 +67,8 @@ class Storage:
     def end_in(self, file: BoundedFile, start: int) -> int:
         """Return the end of the storage whose count and numbers begin at `start`; the numbers are read on demand.
 
-        Raise InputError if the count differs or the file is too short.
+        Raises:
+            InputError: the count differs or the file is too short.
         """
         [count] = struct.unpack("<q", file.content(start, 8))
         length = count * self.kind.width
@@ -126,9 +127,12 @@ def tensor(
     hooks: Any = None,
     metadata: Any = None,
 ) -> Tensor:
-    """Return a tensor as torch._utils._rebuild_tensor(_v2) does. Raise InputError for a view outside the storage.
+    """Return a tensor as torch._utils._rebuild_tensor(_v2) does.
 
     metadata: bits such as a pending negation.
+
+    Raises:
+        InputError: for a view outside the storage.
     """
     if not isinstance(storage, Storage) or type(shape) is not tuple or type(strides) is not tuple:
         raise InputError(

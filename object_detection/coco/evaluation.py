@@ -174,8 +174,8 @@ class CocoEvaluator:
     ) -> CocoMeasures:
         """Return the COCO metrics of a list of results as in `detections.json`, without an explanation.
 
-        With `iou_type` "segm", IoU and area are computed from the masks, even if a result also has a box (pycocotools'
-        own loader then uses the area of the box). Raises InputError if the ground truth has no masks in that case.
+        With `iou_type` "segm", IoU and area are computed from the masks, which the ground truth must have, even if a
+        result also has a box (pycocotools' own loader then uses the area of the box).
         """
 
         def values(key: str, kind: type) -> np.ndarray:

@@ -26,7 +26,8 @@ class GroundTruth:
 def read_ground_truth(path: str | Path) -> GroundTruth:
     """Read a COCO annotation file (`instances_*.json`).
 
-    Raises InputError, with the name of the file, if it cannot be read or is not a COCO annotation file.
+    Raises:
+        InputError: with the name of the file, if it cannot be read or is not a COCO annotation file.
     """
     try:
         dataset = json.loads(Path(path).read_text(encoding="utf-8-sig"))
@@ -40,7 +41,8 @@ def read_ground_truth(path: str | Path) -> GroundTruth:
 def ground_truth_from_dataset(dataset: Mapping[str, Any], *, source: str) -> GroundTruth:
     """Check and index a COCO dictionary of `images`, `annotations` and `categories`; it is not changed.
 
-    Raises InputError, with `source` and the id, if it is invalid.
+    Raises:
+        InputError: with `source` and the id, if it is invalid.
     """
     images, annotations, categories = (
         _list_of(dataset, key, source=source) for key in ("images", "annotations", "categories")

@@ -97,7 +97,10 @@ def centered_levels(
 def ssd300_counts(image_size: tuple[int, int]) -> list[tuple[int, int]]:
     """Return rows and columns of SSD300's maps: halved up to stride 64, then twice reduced by two.
 
-    38, 19, 10, 5, 3, 1 at 300 pixels. Raises InputError if the last map would have no cell.
+    38, 19, 10, 5, 3, 1 at 300 pixels.
+
+    Raises:
+        InputError: the last map would have no cell.
     """
     counts = feature_sizes(image_size, 6)[3:]
     for _ in range(2):
@@ -116,7 +119,10 @@ def ssd300_levels(image_size: tuple[int, int] = (_SSD300_SIDE, _SSD300_SIDE)) ->
     For another image size the number follows from its maps, and the boxes scale with the image. Shapes of a map: a
     square of its size, one of the geometric mean of its and the next map's size, then for each ratio the wide and the
     tall one. Order as in MLPerf's reference: map, shape, row, column. As there, centers and sides are clipped to the
-    image, corners are not. Raises InputError as `ssd300_counts`.
+    image, corners are not.
+
+    Raises:
+        InputError: as `ssd300_counts`.
     """
     levels, (height, width) = [], image_size
     row_scale, column_scale = height / _SSD300_SIDE, width / _SSD300_SIDE

@@ -74,7 +74,10 @@ def rendezvous_server(size: int, port: int) -> Iterator[None]:
 def wait_for_all_ranks(rank: int, size: int, place: str, *, seconds: float) -> None:
     """Wait until every rank has registered.
 
-    Horovod itself waits for half a minute only, and pulling images takes minutes. Raises TimeoutError.
+    Horovod itself waits for half a minute only, and pulling images takes minutes.
+
+    Raises:
+        TimeoutError: a rank does not answer in time.
     """
     ends = time.monotonic() + seconds
 
@@ -108,7 +111,11 @@ def wait_for_all_ranks(rank: int, size: int, place: str, *, seconds: float) -> N
 
 
 def _answers(address: str, **options) -> bool:
-    """Request an address; return False if it does not exist. Raises OSError."""
+    """Request an address; return False if it does not exist.
+
+    Raises:
+        OSError: the connection fails.
+    """
     try:
         with urllib.request.urlopen(urllib.request.Request(address, **options), timeout=5):
             return True

@@ -11,7 +11,8 @@ from program_support.errors import InputError
 def box_around_brush(run_lengths: object, size: tuple[int, int]) -> tuple[float, float, float, float]:
     """Return the box (x, y, width, height) around the opaque pixels of an image of `size` (height, width).
 
-    Raises InputError for run lengths of another size and for a mask without an opaque pixel.
+    Raises:
+        InputError: for run lengths of another size and for a mask without an opaque pixel.
     """
     try:
         opaque = _decoded(bytes(run_lengths), 4 * size[0] * size[1]).reshape(*size, 4)[..., 3] > 0  # type: ignore[call-overload]
@@ -25,7 +26,11 @@ def box_around_brush(run_lengths: object, size: tuple[int, int]) -> tuple[float,
 
 
 def _decoded(packed: bytes, count: int) -> np.ndarray:
-    """Return `count` values uint8. Raises ValueError if there are not as many."""
+    """Return `count` values uint8.
+
+    Raises:
+        ValueError: there are not as many.
+    """
     bits, position = "".join(f"{byte:08b}" for byte in packed), 0
 
     def read(length: int) -> int:

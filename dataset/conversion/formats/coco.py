@@ -50,7 +50,7 @@ class _Ids:
         return "are numbers written as text" if self._has_digits else None
 
     def of(self, value: Any, name: str) -> int:
-        """Return the integer of an id; -1 - `LARGEST_ID` for a text that no entry has. Raises InputError."""
+        """Return the integer of an id; -1 - `LARGEST_ID` for a text that no entry has."""
         key = _key(value)
         if self._numbers is None or not isinstance(key, (int, str)) or isinstance(key, bool):
             return whole_number(number_of_text(value), name, least=self._least)
@@ -76,8 +76,10 @@ def read_coco(
     """Read a COCO data set.
 
     Images come from `image_info_file` if given, else from the object annotations. `file_name` maps the annotated name
-    to a name inside the image folder. Invalid images and annotations are skipped. Raises InputError, with file, id and
-    value, for files of another format, for invalid categories, and for object annotations without boxes.
+    to a name inside the image folder. Invalid images and annotations are skipped.
+
+    Raises:
+        InputError: the file has another format, invalid categories, or object annotations without boxes.
     """
     if caption_annotations_file and not object_annotations_file:
         raise InputError(
@@ -224,7 +226,11 @@ def _is_above_all_others(entry: dict, categories: list[dict]) -> bool:
 
 
 def _boxed_annotations(content: dict, path: str) -> list[dict]:
-    """Return the annotations. Raises InputError if none has a box or an outline."""
+    """Return the annotations.
+
+    Raises:
+        InputError: none has a box or an outline.
+    """
     advice = "(expected instances_*.json; for images without annotations use create_coco_tfrecord.py --image_info_file)"
     if content.get("annotations") is None:
         raise InputError(f"{path}: has no annotations {advice}")

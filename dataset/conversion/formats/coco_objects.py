@@ -18,7 +18,11 @@ Box = tuple[float, float, float, float]  # x, y, width, height
 def read_object(
     entry: dict, category_id: int, *, known: frozenset[int], with_segmentation: bool, notes: Counter[str]
 ) -> AnnotatedObject:
-    """Return the object of an annotation; `notes` counts what was derived. Raises InputError for an invalid one."""
+    """Return the object of an annotation; `notes` counts what was derived.
+
+    Raises:
+        InputError: for an invalid one.
+    """
     if category_id not in known:
         raise InputError(f"has category {shown(entry.get('category_id'))}; the categories are {listed(sorted(known))}")
     outline = _segmentation(entry)

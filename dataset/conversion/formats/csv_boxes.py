@@ -58,7 +58,10 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
     """Read a file, for the images of a `split` if folders name splits.
 
     Corners are in pixels, or in fractions of the image if the columns are those of Open Images or AutoML. A row without
-    a box is an image without objects. Invalid rows are skipped. Raises InputError for an invalid header.
+    a box is an image without objects. Invalid rows are skipped.
+
+    Raises:
+        InputError: for an invalid header.
     """
     hasher, classes = hashlib.sha256(), ClassNumbering()
     table = _table(path, hasher)

@@ -39,7 +39,10 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, 
     """Read a file by its subsets train, val and test, or as the split "" if it has none.
 
     Tracks of a video are read as shapes of their frames, for frames that exist as image files. Classes are the labels
-    of the task and of the shapes. Invalid images and shapes are skipped. Raises InputError for a file without boxes.
+    of the task and of the shapes. Invalid images and shapes are skipped.
+
+    Raises:
+        InputError: for a file without boxes.
     """
     root, file = read_xml(path, root_tag="annotations", what="a CVAT xml")
     classes = ClassNumbering()

@@ -30,7 +30,10 @@ def frames_of_tracks(
 ) -> list[ElementTree.Element]:
     """Return the frames with an image file as elements of "CVAT for images 1.1".
 
-    `content` receives invalid shapes and the number of interpolated ones. Raises InputError if no frame has a file.
+    `content` receives invalid shapes and the number of interpolated ones.
+
+    Raises:
+        InputError: no frame has a file.
     """
     tracks = [_keyframes(track, path=path, content=content) for track in root.iterfind("track")]
     frames = {

@@ -46,7 +46,10 @@ _NO_REGIONS = ("choices", "number", "pairwise", "ranker", "rating", "relation", 
 def read_label_studio(path: str, images: ImageFolder, *, with_masks: bool) -> AnnotatedDataSet:
     """Read the tasks that have an annotation: of several, the ground truth, else the last one.
 
-    Invalid tasks and regions are skipped. Raises InputError for a file of another format and for one without boxes.
+    Invalid tasks and regions are skipped.
+
+    Raises:
+        InputError: for a file of another format and for one without boxes.
     """
     hasher, classes, content = hashlib.sha256(), ClassNumbering(), SplitContent()
     tasks = read_json(path, hasher=hasher)

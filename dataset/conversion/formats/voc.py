@@ -46,7 +46,10 @@ def read_voc(
     """Read the XML files of a folder, or only `paths`, or those that `image_set_file` lists.
 
     Image ids are the file names if all are distinct integers, else 1, 2, ... in the order of the names. Invalid files
-    and objects are skipped. Raises InputError, with the file name, for an unknown class and data without boxes.
+    and objects are skipped.
+
+    Raises:
+        InputError: with the file name, for an unknown class and data without boxes.
     """
     paths = paths or voc_paths(annotations_folder, image_set_file)
     class_names = read_label_map(label_map_file) if label_map_file else _names_in_use(annotations_folder, paths)

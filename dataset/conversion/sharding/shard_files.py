@@ -16,7 +16,11 @@ from program_support.file_lock import lock_file
 
 @contextlib.contextmanager
 def sole_writer(config: ConversionConfig) -> Iterator[None]:
-    """Lock the prefix for the block. Raises InputError if another conversion holds the lock."""
+    """Lock the prefix for the block.
+
+    Raises:
+        InputError: another conversion holds the lock.
+    """
     with open(config.state_folder / "lock", "w") as lock:
         try:
             lock_file(lock)

@@ -49,8 +49,11 @@ CONVERTER_VERSION = 5  # incremented when the same input gives different records
 def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[str], None] = print) -> Report:
     """Write records, class names and report of a data set.
 
-    Raises InputError if input is rejected, too many images or boxes would be skipped, or writing fails, and Interrupted
-    for SIGINT or SIGTERM. In both cases no new shard has its final name, unless the signal arrived during publication.
+    In both cases no new shard has its final name, unless the signal arrived during publication.
+
+    Raises:
+        InputError: input is rejected, too many images or boxes would be skipped, or writing fails, and Interrupted
+            for SIGINT or SIGTERM.
     """
     stats = _file_stats(data.images, config.image_folder)
     try:

@@ -39,7 +39,11 @@ class LitertGraph(NamedTuple):
 
 
 def litert_graph(model: bytes) -> LitertGraph:
-    """Return the graph of a file with one. Raise ValueError for a file with control flow."""
+    """Return the graph of a file with one.
+
+    Raises:
+        ValueError: for a file with control flow.
+    """
     tree = flatbuffer_utils.convert_bytearray_to_object(bytearray(model))
     if len(tree.subgraphs) != 1:
         raise ValueError(f"has {len(tree.subgraphs)} graphs; expected one, without control flow")

@@ -44,7 +44,10 @@ def write_full_integer(
 
     detects: the outputs are those of the operator; else `class_logits` [1, A, K] and `box_deltas` [1, A, 4] in int8.
     Images are padded with the color that the network's normalization converts to its padding, as there is no input
-    `sizes`. Raise InputError for detectors that LiteRT or its operator cannot compute; OSError of the disk.
+    `sizes`.
+
+    Raises:
+        InputError: for detectors that LiteRT or its operator cannot compute; OSError of the disk.
     """
     rule = integer_resize(detector, resize)
     model = _model(detector, quantize=_quantizer(calibration, rule, raw=not detects), detects=detects)

@@ -42,7 +42,10 @@ def write_litert(
     """Write one file, or with `calibration` inputs an int8 file and its `postprocessing_file`.
 
     The model computes `DETECTIONS` of one image, as `onnx_model` does, from `images` [1, H, W, 3] uint8 and `sizes` [1,
-    2] int32. Not for two-stage detectors or other backends than TensorFlow. Raise OSError.
+    2] int32. Not for two-stage detectors or other backends than TensorFlow.
+
+    Raises:
+        OSError: the file cannot be written.
     """
     image = tf.TensorSpec([1, *detector.image_size, 3], tf.uint8), _SIZES
     files = ArtifactMetadata(description=description, resize=host_resize(resize), outputs=DETECTIONS).to_props()
@@ -68,7 +71,11 @@ def write_litert(
 
 
 def write_with_files(path: str | Path, model: bytes, files: Mapping[str, str]) -> None:
-    """Write a model followed by a zip archive of files by name. Raise OSError."""
+    """Write a model followed by a zip archive of files by name.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     content = io.BytesIO(model)
     with zipfile.ZipFile(content, "a") as archive:
         for name, entry in files.items():

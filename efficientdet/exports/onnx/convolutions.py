@@ -16,7 +16,10 @@ def array(weight) -> np.ndarray:
 def pads(layer, size: Sequence[int | None], taps: Sequence[int], strides: Sequence[int]) -> list[int]:
     """Return ONNX's `pads` (top, left, bottom, right) of a convolution or pooling over an image of `size` (h, w).
 
-    Padding "same" is TensorFlow's, with the odd pixel last. Raise InputError if it needs an unknown size.
+    Padding "same" is TensorFlow's, with the odd pixel last.
+
+    Raises:
+        InputError: it needs an unknown size.
     """
     if layer.padding == "valid":
         return [0, 0, 0, 0]

@@ -18,8 +18,10 @@ def efficientnms_model(detector: DetectionModel) -> onnx.ModelProto:
     The outputs are num_detections [B, 1] int32, detection_boxes [B, D, 4] float32 yxyx in pixels of the input,
     detection_scores [B, D] float32 and detection_classes [B, D] int32, counted from 0. The plugin uses hard
     suppression, regardless of `SuppressionConfig.method`, on the 4,096 highest scores. Its inputs are decoded corners,
-    and logits with `score_activation` or softmax probabilities without the background. Raise InputError for boxes whose
-    IoU the plugin would compute differently, and for two-stage detectors.
+    and logits with `score_activation` or softmax probabilities without the background.
+
+    Raises:
+        InputError: for boxes whose IoU the plugin would compute differently, and for two-stage detectors.
     """
     graph = OnnxGraph()
     boxes, scores, attributes = detector.postprocessing.efficientnms_inputs(graph, translated(graph, detector), "sizes")

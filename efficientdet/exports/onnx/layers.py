@@ -21,8 +21,10 @@ from program_support.errors import InputError
 def add_network(graph: OnnxGraph, network: keras.Model, inputs: Sequence[str]) -> list[str]:
     """Add every layer of a functional model in inference mode, with its current weights.
 
-    inputs: a tensor for each input of the network. Return a tensor for each of `network.outputs`. Raise InputError for
-    a layer without a translation (see `OnnxGraph`).
+    inputs: a tensor for each input of the network. Return a tensor for each of `network.outputs`.
+
+    Raises:
+        InputError: for a layer without a translation (see `OnnxGraph`).
     """
     network = getattr(network, "_functional", None) or network  # a Sequential has one inside
     # Keras has no public interface for the nodes of a shared layer.

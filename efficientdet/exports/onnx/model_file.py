@@ -40,7 +40,11 @@ def export_onnx(
 
 
 def write_onnx(model: onnx.ModelProto, path: str | Path, *, description: Description, resize: ResizeRule) -> None:
-    """Write a file atomically, with metadata about classes, input and outputs (`metadata.py`). Raise OSError."""
+    """Write a file atomically, with metadata about classes, input and outputs (`metadata.py`).
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     helper.set_model_props(model, model_props(model, description=description, resize=resize))
     write_bytes(path, model.SerializeToString(), flush=True)
 
@@ -86,7 +90,8 @@ def onnx_model(detector: DetectionModel, *, for_onnxruntime: bool = False, detec
     `class_logits` is then [B, A / n, n K], with the n anchors of a cell in a row: the order of values is the same, and
     a Reshape would copy them.
 
-    Raise InputError for a layer without a translation (see `OnnxGraph`).
+    Raises:
+        InputError: for a layer without a translation (see `OnnxGraph`).
     """
     graph = OnnxGraph(for_onnxruntime=for_onnxruntime)
     return assembled(graph, detector, added_outputs(graph, detector, detects=detects))
@@ -96,8 +101,10 @@ def web_model(detector: DetectionModel, resize: HostResize) -> onnx.ModelProto:
     """Return a model that detects in one image of any size: it includes `resize`.
 
     The input is `image` [h, w, 4] uint8, RGBA as in a canvas of a web page. The outputs are `DETECTIONS` as those of
-    `onnx_model`, but with boxes in pixels of the image and clipped to it. Masks are left out. Raise InputError as
-    `onnx_model` does.
+    `onnx_model`, but with boxes in pixels of the image and clipped to it. Masks are left out.
+
+    Raises:
+        InputError: as `onnx_model` does.
     """
     graph = OnnxGraph()
     scales = add_resize(graph, resize, "image", images=_INPUTS[0], sizes=_INPUTS[1])

@@ -8,7 +8,11 @@ _BYTES, _VARINT, _WIDTHS = 2, 0, {1: 8, 5: 4}  # protobuf wire types, and length
 
 
 def onnx_props(model: bytes) -> dict[str, str]:
-    """Return `metadata_props` by name. Raise ValueError if this is not an ONNX file."""
+    """Return `metadata_props` by name.
+
+    Raises:
+        ValueError: this is not an ONNX file.
+    """
     try:
         return dict(_props(memoryview(model)))
     except (IndexError, UnicodeDecodeError) as error:
@@ -23,7 +27,11 @@ def _props(model: memoryview) -> Iterator[tuple[str, str]]:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield number and content of length-delimited protobuf fields. Raise ValueError, IndexError."""
+    """Yield number and content of length-delimited protobuf fields.
+
+    Raises:
+        ValueError: IndexError.
+    """
     place = 0
     while place < len(message):
         tag, place = _varint(message, place)

@@ -24,7 +24,11 @@ _IMAGE_AXES = {0: 0, 1: 2, 2: 3, 3: 1}  # axis of an image in Keras -> axis with
 
 
 def activated(graph: OnnxGraph, source: str, activation) -> str:
-    """Add an activation, given as function or name. Raise InputError for one without a translation."""
+    """Add an activation, given as function or name.
+
+    Raises:
+        InputError: for one without a translation.
+    """
     name = activation if isinstance(activation, str) else getattr(activation, "__name__", type(activation).__name__)
     if name == "linear":
         return source

@@ -106,7 +106,11 @@ class EfficientDetHyperparameters(Hyperparameters):
 
 
 def _of_each_color(key: str, value: Any) -> tuple[float, ...]:
-    """Return the numbers of red, green and blue from three or one. Raise InputError for others than 0 to 255."""
+    """Return the numbers of red, green and blue from three or one.
+
+    Raises:
+        InputError: for others than 0 to 255.
+    """
     numbers = value if isinstance(value, tuple) else (value,) * 3
     valid = len(numbers) == 3 and all(isinstance(number, int | float) and 0 <= number <= 255 for number in numbers)
     if not valid or (key == "stddev_rgb" and 0 in numbers):

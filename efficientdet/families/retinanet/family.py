@@ -73,7 +73,8 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
     def mlperf_benchmark(self, ruleset: str | None) -> str:
         """Return `ssd` (single stage detector) for rules up to 4.1, `retinanet` from 5.0 on.
 
-        Raise InputError for rules before 2.0, whose `ssd` is SSD300.
+        Raises:
+            InputError: for rules before 2.0, whose `ssd` is SSD300.
         """
         version = version_of(ruleset) if ruleset else _FIRST_RULES
         if version < _FIRST_RULES:

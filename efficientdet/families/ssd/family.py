@@ -71,7 +71,11 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
         return _MLPERF_BACKBONES.get(hparams.backbone_name) or super().imagenet_backbone(hparams)
 
     def mlperf_benchmark(self, ruleset: str | None) -> str:
-        """Return `ssd`. Raise InputError for rules from 2.0 on, whose `ssd` is RetinaNet."""
+        """Return `ssd`.
+
+        Raises:
+            InputError: for rules from 2.0 on, whose `ssd` is RetinaNet.
+        """
         if ruleset and version_of(ruleset) >= _RULES_OF_RETINANET:
             raise InputError(
                 f"--mlperf_ruleset={ruleset}: has no SSD300 benchmark (its ssd is RetinaNet); expected 1.1.0 or before"

@@ -37,8 +37,10 @@ def selected_classes(
 
     `classes` is "mlperf" (264 classes), a file with one name per line, comma-separated names, or "" for all. Category
     ids count from 0 in the order of the list (for "mlperf" and "": ASCII order of the names). With `with_descendants`,
-    boxes of descendant labels belong to their nearest selected ancestor. Raises InputError for a name that the class
-    descriptions lack.
+    boxes of descendant labels belong to their nearest selected ancestor.
+
+    Raises:
+        InputError: for a name that the class descriptions lack.
     """
     name_of = _read_descriptions(class_descriptions_file)
     if classes == MLPERF:

@@ -29,8 +29,9 @@ def download_images(
 ) -> list[str]:
     """Download `site`/NAME to `folder`/NAME for all names; return the names that the server does not have.
 
-    Raises InputError if more than the allowed fraction is missing, the server cannot be reached or a response is not a
-    JPEG, and OSError if a file cannot be written.
+    Raises:
+        InputError: more than the allowed fraction is missing, the server cannot be reached or a response is not a JPEG.
+        OSError: a file cannot be written.
     """
     missing: list[str] = []
     running: deque[tuple[str, Future]] = deque()

@@ -35,7 +35,8 @@ class BoxIndex:
     def build(cls, path: Path, rows: Iterable[Box]) -> tuple["BoxIndex", int]:
         """Return the index of all boxes, and the number of duplicate rows, which are ignored.
 
-        Raises InputError if it cannot be written, and any error of `rows`.
+        Raises:
+            InputError: it cannot be written, and any error of `rows`.
         """
         try:
             connection = sqlite3.connect(path, isolation_level=None)

@@ -37,8 +37,11 @@ def read_open_images(
     """Return the images with at least one box of the selected classes, in the order of their names, with these boxes.
 
     `image_ids_file` restricts them to the listed images. The images are stored in `index_folder`, which must exist as
-    long as the data set is used. Image ids count from 1. Raises InputError, with file, line and value, for invalid
-    files and if the number of images differs from `expect`, a key of `EXPECTED_IMAGES`; Interrupted for a signal.
+    long as the data set is used. Image ids count from 1.
+
+    Raises:
+        InputError: a file is invalid, or `expect`, a key of `EXPECTED_IMAGES`, has another number of images.
+        Interrupted: for a signal.
     """
     selected = selected_classes(
         classes,
@@ -49,11 +52,8 @@ def read_open_images(
     chosen = _read_image_ids(image_ids_file) if image_ids_file else None
     tally: Counter[str] = Counter()
     skipped: list[Finding] = []
-    hasher = hashlib.sha256(
-        json.dumps(
-            [selected.class_names.to_categories(), sorted(selected.category_of.items()), chosen and sorted(chosen)]
-        ).encode()
-    )
+    choice = [selected.class_names.to_categories(), sorted(selected.category_of.items()), chosen and sorted(chosen)]
+    hasher = hashlib.sha256(json.dumps(choice).encode())
     with _reading_progress(object_annotations_file) as line_read:
 
         def taken(line: bytes) -> None:

@@ -35,7 +35,10 @@ def boxes_in(
     """Yield the boxes in the `chosen` images whose labels have a category id.
 
     `tally` counts the rows whose Confidence is not 1; `skipped` receives invalid rows and labels that `category_of`
-    lacks. Raises InputError for an invalid header and for too many such rows.
+    lacks.
+
+    Raises:
+        InputError: for an invalid header and for too many such rows.
     """
     header = next(rows, (1, []))[1]
     pick, has_confidence = _column_picker(header, path)

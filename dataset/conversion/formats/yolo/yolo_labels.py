@@ -35,7 +35,10 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
     """Read each split of the data set, or all of it as the split "" if it has none.
 
     Category ids are the class numbers. Labels of images with EXIF rotation are assumed to be upright, as in
-    ultralytics. Raises InputError, with file, line and value, for an invalid label and for an unknown class.
+    ultralytics.
+
+    Raises:
+        InputError: with file, line and value, for an invalid label and for an unknown class.
     """
     layout = yolo_layout(Path(annotations), images)
     root = Path(annotations) if Path(annotations).is_dir() else Path(annotations).parent
@@ -116,7 +119,10 @@ def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> di
     """Return the label file of each image that has one.
 
     If images with the same name in several folders match the same file, it belongs to the image whose folders match
-    best. Raises InputError if that is ambiguous.
+    best.
+
+    Raises:
+        InputError: that is ambiguous.
     """
     claims: dict[str, list[str]] = defaultdict(list)
     for name in names:

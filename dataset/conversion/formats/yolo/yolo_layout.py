@@ -34,7 +34,11 @@ class YoloLayout:
 
 
 def text_of(path: Path) -> tuple[str, bytes]:
-    """Return the text of a file (UTF-8, or UTF-16 with a byte order mark) and its bytes. Raises InputError."""
+    """Return the text of a file (UTF-8, or UTF-16 with a byte order mark) and its bytes.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
     try:
         content = read_regular_file(path)
         return decoded_text(content), content
