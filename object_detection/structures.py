@@ -93,6 +93,9 @@ class ScoredTargets(NamedTuple):
     scores: Tensor  # [B, A] float32, 0 .. 1; 0 where not positive
 
 
+DETECTIONS = ("boxes", "scores", "classes")  # outputs of an exported detector, which may also have masks
+
+
 class Detections(NamedTuple, Generic[Array]):
     """Detections, best first, padded to D per image; S is the side of masks."""
 

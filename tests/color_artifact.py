@@ -10,7 +10,7 @@ from dataset.class_names import ClassNames
 from dataset.input.host_resize import HostResize
 from efficientdet.checkpoints.description import Description
 from efficientdet.exports.metadata import ArtifactMetadata
-from efficientdet.inference.runtimes import DETECTIONS
+from object_detection.structures import DETECTIONS
 
 SIDE = 64  # of the input
 CLASSES = ClassNames((1, 5, 9), ("red", "<img src=x onerror=document.title='broken'>", "blue & co"))

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 from onnx import TensorProto, helper
 
-from efficientdet.exports.onnx.graph import OnnxGraph
 from efficientdet.inference.detect import rows_of_image
+from efficientdet.onnx_translation.graph import OnnxGraph
 from object_detection.coco.results import results_json
 from object_detection.structures import stacked
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host

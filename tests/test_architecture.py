@@ -45,6 +45,7 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "configuration",  # flags and the values they may have
         "data_checks",  # data sets as a family's network is shown them: what is wrong, and which setting fixes it
         "devices",  # devices, memory, precision, several processes
+        "onnx_translation",  # detectors as ONNX graphs, layer by layer
         "weights",  # published and third-party weights: downloads, PyTorch, safetensors
         "checkpoints",  # written, read, and restored into a detector
         "inference",  # images in, detections out

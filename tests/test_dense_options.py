@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from efficientdet.exports.onnx.model_file import onnx_model
 from efficientdet.inference.predict import build_predict
 from efficientdet.inference.runtimes import Network, copied
+from efficientdet.onnx_translation.model import onnx_model
 from model.dense_detector import DenseDetector, DenseDetectorConfig
 from model.dense_losses import LossConfig
 from model.detection_model import losses

@@ -12,14 +12,14 @@ from onnx import TensorProto
 from PIL import Image
 
 from dataset.input.resize import Letterbox
-from efficientdet.exports.calibration import calibration_of_files
-from efficientdet.exports.onnx.model_file import onnx_model
-from efficientdet.exports.onnx.quantization import quantized
 from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference import runtimes
 from efficientdet.inference.predict import build_predict, exported_network, host_predictor
 from efficientdet.inference.runtimes import Network
+from efficientdet.onnx_translation.calibration import calibration_of_files
+from efficientdet.onnx_translation.model import onnx_model
+from efficientdet.onnx_translation.quantization import quantized
 from object_detection.structures import stacked
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from onnx import TensorProto, helper
 
-from efficientdet.exports.onnx.graph import OnnxGraph
+from efficientdet.onnx_translation.graph import OnnxGraph
 from object_detection.suppression import onnx_soft_nms, onnx_suppression, tensor_suppression
 from object_detection.suppression.onnx_suppression import detections_in_onnx
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs

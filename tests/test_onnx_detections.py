@@ -5,10 +5,10 @@ import onnxruntime
 import pytest
 from miniature import miniature_detector
 
-from efficientdet.exports.onnx.model_file import onnx_model
-from efficientdet.inference.runtimes import DETECTIONS
+from efficientdet.onnx_translation.model import onnx_model
 from model.detection_model import named_variables
 from object_detection.geometry.box_coding import FasterRcnnBoxCoder
+from object_detection.structures import DETECTIONS
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 64, 64, 3)).astype(np.uint8)

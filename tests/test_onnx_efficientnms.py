@@ -7,7 +7,7 @@ import pytest
 from miniature import miniature_detector
 from onnx.defs import OpSchema
 
-from efficientdet.exports.onnx.efficientnms import efficientnms_model, without_plugin
+from efficientdet.onnx_translation.efficientnms import efficientnms_model, without_plugin
 from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 from program_support.errors import InputError

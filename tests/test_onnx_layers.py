@@ -9,11 +9,11 @@ from keras import layers, ops
 from onnx import TensorProto, helper
 from other_family import OtherFamily, drawn
 
-from efficientdet.exports.onnx.graph import OnnxGraph
-from efficientdet.exports.onnx.layers import add_network
-from efficientdet.exports.onnx.model_file import onnx_model
 from efficientdet.inference.predict import build_predict
 from efficientdet.inference.runtimes import Network
+from efficientdet.onnx_translation.graph import OnnxGraph
+from efficientdet.onnx_translation.layers import add_network
+from efficientdet.onnx_translation.model import onnx_model
 from program_support.errors import InputError
 
 IMAGE = (9, 11, 6)

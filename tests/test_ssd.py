@@ -13,11 +13,11 @@ from dataset.class_names import COCO_2017, ClassNames
 from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.resize import Stretch
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights
-from efficientdet.exports.onnx.graph import OnnxGraph
-from efficientdet.exports.onnx.model_file import onnx_model
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.inference.runtimes import Network, copied
+from efficientdet.onnx_translation.graph import OnnxGraph
+from efficientdet.onnx_translation.model import onnx_model
 from efficientdet.training.schedule import Schedule
 from model.detection_model import named_variables
 from model.ssd import SsdConfig, build_ssd

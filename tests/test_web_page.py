@@ -22,11 +22,11 @@ from dataset.input.host_resize import HostResize
 from dataset.input.resize import Letterbox
 from efficientdet.checkpoints.description import Description
 from efficientdet.exports import web_page
-from efficientdet.exports.onnx.graph import OnnxGraph
-from efficientdet.exports.onnx.resize import add_resize
 from efficientdet.exports.web_page import RUNTIME, web_page_detector, write_web_page
 from efficientdet.families.published_files import PublishedFile
 from efficientdet.inference.detect import Detector, Predictor
+from efficientdet.onnx_translation.graph import OnnxGraph
+from efficientdet.onnx_translation.resize import add_resize
 from efficientdet.weights.downloads import cache_folder
 from model.detection_model import named_variables
 from program_support.errors import InputError

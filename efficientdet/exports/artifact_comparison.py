@@ -13,12 +13,12 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
 from efficientdet.evaluation.other_detections import detect_images
 from efficientdet.exports.artifact_table import MOST_LOST, Artifact, Quality, QuantizationLoss
-from efficientdet.exports.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from efficientdet.exports.export_config import ExportConfig
 from efficientdet.exports.inspection import compare_detections
 from efficientdet.exports.timing import medians_in_turns, split_times, times
 from efficientdet.inference.detect import Detect
 from efficientdet.inference.export_formats import ExportFormat
+from efficientdet.onnx_translation.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from object_detection.coco.evaluation import CocoMeasures
 
 PIXELS = 0.5  # tolerance of the sides of agreeing detections

@@ -14,6 +14,7 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference.checkpoint_model import load_model
+from efficientdet.inference.export_formats import export_formats
 from efficientdet.inference.runtimes import Network, copied
 from model.detection_model import named_variables
 from model.multiply_adds import multiply_adds
@@ -106,11 +107,9 @@ def export_network(config: ModelConfig, path: str) -> None:
     Raises:
         RuntimeError: they differ.
     """
-    from efficientdet.exports.onnx.model_file import export_onnx
-
     restored, _ = load_model(config)
     detector = restored.detector
-    export_onnx(detector, path, description=restored.description, resize=restored.resize)
+    export_formats()["onnx-raw"].write(restored, Path(path))
     print(f"wrote {path}")
     height, width = detector.image_size
     images = np.random.default_rng(0).integers(0, 256, (1, height, width, 3), np.uint8)
@@ -167,7 +166,7 @@ def compare_plugin_inputs(
     """
     import onnx
 
-    from efficientdet.exports.onnx.efficientnms import without_plugin
+    from efficientdet.onnx_translation.efficientnms import without_plugin
 
     detector, model = restored.detector, onnx.load(path)
     attributes = (attribute for node in model.graph.node for attribute in node.attribute)

@@ -8,12 +8,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dataset.class_names import ClassNames
 from dataset.input.host_resize import HostResize
 from efficientdet.checkpoints.description import Description, description_of
-from efficientdet.inference.runtimes import DETECTIONS
+from object_detection.structures import DETECTIONS
 from program_support.errors import InputError
+
+if TYPE_CHECKING:
+    from efficientdet.checkpoints.restore import Restored
 
 NAMES = ("efficientdet", "efficientdet.input", "efficientdet.outputs", "efficientdet.version")
 DESCRIPTION, INPUT, OUTPUTS, VERSION = NAMES
@@ -33,6 +37,13 @@ class ArtifactMetadata:
     description: Description
     resize: HostResize
     outputs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, restored: "Restored", outputs: tuple[str, ...]) -> "ArtifactMetadata":
+        """Return the metadata of a file with these outputs."""
+        from dataset.input.resize import host_resize
+
+        return cls(description=restored.description, resize=host_resize(restored.resize), outputs=outputs)
 
     @property
     def class_names(self) -> ClassNames:

@@ -10,14 +10,14 @@ from dataset.class_names import ClassNames
 from dataset.input.resize import ResizeRule, host_resize
 from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.exports.onnx.model_file import web_model
 from efficientdet.families.published_files import PublishedFile
 from efficientdet.inference.detect import Detect, rows_of_image
-from efficientdet.inference.runtimes import DETECTIONS
+from efficientdet.onnx_translation.model import web_model
 from efficientdet.serving.pages import model_description, static_page
 from efficientdet.weights.downloads import cache_folder, cached_file
 from model.detection_model import DetectionModel
 from object_detection.coco.results import DetectionRows
+from object_detection.structures import DETECTIONS
 from program_support.atomic_files import write_bytes
 
 # Its SHA-512 is the one in npm's registry, which begins with q0y+JrrtukXSzsBW in base64.

@@ -19,7 +19,6 @@ from program_support.errors import InputError, nearest_name
 if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
     from efficientdet.inference.detect import Detect, Detector
-    from efficientdet.inference.runtimes import ModelContent
     from model.detection_model import DetectionModel
 
 ENTRY_POINTS = "efficientdet.export_formats"
@@ -77,12 +76,6 @@ class ExportFormat:
         Raises:
             OSError, InputError: the detector cannot be expressed.
         """
-        raise NotImplementedError
-
-    def content(
-        self, detector: "DetectionModel", *, runtime: str, int8_images: Sequence[str], resize: Any
-    ) -> "ModelContent":
-        """Return the network in memory for a runtime, in int8 if there are `int8_images`."""
         raise NotImplementedError
 
     def files(self, path: Path) -> list[Path]:

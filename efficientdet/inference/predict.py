@@ -11,10 +11,11 @@ from keras import ops
 from efficientdet.devices import device
 from efficientdet.devices.runtime import accelerator_count
 from efficientdet.inference.detect import Predictor, fetched
-from efficientdet.inference.export_formats import export_formats
 from efficientdet.inference.runtimes import Network, Outputs, Postprocess, Result, copied
+from efficientdet.onnx_translation.calibration import calibration_of_files
 from model.detection_model import DetectionModel
 from object_detection.structures import Detections, Tensor, stacked
+from program_support.processor import sums_of_bytes_saturate
 
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
@@ -110,5 +111,12 @@ def exported_network(
     detector: DetectionModel, *, runtime: str, int8_images: Sequence[str] = (), resize: "ResizeRule | None" = None
 ) -> Network:
     """Export the detector's current network to another runtime; in int8 if there are calibration images."""
-    content = export_formats()["onnx"].content(detector, runtime=runtime, int8_images=int8_images, resize=resize)
-    return Network(content, runtime=runtime)
+    from efficientdet.onnx_translation.model import onnx_model
+
+    model = onnx_model(detector, for_onnxruntime=runtime == "onnxruntime" and not int8_images)
+    if int8_images:
+        from efficientdet.onnx_translation.quantization import quantized
+
+        assert resize is not None
+        model = quantized(model, calibration_of_files(int8_images).inputs(resize), narrow=sums_of_bytes_saturate())
+    return Network(model.SerializeToString(), runtime=runtime)

@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from efficientdet.devices.signal_stack import kept_signal_stack
+from object_detection.structures import DETECTIONS
 from program_support.errors import InputError, printable
 from program_support.processor import available_cores
 from program_support.stderr_capture import captured_stderr
@@ -17,7 +18,6 @@ from program_support.stderr_capture import captured_stderr
 _MAX_STREAMS = 8  # each has its own activations: about 200 MB for D0 at 512
 _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
 
-DETECTIONS = ("boxes", "scores", "classes")  # outputs of an exported detector, which may also have masks
 # A file; or .xml and .bin of OpenVINO; or network and post-processing of LiteRT
 ModelContent = bytes | tuple[bytes, bytes]
 Outputs = tuple[np.ndarray, ...]  # outputs for one image in the order of the file, without the batch dimension

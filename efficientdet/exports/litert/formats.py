@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from efficientdet.exports.calibration import CalibrationImages
 from efficientdet.exports.exported_file import ExportedFile, file_content, read_artifact
 from efficientdet.exports.metadata import NAMES, POSTPROCESSING, postprocessing_file
 from efficientdet.inference.export_formats import NetworkInputs, Runs
 from efficientdet.inference.runtimes import ModelContent, Network, copied
+from efficientdet.onnx_translation.calibration import CalibrationImages
 from program_support.errors import InputError
 from program_support.processor import available_cores
 from program_support.stderr_capture import captured_stderr

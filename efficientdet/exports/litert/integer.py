@@ -16,15 +16,14 @@ import tensorflow as tf
 from dataset.input.host_resize import HostResize
 from dataset.input.resize import ResizeRule, host_resize
 from efficientdet.checkpoints.checkpoint import Description
-from efficientdet.exports.calibration import CalibrationImages
 from efficientdet.exports.litert.metadata import LABELS, OPERATOR_OUTPUTS, labels_file, with_metadata
 from efficientdet.exports.litert.model_file import converted, write_with_files
 from efficientdet.exports.metadata import ArtifactMetadata
-from efficientdet.inference.runtimes import DETECTIONS
+from efficientdet.onnx_translation.calibration import CalibrationImages
 from model.bifpn import NearestResize
 from model.detection_model import DetectionModel
 from model.folding import folded
-from object_detection.structures import Tensor
+from object_detection.structures import DETECTIONS, Tensor
 
 # The input is quantized as (pixel - 127) / 128, EfficientDet-Lite's normalization.
 PIXEL_MEAN, PIXEL_SCALE = 127.0, 128.0

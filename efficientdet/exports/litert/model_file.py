@@ -22,9 +22,9 @@ from dataset.input.resize import ResizeRule, host_resize
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.exports.metadata import POSTPROCESSING, ArtifactMetadata, postprocessing_file
 from efficientdet.exports.saved_model import FOR_INFERENCE, without_gradient_warnings
-from efficientdet.inference.runtimes import DETECTIONS
 from model.detection_model import DetectionModel
 from object_detection.geometry.box_geometry import clip_boxes
+from object_detection.structures import DETECTIONS
 from program_support.atomic_files import write_bytes
 
 Inputs = Iterable[Mapping[str, np.ndarray]]

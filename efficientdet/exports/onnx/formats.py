@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dataset.files.xml_files import parse_xml
-from efficientdet.exports.calibration import CalibrationImages, calibration_of_files
+from efficientdet.devices.signal_stack import kept_signal_stack
 from efficientdet.exports.exported_file import ExportedFile, file_content
-from efficientdet.exports.metadata import NAMES
+from efficientdet.exports.metadata import NAMES, ArtifactMetadata
 from efficientdet.exports.onnx.props import onnx_props
 from efficientdet.inference.export_formats import NetworkInputs, Runs
 from efficientdet.inference.runtimes import ModelContent, Network, copied
-from program_support.processor import sums_of_bytes_saturate
+from efficientdet.onnx_translation.calibration import CalibrationImages
+from program_support.atomic_files import unfinished_folder, write_bytes
 
 if TYPE_CHECKING:
     import onnx
 
     from efficientdet.checkpoints.restore import Restored
     from efficientdet.inference.detect import Detect
-    from model.detection_model import DetectionModel
 
 
 class Onnx(ExportedFile):
@@ -48,34 +48,23 @@ class Onnx(ExportedFile):
 
     def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
         """Return the model that is written."""
-        from efficientdet.exports.onnx.model_file import onnx_model
+        from efficientdet.onnx_translation.model import onnx_model
 
         return onnx_model(restored.detector, detects=True)
 
     def write(self, restored: "Restored", path: Path, calibration: CalibrationImages | None = None) -> None:
         """See `ExportFormat`."""
-        from efficientdet.exports.onnx.model_file import write_onnx
+        import onnx
 
-        write_onnx(self.model(restored, calibration), path, description=restored.description, resize=restored.resize)
-
-    def content(
-        self, detector: "DetectionModel", *, runtime: str, int8_images: Sequence[str], resize: Any
-    ) -> ModelContent:
-        """See `ExportFormat`."""
-        from efficientdet.exports.onnx.model_file import onnx_model
-
-        model = onnx_model(detector, for_onnxruntime=runtime == "onnxruntime" and not int8_images)
-        if int8_images:
-            from efficientdet.exports.onnx.quantization import quantized
-
-            model = quantized(model, calibration_of_files(int8_images).inputs(resize), narrow=sums_of_bytes_saturate())
-        return model.SerializeToString()
+        model = self.model(restored, calibration)
+        onnx.helper.set_model_props(model, _props(restored, model))
+        write_bytes(path, model.SerializeToString(), flush=True)
 
     def parts(self, restored: "Restored", path: Path, inputs: NetworkInputs) -> Runs:
         """See `ExportFormat`."""
         import onnx
 
-        from efficientdet.exports.onnx.model_file import without_postprocessing
+        from efficientdet.onnx_translation.model import without_postprocessing
 
         model = onnx.load(path) if self.suffix == ".onnx" else self.model(restored, None)
         if (network := without_postprocessing(model)) is None:
@@ -94,7 +83,7 @@ class OnnxInt8(Onnx):
 
     def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
         """Return the quantized model."""
-        from efficientdet.exports.onnx.quantization import last_convolutions, quantized
+        from efficientdet.onnx_translation.quantization import last_convolutions, quantized
 
         assert calibration is not None
         model = super().model(restored, calibration)
@@ -120,7 +109,7 @@ class OnnxRaw(Onnx):
 
     def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
         """Return the network."""
-        from efficientdet.exports.onnx.model_file import onnx_model
+        from efficientdet.onnx_translation.model import onnx_model
 
         return onnx_model(restored.detector)
 
@@ -140,7 +129,7 @@ class OnnxEfficientNms(Onnx):
 
     def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
         """Return the model with the plugin."""
-        from efficientdet.exports.onnx.efficientnms import efficientnms_model
+        from efficientdet.onnx_translation.efficientnms import efficientnms_model
 
         return efficientnms_model(restored.detector)
 
@@ -169,12 +158,28 @@ class OpenVino(Onnx):
             name: entry.get("value", "") for name, entry in entries.items() if entry is not None
         }
 
+    @kept_signal_stack()
     def write(self, restored: "Restored", path: Path, calibration: CalibrationImages | None = None) -> None:
-        """See `ExportFormat`."""
-        from efficientdet.exports.onnx.model_file import write_openvino
+        """Write the weights in float32."""
+        import openvino
 
-        write_openvino(self.model(restored, None), path, description=restored.description, resize=restored.resize)
+        model = self.model(restored, None)
+        network = openvino.Core().read_model(model.SerializeToString())
+        for name, value in _props(restored, model).items():
+            network.set_rt_info(value, [name])
+        with unfinished_folder(path) as folder:
+            try:
+                openvino.save_model(network, folder / path.name, compress_to_fp16=False)
+            except RuntimeError as error:  # such as a full disk
+                raise OSError(None, str(error).strip().splitlines()[-1], str(path)) from error
+            for file in reversed(self.files(path)):  # the .xml last, so that it always has its weights
+                os.replace(folder / file.name, file)
 
     def files(self, path: Path) -> list[Path]:
         """See `ExportFormat`."""
         return [path, path.with_suffix(".bin")]
+
+
+def _props(restored: "Restored", model: "onnx.ModelProto") -> dict[str, str]:
+    """Return the metadata of a file of a model in any format."""
+    return ArtifactMetadata.of(restored, tuple(output.name for output in model.graph.output)).to_props()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from efficientdet.exports.onnx.quantization import last_convolutions
+from efficientdet.onnx_translation.quantization import last_convolutions
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -5,7 +5,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 from onnx import TensorProto
 
-from efficientdet.exports.onnx.graph import OnnxGraph
+from efficientdet.onnx_translation.graph import OnnxGraph
 from model.detection_model import DetectionModel
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
 from program_support.errors import InputError

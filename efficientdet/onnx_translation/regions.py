@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
-from efficientdet.exports.onnx.graph import OnnxGraph
+from efficientdet.onnx_translation.graph import OnnxGraph
 from object_detection.onnx_nodes import (
     above,
     best_of,

@@ -7,8 +7,8 @@ returns the name of the output.
 import keras
 import numpy as np
 
-from efficientdet.exports.onnx.convolutions import array, pads, predictions
-from efficientdet.exports.onnx.graph import OnnxGraph
+from efficientdet.onnx_translation.convolutions import array, pads, predictions
+from efficientdet.onnx_translation.graph import OnnxGraph
 from program_support.errors import InputError
 
 _ACTIVATIONS = {

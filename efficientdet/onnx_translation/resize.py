@@ -3,7 +3,7 @@
 import numpy as np
 
 from dataset.input.host_resize import HostResize
-from efficientdet.exports.onnx.graph import OnnxGraph
+from efficientdet.onnx_translation.graph import OnnxGraph
 
 _CHANNELS = 3
 

@@ -3,8 +3,8 @@
 import onnx
 from onnx import helper
 
-from efficientdet.exports.onnx.graph import OnnxGraph
-from efficientdet.exports.onnx.model_file import assembled, translated
+from efficientdet.onnx_translation.graph import OnnxGraph
+from efficientdet.onnx_translation.model import assembled, translated
 from model.detection_model import DetectionModel
 from object_detection.onnx_nodes import Output
 

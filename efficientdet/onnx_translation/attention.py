@@ -7,8 +7,8 @@ import inspect
 
 import numpy as np
 
-from efficientdet.exports.onnx.convolutions import array
-from efficientdet.exports.onnx.translations import activated
+from efficientdet.onnx_translation.convolutions import array
+from efficientdet.onnx_translation.translations import activated
 from program_support.errors import InputError
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from efficientdet.exports.onnx.graph import Convolved, OnnxGraph
+from efficientdet.onnx_translation.graph import Convolved, OnnxGraph
 from program_support.errors import InputError
 
 

@@ -1,12 +1,10 @@
-"""Export of a detector to ONNX and OpenVINO, whose runtimes are faster at inference than Keras.
+"""Translation of a detector to ONNX, whose runtimes are faster at inference than Keras.
 
 The model computes the network's outputs from uint8 images. It includes normalization; batch norm is folded into
 convolutions. `object_detection.suppression.host_suppression` post-processes the outputs of a dense detector.
 """
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -14,64 +12,17 @@ import onnx
 from onnx import TensorProto, helper
 
 from dataset.input.host_resize import HostResize
-from dataset.input.resize import ResizeRule, host_resize
-from efficientdet.checkpoints.checkpoint import Description
-from efficientdet.devices.signal_stack import kept_signal_stack
-from efficientdet.exports.metadata import ArtifactMetadata
-from efficientdet.exports.onnx.graph import OnnxGraph
-from efficientdet.exports.onnx.layers import add_network
-from efficientdet.exports.onnx.normalization import add_normalization
-from efficientdet.exports.onnx.resize import add_resize
-from efficientdet.inference.runtimes import DETECTIONS
+from efficientdet.onnx_translation.graph import OnnxGraph
+from efficientdet.onnx_translation.layers import add_network
+from efficientdet.onnx_translation.normalization import add_normalization
+from efficientdet.onnx_translation.resize import add_resize
 from model.detection_model import DetectionModel
 from object_detection.onnx_nodes import Output, clipped
-from program_support.atomic_files import unfinished_folder, write_bytes
+from object_detection.structures import DETECTIONS
 
 OPSET = 18
 _INPUTS = ("images", "sizes")
 _NETWORK_OUTPUT = "network_output_"  # names of the tensors that post-processing reads
-
-
-def export_onnx(
-    detector: DetectionModel, path: str | Path, *, description: Description, resize: ResizeRule, detects: bool = False
-) -> None:
-    """Write one file, see `onnx_model` and `write_onnx`."""
-    write_onnx(onnx_model(detector, detects=detects), path, description=description, resize=resize)
-
-
-def write_onnx(model: onnx.ModelProto, path: str | Path, *, description: Description, resize: ResizeRule) -> None:
-    """Write a file atomically, with metadata about classes, input and outputs (`metadata.py`).
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    helper.set_model_props(model, model_props(model, description=description, resize=resize))
-    write_bytes(path, model.SerializeToString(), flush=True)
-
-
-@kept_signal_stack()
-def write_openvino(model: onnx.ModelProto, path: str | Path, *, description: Description, resize: ResizeRule) -> None:
-    """Write the .xml file `path` and its .bin in float32, each atomically, metadata in `rt_info`; raise OSError."""
-    import openvino
-
-    path = Path(path)
-    network = openvino.Core().read_model(model.SerializeToString())
-    for name, value in model_props(model, description=description, resize=resize).items():
-        network.set_rt_info(value, [name])
-    with unfinished_folder(path) as folder:
-        try:
-            openvino.save_model(network, folder / path.name, compress_to_fp16=False)
-        except RuntimeError as error:  # such as a full disk
-            raise OSError(None, str(error).strip().splitlines()[-1], str(path)) from error
-        for suffix in (".bin", ".xml"):  # the .xml last, so that it always has its weights
-            os.replace(folder / path.with_suffix(suffix).name, path.with_suffix(suffix))
-
-
-def model_props(model: onnx.ModelProto, *, description: Description, resize: ResizeRule) -> dict[str, str]:
-    """Return the metadata of a file of this model in any format."""
-    return ArtifactMetadata(
-        description=description, resize=host_resize(resize), outputs=tuple(output.name for output in model.graph.output)
-    ).to_props()
 
 
 def onnx_model(detector: DetectionModel, *, for_onnxruntime: bool = False, detects: bool = False) -> onnx.ModelProto:

@@ -6,10 +6,10 @@ from itertools import chain
 
 import keras
 
-from efficientdet.exports.onnx import attention, regions
-from efficientdet.exports.onnx import translations as translations
-from efficientdet.exports.onnx.convolutions import convolution, depthwise, normalization
-from efficientdet.exports.onnx.graph import OnnxGraph
+from efficientdet.onnx_translation import attention, regions
+from efficientdet.onnx_translation import translations as translations
+from efficientdet.onnx_translation.convolutions import convolution, depthwise, normalization
+from efficientdet.onnx_translation.graph import OnnxGraph
 from model.activations import SiLU
 from model.batch_norm import BatchNormalization
 from model.bifpn import NearestResize, WeightedFusion
