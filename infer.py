@@ -25,10 +25,11 @@ from efficientdet.configuration.flag_definitions import (
 from efficientdet.configuration.flag_paths import existing_file, required, writable_folder
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.inference.export_formats import TRUSTED_ONLY, ExportFormat, format_of, is_saved_model
-from efficientdet.inference.inputs import Inputs, find_inputs
+from efficientdet.exports.export_format import ExportFormat
+from efficientdet.exports.formats import TRUSTED_ONLY, export_formats, format_of
 from efficientdet.inference.result_files import FORMATS, chosen_formats
 from efficientdet.inference.tiles import Tiling
+from efficientdet.prediction.inputs import Inputs, find_inputs
 from program_support.checked_fields import Count, Share, between
 from program_support.command_line import run
 from program_support.errors import InputError
@@ -150,7 +151,7 @@ def main() -> None:
     if not FLAGS.model and not FLAGS.model_dir and not FLAGS.saved_model_dir:
         raise InputError("--model_dir is missing: expected a checkpoint, or --saved_model_dir=FOLDER")
     prefix = existing_checkpoint(FLAGS.model or FLAGS.model_dir, "model" if FLAGS.model else "model_dir")
-    if prefix is None and not is_saved_model(FLAGS.saved_model_dir):
+    if prefix is None and not export_formats()["savedmodel"].recognizes(FLAGS.saved_model_dir):
         raise InputError(f"--saved_model_dir={FLAGS.saved_model_dir}: holds no saved_model.pb")
     runtime = runtime_settings()
     if FLAGS.runtime != "keras" and FLAGS.saved_model_dir:
@@ -160,7 +161,7 @@ def main() -> None:
         writable_folder(FLAGS.saved_model_dir, "saved_model_dir")
     prepare_environment()
     from efficientdet.devices.memory import report_out_of_memory
-    from efficientdet.inference.annotate import AnnotationConfig, annotate
+    from efficientdet.prediction.annotate import AnnotationConfig, annotate
 
     with report_out_of_memory(batch_size=FLAGS.batch_size):
         annotate(
@@ -197,7 +198,7 @@ def _annotate_with_exported_file(exported: ExportFormat, inputs: Inputs, setting
         if FLAGS[flag].present:
             raise InputError(f"--model={FLAGS.model}: an exported file runs without --{flag}")
     existing_file(FLAGS.model, "model")
-    from efficientdet.inference.annotate import AnnotationConfig, annotate
+    from efficientdet.prediction.annotate import AnnotationConfig, annotate
 
     runtime = exported.runtime_of(FLAGS.model, FLAGS.runtime, asked_by="--model")
 

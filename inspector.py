@@ -28,7 +28,7 @@ from efficientdet.configuration.flag_paths import existing_file, required, writa
 from efficientdet.configuration.inference_runtimes import require_runtime
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.inference.export_formats import TRUSTED_ONLY, checked_formats, export_formats, is_saved_model
+from efficientdet.exports.formats import TRUSTED_ONLY, checked_formats, export_formats
 from program_support.checked_fields import Count, Share
 from program_support.command_line import run
 from program_support.errors import InputError
@@ -235,8 +235,8 @@ def _video(model: ModelConfig) -> None:
     writable_file(FLAGS.output_video, "output_video")
     _check_saved_model(model)
     from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-    from efficientdet.inference.open_model import open_model
-    from efficientdet.inference.video import VideoConfig, annotate_video
+    from efficientdet.prediction.open_model import open_model
+    from efficientdet.prediction.video import VideoConfig, annotate_video
 
     _prepare(needs_tensorflow=True)
     model = replace(model, ckpt_path=FLAGS.saved_model_dir or model.ckpt_path)
@@ -275,7 +275,7 @@ def _model(overrides: dict) -> ModelConfig:
 
 
 def _check_saved_model(model: ModelConfig) -> None:
-    if FLAGS.saved_model_dir and not is_saved_model(FLAGS.saved_model_dir):
+    if FLAGS.saved_model_dir and not export_formats()["savedmodel"].recognizes(FLAGS.saved_model_dir):
         raise InputError(f"--saved_model_dir={FLAGS.saved_model_dir}: holds no saved_model.pb")
     if FLAGS.saved_model_dir and model.runtime != "keras":
         raise InputError(f"--runtime={model.runtime} runs a checkpoint; --saved_model_dir needs --runtime=keras")

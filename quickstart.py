@@ -13,8 +13,8 @@ from dataset.files.image_files import image_source
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.flag_definitions import checked_overrides
 from efficientdet.configuration.flag_paths import writable_folder
+from efficientdet.exports.formats import checked_formats, export_formats
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of, model_names
-from efficientdet.inference.export_formats import checked_formats, export_formats
 from efficientdet.quickstart.configuration import NO_WEIGHTS, QuickstartConfig
 from efficientdet.quickstart.steps import quickstart
 from program_support.command_line import run

@@ -88,8 +88,8 @@ def main() -> None:
     runtime = runtime_settings()
     if missing := [package for module, package in _PACKAGES.items() if importlib.util.find_spec(module) is None]:
         raise InputError(f"serve.py needs the package {missing[0]}: pip install -e '.[serve]'")
+    from efficientdet.prediction.open_model import open_for_serving
     from efficientdet.serving.application import build_application
-    from efficientdet.serving.detection import open_for_serving
     from efficientdet.serving.middleware import host_name
     from efficientdet.serving.server import LOCAL_NAMES, bind, serve
 

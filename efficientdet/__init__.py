@@ -24,8 +24,8 @@ if Path(__file__).with_name("checkout.py").exists():
 if TYPE_CHECKING:
     from efficientdet.inference.detect import Detector
     from efficientdet.inference.image_detections import ImageDetections
-    from efficientdet.inference.open_model import load_detector
     from efficientdet.operations.interface import convert, evaluate, examine, export, train
+    from efficientdet.prediction.open_model import load_detector
     from program_support.errors import InputError
 
     __version__: str
@@ -57,7 +57,7 @@ def __getattr__(name: str):
         except metadata.PackageNotFoundError:
             return "0+unknown"  # a copy of the files that was never installed
     if name == "load_detector":
-        from efficientdet.inference import open_model
+        from efficientdet.prediction import open_model
 
         return open_model.load_detector
     if name == "InputError":

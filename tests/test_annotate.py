@@ -11,10 +11,10 @@ from dataset.class_names import ClassNames
 from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.inference import annotate as annotate_module
-from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.detect import Detector, rows_of_signature
-from efficientdet.inference.inputs import Inputs
+from efficientdet.prediction import annotate as annotate_module
+from efficientdet.prediction.annotate import AnnotationConfig, annotate
+from efficientdet.prediction.inputs import Inputs
 from efficientdet.reports.drawing import class_color
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import decoded, pasted_run_lengths, run_lengths

@@ -48,10 +48,11 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "onnx_translation",  # detectors as ONNX graphs, layer by layer
         "weights",  # published and third-party weights: downloads, PyTorch, safetensors
         "checkpoints",  # written, read, and restored into a detector
-        "inference",  # images in, detections out
-        "serving",  # the same over HTTP
+        "inference",  # networks in any runtime, detectors of images
+        "serving",  # detectors over HTTP
         "evaluation",  # detections of records, measured
         "exports",  # files of exported detectors: written, opened, compared with their checkpoint
+        "prediction",  # a stored model opened; images, videos and cameras in, annotated copies and result files out
         "training",  # the loop and its parts
         "benchmark",  # latency and throughput
         "quickstart",  # all of it one after another, with settings chosen for the data and the machine
@@ -98,7 +99,7 @@ KNOWN_IN = {
     "PIL": {
         "efficientdet.reports.drawing",
         "dataset.*",
-        "efficientdet.inference.annotate",
+        "efficientdet.prediction.annotate",
         "efficientdet.inference.image_detections",
         "dataset.files.image_files",
     },
@@ -168,7 +169,6 @@ DETECTOR_KINDS = ("DenseDetector", "TwoStageDetector")
 IMPORTS_BY_NAME = {
     "efficientdet.families.registry",
     "efficientdet.families.published_files",
-    "efficientdet.inference.export_formats",
     "efficientdet.checkout",
 }
 DOOR = "efficientdet"  # what its __init__ offers to Python users comes from below, and is imported when it is asked for

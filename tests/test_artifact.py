@@ -25,16 +25,14 @@ from dataset.input.resize import FitWithin, Letterbox, Stretch, host_resize
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_bundle
-from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 from efficientdet.exports import artifact_comparison
 from efficientdet.exports import export_artifacts as artifacts
 from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
-from efficientdet.exports.exported_file import read_artifact
+from efficientdet.exports.formats import checked_formats, export_formats, format_of
 from efficientdet.exports.litert.model_file import write_litert
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.inference.export_formats import checked_formats, export_formats, format_of
 from model.two_stage_detector import TwoStageDetector
 from program_support.errors import InputError
 
@@ -143,7 +141,7 @@ def test_the_table(exported):
     assert table["onnx-efficientnms"]["compared"] == 3 * 720
     assert table["onnx-efficientnms"]["median_ms"] is None
     everything = efficientdet.load_detector(folder / "ckpt", precision="float32").predict(images, min_score=0)
-    least = ScoreThresholds.stored_in(read_artifact(folder / "detector.onnx")[1].description)
+    least = efficientdet.load_detector(folder / "detector.onnx").thresholds
     shown = sum(int((found.scores >= least.of(found.category_ids)).sum()) for found in everything)
     assert 0 < shown < sum(map(len, everything)) == 60
     assert all(
@@ -178,7 +176,7 @@ def test_every_file_stores_the_thresholds(exported):
     folder, _, measures = exported
     assert measures.score_thresholds["overall"] > 0
     for name in FILES:
-        assert read_artifact(folder / name)[1].description.score_thresholds == measures.score_thresholds
+        assert format_of(name).load(folder / name)[1].description.score_thresholds == measures.score_thresholds
     assert not read_bundle(folder / "ckpt")[1].score_thresholds  # export.py leaves the checkpoint alone
 
 
@@ -367,7 +365,7 @@ def changed(folder, tmp_path, **props):
 )
 def test_a_file_that_says_too_little_is_one_line(exported, tmp_path, props, message):
     with pytest.raises(InputError, match=message.replace("[", r"\[")) as caught:
-        read_artifact(changed(exported[0], tmp_path, **props))
+        efficientdet.load_detector(changed(exported[0], tmp_path, **props))
     assert "\n" not in str(caught.value)
 
 
@@ -375,7 +373,7 @@ def test_other_files_are_told(exported, tmp_path):
     with pytest.raises(
         InputError, match="outputs class_logits, box_deltas, best_logits; expected boxes, scores, classes"
     ):
-        read_artifact(exported[0] / "network.onnx")
+        efficientdet.load_detector(exported[0] / "network.onnx")
     content = (exported[0] / "detector.onnx").read_bytes()
     rng = np.random.default_rng(0)
     others = {"empty": b"", "text": b"<html>", "noise": rng.bytes(5000), "half": content[: len(content) // 2]}
@@ -383,9 +381,9 @@ def test_other_files_are_told(exported, tmp_path):
         for suffix in (".onnx", ".xml", ".tflite"):
             (tmp_path / (name + suffix)).write_bytes(damaged)
             with pytest.raises(InputError, match=name):
-                read_artifact(tmp_path / (name + suffix))
+                efficientdet.load_detector(tmp_path / (name + suffix))
     with pytest.raises(InputError, match=r"nothing\.onnx: cannot be read"):
-        read_artifact(tmp_path / "nothing.onnx")
+        efficientdet.load_detector(tmp_path / "nothing.onnx")
 
 
 def test_an_openvino_file_without_whole_weights(exported, tmp_path):
@@ -516,13 +514,13 @@ def test_a_litert_file_in_8_bits_without_its_second_file(exported, tmp_path):
     folder, _, _ = exported
     shutil.copy(folder / "detector-int8.tflite", tmp_path / "renamed.tflite")
     with pytest.raises(InputError, match=r"renamed-postprocessing\.tflite: cannot be read \(No such file"):
-        read_artifact(tmp_path / "renamed.tflite")
+        efficientdet.load_detector(tmp_path / "renamed.tflite")
     shutil.copy(folder / "detector-int8-postprocessing.tflite", tmp_path / "renamed-postprocessing.tflite")
-    network, postprocessing = read_artifact(tmp_path / "renamed.tflite")[0]
+    network, postprocessing = format_of("renamed.tflite").load(tmp_path / "renamed.tflite")[0]
     assert postprocessing == (folder / "detector-int8-postprocessing.tflite").read_bytes()
     assert len(network) == (folder / "detector-int8.tflite").stat().st_size
     with pytest.raises(InputError, match=r"postprocessing\.tflite: is not a detector exported by this project"):
-        read_artifact(tmp_path / "renamed-postprocessing.tflite")
+        efficientdet.load_detector(tmp_path / "renamed-postprocessing.tflite")
 
 
 def test_writing_and_running_litert_says_nothing(exported, tmp_path, capfd, caplog):
@@ -569,7 +567,7 @@ def test_formats_that_cannot_be_written_are_told(monkeypatch, names, message):
 
 
 CLASS_LIST = """
-from efficientdet.inference.export_formats import ExportFormat
+from efficientdet.exports.export_format import ExportFormat
 
 class ClassList(ExportFormat):
     name, file, batches, runs_in = "class-list", "classes.txt", (1,), "a text editor"
@@ -589,12 +587,8 @@ def test_a_format_of_an_installed_package(exported, tmp_path, monkeypatch, capsy
     (metadata / "entry_points.txt").write_text("[efficientdet.export_formats]\nclass-list = class_list:FORMAT\n")
     (tmp_path / "class_list.py").write_text(CLASS_LIST)
     monkeypatch.syspath_prepend(str(tmp_path))
-    export_formats.cache_clear()
-    try:
-        config = ExportConfig(output_dir=str(tmp_path), formats=checked_formats(["class-list"]), runs=1)
-        export_artifacts(ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL), config)
-    finally:
-        export_formats.cache_clear()
+    config = ExportConfig(output_dir=str(tmp_path), formats=checked_formats(["class-list"]), runs=1)
+    export_artifacts(ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL), config)
     names = efficientdet.load_detector(folder / "detector.onnx").class_names.names
     assert (tmp_path / "classes.txt").read_text() == ",".join(names)
     assert "classes.txt: 100.0% of 0 detections agree, not timed (needs a text editor)" in capsys.readouterr().out

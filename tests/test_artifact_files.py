@@ -10,7 +10,6 @@ from color_artifact import write_color_artifact
 
 import efficientdet
 from efficientdet.exports.artifact_table import ArtifactTable
-from efficientdet.exports.exported_file import read_artifact
 from efficientdet.exports.metadata import DESCRIPTION, INPUT
 from program_support.errors import InputError
 
@@ -54,7 +53,7 @@ def test_the_file_detects_as_it_is(changed):
 )
 def test_a_description_of_other_kinds(changed, values, message):
     with pytest.raises(InputError, match=message):
-        read_artifact(changed(DESCRIPTION, **values))
+        efficientdet.load_detector(changed(DESCRIPTION, **values))
 
 
 def test_what_predict_returns_by_default(tmp_path):
@@ -79,7 +78,7 @@ def test_what_predict_returns_by_default(tmp_path):
 
 def test_an_input_that_would_fill_the_memory(changed):
     with pytest.raises(InputError, match=r"size .1000000, 1000000.*of two sides at most 16384"):
-        read_artifact(changed(INPUT, size=[10**6, 10**6]))
+        efficientdet.load_detector(changed(INPUT, size=[10**6, 10**6]))
 
 
 @pytest.mark.parametrize("images", [[IMAGE], [IMAGE, IMAGE]])
@@ -143,4 +142,4 @@ def test_a_pipe_is_not_waited_for(tmp_path, suffix):
     path = tmp_path / f"pipe{suffix}"
     os.mkfifo(path)
     with pytest.raises(InputError, match=r"cannot be read .it is a named pipe"):
-        read_artifact(path)
+        efficientdet.load_detector(path)

@@ -19,9 +19,9 @@ from dataset.class_names import ClassNames
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.inputs import Inputs
+from efficientdet.prediction.annotate import AnnotationConfig, annotate
+from efficientdet.prediction.inputs import Inputs
 from model.detection_model import named_variables
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import run_lengths

@@ -16,11 +16,11 @@ from dataset.input.pipeline import original_images
 from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.inference import annotate as annotate_module
-from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.inputs import Inputs
 from efficientdet.onnx_translation.calibration import calibration_of_files
+from efficientdet.prediction import annotate as annotate_module
+from efficientdet.prediction.annotate import AnnotationConfig, annotate
+from efficientdet.prediction.inputs import Inputs
 from efficientdet.serving.batching import Batcher
 from efficientdet.serving.limits import Limits
 from efficientdet.serving.metrics import Metrics

@@ -17,7 +17,8 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime import Runtime
 from efficientdet.exports import inspection
 from efficientdet.exports import saved_model as export_module
-from efficientdet.exports.inspection import Agreement, compare_detections, dry_run, summary
+from efficientdet.exports.agreement import Agreement, compare_detections
+from efficientdet.exports.inspection import dry_run, summary
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference import checkpoint_model
 from efficientdet.inference.checkpoint_model import load_model

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from dataset.class_names import ClassNames
-from efficientdet.inference import live_sources
-from efficientdet.inference.inputs import Inputs, find_inputs, recording_stem, shown_source
-from efficientdet.inference.live_sources import NewestFrames, open_live
-from efficientdet.inference.video import VideoConfig, annotate_video
+from efficientdet.prediction import live_sources
+from efficientdet.prediction.inputs import Inputs, find_inputs, recording_stem, shown_source
+from efficientdet.prediction.live_sources import NewestFrames, open_live
+from efficientdet.prediction.video import VideoConfig, annotate_video
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 

@@ -33,12 +33,12 @@ from efficientdet.exports.saved_model import export_saved_model, load_saved_mode
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.hyperparameters import height_and_width
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.inference import annotate as annotate_module
-from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.inputs import Inputs
 from efficientdet.inference.predict import build_predict
 from efficientdet.operations import interface
+from efficientdet.prediction import annotate as annotate_module
+from efficientdet.prediction.annotate import AnnotationConfig, annotate
+from efficientdet.prediction.inputs import Inputs
 from model.detection_model import named_variables
 from object_detection.coco.evaluation import MEASURE_NAMES
 from object_detection.coco.ground_truth import read_ground_truth

@@ -18,14 +18,14 @@ from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.formats.csv_boxes import read_csv_boxes
 from dataset.files.image_files import folder_names
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.inference import annotate as annotate_module
-from efficientdet.inference import video
-from efficientdet.inference.annotate import AnnotationConfig, annotate
+from efficientdet.exports.formats import format_of
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.export_formats import is_saved_model
-from efficientdet.inference.inputs import Inputs, find_inputs
 from efficientdet.inference.result_files import FORMATS, ResultFiles, chosen_formats
 from efficientdet.inference.tiles import Tiling
+from efficientdet.prediction import annotate as annotate_module
+from efficientdet.prediction import video
+from efficientdet.prediction.annotate import AnnotationConfig, annotate
+from efficientdet.prediction.inputs import Inputs, find_inputs
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
@@ -226,7 +226,7 @@ def test_names_that_are_too_long_are_one_line():
     names = "\n".join(f"photo_{number}.jpg" for number in range(40))  # --image_path="$(ls)"
     with pytest.raises(InputError, match=r"(?s)--image_path=photo_0\.jpg.*: cannot be read \(File name too long\)"):
         find_inputs([names])
-    assert not is_saved_model("a" * 300)
+    assert format_of("a" * 300) is None
     with pytest.raises(InputError, match="is a camera, not a file"):
         find_inputs(["1" * 300])
 

@@ -22,8 +22,8 @@ from PIL import Image
 from serving import FORM, ROOT, encoded, form, received, request_bytes, running, wait_until
 
 from efficientdet.inference.detect import Detector
+from efficientdet.prediction import open_model
 from efficientdet.reports.drawing import class_color
-from efficientdet.serving import detection
 from efficientdet.serving.application import image_reply
 from efficientdet.serving.batching import ImageResult
 from efficientdet.serving.limits import MAX_SIDE
@@ -663,8 +663,8 @@ def test_a_checkpoints_network_sees_few_sizes_of_batches(monkeypatch):
             for image in images
         ]
 
-    monkeypatch.setattr(detection, "load_detector", lambda path, **_: Detector(detect, CLASSES, batch_size=1))
-    opened = detection.open_for_serving("runs/first", runtime="keras", max_batch=6)
+    monkeypatch.setattr(open_model, "load_detector", lambda path, **_: Detector(detect, CLASSES, batch_size=1))
+    opened = open_model.open_for_serving("runs/first", runtime="keras", max_batch=6)
     assert (seen, opened.class_names) == ([1, 2, 4, 6], CLASSES)
     seen.clear()
     images = [np.full((1, 1, 3), number, np.uint8) for number in range(6)]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dataset.class_names import ClassNames
-from efficientdet.inference import live_sources, video
-from efficientdet.inference.video import VideoConfig, annotate_video
+from efficientdet.prediction import live_sources, video
+from efficientdet.prediction.video import VideoConfig, annotate_video
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 

@@ -12,12 +12,12 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
 from efficientdet.evaluation.other_detections import detect_images
+from efficientdet.exports.agreement import compare_detections
 from efficientdet.exports.artifact_table import MOST_LOST, Artifact, Quality, QuantizationLoss
 from efficientdet.exports.export_config import ExportConfig
-from efficientdet.exports.inspection import compare_detections
+from efficientdet.exports.export_format import ExportFormat
 from efficientdet.exports.timing import medians_in_turns, split_times, times
 from efficientdet.inference.detect import Detect
-from efficientdet.inference.export_formats import ExportFormat
 from efficientdet.onnx_translation.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from object_detection.coco.evaluation import CocoMeasures
 

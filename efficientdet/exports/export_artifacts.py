@@ -6,12 +6,13 @@ from pathlib import Path
 from dataset.records.record_index import index_records
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
+from efficientdet.exports.agreement import SAME_OBJECT_IOU
 from efficientdet.exports.artifact_comparison import PIXELS, ArtifactComparison, quality_of
 from efficientdet.exports.artifact_table import Artifact, ArtifactTable
 from efficientdet.exports.export_config import ExportConfig
-from efficientdet.exports.inspection import SAME_OBJECT_IOU
+from efficientdet.exports.export_format import BATCHES, ExportFormat
+from efficientdet.exports.formats import export_formats
 from efficientdet.inference.checkpoint_model import checkpoint_detector, load_model
-from efficientdet.inference.export_formats import BATCHES, ExportFormat, export_formats
 from efficientdet.onnx_translation.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError

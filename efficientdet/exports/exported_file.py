@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dataset.files.bounded_files import open_regular_file
+from efficientdet.exports.export_format import ExportFormat
 from efficientdet.exports.metadata import ArtifactMetadata, metadata_of
 from efficientdet.inference.detect import Detector, exported_predictor
-from efficientdet.inference.export_formats import ExportFormat, format_of
 from efficientdet.inference.runtimes import ModelContent, Network
 from program_support.errors import InputError
 
@@ -28,29 +28,26 @@ class ExportedFile(ExportFormat):
         """
         raise NotImplementedError
 
+    def load(self, path: str | Path) -> tuple[ModelContent, ArtifactMetadata]:
+        """Return content and metadata of a user's file.
+
+        Raises:
+            InputError: for any other content.
+        """
+        try:
+            content, props = self.read(Path(path))
+        except OSError as error:
+            raise InputError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
+        except ValueError as error:
+            raise InputError(f"{path}: is no {self.title} file ({error})") from error
+        return content, metadata_of(props, path=str(path))
+
     def open(self, path: str, *, runtime: str = "keras", same_size: bool = False) -> Detector:
         """See `ExportFormat`."""
-        content, metadata = read_artifact(path)
+        content, metadata = self.load(path)
         network = Network(content, runtime=runtime, path=path)
         predict = exported_predictor(network, path=path, class_count=len(metadata.class_names))
         return Detector.resizing(predict, resize=metadata.resize, description=metadata.description)
-
-
-def read_artifact(path: str | Path) -> tuple[ModelContent, ArtifactMetadata]:
-    """Return content and metadata of a file with the suffix of an export.
-
-    Raises:
-        InputError: for any other content.
-    """
-    file_type = format_of(path)
-    assert isinstance(file_type, ExportedFile)
-    try:
-        content, props = file_type.read(Path(path))
-    except OSError as error:
-        raise InputError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise InputError(f"{path}: is no {file_type.title} file ({error})") from error
-    return content, metadata_of(props, path=str(path))
 
 
 def file_content(path: Path) -> bytes:

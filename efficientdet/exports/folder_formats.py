@@ -1,10 +1,11 @@
 """Exports that are folders: a SavedModel, and a web page that detects in the browser."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from efficientdet.inference.export_formats import ExportFormat, NetworkInputs, Runs, is_saved_model
+from efficientdet.exports.export_format import ExportFormat, NetworkInputs, Runs
 
 if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
@@ -27,7 +28,7 @@ class SavedModel(_Folder):
 
     def recognizes(self, path: str) -> bool:
         """See `ExportFormat`."""
-        return is_saved_model(path)
+        return os.path.isfile(f"{path}/saved_model.pb")
 
     def write(self, restored: "Restored", path: Path, calibration: Any = None) -> None:
         """See `ExportFormat`."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from efficientdet.checkpoints.restore import Restored
-from efficientdet.inference.export_formats import ExportFormat
+from efficientdet.exports.export_format import ExportFormat
 
 _WARM_UP_RUNS = 3
 

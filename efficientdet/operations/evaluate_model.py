@@ -39,9 +39,9 @@ from efficientdet.configuration.flag_paths import (
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.evaluation.image_folder import read_images, records_of_images
-from efficientdet.inference.export_formats import format_of
-from efficientdet.inference.open_model import open_model
+from efficientdet.exports.formats import format_of
 from efficientdet.operations.results import EvaluationResult
+from efficientdet.prediction.open_model import open_model
 from program_support.checked_fields import Count, CountOrZero
 from program_support.command_line import Define
 from program_support.errors import InputError

@@ -23,7 +23,7 @@ from efficientdet.configuration.flag_paths import (
     writable_folder,
 )
 from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.inference.export_formats import DEFAULT_FORMATS, checked_formats, export_formats
+from efficientdet.exports.formats import DEFAULT_FORMATS, checked_formats, export_formats
 from efficientdet.operations.results import ExportResult
 from program_support.checked_fields import Count, CountOrZero
 from program_support.command_line import Define

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from efficientdet.exports.formats import export_formats
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.inference.export_formats import export_formats
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.chosen_settings import choose_larger_input, choose_settings
 from efficientdet.quickstart.configuration import QuickstartConfig

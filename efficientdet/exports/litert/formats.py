@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from efficientdet.exports.exported_file import ExportedFile, file_content, read_artifact
+from efficientdet.exports.export_format import NetworkInputs, Runs
+from efficientdet.exports.exported_file import ExportedFile, file_content
 from efficientdet.exports.metadata import NAMES, POSTPROCESSING, postprocessing_file
-from efficientdet.inference.export_formats import NetworkInputs, Runs
 from efficientdet.inference.runtimes import ModelContent, Network, copied
 from efficientdet.onnx_translation.calibration import CalibrationImages
 from program_support.errors import InputError
@@ -80,7 +80,7 @@ class Litert(ExportedFile):
 
         from efficientdet.exports.litert.model_file import litert_postprocessing, network_output_names
 
-        content, _ = read_artifact(path)
+        content, _ = self.load(path)
         second = content[1] if isinstance(content, tuple) else litert_postprocessing(restored.detector)
         interpreter = Interpreter(model_content=second, num_threads=available_cores())
         with captured_stderr():  # LiteRT prints its delegate there

@@ -11,10 +11,10 @@ import numpy as np
 
 from dataset.files.xml_files import parse_xml
 from efficientdet.devices.signal_stack import kept_signal_stack
+from efficientdet.exports.export_format import NetworkInputs, Runs
 from efficientdet.exports.exported_file import ExportedFile, file_content
 from efficientdet.exports.metadata import NAMES, ArtifactMetadata
 from efficientdet.exports.onnx.props import onnx_props
-from efficientdet.inference.export_formats import NetworkInputs, Runs
 from efficientdet.inference.runtimes import ModelContent, Network, copied
 from efficientdet.onnx_translation.calibration import CalibrationImages
 from program_support.atomic_files import unfinished_folder, write_bytes
@@ -137,7 +137,7 @@ class OnnxEfficientNms(Onnx):
         self, restored: "Restored", path: Path, images: Sequence[np.ndarray], *, pixels: float
     ) -> list[Any]:
         """Compare the inputs of the plugin."""
-        from efficientdet.exports.inspection import compare_plugin_inputs
+        from efficientdet.exports.agreement import compare_plugin_inputs
 
         return compare_plugin_inputs(restored, path, images, pixels=pixels)
 

@@ -1,4 +1,4 @@
-"""Open a stored model for detection: `efficientdet.load_detector`, and `open_model` for the programs.
+"""Open a stored model for detection: `efficientdet.load_detector`, `open_for_serving`, `open_model` for other programs.
 
 `import efficientdet` imports this module, so it imports nothing slow outside its functions.
 """
@@ -12,7 +12,7 @@ from program_support.errors import InputError
 
 if TYPE_CHECKING:
     from efficientdet.configuration.model_config import ModelConfig
-    from efficientdet.inference.detect import Detector
+    from efficientdet.inference.detect import Detect, Detector
 
 Runtime = Literal["keras", "onnxruntime", "openvino"]
 _FOR_CHECKPOINTS = "model_name, class_names, hparams, precision"
@@ -56,7 +56,7 @@ def load_detector(
     """
     from efficientdet.configuration.model_config import ModelConfig
     from efficientdet.devices.runtime_environment import prepare_environment
-    from efficientdet.inference.export_formats import format_of
+    from efficientdet.exports.formats import format_of
 
     path = os.fspath(path)
     if batch_size < 1:
@@ -107,7 +107,7 @@ def open_model(
             the run.
         same_size: all images of a call have the same size; a SavedModel runs them as a batch.
     """
-    from efficientdet.inference.export_formats import format_of
+    from efficientdet.exports.formats import format_of
 
     if exported := format_of(config.ckpt_path):
         assert config.ckpt_path is not None
@@ -119,6 +119,41 @@ def open_model(
     from efficientdet.inference.checkpoint_model import open_checkpoint
 
     return open_checkpoint(config, batch_size=batch_size, owns_process=owns_process, once=once)
+
+
+def open_for_serving(path: str, *, runtime: Runtime, max_batch: int, **settings: Any) -> "Detector":
+    """Load a model to detect in up to `max_batch` images at a time.
+
+    settings: Arguments of `load_detector`, whose errors are raised. The model is warmed up with empty images of every
+    batch size, so that the first request does not wait for compilation.
+    """
+    import numpy as np
+
+    from efficientdet.exports.formats import format_of
+
+    detector = load_detector(path, runtime=runtime, **settings)
+    detect = detector.detect
+    if runtime == "keras" and format_of(path) is None:
+        detect = _padded_to_few_sizes(detect, max_batch)
+    blank = np.zeros((64, 64, 3), np.uint8)
+    for size in _batch_sizes(max_batch):
+        detect([blank] * size)
+    return replace(detector, detect=detect)
+
+
+def _batch_sizes(max_batch: int) -> list[int]:
+    """Return the powers of two below `max_batch`, and `max_batch`."""
+    return [*(2**power for power in range((max_batch - 1).bit_length())), max_batch]
+
+
+def _padded_to_few_sizes(detect: "Detect", max_batch: int) -> "Detect":
+    """Pad batches with their last image to a few sizes, since compiling the network takes seconds per size."""
+
+    def padded(images):
+        size = next(size for size in _batch_sizes(max_batch) if size >= len(images))
+        return detect([*images, *images[-1:] * (size - len(images))])[: len(images)]
+
+    return padded
 
 
 def _checkpoint_settings(

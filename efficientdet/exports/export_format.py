@@ -1,31 +1,20 @@
-"""Formats of exported detectors, found by name.
+"""Interface of a format of exported detectors."""
 
-Their classes are in the package `exports`, which uses this one, and in entry points of installed packages.
-"""
-
-import importlib
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from importlib.metadata import entry_points
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from efficientdet.configuration.inference_runtimes import require_package, require_runtime
-from program_support.errors import InputError, nearest_name
+from efficientdet.configuration.inference_runtimes import require_package
+from program_support.errors import InputError
 
 if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
     from efficientdet.inference.detect import Detect, Detector
     from model.detection_model import DetectionModel
 
-ENTRY_POINTS = "efficientdet.export_formats"
-_PACKAGE = "exports"
-DEFAULT_FORMATS = ("onnx", "onnx-raw", "savedmodel")
 BATCHES = (1, 2, 8)
-TRUSTED_ONLY = "use trusted sources only: its graph may read and write files"
 NetworkInputs = tuple[np.ndarray, np.ndarray]  # images uint8 [1, H, W, 3], sizes int32 [1, 2]
 Runs = dict[str, Callable[[], object]]  # "complete", "network" or "postprocessing" -> a run of this part
 
@@ -136,45 +125,3 @@ class ExportFormat:
     def describe(self, path: Path) -> list[str]:
         """Return lines about the written file for artifacts.md. Default: none."""
         return []
-
-
-@cache
-def export_formats() -> Mapping[str, ExportFormat]:
-    """Return every format by name, those of this project first."""
-    built_in = importlib.import_module(f"efficientdet.{_PACKAGE}.formats").FORMATS
-    formats = (*built_in, *(entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS))))
-    return {one.name: one for one in formats}
-
-
-def format_of(path: str | os.PathLike[str] | None) -> ExportFormat | None:
-    """Return the format of a user's file or SavedModel; None if it is neither."""
-    return next((one for one in export_formats().values() if one.recognizes(os.fspath(path))), None) if path else None
-
-
-def is_saved_model(folder: str | None) -> bool:
-    """Return whether a folder has a SavedModel."""
-    return os.path.isfile(f"{folder}/saved_model.pb") if folder else False
-
-
-def checked_formats(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the formats without duplicates.
-
-    Raises:
-        InputError: for an unknown format or a missing package.
-    """
-    known = export_formats()
-    chosen = tuple(dict.fromkeys(names))
-    if unknown := [name for name in chosen if name not in known]:
-        nearest = next(_suggestions(unknown[0]), None) or nearest_name(unknown[0].replace("_", "-"), known)
-        hint = f"; did you mean {nearest}?" if nearest else ""
-        raise InputError(f"--formats={unknown[0]}: expected some of {', '.join(known)}{hint}")
-    if not chosen:
-        raise InputError(f"--formats is empty; expected some of {', '.join(known)}")
-    require_runtime("onnxruntime", asked_by="an export")
-    for name in chosen:
-        require_package(known[name].needs, asked_by=f"--formats={name}")
-    return chosen
-
-
-def _suggestions(name: str) -> Iterator[str]:
-    return (one.name for one in export_formats().values() if name.casefold() in one.other_names)

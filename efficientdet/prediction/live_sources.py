@@ -5,7 +5,7 @@ import time
 
 import cv2
 
-from efficientdet.inference.inputs import is_stream, shown_source
+from efficientdet.prediction.inputs import is_stream, shown_source
 from program_support.errors import InputError
 
 _OPEN_TIMEOUT_MS = 5000

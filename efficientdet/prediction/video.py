@@ -17,8 +17,8 @@ import numpy as np
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.detect import Detect
-from efficientdet.inference.inputs import is_stream, shown_source
-from efficientdet.inference.live_sources import NewestFrames, open_live, unreadable_camera
+from efficientdet.prediction.inputs import is_stream, shown_source
+from efficientdet.prediction.live_sources import NewestFrames, open_live, unreadable_camera
 from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import DecodedMasks

@@ -14,12 +14,12 @@ from dataset.files.exif_orientation import stored_image, upright_boxes, upright_
 from dataset.files.image_files import StoredImage, distinct_names, distinct_stem, encode_image, image_ids, output_names
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detect, Detector
-from efficientdet.inference.export_formats import export_formats
-from efficientdet.inference.inputs import Inputs, read_input, recording_stem, shown_path
-from efficientdet.inference.open_model import open_model
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
 from efficientdet.inference.tiles import TiledDetector, Tiling
+from efficientdet.prediction.inputs import Inputs, read_input, recording_stem, shown_path
+from efficientdet.prediction.open_model import open_model
 from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.results import DetectionRows, results_json, write_results
 from object_detection.coco.run_length_masks import DecodedMasks
@@ -72,7 +72,7 @@ def annotate(config: AnnotationConfig) -> None:
     names = names_of_files(config.formats, crops=config.save_crops) + [DETECTIONS_FILE] * bool(inputs.images)
     claim_outputs(Path(config.output_dir), [path.name for path in (*outputs, *videos.values())] + names)
     if inputs.camera is not None:
-        from efficientdet.inference.video import open_source
+        from efficientdet.prediction.video import open_source
 
         open_source(inputs.camera, live=True).release()  # checked before the detector is loaded, which takes longer
     model = _opened_model(config)
@@ -158,7 +158,7 @@ def _annotate_videos(
     failures: list[str],
 ) -> None:
     """Annotate videos or a camera; frames are named STEM_000001 etc. and have image ids from `first_id` on."""
-    from efficientdet.inference.video import UnreadableVideo, VideoConfig, annotate_video
+    from efficientdet.prediction.video import UnreadableVideo, VideoConfig, annotate_video
 
     camera = config.inputs.camera
     sources = videos if camera is None else {camera: _camera_output(Path(config.output_dir), camera)}
