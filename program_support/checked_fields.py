@@ -25,10 +25,15 @@ class Limit(NamedTuple):
 
 
 class Help(NamedTuple):
-    """Help of a field's flag, and the default that the flag shows where None, for "not given", is the field's."""
+    """Help of a field's flag.
+
+    default: the default that the flag shows where None, for "not given", is the field's. repeats: the flag of a tuple
+    is repeated for each item, which may contain commas.
+    """
 
     text: str
     default: Any = None
+    repeats: bool = False
 
 
 def one_of(*choices: Any) -> Limit:

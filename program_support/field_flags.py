@@ -38,18 +38,22 @@ def define_flags_of(
     default_of = {item.name: item.default for item in dataclasses.fields(config)}
     noted = {name: note for name, kind in kinds.items() if (note := help_of(kind))}
     stated = {name: Help(text) for name, text in (help_of_field or {}).items()}
-    for name, (text, shown) in (stated or noted).items():
+    for name, note in (stated or noted).items():
         default = None if default_of[name] is dataclasses.MISSING else default_of[name]
-        define_flag(flag_name(name, kinds[name]), kinds[name], default if shown is None else shown, text, values)
+        shown: Any = default if note.default is None else note.default
+        if note.repeats:
+            flags.DEFINE_multi_string(name, shown or None, note.text, flag_values=values)
+        else:
+            define_flag(flag_name(name, kinds[name]), kinds[name], shown, note.text, values)
 
 
 def options_of_flags(config: type[Config], values: flags.FlagValues = flags.FLAGS) -> Config:
-    """Return the options that the flags state. An option whose flag shows another default is None if not given."""
+    """Return the options that the flags state. One that is not given has the default of its field."""
     options = {}
     for name, kind in field_types(config).items():
         flag, note = values[flag_name(name, kind)], help_of(kind)
-        value = None if note and note.default is not None and not flag.present else flag.value
-        options[name] = tuple(value) if isinstance(value, list) else value
+        if flag.value is not None and (flag.present or not note or note.default is None):
+            options[name] = tuple(flag.value) if isinstance(flag.value, list) else flag.value
     return config(**options)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from absl import flags
 
-from efficientdet.configuration.flag_definitions import hyperparameters
+from efficientdet.configuration.model_settings import hyperparameters
 from efficientdet.options.train import TrainOptions
 from program_support.field_flags import define_flags_of, options_of_flags
 

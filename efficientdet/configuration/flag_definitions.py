@@ -1,6 +1,6 @@
 """Flags that several entry points share. Imports neither Keras nor TensorFlow."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import flags
@@ -10,15 +10,17 @@ from dataset.class_files import CLASS_FILE_SUFFIXES, parse_class_names
 from dataset.files.file_kinds import holds_records
 from dataset.files.image_files import find_images
 from dataset.files.untrusted_values import error_context
-from efficientdet.configuration.inference_runtimes import RUNTIMES, require_runtime
+from efficientdet.configuration.inference_runtimes import require_runtime
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.overrides import parse_overrides, split_label_map
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of, model_names
-from efficientdet.options.model import ModelOptions
+from efficientdet.options.model import RUNTIMES
 from efficientdet.options.removed_flags import ALIASES, GONE
+from program_support.checked_fields import Config
 from program_support.command_line import REMOVED, Define
 from program_support.errors import InputError
+from program_support.field_flags import define_flags_of, options_of_flags
 
 FLAGS = flags.FLAGS  # Flags of the command line; each call of the Python interface has its own FlagValues.
 
@@ -84,6 +86,21 @@ def finish_flags(program: str, values: FlagValues = FLAGS) -> None:
             message=f"has been removed: {gone.reason}",
             flag_values=values,
         )
+
+
+def program(
+    name: str, options: type[Config], operation: Callable[[Config], Any]
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return the functions that define a program's flags, and that run its operation with the options they state."""
+
+    def define_flags() -> None:
+        define_flags_of(options)
+        finish_flags(name)
+
+    def main() -> None:
+        operation(options_of_flags(options))
+
+    return define_flags, main
 
 
 def typed_name(name: str) -> str:
@@ -155,7 +172,7 @@ def model_config(
     )
 
 
-def hyperparameters(options: ModelOptions | FlagValues = FLAGS, **option_names: str) -> Hyperparameters:
+def hyperparameters(options: FlagValues = FLAGS, **option_names: str) -> Hyperparameters:
     """Return the hyperparameters of --model_name, --hparams and `option_names` (hyperparameter=option).
 
     An option that is given (not None), such as --lr, overrides --hparams, as in the reference.

@@ -1,10 +1,8 @@
-"""Runtimes for inference, and checks that their packages are installed."""
+"""Checks that the packages of a runtime for inference are installed."""
 
 import importlib.util
 
 from program_support.errors import InputError
-
-RUNTIMES = ("keras", "onnxruntime", "openvino")
 
 
 def require_runtime(runtime: str, *, asked_by: str) -> None:

@@ -24,6 +24,7 @@ from efficientdet.operations.results import (
     TrainingResult,
 )
 from efficientdet.operations.settings import call, call_with_options, folder_records, records_in
+from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.options.train import TrainOptions
 
 AnyPath = str | os.PathLike[str]
@@ -70,8 +71,7 @@ def train(
         InputError: a file, value or combination of values is invalid.
         TypeError: a keyword is not a flag of train.py.
     """
-    if val_file_pattern is None:
-        val_file_pattern = folder_records(training_file_pattern, "val")
+    val_file_pattern = folder_records(training_file_pattern, "val") if val_file_pattern is None else val_file_pattern
     return call_with_options(
         train_model.train,
         TrainOptions,
@@ -121,9 +121,9 @@ def evaluate(
         InputError: a file, value or combination of values is invalid.
         TypeError: a keyword is not a flag of eval.py.
     """
-    return call(
-        evaluate_model.main,
-        evaluate_model.define_flags,
+    return call_with_options(
+        evaluate_model.evaluate,
+        EvaluateOptions,
         name="evaluate",
         arguments={
             "ckpt_path": ckpt_path,

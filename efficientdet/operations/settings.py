@@ -15,7 +15,7 @@ import numpy as np
 from absl import flags
 
 from efficientdet.options.removed_flags import ALIASES, GONE
-from program_support.checked_fields import Config, field_types, plain_types
+from program_support.checked_fields import Config, field_types, help_of, plain_types
 from program_support.errors import InputError
 from program_support.other_flag_names import unknown_name_hint
 from program_support.signals import exit_code, in_a_users_process
@@ -75,7 +75,9 @@ def _converted(value: Any, kind: Any, *, name: str) -> Any:
     if isinstance(value, Mapping):
         return value
     if plain is tuple:
-        return tuple(value.split(",") if isinstance(value, str) else map(str, value))
+        note = help_of(kind)
+        alone = [value] if note and note.repeats else str(value).split(",")
+        return tuple(map(str, alone if isinstance(value, str | os.PathLike) else value))
     try:
         if isinstance(value, os.PathLike) or plain is str:
             return os.fspath(value) if isinstance(value, os.PathLike) else str(value)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
-from efficientdet.configuration.flag_definitions import finish_flags, hyperparameters
+from efficientdet.configuration.flag_definitions import program
 from efficientdet.configuration.flag_paths import (
     class_names_for,
     existing_file,
@@ -15,6 +15,7 @@ from efficientdet.configuration.flag_paths import (
     writable_file,
     writable_folder,
 )
+from efficientdet.configuration.model_settings import hyperparameters
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.runtime_environment import prepare_environment
@@ -22,18 +23,7 @@ from efficientdet.operations.results import TrainingResult
 from efficientdet.options.removed_flags import training_mode
 from efficientdet.options.train import TrainOptions, TrainSettings
 from efficientdet.run_log.mlperf_log import mlperf_files
-from program_support.field_flags import define_flags_of, options_of_flags, whole_numbers
-
-
-def define_flags() -> None:
-    """Define the flags of train.py: the reference's and additional ones."""
-    define_flags_of(TrainOptions)
-    finish_flags("train")
-
-
-def main() -> None:
-    """Train as the flags state."""
-    train(options_of_flags(TrainOptions))
+from program_support.field_flags import whole_numbers
 
 
 def train(options: TrainOptions) -> TrainingResult:
@@ -100,3 +90,6 @@ def _check_files(config: TrainingConfig) -> None:
     config.hparams.family.mlperf_benchmark(config.mlperf_ruleset)  # reports an unknown rule set before the training
     if config.testdev_dir:
         writable_folder(config.testdev_dir, "testdev_dir")
+
+
+define_flags, main = program("train", TrainOptions, train)

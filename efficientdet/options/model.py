@@ -1,20 +1,49 @@
 """Options that several programs share."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Annotated, Any
 
+from dataset.class_files import CLASS_FILE_SUFFIXES
 from efficientdet.families.registry import DEFAULT_MODEL, model_names
 from program_support.checked_fields import Help, checked, one_of
+
+RUNTIMES = ("keras", "onnxruntime", "openvino")
 
 
 @checked
 class ModelOptions:
     """Model and hyperparameters."""
 
-    model_name: Annotated[str, Help(f"Model: one of {', '.join(model_names())}.")] = DEFAULT_MODEL
+    model_name: Annotated[str | None, Help(f"Model: one of {', '.join(model_names())}.", DEFAULT_MODEL)] = None
     hparams: Annotated[
         str | Mapping[str, Any], Help("Hyperparameters: key=value items, comma-separated, or a .yaml file.")
     ] = ""
+
+
+@checked
+class CheckpointOptions(ModelOptions):
+    """Model of a checkpoint, and names of its classes."""
+
+    class_names: Annotated[
+        str | None,
+        Help(
+            "Classes of a checkpoint that does not name them (google/automl, NVIDIA, PyTorch): names in the order of "
+            f"their ids, comma-separated, or a file of them ({', '.join(CLASS_FILE_SUFFIXES)}). Default: classes.json, "
+            "a label map or another such file beside the checkpoint, else those of COCO, or numbers."
+        ),
+    ] = None
+
+
+@checked
+class WeightsOptions(CheckpointOptions):
+    """Model of a checkpoint, and which of its weights are used."""
+
+    weights: Annotated[
+        str | None,
+        one_of("averaged", "raw"),
+        Help("Weights to use if the checkpoint has both: the moving average, or the raw weights.", "averaged"),
+    ] = None
 
 
 @checked
@@ -31,3 +60,35 @@ class MachineOptions:
         Help("Precision policy of Keras. Overrides --amp."),
     ] = None
     use_xla: Annotated[bool | None, Help("Compile with XLA. Default: on with an accelerator.")] = None
+
+
+@checked
+class RuntimeOptions:
+    """Runtime of a program that only detects."""
+
+    runtime: Annotated[
+        str | None,
+        one_of(*RUNTIMES),
+        Help(
+            "Runtime of the network: the Keras backend, or ONNX Runtime or OpenVINO on a CPU, for which the network is "
+            "exported with folded batch norm.",
+            "keras",
+        ),
+    ] = None
+    int8_images: Annotated[
+        tuple[str, ...],
+        Help(
+            "With --runtime=openvino: run convolutions in int8, calibrated on these images; use training images. An "
+            "image, a folder or a glob pattern.",
+            repeats=True,
+        ),
+    ] = ()
+
+
+# Options that have no effect on an exported file
+CHECKPOINT_ONLY = tuple(
+    field.name
+    for options in (WeightsOptions, MachineOptions, RuntimeOptions)
+    for field in fields(options)
+    if field.name != "runtime"
+)

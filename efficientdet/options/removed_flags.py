@@ -31,7 +31,7 @@ ALIASES = {
         "train_file_pattern": "training_file_pattern",
         "validation_file_pattern": "val_file_pattern",
     },
-    "eval": {"ckpt": "ckpt_path", "model": "ckpt_path", "model_dir": "ckpt_path"},
+    "evaluate": {"ckpt": "ckpt_path", "model": "ckpt_path", "model_dir": "ckpt_path"},
     "infer": {"ckpt_path": "model_dir"},
     "inspector": {"model_dir": "ckpt_path"},
 }
@@ -66,7 +66,7 @@ GONE = {
         "tpu_zone": _TPU,
         "use_spatial_partition": Gone(_TPU.reason, _SWITCHED_OFF, boolean=True),
     },
-    "eval": {
+    "evaluate": {
         "gcp_project": _TPU,
         "only_this_epoch": Gone(
             "it had no effect; --ckpt=PREFIX names the checkpoint, such as ema_weights/emackpt-300"

@@ -182,7 +182,8 @@ def _checkpoint_settings(
 
 def _check_runtime(runtime: str, *, int8_images: Sequence[str]) -> None:
     """Raise InputError for a runtime that is unknown or not installed."""
-    from efficientdet.configuration.inference_runtimes import RUNTIMES, require_runtime
+    from efficientdet.configuration.inference_runtimes import require_runtime
+    from efficientdet.options.model import RUNTIMES
 
     if runtime not in RUNTIMES:
         raise InputError(f"runtime={runtime!r}: expected one of {', '.join(RUNTIMES)}")

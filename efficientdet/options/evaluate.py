@@ -1,0 +1,66 @@
+"""Options of an evaluation: the flags of eval.py and the arguments of `efficientdet.evaluate`."""
+
+from typing import Annotated
+
+from dataset.conversion.format_recognition import FORMATS
+from efficientdet.options.model import MachineOptions, RuntimeOptions, WeightsOptions
+from program_support.checked_fields import Count, CountOrZero, Help, Share, checked, one_of
+
+
+@checked
+class EvaluateOptions(WeightsOptions, MachineOptions, RuntimeOptions):
+    """All options of an evaluation."""
+
+    val_file_pattern: Annotated[str | None, Help("Glob pattern of the TFRecords to evaluate on.")] = None
+    images: Annotated[str | None, Help("Folder of labeled images to evaluate on, instead of --val_file_pattern.")] = (
+        None
+    )
+    annotations: Annotated[
+        str | None,
+        Help(
+            "File or folder of the labels of --images, in any format that create_tfrecord.py reads. Default: the "
+            "folder of the images."
+        ),
+    ] = None
+    format: Annotated[
+        str, one_of("auto", *FORMATS), Help("Format of the labels; auto detects it from the content.")
+    ] = "auto"
+    max_bad_fraction: Annotated[
+        Share, Help("Maximum fraction of --images, and of their boxes, that may be skipped as unusable.")
+    ] = 0.01
+    val_json_file: Annotated[
+        str | None, Help("COCO JSON file with the ground truth. Default: the boxes in the records.")
+    ] = None
+    ckpt_path: Annotated[
+        str | None,
+        Help(
+            "Checkpoint to evaluate: a prefix or a folder, written by this project, google/automl or NVIDIA; or a file "
+            "of export.py (.onnx, .xml or .tflite) or a SavedModel."
+        ),
+    ] = None
+    results: Annotated[
+        str | None,
+        Help(
+            "JSON file with detections of any program in COCO's results format, evaluated instead of a checkpoint. "
+            "Images are found by image_id or file name."
+        ),
+    ] = None
+    batch_size: Annotated[Count, Help("Batch size per process, or per device under KERAS_BACKEND=jax.")] = 8
+    eval_samples: Annotated[CountOrZero, Help("Number of records to evaluate, from the first; 0: all.")] = 0
+    enable_map_parallelization: Annotated[bool, Help("Read and decode images in parallel.")] = True
+    testdev_dir: Annotated[str | None, Help("Output folder for the detections as a COCO test-dev submission.")] = None
+    output_json: Annotated[str | None, Help("Output file for the COCO measures as JSON.")] = None
+    report: Annotated[
+        str | None,
+        Help(
+            "Output folder for report.html and report.json: precision-recall curves, confusion matrix, types of errors "
+            "and the worst images."
+        ),
+    ] = None
+    store_thresholds: Annotated[
+        bool,
+        Help(
+            "Store the score threshold with the best F1 of each class in the checkpoint, for infer.py, serve.py and "
+            "export.py. Evaluations by train.py always do so."
+        ),
+    ] = False
