@@ -92,31 +92,6 @@ def anchors(image_size, *, levels, num_scales, aspect_ratios, anchor_scale) -> n
     return np.array(boxes)
 
 
-def assign(boxes, classes, learnable, anchor_boxes, *, positive_iou=0.5):
-    """Of one image: for each anchor the number of its object (-1: none), its class and its offsets."""
-    candidates = [number for number in range(len(boxes)) if learnable[number]]
-    overlaps = np.zeros((len(boxes), len(anchor_boxes)))
-    for number in candidates:
-        overlaps[number] = [iou(boxes[number], anchor) for anchor in anchor_boxes]
-    matched = np.full(len(anchor_boxes), -1)
-    for position in range(len(anchor_boxes)):
-        for number in candidates:
-            so_far = positive_iou if matched[position] < 0 else overlaps[matched[position], position]
-            better = (
-                overlaps[number, position] >= so_far if matched[position] < 0 else overlaps[number, position] > so_far
-            )
-            if better:
-                matched[position] = number
-    for number in reversed(candidates):  # so that the first of several has the last word
-        if overlaps[number].max() > 0:
-            matched[overlaps[number].argmax()] = number
-    offsets = [
-        encode(boxes[number], anchor) if number >= 0 else [0.0] * 4
-        for number, anchor in zip(matched, anchor_boxes, strict=True)
-    ]
-    return matched, np.where(matched >= 0, np.asarray(classes)[matched], 0), np.array(offsets)
-
-
 def match(boxes, anchor_boxes, *, positive_iou, negative_iou=None, claim="best", strictly=False):
     """Of one image: for each anchor the number of its object (-1: none), and whether it is between, by every overlap in
     float32. The rules step by step as their papers and programs tell them."""

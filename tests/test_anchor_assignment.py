@@ -78,11 +78,6 @@ def test_overlap_and_force_by_hand():
     assert not targets.ignored.any()
 
 
-def test_an_overlap_of_exactly_the_threshold_is_positive():
-    targets = assigned(objects_of([((0, 0, 10, 10), 1, True, False)]))  # IoU 1 with anchor 0, 0.5 with anchor 1
-    np.testing.assert_array_equal(targets.positive, [[True, True, False, False]])
-
-
 def test_the_first_of_two_objects_takes_the_anchor_that_both_like_best():
     pair = [((22, 20, 30, 30), 3, True, False), ((20, 20, 30, 30), 4, True, False)]
     assert assigned(objects_of(pair)).classes[0, 2] == 3  # although the second fits better
@@ -103,33 +98,6 @@ def test_crowds_and_padding_are_nobodys_target():
         assert not targets.classes.any()
         assert not targets.box_deltas.any()
         assert np.isfinite(targets.box_deltas).all()
-
-
-def test_a_crowd_takes_no_anchor_from_an_object():
-    targets = assigned(objects_of([((0, 0, 10, 10), 2, True, True), ((1, 1, 10, 10), 3, True, False)]))
-    assert targets.classes[0, 0] == 3
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_random_batches_against_the_oracle(seed):
-    rng = np.random.default_rng(seed)
-    grid = anchor_grid(AnchorConfig(min_level=3, max_level=5, num_scales=2, anchor_scale=2.0), (96, 64))
-    objects = Objects.of_boxes(
-        oracles.random_boxes(rng, (3, 8)),
-        rng.integers(0, 5, (3, 8)).astype(np.int32),
-        rng.random((3, 8)) < 0.8,
-        rng.random((3, 8)) < 0.2,
-    )
-    objects.boxes[0, 3] = objects.boxes[0, 2]  # the same box twice, learned as the first
-    objects.valid[0, 2:4], objects.crowd[0, 2:4] = True, False
-    objects.valid[2] = False
-    targets = assigned(objects, grid)
-    for image in range(3):
-        learnable = objects.valid[image] & ~objects.crowd[image]
-        matched, classes, offsets = oracles.assign(objects.boxes[image], objects.classes[image], learnable, grid.boxes)
-        np.testing.assert_array_equal(targets.positive[image], matched >= 0)
-        np.testing.assert_array_equal(targets.classes[image], classes)
-        np.testing.assert_allclose(targets.box_deltas[image], offsets, atol=1e-4)
 
 
 @pytest.mark.parametrize("case", ["aligned", "dup", "few", "many", "one", "tiny"])
@@ -212,12 +180,17 @@ def drawn_objects(rng, kind, *, grid, slots=12):
 KINDS = ("boxes", "whole pixels", "anchors", "thin", "tiny", "huge", "outside", "odd")
 
 
+def objects_of_kinds(kinds, *, grid):
+    """Return one batch with three images of each kind."""
+    batches = [drawn_objects(np.random.default_rng(number), kind, grid=grid) for number, kind in enumerate(kinds)]
+    return Objects(*map(np.concatenate, zip(*batches, strict=True)))
+
+
 @pytest.mark.parametrize("name", GRIDS)
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
-def test_the_same_bits_as_by_all_overlaps(name, kind):
-    grid, rng = GRIDS[name], np.random.default_rng([KINDS.index(kind), len(name)])
-    objects = drawn_objects(rng, kind, grid=grid)
+def test_the_same_bits_as_by_all_overlaps(name):
+    grid = GRIDS[name]
+    objects = objects_of_kinds(KINDS, grid=grid)
     for positive_iou in (0.5, 0.2):
         wanted = to_numpy(oracles.dense_assignment(objects, grid.boxes, positive_iou=positive_iou))
         found = assigned(objects, grid, positive_iou=positive_iou)
@@ -230,12 +203,9 @@ def test_the_same_bits_as_by_all_overlaps(name, kind):
         np.testing.assert_array_max_ulp(found.box_deltas[..., 2:], wanted.box_deltas[..., 2:], maxulp=2)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_the_same_labels_as_a_program(compiled):
+def test_the_same_labels_as_a_compiled_program():
     """XLA computes another logarithm, so offsets differ in the last bit."""
-    program = tf.function(
-        lambda objects: assign_anchors(objects, GRIDS["320x448"]), jit_compile=compiled, autograph=False
-    )
+    program = tf.function(lambda objects: assign_anchors(objects, GRIDS["320x448"]), jit_compile=True, autograph=False)
     rng = np.random.default_rng(0)
     for kind in ("boxes", "whole pixels", "anchors"):
         objects = drawn_objects(rng, kind, grid=GRIDS["320x448"], slots=40)
@@ -313,11 +283,8 @@ def check_against_all_overlaps(objects, grid, rule):
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", ["320x448", "uneven", "with gaps", "RetinaNet's", "SSD300's"])
 def test_every_rule_finds_what_all_overlaps_say(rule, name):
-    grid, found = GRIDS[name], []
-    for kind in ("boxes", "whole pixels", "anchors", "thin", "tiny", "huge", "outside"):
-        rng = np.random.default_rng([KINDS.index(kind), len(name)])
-        found.append(check_against_all_overlaps(drawn_objects(rng, kind, grid=grid), grid, RULES[rule]))
-    positive, between = np.sum(found, axis=0)
+    objects = objects_of_kinds(KINDS[:-1], grid=GRIDS[name])
+    positive, between = check_against_all_overlaps(objects, GRIDS[name], RULES[rule])
     assert positive > 40
     assert (between > 0) == (RULES[rule].negative_iou is not None)
 
@@ -336,12 +303,11 @@ def test_many_objects_in_one_place_by_every_rule(rule):
             check_against_all_overlaps(objects, GRIDS[name], RULES[rule])
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("compiled", [False, True])
-def test_every_rule_as_a_program(rule, compiled):
+@pytest.mark.parametrize("rule", ["RetinaNet's", "SSD300's"])
+def test_every_claim_as_a_compiled_program(rule):
     program = tf.function(
         lambda objects: assign_anchors(objects, GRIDS["RetinaNet's"], rule=RULES[rule]),
-        jit_compile=compiled,
+        jit_compile=True,
         autograph=False,
     )
     objects = drawn_objects(np.random.default_rng(0), "whole pixels", grid=GRIDS["RetinaNet's"], slots=20)
