@@ -292,15 +292,13 @@ def test_every_rule_finds_what_all_overlaps_say(rule, name):
 @pytest.mark.parametrize("rule", RULES)
 def test_many_objects_in_one_place_by_every_rule(rule):
     """Equal boxes and nearly equal ones, so that claims clash again and again."""
-    rng = np.random.default_rng(0)
-    for spread in (0.0, 0.5, 8.0):
-        centers = rng.choice([20.0, 60.0], (3, 30, 2)) + np.round(rng.normal(size=(3, 30, 2)) * spread * 4) / 4
-        boxes = np.concatenate([centers - 12, centers + 12], axis=-1).astype(np.float32)
-        objects = Objects.of_boxes(
-            boxes, rng.integers(0, 90, (3, 30)).astype(np.int32), rng.random((3, 30)) < 0.9, np.zeros((3, 30), bool)
-        )
-        for name in ("uneven", "proposals'"):
-            check_against_all_overlaps(objects, GRIDS[name], RULES[rule])
+    rng, spread = np.random.default_rng(0), np.repeat([0.0, 0.5, 8.0], 3)[:, None, None]
+    centers = rng.choice([20.0, 60.0], (9, 30, 2)) + np.round(rng.normal(size=(9, 30, 2)) * spread * 4) / 4
+    boxes = np.concatenate([centers - 12, centers + 12], axis=-1).astype(np.float32)
+    classes = rng.integers(0, 90, (9, 30)).astype(np.int32)
+    objects = Objects.of_boxes(boxes, classes, rng.random((9, 30)) < 0.9, np.zeros((9, 30), bool))
+    for name in ("uneven", "proposals'"):
+        check_against_all_overlaps(objects, GRIDS[name], RULES[rule])
 
 
 @pytest.mark.parametrize("rule", ["RetinaNet's", "SSD300's"])

@@ -11,7 +11,6 @@ from object_detection.coco.evaluation import MEASURE_NAMES, CocoEvaluator, shown
 from object_detection.coco.explanation import explain_poor_result
 from object_detection.coco.ground_truth import read_ground_truth
 from object_detection.coco.mask_pasting import pasted_masks
-from object_detection.coco.results import CocoResults, results_json
 from object_detection.coco.run_length_masks import run_lengths
 from program_support.errors import InputError
 
@@ -201,57 +200,7 @@ def test_what_cannot_be_measured_is_a_dash_in_the_table():
     assert [shown_measure(value) for value in (-1.0, 0.0, 0.25)] == ["-", "0.0000", "0.2500"]
 
 
-def test_random_detections_against_pycocotools_own_reader(tmp_path):
-    generator = np.random.default_rng(0)
-    objects = [
-        (
-            image_id,
-            int(generator.choice([3, 7])),
-            tuple(generator.uniform(5, 150, 4).round(1).tolist()),
-            int(generator.random() < 0.2),
-        )
-        for image_id in (4, 1, 9)
-        for _ in range(8)
-    ]
-    found = [
-        (
-            image_id,
-            category_id,
-            tuple((np.array(box) + generator.normal(0, 8, 4)).clip(1).tolist()),
-            float(generator.random()),
-        )
-        for image_id, category_id, box, _ in objects * 2
-    ]
-    truth = ground_truth(objects, images=(4, 1, 9))
-    rows = detections(found, images=(4, 1, 9))
-    annotations = [dict(annotation) for annotation in truth.annotations]
-    (tmp_path / "truth.json").write_text(
-        json.dumps({"images": [{"id": i} for i in (1, 4, 9)], "annotations": annotations, "categories": CATEGORIES})
-    )
-    reader = COCO(str(tmp_path / "truth.json"))
-    table = np.column_stack(
-        [
-            rows.image_ids,
-            rows.boxes[:, 1],
-            rows.boxes[:, 0],
-            rows.boxes[:, 3] - rows.boxes[:, 1],
-            rows.boxes[:, 2] - rows.boxes[:, 0],
-            rows.scores,
-            rows.category_ids,
-        ]
-    )
-    oracle = COCOeval(reader, reader.loadRes(table), "bbox")
-    oracle.evaluate()
-    oracle.accumulate()
-    oracle.summarize()
-    assert 0.05 < oracle.stats[0] < 0.95
-    measures = CocoEvaluator(truth).evaluate(rows)
-    np.testing.assert_allclose(list(measures.numbers.values()), oracle.stats, atol=1e-12)
-    per_class = oracle.eval["precision"][:, :, :, 0, 2].mean(axis=(0, 1))
-    np.testing.assert_allclose(list(measures.class_ap.values()), per_class, atol=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_ties_crowds_and_more_than_100_detections(seed):
     """On a coarse grid, boxes, overlaps and scores of one decimal coincide: pycocotools orders equals the same way."""
     random = np.random.default_rng(seed)
@@ -420,20 +369,3 @@ def test_difficult_objects_are_ignored_as_in_voc(found, ap):
     assert measures.class_objects["cat"] == 1
     alone = CocoEvaluator(replace(truth, annotations=marked.annotations[1:])).evaluate(detections(found))
     assert "has no object (crowds and difficult ones aside)" in alone.explanation
-
-
-@pytest.mark.parametrize(("split", "average_precision"), [("train", 0.9967), ("val", 0.9967), ("test", 1.0)])
-def test_ground_truth_against_itself(data_folder, split, average_precision):
-    truth = read_ground_truth(data_folder / f"bccd/annotations/instances_{split}.json")
-    results = [{**annotation, "score": 1.0} for annotation in truth.annotations]
-    rows = rows_of(results, image_ids=list(truth.image_sizes))
-    measures = CocoEvaluator(truth).evaluate(rows)
-    assert measures.numbers["AP"] == pytest.approx(average_precision, abs=2e-4)
-    assert measures.class_objects == {
-        name: sum(a["category_id"] == category_id for a in truth.annotations)
-        for category_id, name in truth.categories.items()
-    }
-    submitted = CocoResults()
-    submitted.add_rows(rows_of(results_json(rows), image_ids=list(truth.image_sizes)))
-    again = CocoEvaluator(truth).evaluate(submitted.rows())
-    assert again.numbers["AP"] == pytest.approx(measures.numbers["AP"], abs=1e-9)

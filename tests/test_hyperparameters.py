@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import yaml
+from oracles import TESTDATA
 from text_tables import rows
 
 from dataset.class_names import ClassNames
@@ -217,127 +218,11 @@ def test_a_pipe_is_not_waited_for(tmp_path):
             parse_overrides(str(tmp_path / name))
 
 
-COMMON_DEFAULTS = {  # of NVIDIA's configuration and google/automl's alike
-    "name": "efficientdet-d1",
-    "act_type": "swish",
-    "image_size": 640,
-    "target_size": None,
-    "input_rand_hflip": True,
-    "jitter_min": 0.1,
-    "jitter_max": 2.0,
-    "sample_image": None,
-    "seg_num_classes": 3,
-    "heads": ["object_detection"],
-    "skip_crowd_during_training": True,
-    "label_map": None,
-    "max_instances_per_image": 100,
-    "regenerate_source_id": False,
-    "min_level": 3,
-    "max_level": 7,
-    "num_scales": 3,
-    "anchor_scale": 4.0,
-    "is_training_bn": True,
-    "momentum": 0.9,
-    "optimizer": "sgd",
-    "learning_rate": 0.08,
-    "lr_warmup_init": 0.008,
-    "lr_warmup_epoch": 1.0,
-    "clip_gradients_norm": 10.0,
-    "num_epochs": 300,
-    "data_format": "channels_last",
-    "label_smoothing": 0.0,
-    "alpha": 0.25,
-    "gamma": 1.5,
-    "delta": 0.1,
-    "box_loss_weight": 50.0,
-    "iou_loss_type": None,
-    "iou_loss_weight": 1.0,
-    "weight_decay": 4e-5,
-    "mixed_precision": False,
-    "box_class_repeats": 3,
-    "fpn_cell_repeats": 3,
-    "fpn_num_filters": 88,
-    "separable_conv": True,
-    "apply_bn_for_resampling": True,
-    "conv_after_downsample": False,
-    "conv_bn_act_pattern": False,
-    "drop_remainder": True,
-    "fpn_name": None,
-    "fpn_weight_method": None,
-    "fpn_config": None,
-    "survival_prob": None,
-    "img_summary_steps": None,
-    "lr_decay_method": "cosine",
-    "moving_average_decay": 0.9998,
-    "ckpt_var_scope": None,
-    "skip_mismatch": True,
-    "backbone_config": None,
-    "var_freeze_expr": None,
-    "use_keras_model": True,
-    "dataset_type": None,
-    "positives_momentum": None,
-    "grad_checkpoint": False,
-}
-REFERENCE_DEFAULTS = {
-    "nvidia": {
-        **COMMON_DEFAULTS,
-        "num_classes": 91,
-        "aspect_ratios": [(1.0, 1.0), (1.4, 0.7), (0.7, 1.4)],
-        "shuffle_buffer": 5000,
-        "mixed_precision_on_inputs": False,
-        "loss_scale": 2**15,
-        "backbone_name": "efficientnet-b0",
-        "backbone_init": None,
-        "nms_configs": {
-            "method": "gaussian",
-            "iou_thresh": None,
-            "score_thresh": 0.0,
-            "sigma": None,
-            "pyfunc": True,
-            "max_nms_inputs": 5000,
-            "max_output_size": 100,
-        },
-    },
-    "automl": {
-        **COMMON_DEFAULTS,
-        "num_classes": 90,
-        "aspect_ratios": [1.0, 2.0, 0.5],
-        "autoaugment_policy": None,
-        "grid_mask": False,
-        "map_freq": 5,
-        "first_lr_drop_epoch": 200.0,
-        "second_lr_drop_epoch": 250.0,
-        "poly_lr_power": 0.9,
-        "mean_rgb": [0.485 * 255, 0.456 * 255, 0.406 * 255],
-        "stddev_rgb": [0.229 * 255, 0.224 * 255, 0.225 * 255],
-        "scale_range": False,
-        "strategy": None,
-        "loss_scale": None,
-        "model_optimizations": {},
-        "tflite_max_detections": 100,
-        "backbone_name": "efficientnet-b1",
-        "verbose": 1,
-        "save_freq": "epoch",
-        "nms_configs": {
-            "method": "gaussian",
-            "iou_thresh": None,
-            "score_thresh": 0.0,
-            "sigma": None,
-            "pyfunc": False,
-            "max_nms_inputs": 0,
-            "max_output_size": 100,
-        },
-    },
-}
-
-
-@pytest.mark.parametrize("reference", REFERENCE_DEFAULTS)
-def test_the_references_whole_default_configuration_is_taken(tmp_path, reference):
+@pytest.mark.parametrize("reference", ["nvidia", "automl"])
+def test_the_references_whole_default_configuration_is_taken(reference):
     """As its own `save_to_yaml` writes it, tuples included: it changes what it says, and nothing else."""
-    given = REFERENCE_DEFAULTS[reference]
-    path = tmp_path / "defaults.yaml"
-    path.write_text(yaml.dump(given, default_flow_style=False))
-    assert ("!!python/tuple" in path.read_text()) == (reference == "nvidia")
+    path = TESTDATA / f"defaults_{reference}.yaml"
+    given = yaml.safe_load(path.read_text().replace("!!python/tuple", ""))
     base = hyperparameters_of("efficientdet-d1", {"fpn_cell_repeats": 3})
     found = with_overrides(base, parse_overrides(str(path)))
     assert normalized_aspect_ratios(found.aspect_ratios) == pytest.approx(
