@@ -12,9 +12,8 @@ import pytest
 import yaml
 from command_lines import outcomes
 from kubernetes_schemas import schema_of
+from launching import records_never_opened
 from text_tables import rows
-
-from dataset.class_names import ClassNames
 
 ROOT = Path(__file__).parents[1]
 K8S, RETINANET = ROOT / "scripts" / "k8s", ROOT / "scripts" / "retinanet"
@@ -186,9 +185,7 @@ def test_all_kinds_run_the_same_program(model):
 
 def test_train_py_takes_the_flags_of_each_model(tmp_path):
     """All its checks before TensorFlow done, with records that are never opened."""
-    for split in ("train", "val"):
-        (tmp_path / f"{split}-00000-of-00001.tfrecord").touch()
-        ClassNames((1, 7), ("cat", "dog")).write(tmp_path / f"{split}.classes.json")
+    records_never_opened(tmp_path)
     here = {"training_file_pattern": "train-*", "val_file_pattern": "val-*", "model_dir": "out", "val_json_file": ""}
     cases = [
         ["train", *(f"--{flag}={value}" for flag, value in {**flags_of(objects(model=model)), **here}.items())]
