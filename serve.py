@@ -115,6 +115,7 @@ def main() -> None:
             detector.class_names,
             model=Path(path).name,
             limits=limits,
+            white_level=detector.white_level,
             hosts=tuple(hosts or (LOCAL_NAMES if FLAGS.host in LOCAL_NAMES else ())),
             origins=tuple(FLAGS.allowed_origins),
         ),

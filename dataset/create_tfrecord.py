@@ -9,6 +9,7 @@ The format is detected from the content and printed. Existing train, val and tes
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +36,7 @@ from dataset.conversion.image_split import split_off
 from dataset.conversion.label_parts import read_labels
 from dataset.conversion.named_splits import SPLITS
 from dataset.conversion.sharding.shard_files import existing_shards
-from dataset.conversion.sharding.shards import check_annotations
+from dataset.conversion.sharding.shards import check_annotations, white_level_of
 from dataset.files.image_files import image_folder
 from program_support import command_line
 from program_support.checked_fields import CountOrZero, between
@@ -103,7 +104,9 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
         crowds_as_objects=values.crowds_as_objects,
         are_all_splits=True,
     )
-    parts = _with_val(parts, images, values=values)
+    all_images = [image for data in parts.values() for image in data.images]
+    white_level = white_level_of(all_images, configs["train"])
+    parts = _with_val(parts, images, values=values, white_level=white_level)
     _warn_about_shared_images(parts)
     _refuse_other_parts(values.output_dir, parts)
     reports = {}
@@ -111,7 +114,7 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
         print(f"\n{split}: {len(data.images)} images", flush=True)
         reports[split] = convert_and_report(
             data,
-            configs[split],
+            replace(configs[split], white_level=white_level),
             values=values,
             start=start,
         )
@@ -139,7 +142,7 @@ def _print_unused(parts: dict[str, AnnotatedDataSet], images: ImageFolder) -> No
 
 
 def _with_val(
-    parts: dict[str, AnnotatedDataSet], images: ImageFolder, *, values: flags.FlagValues
+    parts: dict[str, AnnotatedDataSet], images: ImageFolder, *, values: flags.FlagValues, white_level: int
 ) -> dict[str, AnnotatedDataSet]:
     """Return the splits by name; split val off train if there is none and one is requested. Prints the result."""
     by_split = {split or "train": data for split, data in parts.items()}
@@ -152,7 +155,7 @@ def _with_val(
         print("split: from the data set" if "" not in parts else "split: none, all images are train")
     else:
         by_split["train"], by_split["val"], alike = split_off(
-            by_split["train"], images, fraction=values.val_fraction, seed=values.split_seed
+            by_split["train"], images, fraction=values.val_fraction, seed=values.split_seed, white_level=white_level
         )
         train_count, aside = (len(by_split[split].images) for split in ("train", "val"))
         print(

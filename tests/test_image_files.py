@@ -16,12 +16,12 @@ from dataset.files.image_files import (
     distinct_names,
     find_images,
     image_ids,
-    largest_of_16_bits,
     output_names,
     read_image,
     read_stored_image,
 )
 from dataset.files.image_formats import FORMATS, READS_AVIF
+from dataset.files.pixel_values import largest_of_16_bits
 from program_support.errors import InputError
 
 

@@ -18,8 +18,8 @@ import tensorflow as tf
 from PIL import Image
 
 from dataset.conversion.upright_labels import JPEG_QUALITY, rotated_jpeg
-from dataset.files.image_files import as_rgb, largest_of_16_bits
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, LARGEST_IMAGE_PIXELS
+from dataset.files.pixel_values import WHITE_LEVEL, as_rgb, largest_of_16_bits
 from program_support.stderr_capture import captured_stderr
 
 LONGEST_SIDE = 65_500  # limit of libjpeg
@@ -77,19 +77,25 @@ class _Jpeg(NamedTuple):
         return self.frame[10::3][: self.frame[9]]
 
 
-def check_image(data: bytes, *, expected_size: tuple[int, int] | None = None, orientation: int = 1) -> CheckedImage:
+def check_image(
+    data: bytes,
+    *,
+    expected_size: tuple[int, int] | None = None,
+    orientation: int = 1,
+    white_level: int = WHITE_LEVEL,
+) -> CheckedImage:
     """Return the image of a file as the JPEG to store.
 
     `expected_size` is (height, width) in the annotations. `orientation`: the EXIF orientation by which the image is
-    rotated upright, 1 if its labels are in stored pixels, as in COCO.
+    rotated upright, 1 if its labels are in stored pixels, as in COCO. `white_level`: see `as_rgb`.
 
     Raises:
         UnusableImage, SizeDisagreement: the file has another size.
     """
     if orientation == 1:
-        return _checked(data, expected_size=expected_size)
+        return _checked(data, expected_size=expected_size, white_level=white_level)
     stored_size = expected_size[::-1] if expected_size is not None and orientation >= 5 else expected_size
-    checked = _checked(data, expected_size=stored_size)
+    checked = _checked(data, expected_size=stored_size, white_level=white_level)
     try:
         encoded = rotated_jpeg(checked.encoded, orientation)
     except DECODING_ERRORS as error:
@@ -100,16 +106,16 @@ def check_image(data: bytes, *, expected_size: tuple[int, int] | None = None, or
     return replace(checked, encoded=encoded, height=height, width=width, fix=fix)
 
 
-def _checked(data: bytes, *, expected_size: tuple[int, int] | None) -> CheckedImage:
+def _checked(data: bytes, *, expected_size: tuple[int, int] | None, white_level: int) -> CheckedImage:
     check_damage_detection()
     if not data:
         raise UnusableImage("the file is empty")
     if data[:2] != bytes((0xFF, _START_OF_IMAGE)):
-        return _reencoded(data, expected_size=expected_size)
+        return _reencoded(data, expected_size=expected_size, white_level=white_level)
     jpeg = _parse_jpeg(data)
     _check_size(jpeg.size, expected_size)
     if len(jpeg.component_ids) == 4:
-        return _reencoded(data, expected_size=expected_size)
+        return _reencoded(data, expected_size=expected_size, white_level=white_level)
     encoded, fix = _completed(data, jpeg)
     height, width = _decoded_size(encoded)
     return CheckedImage(encoded=encoded, height=height, width=width, fix=fix)
@@ -233,7 +239,7 @@ def check_damage_detection() -> None:
         )
 
 
-def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> CheckedImage:
+def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None, white_level: int) -> CheckedImage:
     """Encode the first frame of an image that Pillow reads as RGB JPEG; alpha is dropped, as RGB decoders do."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about metadata, and about sizes, which are checked here
@@ -242,8 +248,9 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> Checked
             _check_size((image.height, image.width), expected_size)
             if max(image.size) > LONGEST_SIDE:
                 raise UnusableImage(f"{image.width}x{image.height} pixels; a JPEG has at most {LONGEST_SIDE} per side")
-            stored_as, largest = f"{image.format} {image.mode}", largest_of_16_bits(image)
-            rgb = Image.fromarray(as_rgb(image))
+            stored_as = f"{image.format} {image.mode}"
+            largest = largest_of_16_bits(Image.open(io.BytesIO(data), formats=FORMATS))
+            rgb = Image.fromarray(as_rgb(image, white_level))
         except (UnusableImage, SizeDisagreement):
             raise
         except Image.UnidentifiedImageError as error:

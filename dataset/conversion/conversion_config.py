@@ -4,11 +4,13 @@ import os
 from pathlib import Path
 from typing import Annotated
 
+from dataset.files.pixel_values import WHITE_LEVEL
 from dataset.files.untrusted_values import storable_text
 from program_support.checked_fields import Count, Share, between, checked
 from program_support.errors import InputError
 
 ShardCount = Annotated[int, between(1, 99999)]
+WhiteLevel = Annotated[int, between(255, WHITE_LEVEL)]
 
 
 @checked
@@ -24,6 +26,7 @@ class ConversionConfig:
     keep_annotations: bool = False
     keep_images_of_refused_boxes: bool = False
     crowds_as_objects: bool = False
+    white_level: WhiteLevel | None = None
 
     def __post_init__(self):
         if not Path(self.output_prefix).name or self.output_prefix.endswith("/"):

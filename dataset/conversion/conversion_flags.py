@@ -63,6 +63,9 @@ def define_writing_flags(values: flags.FlagValues = flags.FLAGS) -> None:
             "Default: drop the image, because training would treat its objects as background.",
             "crowds_as_objects": "Read objects that are marked as crowd (iscrowd, IsGroupOf) or difficult as ordinary "
             "objects. Training ignores crowds, and evaluation ignores both.",
+            "white_level": "Value of images with 16 bits per channel that is converted to white (255). Stored with the "
+            "records and with models trained on them. Default: all bits that the largest value has, such as 4095, up "
+            "to 14 bits; 65535 for larger values.",
         },
         values,
     )
@@ -89,6 +92,7 @@ def conversion_config(
         max_bad_fraction=values.max_bad_fraction,
         keep_images_of_refused_boxes=values.keep_images_of_refused_boxes,
         crowds_as_objects=values.crowds_as_objects,
+        white_level=values.white_level,
         include_masks=include_masks,
         keep_annotations=keep_annotations,
     )

@@ -10,6 +10,7 @@ from typing import Any
 from dataset.class_names import ClassNames, beside_records
 from dataset.conversion.annotations import Finding
 from dataset.files.bounded_files import read_json
+from dataset.files.pixel_values import WHITE_LEVEL
 from dataset.files.untrusted_values import allowing_fraction, listed
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
@@ -18,7 +19,6 @@ SMALL_AREA, MEDIUM_AREA = 32**2, 96**2  # square pixels, COCO's limits
 REFUSED_REPORT = ".refused.report.json"
 _FINDINGS = ("fixed", "skipped", "dropped", "noted")
 _SHOWN_FINDINGS = 5
-_DARK_16_BITS = 1 << 14  # largest values below it use at most a quarter of the range, as of sensors with 10 to 14 bits
 
 
 @dataclass(kw_only=True)
@@ -39,6 +39,7 @@ class Report:
     boxes_of_skipped_images: int = 0
     images_of_16_bits: int = 0
     largest_of_16_bits: int = 0  # largest value in all of them
+    white_level: int = WHITE_LEVEL  # the value of them that became 255
     boxes_per_class: Counter[int] = field(default_factory=Counter)
     usable_per_class: Counter[int] = field(default_factory=Counter)
     boxes_per_size: Counter[str] = field(default_factory=Counter)
@@ -75,7 +76,7 @@ class Report:
             self.most_boxes, self.most_boxes_file = other.most_boxes, other.most_boxes_file
         self.largest_of_16_bits = max(self.largest_of_16_bits, other.largest_of_16_bits)
         for name, value in vars(other).items():
-            if name not in ("most_boxes", "most_boxes_file", "largest_of_16_bits"):
+            if name not in ("most_boxes", "most_boxes_file", "largest_of_16_bits", "white_level"):
                 setattr(self, name, getattr(self, name) + value)
 
     def skipped_count(self, kind: str) -> int:
@@ -156,7 +157,7 @@ def readable_report(report: Report, class_names: ClassNames | None) -> dict:
         "boxes_skipped": report.skipped_count("box"),
         "images_dropped": len(report.dropped),
         **(
-            {"images_of_16_bits": report.images_of_16_bits, "largest_of_16_bits": report.largest_of_16_bits}
+            {name: getattr(report, name) for name in ("images_of_16_bits", "largest_of_16_bits", "white_level")}
             if report.images_of_16_bits
             else {}
         ),
@@ -196,6 +197,21 @@ def left_out_at_conversion(record_paths: Iterable[str]) -> tuple[list[str], list
             except (LookupError, TypeError) as error:
                 raise InputError(f"{path}: is not a conversion report; convert again or delete it") from error
     return boxes, images
+
+
+def white_level_of_records(record_paths: Iterable[str]) -> int:
+    """Return the white level in the reports next to the records. Raises InputError if they differ."""
+    found = {}
+    for path in sorted({beside_records(record, ".report.json") for record in record_paths}):
+        content = read_json(str(path)) if path.exists() else None
+        if isinstance(content, dict) and isinstance(content.get("white_level"), int):
+            found[content["white_level"]] = path
+    if len(found) > 1:
+        raise InputError(
+            "the 16-bit images of the records were converted with different --white_level: "
+            + ", ".join(f"{level} ({path})" for level, path in found.items())
+        )
+    return next(iter(found), WHITE_LEVEL)
 
 
 def _line(finding: Finding) -> str:
@@ -240,12 +256,11 @@ def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
         )
     if warning := _unusable_classes(report, class_names):
         lines.append(warning)
-    if report.images_of_16_bits > 0 and report.largest_of_16_bits < _DARK_16_BITS:
-        bits = report.largest_of_16_bits.bit_length()
+    if report.images_of_16_bits > 0 and report.white_level < WHITE_LEVEL:
         lines.append(
             f"warning  {report.images_of_16_bits} images have 16 bits per channel, with {report.largest_of_16_bits} as "
-            f"the largest value ({bits} bits): divided by 257, as all 16-bit images are, they are nearly black; "
-            f"multiply their values by {2 ** (16 - bits)}, also for inference"
+            f"the largest value: {report.white_level} becomes white; models trained on these records read images of "
+            f"16 bits likewise (hyperparameter white_level); to change it, set --white_level"
         )
     for title in _FINDINGS:
         if findings := getattr(report, title):

@@ -82,7 +82,7 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
     try:
         content = read_image_file(path)
         orientation, doubt = rotation_of(image, content)
-        checked = check_image(content, expected_size=image.size, orientation=orientation)
+        checked = check_image(content, expected_size=image.size, orientation=orientation, white_level=task.white_level)
     except (OSError, UnusableImage, SizeDisagreement) as error:
         reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
         reason += f" in {task.source}" if isinstance(error, SizeDisagreement) else ""

@@ -11,6 +11,7 @@ from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.near_duplicates import near_duplicates, thumbnail
 from dataset.files.image_files import read_stored_image
+from dataset.files.pixel_values import WHITE_LEVEL
 from program_support.errors import InputError
 from program_support.progress import Progress
 
@@ -18,17 +19,17 @@ _LEAST_SIDE = 128  # pixels that a thumbnail is computed from: several for each 
 
 
 def split_off(
-    data: AnnotatedDataSet, images: ImageFolder, *, fraction: float, seed: int
+    data: AnnotatedDataSet, images: ImageFolder, *, fraction: float, seed: int, white_level: int = WHITE_LEVEL
 ) -> tuple[AnnotatedDataSet, AnnotatedDataSet, int]:
     """Return train, val, and the number of images that follow a near-duplicate.
 
     The split depends only on seed, names, content and classes of the images. Few images change their split if others
-    are added.
+    are added. white_level: see `as_rgb`.
 
     Raises:
         InputError: no image can be used for val.
     """
-    groups = alike_groups([_thumbnail_of(image, images) for image in _with_progress(data.images)])
+    groups = alike_groups([_thumbnail_of(image, images, white_level) for image in _with_progress(data.images)])
     aside = stratified_groups(
         [{one.category_id for one in image.objects} for image in data.images],
         groups,
@@ -78,10 +79,11 @@ def _with_progress(images: Sequence[AnnotatedImage]) -> Iterator[AnnotatedImage]
             progress.advance(images=1)
 
 
-def _thumbnail_of(image: AnnotatedImage, images: ImageFolder) -> np.ndarray | None:
+def _thumbnail_of(image: AnnotatedImage, images: ImageFolder, white_level: int) -> np.ndarray | None:
     """Return the thumbnail; None for an incomplete image, which the conversion reports."""
     try:
-        return thumbnail(read_stored_image(str(images.path(image.file_name)), least_side=_LEAST_SIDE).pixels)
+        path = str(images.path(image.file_name))
+        return thumbnail(read_stored_image(path, least_side=_LEAST_SIDE, white_level=white_level).pixels)
     except InputError:
         return None
 

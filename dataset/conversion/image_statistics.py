@@ -12,8 +12,9 @@ import numpy as np
 from PIL import Image
 
 from dataset.conversion.near_duplicates import thumbnail
-from dataset.files.image_files import as_rgb, stored_size
+from dataset.files.image_files import stored_size
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS
+from dataset.files.pixel_values import as_rgb
 from dataset.records.labeled_images import LabeledImages
 from program_support.errors import InputError
 from program_support.processor import available_cores

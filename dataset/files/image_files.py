@@ -17,6 +17,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from dataset.files.bounded_files import LARGEST_FILE_BYTES, open_image_file
 from dataset.files.exif_orientation import upright_image
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, READS_AVIF, exif_orientation
+from dataset.files.pixel_values import WHITE_LEVEL, as_rgb
 from dataset.files.untrusted_values import LARGEST_ID
 from program_support.archives import archive_kind
 from program_support.errors import InputError
@@ -131,16 +132,16 @@ def _why_nothing(path: Path) -> str:
     return "a pipe or a device, not a regular file" if path.exists() else "no such file"
 
 
-def read_image(path: str) -> np.ndarray:
+def read_image(path: str, *, white_level: int = WHITE_LEVEL) -> np.ndarray:
     """Return the upright image for inference, [h, w, 3] uint8. Raises as `read_stored_image` does."""
-    return read_stored_image(path).upright()
+    return read_stored_image(path, white_level=white_level).upright()
 
 
-def read_stored_image(path: str, *, least_side: int | None = None) -> StoredImage:
+def read_stored_image(path: str, *, least_side: int | None = None, white_level: int = WHITE_LEVEL) -> StoredImage:
     """Decode a file completely (the first frame of an animation).
 
     With `least_side`, a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, no side shorter than `least_side`: much
-    faster.
+    faster. `white_level`: see `as_rgb`.
 
     Raises:
         InputError: for an incomplete image.
@@ -152,18 +153,20 @@ def read_stored_image(path: str, *, least_side: int | None = None) -> StoredImag
     except OSError as error:
         raise InputError(f"{path}: cannot be decoded ({error.strerror})") from error
     with file:
-        return decode_image(file, name=path, least_side=least_side)
+        return decode_image(file, name=path, least_side=least_side, white_level=white_level)
 
 
-def read_image_stream(stream: BinaryIO, name: str) -> StoredImage:
+def read_image_stream(stream: BinaryIO, name: str, *, white_level: int = WHITE_LEVEL) -> StoredImage:
     """Decode a stream, read to its end, as `read_stored_image` does; `name` is for messages."""
     content = stream.read(LARGEST_FILE_BYTES + 1)
     if not content or len(content) > LARGEST_FILE_BYTES:
         raise InputError(f"{name}: cannot be decoded (it is {'too large' if content else 'empty'})")
-    return decode_image(io.BytesIO(content), name=name)
+    return decode_image(io.BytesIO(content), name=name, white_level=white_level)
 
 
-def decode_image(file: BinaryIO, *, name: str, least_side: int | None = None) -> StoredImage:
+def decode_image(
+    file: BinaryIO, *, name: str, least_side: int | None = None, white_level: int = WHITE_LEVEL
+) -> StoredImage:
     """Decode an open file as `read_stored_image` does; `name` is for messages."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about metadata, and about sizes, which are checked here
@@ -171,7 +174,7 @@ def decode_image(file: BinaryIO, *, name: str, least_side: int | None = None) ->
             with Image.open(file, formats=FORMATS) as image:
                 if least_side:
                     image.draft("RGB", (least_side, least_side))
-                pixels = as_rgb(image)
+                pixels = as_rgb(image, white_level)
                 return StoredImage(pixels, exif_orientation(image))  # 1 for TIFF, which Pillow rotates itself
         except UnidentifiedImageError as error:
             what = note_of_unread([name]) or f"in none of the formats {', '.join(FORMATS)}"
@@ -179,32 +182,6 @@ def decode_image(file: BinaryIO, *, name: str, least_side: int | None = None) ->
         except DECODING_ERRORS as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
             raise InputError(f"{name}: cannot be decoded ({reason})") from error
-
-
-def as_rgb(image: Image.Image) -> np.ndarray:
-    """Return the pixels [h, w, 3] uint8; 16 bits are scaled to 8.
-
-    Raises:
-        ValueError: for pixels of unknown range.
-    """
-    if not image.mode.startswith(("I", "F")):
-        return np.asarray(image.convert("RGB"))
-    values = np.asarray(image).astype(np.float64)  # Pillow would clip values above 255
-    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
-        raise ValueError(f"pixels of mode {image.mode} without a known range")
-    return np.asarray(Image.fromarray(np.round(values / 257).astype(np.uint8)).convert("RGB"))  # 65535 -> 255
-
-
-def largest_of_16_bits(image: Image.Image) -> int | None:
-    """Return the largest value of an image of 16 bits per channel, about that for colors; None for other images."""
-    packing = [
-        tile[3] if isinstance(tile[3], str) else str(tile[3][0]) for tile in getattr(image, "tile", ()) if tile[3]
-    ]
-    is_of_16_bits = any(";16" in name for name in packing)
-    if image.mode.startswith("I"):
-        return int(np.asarray(image).max())
-    # Pillow keeps the upper 8 bits of colors
-    return 257 * int(np.asarray(image.convert("RGB")).max()) if is_of_16_bits else None
 
 
 def image_ids(paths: Sequence[str]) -> list[int]:

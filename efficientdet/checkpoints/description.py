@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
+from dataset.files.pixel_values import WHITE_LEVEL
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
 
@@ -42,6 +43,12 @@ class Description:
         """Number of images that the training had seen."""
         count = self.run.get("images_seen", 0)
         return count if isinstance(count, int) else 0
+
+    @property
+    def white_level(self) -> int:
+        """Value of images with 16 bits per channel that becomes 255, see `as_rgb`."""
+        found = self.hparams.get("white_level")
+        return found if isinstance(found, int) and 255 <= found <= WHITE_LEVEL else WHITE_LEVEL
 
     def write(self, path: str | Path) -> None:
         """Write the description as JSON, atomically."""

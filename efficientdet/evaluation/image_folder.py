@@ -16,6 +16,7 @@ from dataset.conversion.format_recognition import recognize
 from dataset.conversion.label_parts import read_labels
 from dataset.conversion.sharding.shards import convert
 from dataset.files.image_files import image_folder
+from dataset.files.pixel_values import WHITE_LEVEL
 from efficientdet.checkpoints.description import Description
 from efficientdet.devices.launchers import launched_by
 from efficientdet.families.registry import hyperparameters_of, model_names
@@ -32,6 +33,7 @@ class EvaluatedImages:
     folder: str
     data: AnnotatedDataSet
     with_masks: bool
+    white_level: int
 
 
 def read_images(
@@ -45,7 +47,7 @@ def read_images(
     """Read the labels of the test split, else of the validation split, else of all images; does not import TensorFlow.
 
     `class_names` are the classes of the checkpoint, whose category ids the labels get; None: unknown. `description`
-    tells whether it learns masks.
+    tells whether it learns masks, and its white level.
 
     Raises:
         InputError: for invalid labels and for a class that the checkpoint lacks.
@@ -79,7 +81,13 @@ def read_images(
     split = next(name for name in _MEASURED_FIRST if name in by_split)
     what = f"the {split} split of {folder}" if split else folder
     print(f"evaluates {len(by_split[split].images)} images: {what}")
-    return EvaluatedImages(name=what, folder=folder, data=by_split[split], with_masks=with_masks)
+    return EvaluatedImages(
+        name=what,
+        folder=folder,
+        data=by_split[split],
+        with_masks=with_masks,
+        white_level=description.white_level if description else WHITE_LEVEL,
+    )
 
 
 def _learns_masks(description: Description | None) -> bool:
@@ -106,6 +114,7 @@ def records_of_images(images: EvaluatedImages, *, max_bad_fraction: float) -> It
             processes=1,
             max_bad_fraction=max_bad_fraction,
             include_masks=images.with_masks,
+            white_level=images.white_level,
         )
         report = convert(images.data, config, log=lambda line: None)
         for line in summary_lines(report, images.data.class_names):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from dataset.class_names import ClassNames
+from dataset.files.pixel_values import WHITE_LEVEL
 from dataset.files.untrusted_values import shown
 from efficientdet.families.rate_factors import EXPECTED, is_table
 from efficientdet.families.registry import family_of
@@ -41,6 +42,8 @@ class InputHyperparameters:
     """Hyperparameters of the network's input and of augmentation."""
 
     image_size: int | str | tuple[int, int] = 512  # pixels: side of a square, 'WIDTHxHEIGHT', or (height, width)
+    # value of images with 16 bits per channel that becomes 255; default: that of the conversion of the records
+    white_level: Annotated[int, between(255, WHITE_LEVEL)] = WHITE_LEVEL
     max_instances_per_image: Count = 100  # boxes per image in training
     mask_size: CountOrZero = 0  # side of the ground truth mask of an object in pixels; 0: no masks
     masks_in_whole_pixels: bool = False  # torchvision's rule for pasting masks; see `pasted_masks`

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dataset.class_names import ClassNames
+from dataset.files.pixel_values import WHITE_LEVEL
 from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.runtimes import Network, Outputs, copied
@@ -90,17 +91,24 @@ class Detector:
         class_names: ids and names of the categories.
         thresholds: scores from which `predict` returns detections; `print(detector.thresholds)` shows them.
         batch_size: number of images that `predict` detects in at a time.
+        white_level: value of images with 16 bits per channel that becomes 255, that of the training data.
     """
 
     detect: Detect
     class_names: ClassNames
     thresholds: ScoreThresholds = field(default_factory=ScoreThresholds)
     batch_size: int = 1
+    white_level: int = WHITE_LEVEL
 
     @classmethod
     def described(cls, detect: Detect, description: Description) -> "Detector":
-        """Return a detector with the names and thresholds of a description."""
-        return cls(detect, ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description))
+        """Return a detector with the names, thresholds and white level of a description."""
+        return cls(
+            detect,
+            ClassNames.from_categories(description.categories),
+            ScoreThresholds.stored_in(description),
+            white_level=description.white_level,
+        )
 
     @classmethod
     def resizing(
@@ -153,11 +161,13 @@ class Detector:
         from efficientdet.inference.image_detections import batches_of, image_detections
 
         results = []
-        for batch, pixels in batches_of(images, self.batch_size):
+        for batch, pixels in batches_of(images, self.batch_size, white_level=self.white_level):
             for rows, array, image in zip(self.detect(pixels), pixels, batch, strict=True):
                 threshold = self.thresholds.of(rows.category_ids) if min_score is None else min_score
                 chosen = rows.chosen(np.asarray(rows.scores) >= threshold)
-                results.append(image_detections(chosen, self.class_names, image=image, pixels=array))
+                results.append(
+                    image_detections(chosen, self.class_names, image=image, pixels=array, white_level=self.white_level)
+                )
         return results
 
 

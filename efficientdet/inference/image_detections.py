@@ -11,8 +11,9 @@ import numpy as np
 from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.files.image_files import as_rgb, encode_image, find_images, read_image, read_image_stream
+from dataset.files.image_files import encode_image, find_images, read_image, read_image_stream
 from dataset.files.image_formats import DECODING_ERRORS
+from dataset.files.pixel_values import WHITE_LEVEL, as_rgb
 from efficientdet.inference.result_files import cropped, write_output
 from efficientdet.reports.drawing import draw_detections, resized
 from object_detection.coco.results import DetectionRows, results_json
@@ -41,6 +42,7 @@ class ImageDetections:
         masks: [N, height, width] bool in pixels of the image; None for detectors without masks.
         image: the input of `predict`; a file is read again if its pixels are needed.
         class_names: all classes of the detector, for the colors. None: the detected classes.
+        white_level: see `Detector`; for files that are read again.
     """
 
     boxes: np.ndarray
@@ -50,6 +52,7 @@ class ImageDetections:
     masks: np.ndarray | None = None
     image: AnyImage | None = None
     class_names: ClassNames | None = None
+    white_level: int = WHITE_LEVEL
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -134,7 +137,7 @@ class ImageDetections:
         image = self.image if image is None else image
         if image is None:
             raise InputError("the detections hold no image; pass it as image=")
-        return _pixels(image, 0)
+        return _pixels(image, 0, self.white_level)
 
     def _repr_png_(self) -> bytes | None:
         """Return the preview of a notebook, None without an image."""
@@ -146,13 +149,13 @@ class ImageDetections:
 
 
 def batches_of(
-    images: AnyImage | Sequence[AnyImage], size: int
+    images: AnyImage | Sequence[AnyImage], size: int, *, white_level: int
 ) -> Iterator[tuple[Sequence[AnyImage], list[np.ndarray]]]:
     """Yield up to `size` images at a time and their pixels, read on demand. See `Detector.predict`."""
     files = [image for one in _as_list(images) for image in _files_of(one)]
     for first in range(0, len(files), size):
         batch = files[first : first + size]
-        yield batch, [_pixels(image, number) for number, image in enumerate(batch, start=first)]
+        yield batch, [_pixels(image, number, white_level) for number, image in enumerate(batch, start=first)]
 
 
 def _as_list(images: AnyImage | Sequence[AnyImage]) -> list[AnyImage]:
@@ -181,22 +184,22 @@ def _files_of(image: AnyImage) -> Sequence[AnyImage]:
         raise InputError(str(error).removeprefix("--image_path=")) from error
 
 
-def _pixels(image, number: int) -> np.ndarray:
+def _pixels(image, number: int, white_level: int) -> np.ndarray:
     """Return image `number` of the input as [h, w, 3] uint8.
 
     Raises:
         InputError: for other inputs.
     """
     if isinstance(image, str | os.PathLike):
-        return read_image(os.fspath(image))
+        return read_image(os.fspath(image), white_level=white_level)
     if isinstance(image, Image.Image):
         try:
-            image = as_rgb(image)  # Pillow decodes an opened file here
+            image = as_rgb(image, white_level)  # Pillow decodes an opened file here
         except DECODING_ERRORS as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise InputError(f"image {number} cannot be decoded ({reason})") from error
     if _is_stream(image):
-        return _pixels_of_stream(image, number)
+        return _pixels_of_stream(image, number, white_level)
     if not isinstance(image, np.ndarray):
         raise InputError(
             f"image {number} is of type {type(image).__name__}; expected a file name, a file object, a PIL image or an "
@@ -211,10 +214,10 @@ def _pixels(image, number: int) -> np.ndarray:
     return np.ascontiguousarray(colors)
 
 
-def _pixels_of_stream(stream: BinaryIO, number: int) -> np.ndarray:
+def _pixels_of_stream(stream: BinaryIO, number: int, white_level: int) -> np.ndarray:
     name = f"image {number}"
     try:
-        return read_image_stream(stream, name).upright()
+        return read_image_stream(stream, name, white_level=white_level).upright()
     except InputError:
         raise
     except (OSError, ValueError, TypeError) as error:  # a closed file, or one of text
@@ -222,7 +225,7 @@ def _pixels_of_stream(stream: BinaryIO, number: int) -> np.ndarray:
 
 
 def image_detections(
-    rows: DetectionRows, class_names: ClassNames, *, image: AnyImage, pixels: np.ndarray
+    rows: DetectionRows, class_names: ClassNames, *, image: AnyImage, pixels: np.ndarray, white_level: int
 ) -> ImageDetections:
     """Return the detections of one image with these pixels."""
     name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
@@ -232,6 +235,7 @@ def image_detections(
     return ImageDetections(
         image=pixels if _is_stream(image) else image,  # a stream cannot be read again
         class_names=class_names,
+        white_level=white_level,
         boxes=np.asarray(rows.boxes, np.float32)[:, [1, 0, 3, 2]],
         scores=np.asarray(rows.scores, np.float32),
         category_ids=np.asarray(rows.category_ids, np.int64),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dataset.files.image_files import read_image
+from dataset.files.pixel_values import white_level_for
 
 if TYPE_CHECKING:
     from dataset.input.host_resize import HostResize
@@ -33,7 +34,12 @@ class CalibrationImages:
 def calibration_of_files(paths: Sequence[str], *, most: int = _MAX_IMAGES) -> CalibrationImages:
     """Return up to `most` image files, evenly spaced. Reading raises InputError for a file that is no image."""
     chosen = tuple(paths[number] for number in _evenly_spaced(len(paths), most))
-    return CalibrationImages(chosen, lambda: map(read_image, chosen))
+
+    def read() -> Iterator[np.ndarray]:
+        white_level = white_level_for(chosen)
+        return (read_image(path, white_level=white_level) for path in chosen)
+
+    return CalibrationImages(chosen, read)
 
 
 def calibration_of_records(index: "RecordIndex", *, most: int) -> CalibrationImages:

@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from dataset.conversion.conversion_report import white_level_of_records
 from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
 from efficientdet.configuration.flag_definitions import program
 from efficientdet.configuration.flag_paths import (
@@ -61,9 +62,12 @@ def _configuration(options: TrainOptions) -> TrainingConfig:
     val_json_file = existing_file(options.val_json_file, "val_json_file")
     records = records_of(options.training_file_pattern, "training_file_pattern")
     val_records = records_of(options.val_file_pattern, "val_file_pattern") if options.val_file_pattern else ()
+    hparams_given = frozenset(parse_overrides(options.hparams))
+    if "white_level" not in hparams_given:
+        hparams = hparams.overridden({"white_level": white_level_of_records(records)})
     resolved: dict[str, Any] = {
         "hparams": hparams,
-        "hparams_given": frozenset(parse_overrides(options.hparams)),
+        "hparams_given": hparams_given,
         "records": records,
         "val_json_file": val_json_file,
         "val_records": val_records,

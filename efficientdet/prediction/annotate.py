@@ -112,7 +112,7 @@ def _annotate_images(
     results, num_images, drawn = [], 0, 0
     with Progress("infer", total=len(outputs), noun="image") as progress:
         detect = _in_tiles(config, model.detect, progress)
-        for numbers, images in _batches(config, failures):
+        for numbers, images in _batches(config, failures, white_level=model.white_level):
             for number, image, rows in zip(numbers, images, detect([image.pixels for image in images]), strict=True):
                 image_fields: dict[str, Any] = {"file_name": file_names[number]}
                 if image.orientation != 1:
@@ -224,12 +224,14 @@ def _output_paths(config: AnnotationConfig, sources: Sequence[str], suffix: str)
     return paths
 
 
-def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[list[int], list[StoredImage]]]:
+def _batches(
+    config: AnnotationConfig, failures: list[str], *, white_level: int
+) -> Iterator[tuple[list[int], list[StoredImage]]]:
     """Yield numbers and pixels of batches of readable images, one image with tiles; append the others to `failures`."""
     numbers, images = [], []
     for number, path in enumerate(config.inputs.images):
         try:
-            image = read_input(path)
+            image = read_input(path, white_level=white_level)
             if max(image.pixels.shape) > _MAX_JPEG_SIDE:
                 raise InputError(
                     f"{path}: cannot be saved (it has a side of {max(image.pixels.shape)} pixels, a JPEG "

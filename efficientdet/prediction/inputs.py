@@ -118,13 +118,15 @@ def _suffix(name: str) -> str:
     return Path(urlsplit(name).path if is_stream(name) else name).suffix.lower()
 
 
-def read_input(path: str) -> StoredImage:
+def read_input(path: str, *, white_level: int) -> StoredImage:
     """Return the pixels of one of the images.
 
     Raises:
         InputError: as `read_stored_image` does.
     """
-    return read_image_stream(sys.stdin.buffer, "standard input") if path == STANDARD_INPUT else read_stored_image(path)
+    if path == STANDARD_INPUT:
+        return read_image_stream(sys.stdin.buffer, "standard input", white_level=white_level)
+    return read_stored_image(path, white_level=white_level)
 
 
 def shown_path(path: str) -> str:

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from dataset.class_names import ClassNames
+from dataset.files.pixel_values import WHITE_LEVEL
 from efficientdet.inference.detect import Detect
 from efficientdet.serving.batching import Batcher, ImageResult
 from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, Limits, MemoryBudget, RequestError
@@ -35,6 +36,7 @@ def build_application(
     *,
     model: str,
     limits: Limits,
+    white_level: int = WHITE_LEVEL,
     hosts: tuple[str, ...] = (),
     origins: tuple[str, ...] = (),
 ) -> ASGIApp:
@@ -45,10 +47,11 @@ def build_application(
         class_names: Classes of the model.
         model: Name of the model in replies.
         limits: Limits of a request.
+        white_level: Value of images with 16 bits per channel that becomes 255.
         hosts: Allowed host names; empty: all.
         origins: Origins of other pages that may call the server, such as `https://example.org`.
     """
-    service = _Service(detect, class_names, model=model, limits=limits)
+    service = _Service(detect, class_names, model=model, limits=limits, white_level=white_level)
     api = api_document(limits)
     routes = [
         Route("/", _page(detector_page(limits.min_score))),
@@ -79,9 +82,9 @@ def build_application(
 class _Service:
     """Detector with its request queue and metrics."""
 
-    def __init__(self, detect: Detect, class_names: ClassNames, *, model: str, limits: Limits):
+    def __init__(self, detect: Detect, class_names: ClassNames, *, model: str, limits: Limits, white_level: int):
         self.metrics = Metrics()
-        self._batcher = Batcher(detect, limits, self.metrics)
+        self._batcher = Batcher(detect, limits, self.metrics, white_level=white_level)
         self._memory = MemoryBudget(MAX_REQUESTS_IN_MEMORY * limits.max_request_bytes)
         self._class_names, self._model, self._limits = class_names, model, limits
         self._name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dataset.files.image_files import decode_image
+from dataset.files.pixel_values import WHITE_LEVEL
 from efficientdet.inference.detect import Detect
 from efficientdet.serving.limits import Limits, RequestError
 from efficientdet.serving.metrics import Metrics
@@ -38,8 +39,9 @@ class _QueuedImage(NamedTuple):
 class Batcher:
     """Queue of a detector, and the one thread in which the detector runs."""
 
-    def __init__(self, detect: Detect, limits: Limits, metrics: Metrics):
+    def __init__(self, detect: Detect, limits: Limits, metrics: Metrics, *, white_level: int = WHITE_LEVEL):
         """Store a detection function, which takes up to `limits.max_batch` images at a time."""
+        self._white_level = white_level
         self._detect, self._limits, self._metrics = detect, limits, metrics
         self._queue: deque[_QueuedImage] = deque()
         self._arrived = asyncio.Event()
@@ -104,7 +106,7 @@ class Batcher:
 
     def _outcomes(self, batch: Sequence[_QueuedImage]) -> list[ImageResult | Exception]:
         """Return detections or an error for each image; an image that fails does not affect the others."""
-        decoded = [_upright_pixels(entry) for entry in batch]
+        decoded = [_upright_pixels(entry, self._white_level) for entry in batch]
         results = iter(self._found([pixels for pixels in decoded if isinstance(pixels, np.ndarray)]))
         return [next(results) if isinstance(pixels, np.ndarray) else pixels for pixels in decoded]
 
@@ -121,10 +123,10 @@ class Batcher:
             return [outcome for image in images for outcome in self._found([image])]
 
 
-def _upright_pixels(entry: _QueuedImage) -> np.ndarray | Exception:
+def _upright_pixels(entry: _QueuedImage, white_level: int) -> np.ndarray | Exception:
     """Decode an image after EXIF orientation: uint8 [h, w, 3]."""
     try:
-        return decode_image(io.BytesIO(entry.image.encoded), name=entry.label).upright()
+        return decode_image(io.BytesIO(entry.image.encoded), name=entry.label, white_level=white_level).upright()
     except InputError as error:
         return RequestError(400, str(error))
     except Exception as error:  # a decoder can raise any type of exception

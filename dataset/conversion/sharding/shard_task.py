@@ -21,6 +21,7 @@ class ShardTask:
     keep_annotations: bool
     keep_images_of_refused_boxes: bool
     crowds_as_objects: bool
+    white_level: int
     fingerprint: str
     partial_path: Path
     finished_path: Path

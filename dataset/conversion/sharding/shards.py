@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,13 @@ from dataset.conversion.sharding.shard_files import (
 from dataset.conversion.sharding.shard_processes import CONTINUE, convert_shards
 from dataset.conversion.sharding.shard_task import ShardTask
 from dataset.conversion.upright_labels import mark_upright
+from dataset.files.pixel_values import white_level_for
 from program_support.atomic_files import write_text
 from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 
 CONVERTER_VERSION = 5  # incremented when the same input gives different records
+_MOST_READ = 1000  # images of which the white level is found, evenly spaced
 
 
 def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[str], None] = print) -> Report:
@@ -58,6 +61,8 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
     stats = _file_stats(data.images, config.image_folder)
     try:
         _check_what_is_known(data, stats, config)
+        white_level = white_level_of(data.images, config)
+        config = replace(config, white_level=white_level)
         mark_upright(data.images, config.image_folder)
         config.state_folder.mkdir(parents=True, exist_ok=True)
         with sole_writer(config):
@@ -71,7 +76,7 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
                 processes=config.processes,
             )
             states = [json.loads(task.state_path.read_text(encoding="utf-8")) for task in tasks]
-            report = Report(skipped=list(data.skipped), noted=list(data.noted))
+            report = Report(skipped=list(data.skipped), noted=list(data.noted), white_level=white_level)
             for state in states:
                 report.add(Report.from_json(state["report"]))
             _check_fractions(report, data, config)
@@ -91,6 +96,15 @@ def check_annotations(data: AnnotatedDataSet, config: ConversionConfig) -> None:
         _check_what_is_known(data, _file_stats(data.images, config.image_folder), config)
     except OSError as error:
         raise InputError(f"cannot write {error.filename}: {error.strerror or error}") from error
+
+
+def white_level_of(images: Sequence[AnnotatedImage], config: ConversionConfig) -> int:
+    """Return the white level of the configuration, else that of these images."""
+    if config.white_level is not None:
+        return config.white_level
+    step = max(1, len(images) // _MOST_READ)
+    names = [image.file_name for image in images[::step] if not image.file_name.lower().endswith((".jpg", ".jpeg"))]
+    return white_level_for(Path(config.image_folder, name) for name in names)
 
 
 def _file_stats(images: Sequence[AnnotatedImage], folder: str) -> np.ndarray:
@@ -151,6 +165,7 @@ def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str,
         "--include_masks": config.include_masks,
         "--keep_images_of_refused_boxes": config.keep_images_of_refused_boxes,
         "--crowds_as_objects": config.crowds_as_objects,
+        "--white_level": config.white_level,
         "--num_shards": config.num_shards,
         "converter": CONVERTER_VERSION,
     }
@@ -161,6 +176,7 @@ def _shard_tasks(data: AnnotatedDataSet, stats: np.ndarray, config: ConversionCo
     names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True)) if data.class_names else {}
     settings = _job_settings(data, config)
     tasks = []
+    assert config.white_level is not None
     for index in range(config.num_shards):
         images = data.images[index :: config.num_shards]
         made_from = json.dumps(
@@ -177,6 +193,7 @@ def _shard_tasks(data: AnnotatedDataSet, stats: np.ndarray, config: ConversionCo
                 keep_annotations=config.keep_annotations,
                 keep_images_of_refused_boxes=config.keep_images_of_refused_boxes,
                 crowds_as_objects=config.crowds_as_objects,
+                white_level=config.white_level,
                 fingerprint=hashlib.sha256(made_from.encode()).hexdigest(),
                 partial_path=path.with_name(f".{path.name}.partial"),
                 finished_path=path.with_name(f".{path.name}.finished"),

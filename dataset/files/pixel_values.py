@@ -1,0 +1,83 @@
+"""Pixels of decoded images as uint8 RGB, and the range of images with 16 bits per channel; free of TensorFlow."""
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from PIL import Image
+
+from dataset.files.bounded_files import open_image_file
+from dataset.files.image_formats import DECODING_ERRORS, FORMATS
+
+WHITE_LEVEL = 65_535  # the value of images with 16 bits per channel that becomes 255
+_MOST_BITS_OF_SENSORS = 14  # larger values use more than a quarter of 16 bits
+_READERS = 16
+
+
+def as_rgb(image: Image.Image, white_level: int = WHITE_LEVEL) -> np.ndarray:
+    """Return the pixels [h, w, 3] uint8. Of 16 bits per channel, `white_level` and values above it become 255.
+
+    Raises:
+        ValueError: for pixels of unknown range.
+    """
+    if image.mode.startswith(("I", "F")):
+        values = np.asarray(image)  # Pillow would clip values above 255
+        if image.mode == "F" or values.min() < 0 or values.max() > WHITE_LEVEL:
+            raise ValueError(f"pixels of mode {image.mode} without a known range")
+        values = np.repeat(values[..., None], 3, axis=-1)
+    elif white_level < WHITE_LEVEL and _is_of_16_bits(image):
+        values = _colors_of_16_bits(image)
+    else:
+        return np.asarray(image.convert("RGB"))
+    return np.round(np.minimum(values, white_level) / (white_level / 255)).astype(np.uint8)
+
+
+def _is_of_16_bits(image: Image.Image) -> bool:
+    packing = [
+        tile[3] if isinstance(tile[3], str) else str(tile[3][0]) for tile in getattr(image, "tile", ()) if tile[3]
+    ]
+    return image.mode.startswith("I") or any(";16" in name for name in packing)
+
+
+def _colors_of_16_bits(image: Image.Image) -> np.ndarray:
+    """Decode an opened file to [h, w, 3] uint16; Pillow keeps the upper 8 bits only. Raises ValueError."""
+    import cv2
+
+    file = getattr(image, "fp", None)
+    if file is None:
+        raise ValueError("its file is closed")
+    file.seek(0)
+    pixels = cv2.imdecode(np.frombuffer(file.read(), np.uint8), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR_RGB)
+    if pixels is None or pixels.dtype != np.uint16:
+        raise ValueError("16 bits per channel that OpenCV does not read")
+    return pixels
+
+
+def largest_of_16_bits(image: Image.Image) -> int | None:
+    """Return the largest value of an image of 16 bits per channel, about that for colors; None for other images."""
+    if not _is_of_16_bits(image):
+        return None
+    # Pillow keeps the upper 8 bits of colors
+    return int(np.asarray(image).max()) if image.mode.startswith("I") else 257 * int(np.asarray(image).max())
+
+
+def white_level_for(paths: Iterable[str | os.PathLike[str]]) -> int:
+    """Return the white level of a data set: all bits that the largest value of its 16-bit images has.
+
+    65535 without such images, and if the largest value has 15 or 16 bits. Files that cannot be decoded are ignored.
+    """
+    with warnings.catch_warnings(), ThreadPoolExecutor(_READERS) as pool:
+        warnings.simplefilter("ignore")  # about metadata; here, as the filters belong to all threads
+        largest = max(pool.map(_largest_in_file, paths), default=-1)
+    bits = max(8, largest.bit_length())
+    return WHITE_LEVEL if largest < 0 or bits > _MOST_BITS_OF_SENSORS else (1 << bits) - 1
+
+
+def _largest_in_file(path: str | os.PathLike[str]) -> int:
+    with contextlib.suppress(*DECODING_ERRORS), open_image_file(path) as file:
+        largest = largest_of_16_bits(Image.open(file, formats=FORMATS))
+        return -1 if largest is None else largest
+    return -1

@@ -1,0 +1,164 @@
+"""Images of 16 bits per channel whose values use 12 bits: conversion, training and every reader scale them equally."""
+
+import asyncio
+import json
+
+import cv2
+import numpy as np
+import pytest
+from absl import flags
+from PIL import Image
+
+from dataset import create_tfrecord
+from dataset.class_names import ClassNames
+from dataset.conversion.conversion_report import white_level_of_records
+from dataset.files.image_files import read_image
+from dataset.files.pixel_values import WHITE_LEVEL, white_level_for
+from dataset.input.pipeline import original_images
+from dataset.records.record_files import expand_glob
+from dataset.records.record_index import index_records
+from efficientdet.checkpoints.description import Description
+from efficientdet.evaluation.image_folder import read_images, records_of_images
+from efficientdet.inference.detect import Detector
+from efficientdet.onnx_translation.calibration import calibration_of_files
+from efficientdet.operations import train_model
+from efficientdet.options.train import TrainOptions
+from efficientdet.prediction import annotate as annotate_module
+from efficientdet.prediction.annotate import AnnotationConfig, annotate
+from efficientdet.prediction.inputs import Inputs
+from efficientdet.serving.batching import Batcher
+from efficientdet.serving.limits import Limits
+from efficientdet.serving.metrics import Metrics
+from efficientdet.serving.request_body import EncodedImage
+from object_detection.coco.results import DetectionRows
+from program_support.errors import InputError
+
+SIDE = 48
+NAMES = ClassNames((1,), ("patch",))
+
+
+class StartedError(Exception):
+    """A training would start now; with its configuration."""
+
+
+def store(path, bright, *, colors):
+    """Write an image whose left half is 0 and whose right half is `bright`, of 16 bits per channel."""
+    values = np.zeros((SIDE, SIDE), np.uint16)
+    values[:, SIDE // 2 :] = bright
+    cv2.imwrite(str(path), np.repeat(values[..., None], 3, axis=-1) if colors else values)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["gray", "colors"])
+def folder(request, tmp_path_factory):
+    """A YOLO folder with two splits; the brightest image is in one of them, another has 2048, half of the range."""
+    folder = tmp_path_factory.mktemp("photos")
+    for split, bright in (("train", 4095), ("train", 2048), ("val", 900)):
+        for kind in ("images", "labels"):
+            (folder / kind / split).mkdir(parents=True, exist_ok=True)
+        store(folder / "images" / split / f"{bright}.png", bright, colors=request.param)
+        (folder / "labels" / split / f"{bright}.txt").write_text("0 0.75 0.5 0.5 1\n")
+    (folder / "data.yaml").write_text("train: images/train\nval: images/val\nnames: [patch]\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def records(folder):
+    values = flags.FlagValues()
+    create_tfrecord.define_flags(values)
+    values(["", f"--images={folder}", f"--output_dir={folder / 'records'}", "--num_threads=1"])
+    create_tfrecord.convert_labels(values)
+    return {split: expand_glob(f"{folder}/records/{split}-*") for split in ("train", "val")}
+
+
+def brightness(pixels):
+    """Return the value of the right half."""
+    return round(float(pixels[8:-8, SIDE // 2 + 8 : -8].mean()))
+
+
+def test_all_splits_have_one_range(folder, records):
+    found = {}
+    for split in ("train", "val"):
+        index = index_records(records[split])
+        found |= {image.name: brightness(image.pixels) for image in original_images(index, range(len(index)))}
+        assert white_level_of_records(records[split]) == 4095
+    assert {name.rpartition("/")[2]: value for name, value in found.items()} == {
+        "4095.png": 255,
+        "2048.png": 128,
+        "900.png": 56,
+    }
+
+
+def test_a_training_stores_the_range_and_every_reader_uses_it(folder, records, tmp_path, monkeypatch):
+    def stop(config):
+        raise StartedError(config)
+
+    monkeypatch.setattr("efficientdet.training.loop.train", stop)
+    options = TrainOptions(
+        training_file_pattern=f"{folder}/records/train-*",
+        val_file_pattern=f"{folder}/records/val-*",
+        model_dir=str(tmp_path / "model"),
+    )
+    with pytest.raises(StartedError) as started:
+        train_model.train(options)
+    hparams = started.value.args[0].hparams
+    described = Description(
+        model_name=hparams.model_name, hparams=hparams.to_dict(), categories=NAMES.to_categories(), weights="raw"
+    )
+    seen = []
+
+    def detect(images):
+        seen.extend(map(brightness, images))
+        box = np.float32([[0, 0, 9, 9]])
+        return [DetectionRows.of_image(box, np.float32([0.9]), np.array([1])) for _ in images]
+
+    detector = Detector.described(detect, described)
+    file = folder / "images" / "val" / "900.png"
+    with open(file, "rb") as stream, Image.open(file) as image:
+        found = [detector.predict(one)[0] for one in (str(file), stream, image)]
+    assert brightness(np.asarray(found[0].draw())) == 56
+    monkeypatch.setattr(annotate_module, "open_model", lambda config, **_: detector)
+    annotate(AnnotationConfig(inputs=Inputs(images=(str(file),)), output_dir=str(tmp_path / "out")))
+
+    async def served():
+        batcher = Batcher(detect, Limits(), Metrics(), white_level=detector.white_level)
+        running = asyncio.create_task(batcher.run())
+        await batcher.detect([EncodedImage(file.read_bytes(), SIDE * SIDE)])
+        running.cancel()
+
+    asyncio.run(served())
+    assert seen == [56] * 5
+
+    images = read_images(str(folder), None, label_format="auto", class_names=NAMES, description=described)
+    with records_of_images(images, max_bad_fraction=0) as evaluated:
+        [image] = original_images(index_records(evaluated), [0])
+    assert brightness(image.pixels) == 56
+
+
+def test_calibration_has_the_range_of_its_images(folder):
+    files = sorted(map(str, folder.glob("images/train/*.png")))
+    assert [brightness(pixels) for pixels in calibration_of_files(files).read()] == [128, 255]
+
+
+@pytest.mark.parametrize(
+    ("values", "level"),
+    [((1023,), 1023), ((900, 5000), 8191), ((200,), 255), ((1 << 14,), WHITE_LEVEL), ((), WHITE_LEVEL)],
+)
+def test_the_level_has_all_bits_of_the_largest_value(tmp_path, values, level):
+    for value in values:
+        store(tmp_path / f"{value}.png", value, colors=False)
+    Image.new("RGB", (4, 4), (255, 255, 255)).save(tmp_path / "eight_bits.png")
+    (tmp_path / "damaged.png").write_bytes(b"\x89PNG")
+    assert white_level_for([*tmp_path.iterdir()]) == level
+
+
+def test_values_above_the_level_are_white(tmp_path):
+    Image.fromarray(np.uint16([[0, 500, 1000, 4000]])).save(tmp_path / "a.png")
+    assert read_image(str(tmp_path / "a.png"), white_level=1000)[0, :, 1].tolist() == [0, 128, 255, 255]
+
+
+def test_records_of_different_ranges_are_refused(tmp_path):
+    for number in (1, 2):
+        (tmp_path / f"part{number}.report.json").write_text(json.dumps({"white_level": 1023 * number}))
+    shards = [str(tmp_path / f"part{number}-00000-of-00001.tfrecord") for number in (1, 2)]
+    with pytest.raises(InputError, match=r"different --white_level: 1023 \(.*part1.*\), 2046 \(.*part2"):
+        white_level_of_records(shards)
