@@ -18,9 +18,13 @@ def available() -> list[str]:
 
 def environment(folder: Path) -> dict[str, str]:
     """This process's environment, with those families as if a package in `folder` had been installed."""
+    install(folder, "efficientdet.families", [f"{name} = {STANDINS[name]}:FAMILY" for name in available()])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (folder, TESTS, TESTS.parent)))}
+
+
+def install(folder: Path, group: str, lines: list[str]) -> None:
+    """Write into a folder what pip writes there for a package with these entry points."""
     metadata = folder / "standins-1.0.dist-info"
     metadata.mkdir(parents=True, exist_ok=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: standins\nVersion: 1.0\n")
-    lines = [f"{name} = {STANDINS[name]}:FAMILY" for name in available()]
-    (metadata / "entry_points.txt").write_text("\n".join(["[efficientdet.families]", *lines, ""]))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (folder, TESTS, TESTS.parent)))}
+    (metadata / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))

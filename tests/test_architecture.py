@@ -45,6 +45,7 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "configuration",  # flags and the values they may have
         "data_checks",  # data sets as a family's network is shown them: what is wrong, and which setting fixes it
         "devices",  # devices, memory, precision, several processes
+        "loggers",  # logs of a training in formats of others
         "onnx_translation",  # detectors as ONNX graphs, layer by layer
         "weights",  # published and third-party weights: downloads, PyTorch, safetensors
         "checkpoints",  # written, read, and restored into a detector
@@ -62,7 +63,11 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
 }
 MOST_LINES_OF_A_FILE = 300
 LEAST_LINES_OF_A_FILE = 35  # of a module that only one other imports: below, it belongs into that one
-MAY_BE_SMALL = {"efficientdet.training.build_step"}  # one class for each backend, imported where the backend is known
+MAY_BE_SMALL = {
+    "efficientdet.training.build_step",  # one class for each backend, imported where the backend is known
+    "efficientdet.loggers.json_lines",  # each logger is a file
+    "efficientdet.loggers.wandb",
+}
 ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export", "quickstart", "serve", "doctor")
 ENTRY_POINTS_MAY_USE = {
     "efficientdet",
@@ -110,7 +115,7 @@ KNOWN_IN = {
         "efficientdet.operations.settings",
         *ENTRY_POINTS,
     },
-    "tensorboard": {"efficientdet.run_log.event_file"},
+    "tensorboard": {"efficientdet.loggers.tensorboard"},
     "starlette": {
         "efficientdet.serving.application",
         "efficientdet.serving.metrics",

@@ -16,6 +16,7 @@ import onnx
 import pytest
 from miniature import build_miniature
 from PIL import Image
+from standins import install
 from stored_miniature import store_miniature
 
 import efficientdet
@@ -581,10 +582,7 @@ FORMAT = ClassList()
 
 def test_a_format_of_an_installed_package(exported, tmp_path, monkeypatch, capsys):
     folder, _, _ = exported
-    metadata = tmp_path / "lists-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: lists\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[efficientdet.export_formats]\nclass-list = class_list:FORMAT\n")
+    install(tmp_path, "efficientdet.export_formats", ["class-list = class_list:FORMAT"])
     (tmp_path / "class_list.py").write_text(CLASS_LIST)
     monkeypatch.syspath_prepend(str(tmp_path))
     config = ExportConfig(output_dir=str(tmp_path), formats=checked_formats(["class-list"]), runs=1)

@@ -5,7 +5,6 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from efficientdet.run_log.event_file import EventFile
 from efficientdet.run_log.journal import (
     TRAINING_UNITS,
     Interval,
@@ -15,7 +14,7 @@ from efficientdet.run_log.journal import (
     read_curves,
     read_intervals,
 )
-from program_support.errors import InputError
+from efficientdet.run_log.logger import Logger
 
 
 def parsed(path):
@@ -27,27 +26,33 @@ def parsed(path):
     return [json.loads(line[5:], parse_constant=pytest.fail) for line in lines]
 
 
-def curves(folder):
-    """tag -> [(step, value)], read by TensorBoard itself."""
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-    from tensorboard.compat.proto.event_pb2 import Event
+class Curves(Logger):
+    """Keeps what it gets: scalars by tag, images and events."""
 
-    found, versions = {}, []
-    for path in sorted(folder.glob("events.out.tfevents.*")):
-        for raw in RawEventFileLoader(str(path)).Load():
-            event = Event.FromString(raw)
-            versions += [event.file_version] if event.file_version else []
-            for value in event.summary.value:
-                found.setdefault(value.tag, []).append((event.step, value.simple_value))
-    assert set(versions) == {"brain.Event:2"}
-    return found
+    def __init__(self):
+        self.found, self.is_closed = {}, False
+
+    def scalars(self, step, values):
+        for tag, value in values.items():
+            self.found.setdefault(tag, []).append((step, value))
+
+    def images(self, step, images):
+        self.scalars(step, images)
+
+    def event(self, name, facts):
+        self.found[name] = facts
+
+    def close(self):
+        self.is_closed = True
 
 
 def test_the_lines_of_a_run(tmp_path, capsys):
-    before = datetime.now().timestamp()
-    with Journal(tmp_path) as journal:
+    before, logger = datetime.now().timestamp(), Curves()
+    with Journal(tmp_path, loggers=[logger]) as journal:
         journal.log((3, 7), {"loss": 1.5})
         journal.interval(Interval(10, 30, 160, 4.0, 1.5))
+        journal.images(4, {"detections/0": "an image"})
+        journal.event("epoch_finished", epoch=2)
     lines = parsed(tmp_path / "time_log.txt")
     metadata = lines[: len(TRAINING_UNITS)]
     assert {line["metric"]: line["metadata"] for line in metadata} == {
@@ -83,7 +88,13 @@ def test_the_lines_of_a_run(tmp_path, capsys):
         assert datetime.strptime(line["datetime"], "%Y-%m-%d %H:%M:%S.%f").timestamp() == float(line["timestamp"])
         assert 0 <= float(line["elapsedtime"]) < 60
     assert capsys.readouterr().out == "3 7 loss 1.5\n"
-    assert curves(tmp_path) == {"global_step/sec": [(30, 5.0)], "examples/sec": [(30, 40.0)]}
+    assert logger.found == {
+        "global_step/sec": [(30, 5.0)],
+        "examples/sec": [(30, 40.0)],
+        "detections/0": [(4, "an image")],
+        "epoch_finished": {"epoch": 2},
+    }
+    assert logger.is_closed
 
 
 def test_each_line_stands_before_the_next_is_written(tmp_path):
@@ -91,7 +102,6 @@ def test_each_line_stands_before_the_next_is_written(tmp_path):
     journal.log(1, {"loss": 2.0})
     journal.curves(1, {"loss": 2.0})
     assert [line["data"] for line in parsed(tmp_path / "time_log.txt")] == [{"loss": 2.0}] * 2
-    assert curves(tmp_path) == {"loss": [(1, 2.0)]}
     journal.close()
 
 
@@ -99,16 +109,14 @@ def test_a_resumed_run_appends_even_after_half_a_line(tmp_path):
     for step in (1, 2):
         with Journal(tmp_path, units={}) as journal:
             journal.log(step, {})
-            journal.curves(step, {"loss": 1.0})
-    assert [line["step"] for line in parsed(tmp_path / "time_log.txt")] == [1, 1, 2, 2]
-    assert curves(tmp_path) == {"loss": [(1, 1.0), (2, 1.0)]}
+    assert [line["step"] for line in parsed(tmp_path / "time_log.txt")] == [1, 2]
     with (tmp_path / "time_log.txt").open("a") as stream:
         stream.write('DLLL {"timestamp": "1')
     with Journal(tmp_path, units={}) as journal:
         journal.log(3, {})
     lines = (tmp_path / "time_log.txt").read_text().splitlines()
-    assert len(lines) == 6
-    assert json.loads(lines[5][5:])["step"] == 3
+    assert len(lines) == 4
+    assert json.loads(lines[3][5:])["step"] == 3
 
 
 def test_numbers_of_every_kind(tmp_path):
@@ -141,14 +149,9 @@ def test_average_speed_by_hand():
 def test_average_speed_of_few_intervals():
     assert average_speed([]) is None
     assert average_speed([Interval(0, 2, 8, 4.0)]) == Speed(2.0, 2.0, 2.0, 2.0)
+    assert average_speed([Interval(0, 2, 8, 4.0)], dropped=1) is None
     few = [Interval(step, step + 1, 8, 2.0 if step else 60.0) for step in range(6)]
     assert average_speed(few) == Speed(4.0, 2.0, 2.0, 2.0)  # without the compilation
-
-
-def test_average_speed_after_so_many_intervals():
-    intervals = [Interval(step, step + 1, 8, 9.0 if step < 3 else 2.0) for step in range(5)]
-    assert average_speed(intervals, dropped=3) == Speed(4.0, 2.0, 2.0, 2.0)
-    assert average_speed(intervals, dropped=5) is None
 
 
 def test_intervals_are_read_as_they_were_written(tmp_path):
@@ -161,20 +164,6 @@ def test_intervals_are_read_as_they_were_written(tmp_path):
         log.write('DLLL {"step": "PARAM')
     assert read_intervals(tmp_path / "time_log.txt") == written
     assert read_intervals(tmp_path / "nosuch.txt") == []
-
-
-def test_average_speed_of_random_intervals():
-    generator = np.random.default_rng(0)
-    for count in generator.integers(1, 60, 20):
-        steps, seconds = generator.integers(1, 9, count), generator.random(count) + 0.1
-        ends = np.cumsum(steps)
-        intervals = [
-            Interval(int(end - n), int(end), int(4 * n), float(s))
-            for end, n, s in zip(ends, steps, seconds, strict=True)
-        ]
-        start = max(count // 10, min(count - 1, 1))
-        rate = steps[start:].sum() / seconds[start:].sum()
-        assert average_speed(intervals)[:2] == (pytest.approx(4 * rate), pytest.approx(1 / rate))
 
 
 def test_finish_and_validation(tmp_path, capsys):
@@ -209,18 +198,9 @@ def test_finish_and_validation(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "epoch 10 validation_accuracy_mAP 51.24 %\n" in printed
     assert "target_mAP 34 % time_to_target 2.25 min\n" in printed
-    assert curves(tmp_path)["validation/AP"] == [(20, pytest.approx(0.51236))]
 
 
-def test_finish_without_a_step_has_no_speed(tmp_path):
-    with Journal(tmp_path) as journal:
-        assert journal.finish(training_loss=0.7, seconds=1.0, devices=1) == {
-            "training_loss": 0.7,
-            "e2e_training_time": 1.0,
-        }
-
-
-def test_a_run_without_a_step_has_no_loss_and_days_are_written_in_full(tmp_path, capsys):
+def test_a_run_without_a_step_has_no_loss_and_no_speed_and_days_are_written_in_full(tmp_path, capsys):
     with Journal(tmp_path) as journal:
         assert journal.finish(training_loss=None, seconds=123456.7, devices=1) == {"e2e_training_time": 123456.7}
     assert capsys.readouterr().out == "e2e_training_time 123457 s\n"
@@ -244,34 +224,10 @@ def test_other_ranks_write_nothing(tmp_path, capsys, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_listeners_get_each_event_and_are_closed(tmp_path):
-    heard = []
-
-    class Listener:
-        def event(self, name, facts):
-            heard.append((name, dict(facts)))
-
-        def close(self):
-            heard.append("closed")
-
-    with Journal(tmp_path, loggers=(), listeners=[Listener()]) as journal:
-        before = (tmp_path / "time_log.txt").read_text()
-        journal.event("run_started")
-        journal.event("epoch_finished", epoch=2, images_per_second=1.5)
-        assert (tmp_path / "time_log.txt").read_text() == before
-    assert heard == [("run_started", {}), ("epoch_finished", {"epoch": 2, "images_per_second": 1.5}), "closed"]
-
-
-def test_the_log_without_curves_under_another_name(tmp_path):
-    with Journal(tmp_path / "new", file_name="other.txt", loggers=()) as journal:
-        journal.curves(1, {"loss": 1.0})
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["other.txt"]
-
-
 def test_curves_come_back_without_any_logger_and_a_repeated_step_counts_once(tmp_path):
     path = tmp_path / "log.txt"
     for values in ({1: 5.0, 2: 4.0}, {2: math.nan, 3: 2.0}):  # the second run went on from step 1
-        with Journal(tmp_path, file_name="log.txt", loggers=()) as journal:
+        with Journal(tmp_path, file_name="log.txt") as journal:
             for step, value in values.items():
                 journal.curves(step, {"train/loss": value})
                 journal.log((step,), {"val_loss": 1.0})
@@ -284,24 +240,3 @@ def test_curves_come_back_without_any_logger_and_a_repeated_step_counts_once(tmp
     assert [step for step, _ in found["train/loss"]] == [1, 2, 3]
     assert [value for _, value in found["train/loss"]] == [5.0, pytest.approx(math.nan, nan_ok=True), 2.0]
     assert read_curves(tmp_path / "nothing") == {}
-
-
-def test_pictures_and_scalars_go_to_every_logger(tmp_path):
-    with Journal(tmp_path, loggers=("tensorboard", "json")) as journal:
-        journal.curves(4, {"loss": 1.0})
-        journal.images(4, {"detections/0": np.zeros((2, 2, 3), np.uint8)})
-    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 4, "loss": 1.0}
-    assert curves(tmp_path).keys() == {"loss", "detections/0"}
-
-
-def test_a_logger_that_cannot_be_opened_leaves_nothing(tmp_path):
-    with pytest.raises(InputError, match="--loggers names 'paper'"):
-        Journal(tmp_path, loggers=("paper",))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_event_file_closes_twice(tmp_path):
-    events = EventFile(tmp_path)
-    events.close()
-    events.close()
-    assert curves(tmp_path) == {}

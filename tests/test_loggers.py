@@ -1,14 +1,32 @@
 import json
+import sys
+from types import SimpleNamespace
 from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
+from standins import install
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from efficientdet.run_log.loggers import JsonLines, open_loggers
+from efficientdet.loggers import registry
+from efficientdet.loggers.json_lines import JsonLines
+from efficientdet.loggers.registry import check_loggers, open_loggers
+from efficientdet.run_log.journal import Journal
 from program_support.errors import InputError
 
 PICTURE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+
+
+def config(*names, **hparams):
+    """A stand-in of TrainingConfig."""
+    family = SimpleNamespace(name="retina", mlperf={})
+    return SimpleNamespace(
+        loggers=names,
+        benchmark=False,
+        mlperf_log=None,
+        mlperf_ruleset=None,
+        hparams=SimpleNamespace(family=family, to_dict=lambda: hparams),
+    )
 
 
 def use(opened):
@@ -21,8 +39,8 @@ def use(opened):
 
 
 def test_lines_of_json(tmp_path):
-    use(open_loggers(["json"], tmp_path, settings={}))
-    [again] = open_loggers(["json"], tmp_path, settings={})
+    use(open_loggers(config("json", "json"), tmp_path))
+    [again] = open_loggers(config("json"), tmp_path)
     again.scalars(9, {"a": float("nan")})
     again.close()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -30,9 +48,12 @@ def test_lines_of_json(tmp_path):
 
 
 def test_tensorboard_has_curves_and_pictures(tmp_path):
-    use(open_loggers(["tensorboard"], tmp_path, settings={}))
+    use(open_loggers(config("tensorboard"), tmp_path))
     [file] = tmp_path.glob("events.*")
-    values = [value for event in EventFileLoader(str(file)).Load() for value in event.summary.value]
+    first, *events = EventFileLoader(str(file)).Load()
+    assert first.file_version == "brain.Event:2"
+    values = [value for event in events for value in event.summary.value]
+    assert [event.step for event in events] == [3, 3, 6]
     assert [value.tag for value in values] == ["train/loss", "detections/0", "train/loss"]
     assert any(b"PNG" in item for item in values[1].tensor.string_val)
 
@@ -52,26 +73,22 @@ def mlflow(monkeypatch):
     package.set_tracking_uri(None)
 
 
-@pytest.mark.usefixtures("wandb")
-def test_wandb_offline(tmp_path):
-    use(open_loggers(["wandb"], tmp_path / "run", settings={"lr": 0.1}))
-    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
-    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/files/media/images/detections/*.png"))
-
-
-def test_wandb_keeps_what_is_logged_again_after_a_rollback(tmp_path, wandb):
-    [logger] = open_loggers(["wandb"], tmp_path / "run", settings={})
+def test_wandb_offline_keeps_what_is_logged_again_after_a_rollback(tmp_path, wandb):
+    [logger] = open_loggers(config("wandb", lr=0.1), tmp_path / "run")
     logger.scalars(20, {"train/loss": 2.0})
+    logger.images(20, {"detections/0": PICTURE})
     logger.scalars(10, {"train/loss": 3.0})
     assert (wandb.run.summary["step"], wandb.run.summary["train/loss"]) == (10, 3.0)
     logger.close()
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/files/media/images/detections/*.png"))
 
 
 def test_wandb_draws_over_our_steps(tmp_path, monkeypatch, wandb):
     run = Mock()
     init = Mock(return_value=run)
     monkeypatch.setattr(wandb, "init", init)
-    [logger] = open_loggers(["wandb"], tmp_path, settings={}, project="retina")
+    [logger] = open_loggers(config("wandb"), tmp_path)
     assert init.call_args.kwargs["project"] == "retina"
     logger.scalars(20, {"train/loss": 2.0})
     assert run.mock_calls == [
@@ -87,11 +104,11 @@ def test_wandb_refuses(tmp_path, monkeypatch, wandb):
 
     monkeypatch.setattr(wandb, "init", refuse)
     with pytest.raises(InputError, match=r"^--loggers=wandb: No API key configured\. Use `wandb login` to log in\.$"):
-        open_loggers(["wandb"], tmp_path, settings={})
+        open_loggers(config("wandb"), tmp_path)
 
 
 def test_mlflow_in_a_folder(tmp_path, mlflow):
-    use(open_loggers(["mlflow"], tmp_path / "run", settings={"lr": 0.1}, project="retina"))
+    use(open_loggers(config("mlflow", lr=0.1), tmp_path / "run"))
     assert mlflow.get_experiment_by_name("retina")
     [run] = mlflow.search_runs(search_all_experiments=True, output_format="list")
     assert run.data.metrics["train/loss"] == 0.5
@@ -101,7 +118,7 @@ def test_mlflow_in_a_folder(tmp_path, mlflow):
 
 def test_mlflow_in_a_folder_of_the_users(tmp_path, monkeypatch, mlflow):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/all_runs")
-    use(open_loggers(["mlflow"], tmp_path / "run", settings={}))
+    use(open_loggers(config("mlflow"), tmp_path / "run"))
     [run] = mlflow.search_runs(search_all_experiments=True, output_format="list")
     assert run.info.run_name == "run"
     assert (tmp_path / "all_runs").is_dir()
@@ -112,35 +129,57 @@ def test_mlflow_in_a_folder_of_the_users(tmp_path, monkeypatch, mlflow):
 def test_mlflow_refuses(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "paper://desk")
     with pytest.raises(InputError, match=r"^--loggers=mlflow: .*'paper://desk'.*$"):
-        open_loggers(["mlflow"], tmp_path, settings={})
+        open_loggers(config("mlflow"), tmp_path)
 
 
-def test_unknown_and_missing(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="--loggers names 'paper'; expected any of tensorboard, json, wandb, mlflow"):
-        open_loggers(["json", "paper"], tmp_path, settings={})
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
-    with pytest.raises(InputError, match=r"--loggers=wandb: wandb is not installed: pip install -e '\.\[wandb\]'"):
-        open_loggers(["wandb"], tmp_path, settings={})
+def test_unknown_names():
+    with pytest.raises(
+        InputError, match="--loggers names 'paper'; expected any of tensorboard, json, wandb, mlflow, mlperf"
+    ):
+        check_loggers(config("json", "paper"))
+    with pytest.raises(InputError, match="--loggers names mlperf; expected --mlperf_log=FILE"):
+        check_loggers(config("mlperf"))
 
 
-def test_the_extra_is_the_loggers_though_another_package_is_missing(tmp_path, monkeypatch):
-    def lacks(*_):
-        raise ModuleNotFoundError("No module named 'sentry'", name="sentry")
-
-    monkeypatch.setattr("efficientdet.run_log.loggers.WeightsAndBiases", lacks)
-    with pytest.raises(InputError, match=r"--loggers=wandb: sentry is not installed: pip install -e '\.\[wandb\]'"):
-        open_loggers(["wandb"], tmp_path, settings={})
-
-
-def test_when_one_is_missing_the_others_are_closed(tmp_path, monkeypatch):
+def test_when_a_package_is_missing_the_other_loggers_are_closed(tmp_path, monkeypatch):
     close, closed = JsonLines.close, []
     monkeypatch.setattr(JsonLines, "close", lambda logger: closed.append(close(logger)))
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
-    with pytest.raises(InputError):
-        open_loggers(["json", "wandb"], tmp_path, settings={})
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(InputError, match=r"--loggers=wandb: wandb is not installed: pip install -e '\.\[wandb\]'"):
+        open_loggers(config("json", "wandb"), tmp_path)
     assert closed == [None]
 
 
-def test_a_name_given_twice_is_one_logger(tmp_path):
-    [logger] = open_loggers(["json", "json"], tmp_path, settings={})
-    logger.close()
+PAPER = """
+from efficientdet.run_log.logger import Logger
+
+class Paper(Logger):
+    name = "paper"
+
+    def __init__(self, config, folder):
+        self._page = (folder / "page.txt").open("w")
+
+    def scalars(self, step, values):
+        print(step, values, file=self._page)
+
+    def event(self, name, facts):
+        print(name, facts, file=self._page)
+
+    def close(self):
+        self._page.close()
+"""
+
+
+def test_a_logger_of_an_installed_package(tmp_path, monkeypatch):
+    (tmp_path / "paper.py").write_text(PAPER)
+    install(tmp_path, "efficientdet.loggers", ["paper = paper:Paper"])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry.loggers.cache_clear()
+    try:
+        check_loggers(config("paper"))
+        with Journal(tmp_path, loggers=open_loggers(config("paper"), tmp_path)) as journal:
+            journal.curves(4, {"train/loss": 1.0})
+            journal.event("epoch_started", epoch=2)
+    finally:
+        registry.loggers.cache_clear()
+    assert (tmp_path / "page.txt").read_text() == "4 {'train/loss': 1.0}\nepoch_started {'epoch': 2}\n"

@@ -11,7 +11,7 @@ from drawn_records import draw_records
 from mlperf_checker import verdict
 
 from efficientdet.families.registry import build_detector, hyperparameters_of
-from efficientdet.families.retinanet.family import FAMILY
+from efficientdet.loggers.mlperf import torch_parameters
 from model.detection_model import named_variables
 
 TESTS = Path(__file__).parent
@@ -140,4 +140,4 @@ def test_the_tensors_of_the_network_are_those_of_the_rules(golden_folder):
     norms = {name.rsplit(".", 1)[0] for name in shapes if name.endswith(".running_var")}
     wanted = sorted(f"module.{name}" for name in shapes if name.rsplit(".", 1)[0] not in norms)
     assert len(wanted) == 89
-    assert FAMILY.mlperf_tensors(named_variables(detector.network)) == wanted
+    assert torch_parameters(named_variables(detector.network)) == wanted

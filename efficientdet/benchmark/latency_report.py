@@ -69,7 +69,7 @@ def write_report(report: Mapping[str, Any], *, log_file: str | None, output_json
         from efficientdet.run_log.journal import Journal
 
         path = Path(log_file)
-        with Journal(path.parent, file_name=path.name, loggers=(), units=_LOG_UNITS) as journal:
+        with Journal(path.parent, file_name=path.name, units=_LOG_UNITS) as journal:
             journal.log((), log_values(report))
     if output_json:
         Path(output_json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -6,8 +6,6 @@ from typing import Annotated
 from dataset.class_names import ClassNames
 from efficientdet.families.hyperparameters import Hyperparameters, stated_classes
 from efficientdet.options.train import TRAINING_MODES, TrainSettings
-from efficientdet.run_log.loggers import check_logger_names
-from efficientdet.run_log.mlperf_log import check_submission
 from program_support.checked_fields import Count, checked
 from program_support.errors import InputError
 
@@ -29,14 +27,6 @@ class TrainingConfig(TrainSettings):
     eval_epochs: tuple[Count, ...] = ()  # epochs, instead of eval_from and eval_period; (): use these
 
     def __post_init__(self):
-        check_logger_names(self.loggers)
-        check_submission(
-            division=self.mlperf_division,
-            status=self.mlperf_status,
-            ruleset=self.mlperf_ruleset,
-            organization=self.mlperf_organization,
-            platform=self.mlperf_platform,
-        )
         if self.eval_epochs and (self.eval_period is not None or self.eval_from):
             raise InputError("--eval_epochs cannot be combined with --eval_period or --eval_from")
         if self.lr_per_64 is not None and self.hparams.learning_rate is not None:

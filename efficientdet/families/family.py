@@ -65,6 +65,9 @@ class Family(Generic[AnyHyperparameters]):
     adaptable_conventions: ClassVar[tuple[str, ...]] = ()  # the conventions that fine-tuning may change
     # Number of classes of a checkpoint without class names -> row of COCO's category id 1; the next ids follow.
     coco_class_rows: ClassVar[Mapping[int, int]] = {}
+    # Entries of MLPerf's log. "benchmarks": the id from a version of the rules on, None: none. "values": names of
+    # hyperparameters by the rules' names. "logs_weights": whether the initialized weights are listed.
+    mlperf: ClassVar[Mapping[str, Any]] = {}
 
     def build(
         self,
@@ -98,24 +101,6 @@ class Family(Generic[AnyHyperparameters]):
     def activations_per_pixel(self, hparams: AnyHyperparameters) -> float:
         """Return the number of activations per input pixel, from which the memory is estimated."""
         return 600.0  # approximately EfficientDet-D0 and ResNet-50
-
-    def mlperf_benchmark(self, ruleset: str | None) -> str:
-        """Return the id of the MLPerf benchmark in a version of the rules such as "2.1.0".
-
-        None: the first version with such a benchmark. A family without an MLPerf benchmark returns its name.
-
-        Raises:
-            InputError: for a version without it.
-        """
-        return self.name
-
-    def mlperf_values(self, hparams: AnyHyperparameters, *, batch_norm_images: int) -> dict[str, Any]:
-        """Return additional MLPerf log entries. `batch_norm_images`: number of images per batch norm statistic."""
-        return {}
-
-    def mlperf_tensors(self, names: Iterable[str]) -> list[str]:
-        """Return the MLPerf names of the weights whose initialization is logged."""
-        return []
 
     def stored_conventions(self, hparams: Mapping[str, Any]) -> dict[str, Any]:
         """Return the stored hyperparameters of a checkpoint of this project, completed for older versions."""

@@ -13,17 +13,16 @@ from efficientdet.configuration.flag_paths import (
     existing_file,
     records_of,
     required,
-    writable_file,
     writable_folder,
 )
 from efficientdet.configuration.model_settings import hyperparameters
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.loggers.registry import check_loggers
 from efficientdet.operations.results import TrainingResult
 from efficientdet.options.removed_flags import training_mode
 from efficientdet.options.train import TrainOptions, TrainSettings
-from efficientdet.run_log.mlperf_log import mlperf_files
 from program_support.field_flags import whole_numbers
 
 
@@ -88,10 +87,7 @@ def _check_files(config: TrainingConfig) -> None:
     if config.resume not in ("auto", "never"):
         existing_checkpoint(config.resume, "resume")
     writable_folder(config.model_dir, "model_dir")
-    for path in mlperf_files(config.mlperf_log or ""):
-        if path != "-":
-            writable_file(path, "mlperf_log")
-    config.hparams.family.mlperf_benchmark(config.mlperf_ruleset)  # reports an unknown rule set before the training
+    check_loggers(config)
     if config.testdev_dir:
         writable_folder(config.testdev_dir, "testdev_dir")
 

@@ -1,14 +1,15 @@
 """Options of a training: the flags of train.py and the arguments of `efficientdet.train`."""
 
+import re
 from typing import Annotated
 
 from efficientdet.options.model import MachineOptions, ModelOptions
 from efficientdet.options.removed_flags import AUTOML_MODES
-from efficientdet.run_log.mlperf_log import DIVISIONS, STATUSES
 from program_support.checked_fields import (
     Count,
     CountOrZero,
     Help,
+    Limit,
     NonNegative,
     Positive,
     PositiveShare,
@@ -18,6 +19,7 @@ from program_support.checked_fields import (
 )
 
 TRAINING_MODES = one_of("train", "train300", "traineval")
+_NAME = Limit(lambda value: bool(value.strip()), "a name")
 
 
 @checked
@@ -129,16 +131,20 @@ class TrainSettings(MachineOptions):
     ] = None
     mlperf_ruleset: Annotated[
         str | None,
+        Limit(re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}", re.ASCII).fullmatch, "a version such as 2.1.0"),
         Help(
             "Version of MLPerf's rules, which determines the benchmark's id in the log. Default: the first "
             "version with a benchmark of the model family."
         ),
     ] = None
-    mlperf_division: Annotated[str, one_of(*DIVISIONS), Help("MLPerf division in the log.")] = "open"
-    mlperf_status: Annotated[str, one_of(*STATUSES), Help("MLPerf submission status in the log.")] = "research"
-    mlperf_organization: Annotated[str, Help("Name of the submitting organization in the log.")] = "unknown"
+    mlperf_division: Annotated[str, one_of("open", "closed"), Help("MLPerf division in the log.")] = "open"
+    mlperf_status: Annotated[
+        str, one_of("research", "onprem", "cloud", "preview"), Help("MLPerf submission status in the log.")
+    ] = "research"
+    mlperf_organization: Annotated[str, _NAME, Help("Name of the submitting organization in the log.")] = "unknown"
     mlperf_platform: Annotated[
         str | None,
+        _NAME,
         Help("Name of the platform in the log. Default: number and type of the devices."),
     ] = None
     mlperf_cache_cleared: Annotated[

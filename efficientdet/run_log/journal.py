@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from efficientdet.run_log.loggers import DEFAULT_PROJECT, EventListener, open_loggers
+from efficientdet.run_log.logger import Logger
 
 DEFAULT_FILE_NAME = "time_log.txt"
 TRAINING_UNITS = {
@@ -84,9 +84,8 @@ def average_speed(intervals: Sequence[Interval], *, dropped: int | None = None) 
 class Journal:
     """The log, the curves and the console lines of one run; use it as a context, or call `close`.
 
-    With `folder` None, for all ranks except the first, nothing is written. `loggers` are names in `LOGGERS`, which get
-    the `settings` of the run and the `project` that it belongs to; `units` are the units of logged values; `listeners`
-    are called with each event.
+    With `folder` None, for all ranks except the first, nothing is written. `loggers` get its curves, images and events,
+    and are closed with it; `units` are the units of logged values.
     """
 
     def __init__(
@@ -94,18 +93,12 @@ class Journal:
         folder: str | Path | None,
         *,
         file_name: str = DEFAULT_FILE_NAME,
-        loggers: Sequence[str] = ("tensorboard",),
-        settings: Mapping | None = None,
-        project: str = DEFAULT_PROJECT,
+        loggers: Sequence[Logger] = (),
         units: Mapping[str, str | None] = TRAINING_UNITS,
-        listeners: Sequence[EventListener] = (),
     ):
         self._started = datetime.now()
-        self._units, self._listeners = dict(units), listeners
+        self._units, self._loggers = dict(units), loggers
         self._intervals: list[Interval] = []
-        self._loggers = (
-            [] if folder is None else open_loggers(loggers, folder, settings=settings or {}, project=project)
-        )
         self._log = None if folder is None else _open_to_append(Path(folder) / file_name)
         for metric, unit in self._units.items():
             self._write("METADATA", {"metric": metric, "metadata": {"unit": unit}})
@@ -122,13 +115,11 @@ class Journal:
             self._log.close()
         for logger in self._loggers:
             logger.close()
-        for listener in self._listeners:
-            listener.close()
 
     def event(self, name: str, **facts: Any) -> None:
-        """Pass an event to the listeners, such as "epoch_finished" with the facts epoch and images_per_second."""
-        for listener in self._listeners:
-            listener.event(name, facts)
+        """Pass an event to the loggers, such as "epoch_finished" with the facts epoch and images_per_second."""
+        for logger in self._loggers:
+            logger.event(name, facts)
 
     def print(self, text: str) -> None:
         """Print a line on the console, on the first rank only."""

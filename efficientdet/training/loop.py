@@ -16,6 +16,7 @@ from efficientdet.devices.launchers import join_world
 from efficientdet.devices.memory import with_batch_sizes
 from efficientdet.devices.runtime import skip_graph_rewriting, start_runtime
 from efficientdet.inference.predict import build_predict
+from efficientdet.loggers.registry import open_loggers
 from efficientdet.run_log.journal import Journal
 from efficientdet.training.batch_norm_calibration import Calibration, calibration_size
 from efficientdet.training.build_step import build_train_step
@@ -23,7 +24,6 @@ from efficientdet.training.conventions import with_conventions_of_resumed, with_
 from efficientdet.training.epoch import EpochSteps
 from efficientdet.training.guards import NotFinite, one_line_errors
 from efficientdet.training.interruption import Interrupted, StopRequest, stop_message
-from efficientdet.training.mlperf_listener import mlperf_listeners
 from efficientdet.training.model_dir_lock import sole_training
 from efficientdet.training.reporter import Reporter
 from efficientdet.training.run import OWN_SETTINGS, Run
@@ -88,10 +88,7 @@ def _train(config: TrainingConfig, world: World, *, clock: Callable[[], float]) 
         Journal(
             folder,
             file_name=config.log_filename,
-            loggers=() if config.benchmark else config.loggers,
-            settings=config.hparams.to_dict(),
-            project=config.hparams.family.name,
-            listeners=mlperf_listeners(config, world),
+            loggers=open_loggers(config, folder) if folder else (),
         ) as journal,
     ):
         for line in (lock_warning, *data_check_lines, *lines, *resumed_lines, batch_size_line):
@@ -146,8 +143,7 @@ class Training:
         """Train the remaining epochs, then write and evaluate the final weights."""
         run, config = self._run, self._config
         evaluated_images = self._evaluator.samples if config.evaluates else 0
-        run.journal.event("run_started", run=run, evaluated_images=evaluated_images)
-        run.start_clock()
+        run.start(evaluated_images)
         self._time_budget = TimeBudget(run, evaluated_images=evaluated_images)
         signal = 0
         try:

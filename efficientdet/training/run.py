@@ -30,6 +30,7 @@ from efficientdet.run_log.stopwatch import Stopwatch
 from efficientdet.training.schedule import Schedule
 from efficientdet.training.start import starting_state
 from efficientdet.training.state import TrainingState
+from model.detection_model import named_variables
 from object_detection.structures import Batch
 from program_support.processor import available_cores
 
@@ -88,7 +89,7 @@ class Run:
             journal.print(
                 f"{world.size} processes, {world.size * world.devices} devices, {global_batch_size} images per step"
             )
-        journal.event("initialization_started")
+        journal.event("initialization_started", processes=world.size)
         store = CheckpointStore(config.model_dir)
         return cls(
             config=config,
@@ -175,8 +176,18 @@ class Run:
         seconds = sum(self.stopwatch.total(name) for name in ("input", "compute", "compilation"))
         return (self.state.step - self.first_step) * self.global_batch_size / max(seconds, 1e-9)
 
-    def start_clock(self) -> None:
-        """Start the clock; it continues from the last checkpoint of an earlier process."""
+    def start(self, evaluated_images: int) -> None:
+        """Log the start, and start the clock, which continues from the last checkpoint of an earlier process."""
+        assert self.config.batch_size is not None  # set by `with_batch_sizes`
+        self.journal.event(
+            "run_started",
+            schedule=self.schedule,
+            global_batch_size=self.global_batch_size,
+            images=len(self.index),
+            evaluated_images=evaluated_images,
+            images_of_batch_statistics=self.config.batch_size * self.world.sharing_statistics,
+            weight_names=list(named_variables(self.state.detector.network)),
+        )
         self._clock_zero = self.clock() - self.state.progress.seconds
 
     @property

@@ -16,7 +16,7 @@ class TimeBudget:
     """Planner of a run with --max_minutes; without the flag it changes nothing. All ranks call it together."""
 
     def __init__(self, run: Run, *, evaluated_images: int):
-        """Plan the start, after `run.start_clock()`; evaluated_images: the number of images of an evaluation."""
+        """Plan the start, after `run.start`; evaluated_images: the number of images of an evaluation."""
         self._run, self._first_epoch, self._evaluated_images = run, run.epoch, evaluated_images
         self._seconds = 60.0 * (run.config.max_minutes or 0.0)
         self._last = self._spent()

@@ -44,6 +44,7 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
     conventions = ("conventions", "batch_norm_epsilon", "resize", "longer_side", "anchor_scale")
     backbone_conventions = ("batch_norm_epsilon",)
     adaptable_conventions = ("resize", "longer_side")
+    mlperf: ClassVar = {"benchmarks": {"0.0.0": "maskrcnn"}}
     coco_class_rows: ClassVar = {_COCO_ROWS - 1: 0}
 
     def build_detector(
@@ -68,10 +69,6 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
         """Return the anchors of the proposals on P2 to P6."""
         size = self.resize_rule(hparams).size
         return grid_of_levels(anchor_levels(hparams)(size, feature_sizes(size, 6)[2:]))
-
-    def mlperf_benchmark(self, ruleset: str | None) -> str:
-        """Return the benchmark id of MLPerf's rules 0.5 to 3.1."""
-        return "maskrcnn"
 
     def activations_per_pixel(self, hparams: MaskRcnnHyperparameters) -> float:
         """Return the activations per pixel of the first stage and of the sampled regions and masks."""

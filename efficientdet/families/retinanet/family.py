@@ -1,7 +1,7 @@
 """RetinaNet (Lin et al. 2017) with ResNet backbones, as in MLPerf. Reads torchvision's COCO weights too."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -10,9 +10,7 @@ from efficientdet.families.family import Arrays, ClassLayout, Shapes
 from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters, anchor_levels
 from efficientdet.families.retinanet.presets import ACTIVATIONS_PER_PIXEL, PRESETS, QUICKSTART
 from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
-from efficientdet.run_log.mlperf_log import version_of
 from object_detection.geometry.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels
-from program_support.errors import InputError
 
 if TYPE_CHECKING:
     from dataset.input.augmentation import Augmentation
@@ -24,11 +22,6 @@ _BOX_PREDICTOR = "head/regression_head/bbox_reg/"
 _TORCHVISION_LOGITS = 91 * 9  # per cell
 # torchvision loads its published COCO weights with an epsilon of 0, and keeps the aspect ratio.
 TORCHVISION_CONVENTIONS = {"batch_norm_epsilon": 0.0, "resize": "fit"}
-
-_FIRST_RULES, _RENAMING_RULES = (
-    (2, 0, 0),
-    (5, 0, 0),
-)  # versions of MLPerf's rules (mlcommons/training, single_stage_detector)
 
 
 class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
@@ -43,6 +36,7 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
     backbone_conventions = ("batch_norm_epsilon",)
     adaptable_conventions = ("resize", "longer_side")
 
+    mlperf: ClassVar = {"benchmarks": {"2.0.0": "ssd", "5.0.0": "retinanet"}, "logs_weights": True}
     coco_class_rows: ClassVar = {91: 1}  # torchvision's rows are category ids
 
     def build_detector(self, hparams: RetinaNetHyperparameters, *, num_classes: int, precision: str) -> "DenseDetector":
@@ -69,30 +63,6 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
     def activations_per_pixel(self, hparams: RetinaNetHyperparameters) -> float:
         """Return the value of the published network, also for changed hyperparameters."""
         return ACTIVATIONS_PER_PIXEL[hparams.backbone_name]
-
-    def mlperf_benchmark(self, ruleset: str | None) -> str:
-        """Return `ssd` (single stage detector) for rules up to 4.1, `retinanet` from 5.0 on.
-
-        Raises:
-            InputError: for rules before 2.0, whose `ssd` is SSD300.
-        """
-        version = version_of(ruleset) if ruleset else _FIRST_RULES
-        if version < _FIRST_RULES:
-            raise InputError(
-                f"--mlperf_ruleset={ruleset}: has no RetinaNet benchmark (its ssd is SSD300); expected 2.0.0 or later"
-            )
-        return "retinanet" if version >= _RENAMING_RULES else "ssd"
-
-    def mlperf_tensors(self, names: Iterable[str]) -> list[str]:
-        """Return the names of the convolutions' weights and biases in the reference's DistributedDataParallel.
-
-        Frozen batch norms have no parameters there and are left out.
-        """
-        names = set(names)
-        convolutions = {name.removesuffix("/kernel") for name in names if name.endswith("/kernel")}
-        tensors = [f"{layer}/weight" for layer in convolutions]
-        tensors += [f"{layer}/bias" for layer in convolutions if f"{layer}/bias" in names]
-        return sorted("module." + name.replace("/", ".") for name in tensors)
 
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
         """Return torchvision's conventions for its COCO weights, recognized by the number of classes."""

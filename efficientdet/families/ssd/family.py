@@ -1,7 +1,7 @@
 """SSD300 (Liu et al. 2016) with ResNet-34, as in the first rounds of MLPerf on COCO."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -9,19 +9,15 @@ from efficientdet.families.family import Arrays, ClassLayout, Shapes
 from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
 from efficientdet.families.ssd.presets import ACTIVATIONS_PER_PIXEL, PRESETS, PUBLISHED_FILES, QUICKSTART
 from efficientdet.families.torch_family import TorchFamily
-from efficientdet.run_log.mlperf_log import version_of
 from model.torch_weights import YX_OF_XY
 from object_detection.geometry.anchor_conventions import SSD300_BOXES_PER_CELL, ssd300_levels
 from object_detection.geometry.anchor_grid import AnchorGrid, grid_of_levels
-from program_support.errors import InputError
 
 if TYPE_CHECKING:
     from dataset.input.augmentation import Augmentation
     from dataset.input.resize import ResizeRule
     from model.dense_detector import DenseDetector
 
-# First MLPerf rules (mlcommons/training, single_stage_detector) whose id `ssd` is RetinaNet
-_RULES_OF_RETINANET = (2, 0, 0)
 _MLPERF_BACKBONES = {"resnet34": PUBLISHED_FILES["resnet34-2017"].file}
 # The reference's backbone is two sequences: conv1, bn1, ReLU, pooling and the first two stages; the third stage.
 _BODY_MODULES = {
@@ -41,6 +37,14 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
     hyperparameters = SsdHyperparameters
     presets = PRESETS
     quickstart = QUICKSTART
+    mlperf: ClassVar = {
+        "benchmarks": {"0.0.0": "ssd", "2.0.0": None},  # the ssd of later rules is RetinaNet
+        "values": {
+            "model_bn_span": "images_of_batch_statistics",
+            "max_samples": "num_cropping_iterations",
+            "opt_learning_rate_decay_boundary_epochs": ("first_lr_drop_epoch", "second_lr_drop_epoch"),
+        },
+    }
 
     def build_detector(self, hparams: SsdHyperparameters, *, num_classes: int, precision: str) -> "DenseDetector":
         from efficientdet.families.ssd.build import build_detector
@@ -69,26 +73,6 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
     def imagenet_backbone(self, hparams: SsdHyperparameters) -> str:
         """Return torchvision's ResNet-34 of 2017, which MLPerf's SSD uses; other backbones as in all families."""
         return _MLPERF_BACKBONES.get(hparams.backbone_name) or super().imagenet_backbone(hparams)
-
-    def mlperf_benchmark(self, ruleset: str | None) -> str:
-        """Return `ssd`.
-
-        Raises:
-            InputError: for rules from 2.0 on, whose `ssd` is RetinaNet.
-        """
-        if ruleset and version_of(ruleset) >= _RULES_OF_RETINANET:
-            raise InputError(
-                f"--mlperf_ruleset={ruleset}: has no SSD300 benchmark (its ssd is RetinaNet); expected 1.1.0 or before"
-            )
-        return "ssd"
-
-    def mlperf_values(self, hparams: SsdHyperparameters, *, batch_norm_images: int) -> dict[str, Any]:
-        """Return the images per batch norm statistic, the tries of a crop, and the epochs of learning rate drops."""
-        return {
-            "model_bn_span": batch_norm_images,
-            "max_samples": hparams.num_cropping_iterations,
-            "opt_learning_rate_decay_boundary_epochs": [hparams.first_lr_drop_epoch, hparams.second_lr_drop_epoch],
-        }
 
     def translated_name(self, name: str) -> str:
         """Translate a weight's name of the reference or of torchvision's classifiers."""
