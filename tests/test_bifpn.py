@@ -161,18 +161,6 @@ def test_upsampling_copies_what_tensorflow_copies(source, half_pixel):
         np.testing.assert_array_equal(NearestResize(size, half_pixel_centers=half_pixel)(features), wanted)
 
 
-@pytest.mark.parametrize(
-    ("half_pixel", "three_to_five", "four_to_seven"),
-    [(False, [0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2, 3]), (True, [0, 0, 1, 2, 2], [0, 0, 1, 2, 2, 3, 3])],
-)
-def test_upsampling_by_hand(half_pixel, three_to_five, four_to_seven):
-    layer = NearestResize((5, 7), half_pixel_centers=half_pixel)
-    features = tf.reshape(tf.range(12.0), (1, 3, 4, 1))
-    found = np.asarray(layer(features))[0, :, :, 0]
-    np.testing.assert_array_equal(found[:, 0] / 4, three_to_five)
-    np.testing.assert_array_equal(found[0], four_to_seven)
-
-
 @pytest.mark.parametrize("half_pixel", UPSAMPLINGS)
 @pytest.mark.parametrize(("height", "width"), [(320, 320), (200, 136), (72, 88)])
 def test_every_upsampling_of_a_pyramid_follows_its_convention(half_pixel, height, width):

@@ -24,23 +24,11 @@ def built(tmp_path, config=ROOT / "mkdocs.yml"):
     return run("-m", "mkdocs", "build", "--strict", "--config-file", config, "--site-dir", tmp_path / "site")
 
 
-def test_the_site_builds_strictly(tmp_path):
-    result = built(tmp_path)
-    assert result.returncode == 0, result.stderr
-    for page in (
-        "index.html",
-        "reference/flags/index.html",
-        "tutorials/own_data/index.html",
-        "search/search_index.json",
-    ):
-        assert (tmp_path / "site" / page).is_file()
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("built")
     result = built(folder)
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 0, result.stderr  # strict: a warning is an error
     return folder / "site"
 
 
@@ -100,18 +88,18 @@ def test_words_of_users_are_found(site, word, page):
     )
 
 
-@pytest.mark.parametrize(
-    "broken", ["[no page](nowhere.md)", "[no anchor](architecture.md#nowhere)", "[no file](../nowhere.py)"]
-)
-def test_a_broken_link_fails(tmp_path, broken):
+@pytest.mark.parametrize("targets", [("nowhere.md", "architecture.md#nowhere"), ("../nowhere.py",)])
+def test_broken_links_are_found(tmp_path, targets):
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "index.md").write_text(f"# Title\n\n{broken}\n")
+    (tmp_path / "docs" / "index.md").write_text("# Title\n\n" + "".join(f"[text]({target})\n" for target in targets))
     (tmp_path / "docs" / "architecture.md").write_text("# Architecture\n")
     top, _, rest = (ROOT / "mkdocs.yml").read_text().partition("nav:\n")
     config = top + "nav: [index.md, architecture.md]\n" + rest[rest.index("extra:\n") :]
     config = config.replace("[scripts/docs", f"[{ROOT}/scripts/docs")
     (tmp_path / "mkdocs.yml").write_text(config)
-    assert built(tmp_path, tmp_path / "mkdocs.yml").returncode != 0
+    done = built(tmp_path, tmp_path / "mkdocs.yml")
+    assert done.returncode != 0
+    assert [target for target in targets if target not in done.stderr] == []
 
 
 @pytest.mark.parametrize(

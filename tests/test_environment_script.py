@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -152,13 +151,6 @@ def test_failed_install_is_one_line_and_tried_again(root, pip, message):
     assert len(pip_calls(root)) == 2
 
 
-def test_environment_that_was_half_made_is_made_again(root):
-    add_python(root)
-    (root / ".venv").mkdir()
-    (root / ".venv" / "pyvenv.cfg").touch()
-    assert call(root)[0] == 0
-
-
 def test_folder_that_is_no_environment_is_left_alone(root):
     add_python(root)
     (root / ".venv").mkdir()
@@ -177,17 +169,6 @@ def test_environment_of_an_old_python_is_refused(root):
     code, _, err = call(root)
     assert code == 2
     assert ".venv has Python 3.9; expected Python 3.11 to 3.13: remove that folder" in err
-
-
-def test_interrupted_install_leaves_no_ticker(root):
-    add_python(root, pip="sleep 3")
-    process = start(root)
-    time.sleep(1.0)
-    process.kill()
-    process.wait()
-    started = time.monotonic()
-    process.communicate(timeout=60)  # returns when the last process with our pipe is gone
-    assert time.monotonic() - started < 10
 
 
 def install(root, *extras):

@@ -199,30 +199,6 @@ def test_source_is_mended_or_refused(machine):
     assert len(machine.cached()) == 1
 
 
-def test_libraries_that_are_there_are_built_in(machine):
-    root = machine.checkout()
-    header = machine.folder / "bin" / "nccl" / "include" / "nccl.h"
-    header.parent.mkdir(parents=True)
-    header.write_text("#define NCCL_MAJOR 2\n")
-    machine.add("mpicxx", "exit 0")
-    machine.add("mpirun", "echo mpirun 4.1")
-    cuda = machine.add_cuda()
-    assert machine.last_line(root, HOROVOD_CUDA_HOME=cuda, HOROVOD_NCCL_HOME=str(header.parent.parent)).startswith(
-        "horovod 0.28.1 (gloo, mpi, nccl): two processes agree; built in"
-    )
-    settings = (machine.home / "settings").read_text()
-    for setting in (
-        'HOROVOD_WITH_GLOO="1"',
-        'HOROVOD_WITH_MPI="1"',
-        'HOROVOD_GPU_OPERATIONS="NCCL"',
-        f'HOROVOD_NCCL_INCLUDE="{header.parent}"',
-    ):
-        assert setting in settings
-    header.write_text("#define NCCL_MAJOR 3\n")
-    assert "built in" in machine.last_line(root, HOROVOD_CUDA_HOME=cuda, HOROVOD_NCCL_HOME=str(header.parent.parent))
-    assert len(machine.cached()) == 2
-
-
 def test_nccl_of_pip_comes_before_the_one_of_cuda(machine):
     """TensorFlow loads pip's, and a process has one libnccl.so.2: header and library are of that version."""
     root = machine.checkout()
@@ -247,24 +223,6 @@ def test_nccl_of_pip_comes_before_the_one_of_cuda(machine):
     assert 'HOROVOD_NCCL_LINK="SHARED"' in settings
     assert "HOROVOD_NCCL_INCLUDE" not in settings
     assert "nvidia/nccl/lib" in settings  # the loader's path
-
-
-def test_settings_of_a_job_around_it_reach_neither_build_nor_check(machine):
-    root = machine.checkout()
-    machine.last_line(
-        root,
-        HOROVOD_RANK="3",
-        HOROVOD_WITHOUT_GLOO="1",
-        HOROVOD_WITH_PYTORCH="1",
-        CHECK='test -z "$HOROVOD_RANK$HOROVOD_WITHOUT_GLOO"',
-    )
-    settings = (machine.home / "settings").read_text()
-    assert "HOROVOD_RANK" not in settings
-    assert "WITHOUT_GLOO" not in settings
-    assert 'HOROVOD_WITHOUT_MPI="1"' in settings
-    assert re.search(
-        r'CPLUS_INCLUDE_PATH="\S+/include:\S+/external/highwayhash:\S+/external/farmhash_archive/src"', settings
-    )
 
 
 @pytest.mark.parametrize(
@@ -311,13 +269,6 @@ def test_failed_build_is_one_line_leaves_nothing_and_is_tried_again(machine, set
     assert message in machine.failure(root, **settings)
     assert machine.cached() == machine.cached(".building") == []
     assert "built in" in machine.last_line(root)
-
-
-def test_failed_installation_is_one_line_and_tried_again(machine):
-    root = machine.checkout()
-    failing = "echo 'OSError: No space left on device'; exit 1"
-    assert "cannot install Horovod: no space left on the device" in machine.failure(root, INSTALL=failing)
-    assert "from cache in" in machine.last_line(root)
 
 
 def test_cache_that_cmake_cannot_work_in_is_refused(machine):

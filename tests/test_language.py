@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
 from language_rules import EXCEPTIONS, RULES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -174,20 +173,18 @@ def test_no_rule_is_broken():
     assert not shown, "\n".join(shown)
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(
-    "place", ["model/a.py: string", "model/a.py: comment", "docs/a.md", "docs/a.html", "scripts/a.sh"]
-)
-def test_a_planted_violation_is_found(tmp_path, rule, place):
-    name, _, kind = place.partition(": ")
-    violation = RULES[rule][2]
-    text = {"string": f'x = f"{{1}} {violation} {{2}}"\n', "comment": f"x = 1  # {violation}\n"}.get(
-        kind, f"# {violation}\n"
-    )
-    _write(tmp_path / name, text)
-    found = list(findings(tmp_path))
-    assert rule in {finding.rule for finding in found}
-    assert {(finding.path, finding.line) for finding in found} == {(name, 1)}
+def test_planted_violations_are_found(tmp_path):
+    """Each rule in a string, in comments, and in the lines of pages and scripts."""
+    texts = {"model/a{}.py": 'x = f"{{1}} {} {{2}}"', "model/b{}.py": "x = 1  # {}"}
+    texts |= dict.fromkeys(("docs/a{}.md", "docs/a{}.html", "scripts/a{}.sh"), "# {}")
+    planted = set()
+    for number, (rule, (_, _, violation)) in enumerate(RULES.items()):
+        for name, text in texts.items():
+            _write(tmp_path / name.format(number), text.format(violation) + "\n")
+            planted.add((rule, name.format(number), 1))
+    found = {(finding.rule, finding.path, finding.line) for finding in findings(tmp_path)}
+    assert planted <= found
+    assert {place[1:] for place in found} == {place[1:] for place in planted}
 
 
 def test_exceptions_are_few_used_and_have_a_reason():

@@ -106,18 +106,6 @@ def test_random_boxes_against_the_oracle(method, per_class, candidates, slots, o
         assert not found.scores[image, count:].any()
 
 
-@pytest.mark.parametrize(("method", "per_class"), COMBINATIONS)
-def test_a_batch_is_its_images_one_by_one(method, per_class):
-    boxes, scores, classes = crowded(np.random.default_rng(3), images=3, candidates=40)
-    scores[1] *= 0.001  # an image that finds nothing beside two that do
-    config = {"method": method, "per_class": per_class, "max_detections": 15, "score_threshold": 0.1}
-    together = suppressed(boxes, scores, classes, **config)
-    for image in range(3):
-        alone = suppressed(boxes[image : image + 1], scores[image : image + 1], classes[image : image + 1], **config)
-        for one, of_all in zip(alone[:4], together[:4], strict=True):
-            np.testing.assert_array_equal(one[0], of_all[image])
-
-
 def test_nothing_above_the_threshold_is_no_detection():
     for method, per_class in COMBINATIONS:
         found = suppressed(
@@ -197,19 +185,6 @@ def test_compiled_with_an_open_batch_size_it_finds_the_same(method, per_class):
     assert plain.valid.any()
 
 
-def test_the_way_from_outputs_against_the_oracle():
-    logits, deltas, anchors = outputs_of_a_small_grid(np.random.default_rng(1))
-    config = SuppressionConfig(candidates=60, max_detections=30, score_threshold=0.01)
-    found = as_graph(detections_from_outputs, config)(logits, deltas, anchors)
-    for image in range(2):
-        scores, classes, numbers = oracles.top_candidates(logits[image], 60)
-        boxes = np.array([oracles.decode(deltas[image, number], anchors[number]) for number in numbers])
-        wanted = oracles.suppress(boxes, scores, classes, config=config)
-        np.testing.assert_allclose(found.boxes[image], boxes[[number for number, _ in wanted]], atol=1e-3)
-        np.testing.assert_allclose(found.scores[image], [score for _, score in wanted], rtol=1e-4)
-        np.testing.assert_array_equal(found.classes[image], classes[[number for number, _ in wanted]])
-
-
 @pytest.mark.parametrize(
     "case",
     [
@@ -251,21 +226,6 @@ def _published(case, golden, outputs):
     return as_graph(detections_from_outputs, config)(
         outputs["class_logits"], outputs["box_outputs"], anchors
     ), not config.per_class
-
-
-@pytest.mark.parametrize("name", ["nms", "nms_sparse"])
-def test_the_candidates_in_testdata_are_those_of_the_whole_outputs(golden_folder, name):
-    whole, cut = np.load(golden_folder / f"{name}_inputs.npz"), np.load(TESTDATA / f"{name}_candidates.npz")
-    for one, other in zip(
-        *(
-            to_numpy(top_candidates(tf.constant(outputs["class_logits"]), config=SuppressionConfig(candidates=2000)))
-            for outputs in (whole, cut)
-        ),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(one, other)
-    kept = cut["class_logits"].max(axis=-1) > -100
-    np.testing.assert_array_equal(whole["box_outputs"][kept], cut["box_outputs"][kept])
 
 
 def test_nvidias_detections(golden_folder):
