@@ -12,7 +12,6 @@ import onnx
 import pytest
 from color_artifact import write_color_artifact
 from drawn_records import draw_records
-from jax_process import QUICK_XLA
 from onnx import TensorProto, helper
 from PIL import Image
 
@@ -65,19 +64,6 @@ def test_scaling():
     assert float(several[6].replace(",", "")) == pytest.approx(64 / on_jax * 1e3, rel=1e-3)
 
 
-def test_batch_norm_messages():
-    """Mean and variance, two sums of the gradient, and the gradients of the two weights."""
-    command = [sys.executable, str(REPOSITORY / "benchmarks" / "batch_norm_messages.py")]
-    env = os.environ | {
-        "PYTHONPATH": str(REPOSITORY),
-        "KERAS_BACKEND": "jax",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count=2 {QUICK_XLA}",
-    }
-    shown = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
-    assert int(shown.split()[0]) <= 4  # benchmarks/scaling.py assumes four
-    assert "6 numbers per channel" in shown
-
-
 def test_serve_load(tmp_path):
     model = write_color_artifact(tmp_path / "colors.onnx")
     Image.new("RGB", (40, 30), (200, 10, 10)).save(tmp_path / "a.png")
@@ -98,17 +84,8 @@ def test_serve_load(tmp_path):
 def test_input(tmp_path):
     drawn = draw_records(tmp_path, images={"train": 16}, side=64)
     shown = run("input.py", f"--records={drawn.folder}/train-*.tfrecord", "--size=128", "--seconds=0.2", "--runs=1")
-    assert [line.split("  ")[0] for line in shown.splitlines()[:4]] == [
-        "decoding only",
-        "ours, images and boxes",
-        "ours, normalized and assigned",
-        "baseline, normalized and assigned",
-    ]
-    assert re.search(
-        r"ours: \d\.\d\d of decoding; with normalization and assignment \d\.\d\d of it and \d+\.\d times the "
-        "baseline",
-        shown,
-    )
+    assert [line.split("  ")[0] for line in shown.splitlines()[:2]] == ["decoding only", "ours, images and boxes"]
+    assert re.search(r"^ours: \d\.\d\d of decoding$", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
