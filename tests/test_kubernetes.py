@@ -18,7 +18,7 @@ from text_tables import rows
 ROOT = Path(__file__).parents[1]
 K8S, RETINANET = ROOT / "scripts" / "k8s", ROOT / "scripts" / "retinanet"
 sys.path.insert(0, str(K8S))  # scripts are no package
-from recipes import advice, backbone_of  # noqa: E402
+from recipes import advice  # noqa: E402
 from render import main, render  # noqa: E402
 
 MODELS = ("efficientdet-d0", "retinanet-resnext50", "retinanet-resnet18", "ssd300-resnet34", "mask-rcnn-resnet50")
@@ -288,17 +288,6 @@ def test_the_data_pod_keeps_a_shell():
     assert subprocess.run([*words[:4], "bash", "-c", "exit 3"]).returncode == 3
 
 
-def test_backbones():
-    assert [backbone_of(model) for model in MODELS] == [
-        None,
-        "resnext50_32x4d",
-        "resnet18",
-        "resnet34-2017",
-        "resnet50",
-    ]
-    assert backbone_of("mask-rcnn-resnext50-dle") == "resnext50_32x4d"
-
-
 def test_the_queue_is_a_commented_block():
     """A user of a queue uncomments it, as in the published jobs."""
     text = (RETINANET / "job_4GPU40GB.yaml").read_text()
@@ -407,9 +396,3 @@ def test_mistakes(monkeypatch, capsys, flags, message):
     out, err = capsys.readouterr()
     assert (exit_code.value.code, out) == (2, "")
     assert message in err.splitlines()[-1]
-
-
-def test_the_command_of_the_readme():
-    words = [sys.executable, str(K8S / "render.py"), *JOB, "--queue=name"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert yaml.safe_load(done.stdout)["metadata"]["name"] == "efficientdet-d0-8gpu40gb"

@@ -1,19 +1,17 @@
 """The families beside EfficientDet go through the real programs once, at their smallest.
 
-They are trained, evaluated by every runtime, and exported. test_families.py checks the detections of families of one
-and of two stages.
+They are trained, evaluated and exported, which compares the detections of the files. test_families.py evaluates
+families of one and of two stages by every runtime.
 """
 
 import json
 import os
 
-import numpy as np
 import pytest
 from drawn_records import draw_records
 from test_families import call
 
 from efficientdet.checkpoints.checkpoint import read_arrays
-from object_detection.coco.results import TESTDEV_FILE_NAME
 
 pytestmark = pytest.mark.slow
 
@@ -73,29 +71,20 @@ def trained(drawn, model_name, env, tmp_path_factory):
 
 def test_a_trained_detector_is_evaluated_and_exported(drawn, env, trained, tmp_path):
     assert read_arrays(str(trained / "ckpt-final"))["global_step"] == STEPS
-    found = {}
-    for runtime in ("keras", "onnxruntime"):
-        call(
-            env,
-            "eval.py",
-            ckpt_path=trained,
-            val_file_pattern=f"{drawn.folder}/val-*.tfrecord",
-            batch_size=2,
-            runtime=runtime,
-            use_xla=False,
-            precision="float32",
-            output_json=tmp_path / f"{runtime}.json",
-            testdev_dir=tmp_path / runtime,
-            hparams="nms_configs.score_thresh=0.001",
-        )
-        entries = json.loads((tmp_path / runtime / TESTDEV_FILE_NAME).read_text())
-        found[runtime] = np.array([[entry["image_id"], entry["score"]] for entry in entries])
-    ours, theirs = (json.loads((tmp_path / f"{runtime}.json").read_text()) for runtime in found)
-    assert ours["images"] == 2
-    assert ours["AP"] == pytest.approx(theirs["AP"], abs=1e-3)
-    assert len(found["keras"]) > 10
-    # After so few steps many boxes score alike: which one is first, rounding decides
-    np.testing.assert_allclose(found["keras"], found["onnxruntime"], atol=1e-4)
+    call(
+        env,
+        "eval.py",
+        ckpt_path=trained,
+        val_file_pattern=f"{drawn.folder}/val-*.tfrecord",
+        batch_size=2,
+        use_xla=False,
+        precision="float32",
+        output_json=tmp_path / "measures.json",
+        hparams="nms_configs.score_thresh=0.001",
+    )
+    measures = json.loads((tmp_path / "measures.json").read_text())
+    assert measures["images"] == 2
+    assert measures["detections"] > 10
     told = call(
         env,
         "inspector.py",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from absl import flags
+from text_tables import rows
 
 from efficientdet.run_log.journal import Interval, Journal
 from program_support.errors import InputError
@@ -22,7 +23,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 import throughput_matrix  # noqa: E402
 from throughput import running  # noqa: E402
 from throughput.machine import Cell, Machine  # noqa: E402
-from throughput.running import inference_figures, run_cell, training_figures  # noqa: E402
+from throughput.running import failure_reason, inference_figures, run_cell, training_figures  # noqa: E402
 from throughput.tables import published_figures, write_tables  # noqa: E402
 
 SETTINGS = {
@@ -257,25 +258,23 @@ def test_a_training_cell_through_the_launcher(replace_python, tmp_path, precisio
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (
-            "print('[1]<stderr>: train.py: error: out of memory at --batch_size=2: try 1'); sys.exit(1)",
-            "out of memory at --batch_size=2",
-        ),
-        ("print('train.py: error: hparam zz', file=sys.stderr); sys.exit(2)", "hparam zz"),
-        ("raise ZeroDivisionError('division by zero')", "exit code 1: ZeroDivisionError: division by zero"),
-        (
-            "print('[1]<stderr>:KeyError: 3'); print('horovodrun: error: one or more'); sys.exit(1)",
-            "exit code 1: KeyError: 3",
-        ),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "killed, probably out of memory (exit code 137)"),
-        ("", "exited with code 0, but logged no speed"),
-    ],
+    ("code", "output", "reason"),
+    rows(r"""
+1 | '[1]<stderr>: train.py: error: out of memory at --batch_size=2: try 1' | out of memory at --batch_size=2
+2 | 'train.py: error: hparam zz' | hparam zz
+1 | "Traceback\nZeroDivisionError: division by zero" | exit code 1: ZeroDivisionError: division by zero
+1 | '[1]<stderr>:KeyError: 3\nhorovodrun: error: one or more' | exit code 1: KeyError: 3
+137 | '' | killed, probably out of memory (exit code 137)
+3 | '' | exit code 3
+"""),
 )
-def test_a_cell_that_fails_says_why(replace_python, tmp_path, text, reason):
-    replace_python(text)
-    assert outcome_of(cell(), tmp_path) == {"reason": reason}
+def test_a_cell_that_fails_says_why(code, output, reason):
+    assert failure_reason(code, output) == reason
+
+
+def test_a_program_that_logs_no_speed_is_a_failure(replace_python, tmp_path):
+    replace_python("")
+    assert outcome_of(cell(), tmp_path) == {"reason": "exited with code 0, but logged no speed"}
 
 
 def test_the_launchers_own_refusal_is_a_reason(tmp_path):

@@ -137,11 +137,6 @@ def test_every_weight_moves_batch_statistics_too():
         assert (value != values(detector)[name]).any(), name
 
 
-def test_without_an_average():
-    *_, step = setting(average=False)
-    assert all(np.isfinite(report["loss"]) for report in run_steps(step))
-
-
 def test_frozen_weights_stay():
     detector = miniature_detector()
     frozen = [
@@ -166,10 +161,9 @@ def test_frozen_weights_stay():
     assert "class_net/class-predict/bias" in moved
 
 
-@pytest.mark.parametrize(("compiled", "parts"), [(False, 4), (True, 2)])
-def test_parts_that_accumulate_equal_the_whole_batch(compiled, parts):
+def test_parts_that_accumulate_equal_the_whole_batch():
     results = []
-    for accumulate_steps in (1, parts):
+    for accumulate_steps in (1, 2):
         detector = miniature_detector()
         for layer in detector.network.layers:
             if isinstance(layer, BatchNormalization):
@@ -177,7 +171,7 @@ def test_parts_that_accumulate_equal_the_whole_batch(compiled, parts):
         optimizer = build_optimizer(
             hyperparameters_of("efficientdet-d0", {"clip_gradients_norm": CLIP}), precision="float32"
         )
-        step = build_train_step(detector, optimizer, None, compiled=compiled, accumulate_steps=accumulate_steps)
+        step = build_train_step(detector, optimizer, None, compiled=True, accumulate_steps=accumulate_steps)
         reports = [
             {name: float(value) for name, value in step(batch_of(number, size=4), rate).items()}
             for number, rate in enumerate(RATES)
