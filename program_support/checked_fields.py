@@ -7,7 +7,7 @@ field's flag if it differs: `processes: Annotated[Count, "num_threads"]`.
 import math
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, dataclass_transform, get_args, get_origin
 
 from program_support.errors import InputError
@@ -123,6 +123,11 @@ def field_types(cls: type) -> dict[str, Any]:
             if item.name not in types or limits_of(item.type):
                 types[item.name] = item.type
     return types
+
+
+def values_of(settings: Any, base: type) -> dict[str, Any]:
+    """Return those settings that a dataclass has fields for, by name."""
+    return {item.name: getattr(settings, item.name) for item in fields(base)}
 
 
 def limits_of(kind: Any) -> list[Limit]:

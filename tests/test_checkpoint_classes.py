@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from absl import flags
 from miniature import miniature_detector
 
 from dataset.class_names import COCO_2017, ClassNames
@@ -12,12 +11,12 @@ from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.pretrained_weights import load_matching_weights, read_source
 from efficientdet.checkpoints.restore import restore_detector
-from efficientdet.configuration.flag_definitions import checked_overrides, define_class_names_flag, define_model_flags
-from efficientdet.configuration.flag_definitions import model_config as config_of_flags
 from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.configuration.model_settings import checked_overrides, model_config
 from efficientdet.configuration.overrides import split_label_map
 from efficientdet.families.hyperparameters import height_and_width
 from efficientdet.families.registry import family_of
+from efficientdet.options.model import CheckpointOptions
 from model.detection_model import named_variables
 from program_support.errors import InputError
 
@@ -202,14 +201,8 @@ def test_flags_that_name_the_classes(tmp_path, monkeypatch, settings):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "names.txt").write_text("ant\nbee\ncat\n")
     (tmp_path / "config.yaml").write_text("num_classes: 4\nlabel_map: {1: ant, 2: bee, 3: cat}\n")
-    values = flags.FlagValues()
-    define_model_flags(values)
-    define_class_names_flag(values)
-    values.mark_as_parsed()
-    for name, value in settings.items():
-        values[name].value = value
-    flags.DEFINE_string("weights", "averaged", "", flag_values=values)
-    config = config_of_flags(None, checked_overrides(values=values), values=values)
+    options = CheckpointOptions(**settings)
+    config = model_config(None, checked_overrides(options), options)
     assert config.checkpoint_classes == ClassNames.numbered(["ant", "bee", "cat"])
     assert set(config.overrides) <= {"num_classes"}
 

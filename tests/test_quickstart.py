@@ -18,9 +18,10 @@ from labeled import healthy
 
 from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import family_of, hyperparameters_of, model_names
+from efficientdet.options.quickstart import NO_WEIGHTS
 from efficientdet.quickstart import choices, chosen_settings, steps, usable_input
 from efficientdet.quickstart.choices import StepTime
-from efficientdet.quickstart.configuration import NO_WEIGHTS, QuickstartConfig
+from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.output_folder import sole_quickstart
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.steps import quickstart

@@ -9,8 +9,6 @@ from efficientdet.exports.export_format import ExportFormat
 from program_support.errors import InputError, nearest_name
 
 ENTRY_POINTS = "efficientdet.export_formats"
-DEFAULT_FORMATS = ("onnx", "onnx-raw", "savedmodel")
-TRUSTED_ONLY = "use trusted sources only: its graph may read and write files"
 
 
 @cache

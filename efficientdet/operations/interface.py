@@ -24,7 +24,9 @@ from efficientdet.operations.results import (
     TrainingResult,
 )
 from efficientdet.operations.settings import call, call_with_options, folder_records, records_in
+from efficientdet.options.doctor import ExamineOptions
 from efficientdet.options.evaluate import EvaluateOptions
+from efficientdet.options.export import ExportOptions
 from efficientdet.options.train import TrainOptions
 
 AnyPath = str | os.PathLike[str]
@@ -167,9 +169,9 @@ def export(
         InputError: a file, value or combination of values is invalid, or a package is missing.
         TypeError: a keyword is not a flag of export.py.
     """
-    return call(
-        export_model.main,
-        export_model.define_flags,
+    return call_with_options(
+        export_model.export,
+        ExportOptions,
         name="export",
         arguments={
             "ckpt": ckpt,
@@ -283,9 +285,9 @@ def examine(
     if not os.path.isdir(training):
         val_records = records_in(val_records, "val") if val_records else folder_records(data, "val")
         source = {"records": training, "val_records": val_records}
-    return call(
-        examine_data.main,
-        examine_data.define_flags,
+    return call_with_options(
+        examine_data.examine,
+        ExamineOptions,
         name="examine",
         arguments={
             **source,

@@ -1,7 +1,6 @@
 """The operation of train.py and of `efficientdet.train`: turn flags into a configuration and run it."""
 
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from efficientdet.loggers.registry import check_loggers
 from efficientdet.operations.results import TrainingResult
 from efficientdet.options.removed_flags import training_mode
 from efficientdet.options.train import TrainOptions, TrainSettings
+from program_support.checked_fields import values_of
 from program_support.field_flags import whole_numbers
 
 
@@ -75,8 +75,7 @@ def _configuration(options: TrainOptions) -> TrainingConfig:
         "training_mode": training_mode(options.training_mode, options.mode),
         "eval_epochs": whole_numbers(options.eval_epochs, "eval_epochs"),
     }
-    unchanged = {item.name: getattr(options, item.name) for item in fields(TrainSettings)}
-    return TrainingConfig(**resolved, **unchanged)
+    return TrainingConfig(**resolved, **values_of(options, TrainSettings))
 
 
 def _check_files(config: TrainingConfig) -> None:

@@ -8,6 +8,7 @@ from dataset.class_files import CLASS_FILE_SUFFIXES
 from efficientdet.families.registry import DEFAULT_MODEL, model_names
 from program_support.checked_fields import Help, checked, one_of
 
+TRUSTED_ONLY = "use trusted sources only: its graph may read and write files"  # said where SavedModels are run
 RUNTIMES = ("keras", "onnxruntime", "openvino")
 
 

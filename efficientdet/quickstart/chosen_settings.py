@@ -17,8 +17,9 @@ from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.published_files import published_files
 from efficientdet.families.quickstart_recipe import QuickstartRecipe
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.options.quickstart import NO_WEIGHTS
 from efficientdet.quickstart import choices
-from efficientdet.quickstart.configuration import NO_WEIGHTS, QuickstartConfig
+from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.split_records import image_count, labeled_images, records_of, records_pattern
 from efficientdet.quickstart.usable_input import usable_side

@@ -2,29 +2,21 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Annotated
 
-from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
-from program_support.checked_fields import Count, Limit, Share, between, checked
+from efficientdet.options.serve import RequestLimits
+from program_support.checked_fields import Share, checked
 
 MAX_SIDE = 16_384  # pixels; resampling a line of millions of pixels would take gigabytes
 MAX_REQUESTS_IN_MEMORY = 16  # requests of maximum size that fit into the memory budget
-_SECONDS = Limit(lambda value: 0 < value <= 3600, "above 0, up to 3600")
 MAX_CONNECTIONS = 256  # open connections; each takes a file descriptor, and a process often has 1,024
 
 
 @checked
-class Limits:
-    """Limits of a request: flags of serve.py."""
+class Limits(RequestLimits):
+    """Limits of a request, and its default score threshold."""
 
-    max_batch: Count = 8  # images per call of the detector
-    max_request_bytes: Count = 20 * 2**20
-    # of an image, and of all images of a batch
-    max_pixels: Annotated[int, between(1, LARGEST_IMAGE_PIXELS)] = 40_000_000
-    max_queue: Count = 64  # waiting images of all requests
-    request_timeout_s: Annotated[float, _SECONDS] = 30.0  # limit of receiving the body, and of detection
-    min_score: Share = DEFAULT_THRESHOLD  # default of a request
+    min_score: Share = DEFAULT_THRESHOLD
 
 
 class RequestError(Exception):

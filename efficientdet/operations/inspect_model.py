@@ -1,0 +1,179 @@
+"""The operation of inspector.py: summary, export, benchmark and video of a model."""
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.configuration.flag_definitions import program
+from efficientdet.configuration.flag_paths import existing_file, required, writable_file, writable_folder
+from efficientdet.configuration.inference_runtimes import require_runtime
+from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.configuration.model_settings import checked_overrides, model_config, runtime_settings
+from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.exports.formats import checked_formats, export_formats
+from efficientdet.options.inspect import RANDOM_WEIGHTS, InspectOptions
+from program_support.errors import InputError
+
+
+def inspect(options: InspectOptions) -> None:
+    """Run the mode that the options state."""
+    if options.mode == "infer":
+        raise InputError(
+            "--mode=infer: python infer.py --image_path=FILE --model_dir=CHECKPOINT --output_dir=FOLDER does that"
+        )
+    runtime = options.runtime or "keras"
+    if options.mode in ("dry", "export") and runtime != "keras":
+        raise InputError(f"--runtime={runtime} cannot be combined with --mode={options.mode}, which runs no network")
+    {"dry": _dry, "export": _export, "benchmark": _benchmark, "video": _video}[options.mode](_model(options), options)
+
+
+def _dry(model: ModelConfig, options: InspectOptions) -> None:
+    if options.export_ckpt and Path(options.export_ckpt).is_dir():
+        raise InputError(
+            f"--export_ckpt={options.export_ckpt}: is a folder; expected a prefix inside, such as "
+            f"{options.export_ckpt}/ckpt"
+        )
+    writable_file(options.export_ckpt, "export_ckpt")
+    _prepare(needs_tensorflow=bool(model.ckpt_path or options.export_ckpt))
+    from efficientdet.exports.inspection import dry_run
+
+    dry_run(model, export_ckpt=options.export_ckpt)
+
+
+def _export(model: ModelConfig, options: InspectOptions) -> None:
+    image = existing_file(options.input_image, "input_image")
+    if options.formats:
+        _export_formats(model, options, (image,) if image else ())
+        return
+    if options.onnx_path:
+        _export_onnx(model, options.onnx_path)
+    if options.onnx_path and not options.saved_model_dir:
+        return
+    folder = writable_folder(options.saved_model_dir, "saved_model_dir")
+    _prepare(needs_tensorflow=True)
+    from efficientdet.exports.inspection import export
+
+    export(model, folder, input_image=image)
+
+
+def _export_formats(model: ModelConfig, options: InspectOptions, images: tuple[str, ...]) -> None:
+    formats = checked_formats(options.formats)
+    if in_8_bits := [name for name in formats if export_formats()[name].calibrates]:
+        raise InputError(
+            f"--formats={in_8_bits[0]}: int8 formats need calibration images; use export.py --int8_images=FILES"
+        )
+    output_dir = writable_folder(options.output_dir, "output_dir")
+    _prepare(needs_tensorflow=True)
+    from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
+
+    export_artifacts(
+        replace(model, precision="float32", amp=None, use_xla=False),
+        ExportConfig(output_dir=output_dir, formats=formats, images=images),
+    )
+
+
+def _export_onnx(model: ModelConfig, path: str) -> None:
+    if not path.endswith(".onnx"):
+        raise InputError(f"--onnx_path={path}: expected a file name that ends in .onnx")
+    writable_file(path, "onnx_path")
+    require_runtime("onnxruntime", asked_by="--onnx_path")
+    _prepare(needs_tensorflow=bool(model.ckpt_path))
+    from efficientdet.exports.inspection import export_network
+
+    export_network(model, path)
+
+
+def _benchmark(model: ModelConfig, options: InspectOptions) -> None:
+    image = existing_file(options.input_image, "input_image")
+    _check_saved_model(model, options)
+    for name in ("dllogger_path", "output_json"):
+        writable_file(getattr(options, name), name)
+    if options.trace_filename:
+        writable_folder(options.trace_filename, "trace_filename")
+    _prepare(needs_tensorflow=bool(model.ckpt_path or model.int8_images or image or options.saved_model_dir))
+    from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
+    from efficientdet.devices.memory import report_out_of_memory
+
+    with report_out_of_memory(batch_size=options.batch_size):
+        benchmark(
+            model,
+            BenchmarkConfig(
+                batch_size=options.batch_size,
+                runs=options.bm_runs,
+                warm_up_runs=options.bm_warm_up_runs,
+                input_image=image,
+                saved_model_dir=options.saved_model_dir,
+                trace_folder=options.trace_filename,
+                log_file=options.dllogger_path,
+                output_json=options.output_json,
+            ),
+        )
+
+
+def _video(model: ModelConfig, options: InspectOptions) -> None:
+    video = required(options.input_video, "input_video")
+    existing_file(video, "input_video")
+    output = required(options.output_video, "output_video")
+    if not output.lower().endswith(".mp4"):
+        raise InputError(f"--output_video={output}: expected a file name that ends in .mp4")
+    writable_file(output, "output_video")
+    _check_saved_model(model, options)
+    from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+    from efficientdet.prediction.open_model import open_model
+    from efficientdet.prediction.video import VideoConfig, annotate_video
+
+    _prepare(needs_tensorflow=True)
+    model = replace(model, ckpt_path=options.saved_model_dir or model.ckpt_path)
+    opened = open_model(model, batch_size=options.batch_size, same_size=True)
+    given = options.min_score_thresh
+    thresholds = opened.thresholds if given is None else ScoreThresholds(overall=given, source="--min_score_thresh")
+    print(f"score threshold: {thresholds}")
+    annotate_video(
+        VideoConfig(
+            source=video,
+            output_video=output,
+            batch_size=options.batch_size,
+            thresholds=thresholds,
+            max_boxes=100 if options.max_boxes_to_draw is None else options.max_boxes_to_draw,
+        ),
+        opened.detect,
+        opened.class_names,
+    )
+
+
+def _model(options: InspectOptions) -> ModelConfig:
+    """Return the checkpoint with --hparams, overridden by the options for hyperparameters, as in the reference."""
+    values = {
+        "image_size": options.image_size,
+        "nms_configs.max_output_size": options.max_boxes_to_draw,
+        "nms_configs.score_thresh": options.min_score_thresh,
+        "nms_configs.method": options.nms_method,
+    }
+    overrides = checked_overrides(options, {key: value for key, value in values.items() if value is not None})
+    path = None if options.ckpt_path == RANDOM_WEIGHTS else options.ckpt_path
+    return model_config(existing_checkpoint(path, "ckpt_path"), overrides, options, **runtime_settings(options))
+
+
+def _check_saved_model(model: ModelConfig, options: InspectOptions) -> None:
+    if options.saved_model_dir and not export_formats()["savedmodel"].recognizes(options.saved_model_dir):
+        raise InputError(f"--saved_model_dir={options.saved_model_dir}: holds no saved_model.pb")
+    if options.saved_model_dir and model.runtime != "keras":
+        raise InputError(f"--runtime={model.runtime} runs a checkpoint; --saved_model_dir needs --runtime=keras")
+    if options.saved_model_dir and model.ckpt_path:
+        raise InputError("--saved_model_dir and --ckpt_path are both given; expected only one of them")
+
+
+def _prepare(*, needs_tensorflow: bool) -> None:
+    """Prepare the environment.
+
+    Raises:
+        InputError: TensorFlow is needed but not installed.
+    """
+    if importlib.util.find_spec("tensorflow"):
+        prepare_environment()
+    elif needs_tensorflow:
+        raise InputError("checkpoints, SavedModels and image files need TensorFlow, which is not installed")
+
+
+define_flags, main = program("inspector", InspectOptions, inspect, formats=export_formats)

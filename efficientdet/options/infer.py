@@ -1,0 +1,73 @@
+"""Options of detection in images and videos: the flags of infer.py."""
+
+from typing import Annotated
+
+from efficientdet.options.model import TRUSTED_ONLY, MachineOptions, RuntimeOptions, WeightsOptions
+from program_support.checked_fields import Count, Help, Share, between, checked
+
+
+@checked
+class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
+    """All options of detection in images and videos."""
+
+    image_path: Annotated[
+        tuple[str, ...],
+        Help(
+            "Input: an image, a video, a folder of both or a glob pattern; -: an image on standard input; a number or "
+            "/dev/video0: that camera, rtsp://... or http://...: a network stream, each until Ctrl-C.",
+            repeats=True,
+        ),
+    ] = ()
+    output_dir: Annotated[str, Help("Output folder for annotated images, videos and detections.json.")] = "annotated"
+    model_dir: Annotated[
+        str | None, Help("Checkpoint: a prefix or a folder, written by this project, google/automl or NVIDIA.")
+    ] = None
+    saved_model_dir: Annotated[
+        str | None,
+        Help(f"SavedModel to run ({TRUSTED_ONLY}). With --model_dir: the folder to which it is exported first."),
+    ] = None
+    model: Annotated[
+        str | None,
+        Help(
+            "File of export.py (.onnx, .xml or .tflite), run without TensorFlow and without a checkpoint; "
+            "--runtime=openvino also runs .onnx files. Anything else is a checkpoint, as for --model_dir."
+        ),
+    ] = None
+    batch_size: Annotated[Count, Help("Batch size.")] = 1
+    apply_exif_orientation: Annotated[
+        bool,
+        Help(
+            "Rotate images by their EXIF orientation; boxes are in pixels of the rotated image. "
+            "--noapply_exif_orientation: detect in the stored pixels, as COCO's annotations do."
+        ),
+    ] = True
+    debug: Annotated[bool, Help("Run eagerly, without compilation.")] = False
+    tile: Annotated[
+        str | None,
+        Help(
+            "Size of tiles in image pixels for sliced inference of large images with small objects: the side of a "
+            "square such as 512, or WIDTHxHEIGHT. Default: no tiles."
+        ),
+    ] = None
+    overlap: Annotated[
+        float | None,
+        between(0, 0.9),
+        Help("With --tile: overlap of neighboring tiles as a fraction of the tile size, from 0 to 0.9.", 0.2),
+    ] = None
+    tile_whole: Annotated[
+        bool | None,
+        Help("With --tile: also detect in the complete image, for objects larger than a tile.", True),
+    ] = None
+    min_score_thresh: Annotated[
+        Share | None,
+        Help(
+            "Lowest score, from 0 to 1, of the drawn detections. detections.json has all detections. Default: the "
+            "thresholds with the best F1 that are stored with the model, else 0.4."
+        ),
+    ] = None
+    max_boxes_to_draw: Annotated[
+        Count | None,
+        Help("Maximum number of boxes drawn per image, best first. Default with --tile: no limit.", 100),
+    ] = None
+    format: Annotated[tuple[str, ...], Help("Additional output formats of drawn detections, comma-separated: ")] = ()
+    save_crops: Annotated[bool, Help("Save a crop of each drawn detection to OUTPUT/crops/CLASS/.")] = False

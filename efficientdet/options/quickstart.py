@@ -1,0 +1,65 @@
+"""Options of a quick start: the flags of quickstart.py."""
+
+from typing import Annotated
+
+from dataset.conversion.format_recognition import FORMATS
+from efficientdet.families.registry import DEFAULT_MODEL, model_names
+from program_support.checked_fields import Help, Share, at_least, between, checked, one_of
+
+NO_WEIGHTS = "none"
+
+
+@checked
+class QuickstartOptions:
+    """All options of a quick start."""
+
+    images: Annotated[
+        str | None,
+        Help("Folder, zip or tar archive of the images; also accepted as the first argument, without the flag's name."),
+    ] = None
+    annotations: Annotated[
+        str | None,
+        Help(
+            "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the folder of the "
+            "images."
+        ),
+    ] = None
+    format: Annotated[
+        str | None, one_of(*FORMATS), Help("Format of the labels. Default: detected from the content.")
+    ] = None
+    val_fraction: Annotated[
+        float | None,
+        between(0, 0.9),
+        Help(
+            "Fraction of the images used for validation if the data set has no val split. Default: 0.1, as "
+            "create_tfrecord.py."
+        ),
+    ] = None
+    max_bad_fraction: Annotated[
+        Share | None,
+        Help(
+            "Maximum fraction of images, and of boxes, that may be skipped as unusable. Default: 0.01, as "
+            "create_tfrecord.py."
+        ),
+    ] = None
+    output_dir: Annotated[str, Help("Output folder.")] = "quickstart"
+    model_name: Annotated[str, Help(f"Model; one of {', '.join(model_names())}.")] = DEFAULT_MODEL
+    minutes: Annotated[
+        float,
+        at_least(0.1),
+        Help(
+            "Time budget in minutes, from start to exported files. The same command with more minutes resumes the "
+            "training."
+        ),
+    ] = 30.0
+    weights: Annotated[
+        str | None,
+        Help(
+            f"Pretrained detector to start from: a name, a path, or {NO_WEIGHTS}. Default: the model's published "
+            "weights, if they can be downloaded."
+        ),
+    ] = None
+    formats: Annotated[tuple[str, ...], Help("Formats to export, comma-separated: ")] = ("onnx",)
+    hparams: Annotated[str, Help("Hyperparameters that override the chosen ones: comma-separated key=value items.")] = (
+        ""
+    )
