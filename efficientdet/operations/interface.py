@@ -77,21 +77,19 @@ def train(
     return call_with_options(
         train_model.train,
         TrainOptions,
-        name="train",
-        arguments={
-            "training_file_pattern": records_in(training_file_pattern, "train"),
-            "model_dir": model_dir,
-            "val_file_pattern": val_file_pattern and records_in(val_file_pattern, "val"),
-            "model_name": model_name,
-            "hparams": hparams,
-            "num_epochs": num_epochs,
-            "max_minutes": max_minutes,
-            "batch_size": batch_size,
-            "pretrained_ckpt": pretrained_ckpt,
-            "lr": lr,
-            "precision": precision,
-            **flags,
-        },
+        "train",
+        training_file_pattern=records_in(training_file_pattern, "train"),
+        model_dir=model_dir,
+        val_file_pattern=val_file_pattern and records_in(val_file_pattern, "val"),
+        model_name=model_name,
+        hparams=hparams,
+        num_epochs=num_epochs,
+        max_minutes=max_minutes,
+        batch_size=batch_size,
+        pretrained_ckpt=pretrained_ckpt,
+        lr=lr,
+        precision=precision,
+        **flags,
     )
 
 
@@ -126,16 +124,14 @@ def evaluate(
     return call_with_options(
         evaluate_model.evaluate,
         EvaluateOptions,
-        name="evaluate",
-        arguments={
-            "ckpt_path": ckpt_path,
-            "val_file_pattern": val_file_pattern and records_in(val_file_pattern, "val"),
-            "val_json_file": val_json_file,
-            "batch_size": batch_size,
-            "report": report,
-            "hparams": hparams,
-            **flags,
-        },
+        "evaluate",
+        ckpt_path=ckpt_path,
+        val_file_pattern=val_file_pattern and records_in(val_file_pattern, "val"),
+        val_json_file=val_json_file,
+        batch_size=batch_size,
+        report=report,
+        hparams=hparams,
+        **flags,
     )
 
 
@@ -172,17 +168,15 @@ def export(
     return call_with_options(
         export_model.export,
         ExportOptions,
-        name="export",
-        arguments={
-            "ckpt": ckpt,
-            "output_dir": output_dir,
-            "formats": formats,
-            "images": images,
-            "val_file_pattern": val_file_pattern and records_in(val_file_pattern, "val"),
-            "int8_images": int8_images,
-            "hparams": hparams,
-            **flags,
-        },
+        "export",
+        ckpt=ckpt,
+        output_dir=output_dir,
+        formats=formats,
+        images=images,
+        val_file_pattern=val_file_pattern and records_in(val_file_pattern, "val"),
+        int8_images=int8_images,
+        hparams=hparams,
+        **flags,
     )
 
 
@@ -288,15 +282,13 @@ def examine(
     return call_with_options(
         examine_data.examine,
         ExamineOptions,
-        name="examine",
-        arguments={
-            **source,
-            "annotations": annotations,
-            "val_annotations": val_annotations,
-            "model_name": model_name,
-            "image_size": image_size,
-            "hparams": hparams,
-            "output_dir": output_dir,
-            **flags,
-        },
+        "examine",
+        **source,
+        annotations=annotations,
+        val_annotations=val_annotations,
+        model_name=model_name,
+        image_size=image_size,
+        hparams=hparams,
+        output_dir=output_dir,
+        **flags,
     )

@@ -45,10 +45,8 @@ def call(
         return operation(values)
 
 
-def call_with_options(
-    operation: Callable[[Config], Any], options: type[Config], *, name: str, arguments: Mapping[str, Any]
-) -> Any:
-    """Run an operation with the options that `arguments` state; None stands for an option that is not given.
+def call_with_options(operation: Callable[[Config], Any], options: type[Config], name: str, /, **arguments: Any) -> Any:
+    """Run the operation of the function `name` with the options that `arguments` state; None: not given.
 
     Raises:
         TypeError: for an argument that is no option.
