@@ -17,7 +17,7 @@ from miniature import build_miniature
 
 from efficientdet.checkpoints import restore
 from efficientdet.devices import launchers
-from efficientdet.training import run
+from efficientdet.training import inputs, run
 
 
 def joining_once(join):
@@ -51,7 +51,9 @@ def main():
     """The command line."""
     launchers._join_jax = joining_once(launchers._join_jax)
     for settings in json.loads(sys.argv[1]):
-        with poisoned(settings.pop("poisoned", None)), mock.patch.object(run, "training_dataset", run.training_dataset):
+        with poisoned(settings.pop("poisoned", None)), mock.patch.object(
+            inputs, "training_dataset", inputs.training_dataset
+        ):
             try:
                 miniature_training.main([json.dumps(settings)])
             except SystemExit as stopped:

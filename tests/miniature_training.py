@@ -25,7 +25,7 @@ from efficientdet.checkpoints import restore
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.exports import saved_model
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.training import loop, run
+from efficientdet.training import inputs, loop, run
 from efficientdet.training import start as training_start
 from program_support.errors import InputError
 
@@ -79,7 +79,7 @@ def write_digest(training):
 def main(arguments):
     settings = json.loads(arguments[0])
     if accident := settings.pop("accident", None):
-        run.training_dataset = with_accident(run.training_dataset, *accident)
+        inputs.training_dataset = with_accident(inputs.training_dataset, *accident)
     run.CheckpointStore.save = slow(run.CheckpointStore.save, settings.pop("slow_writing", 0))
     runs = []
     run.Run.prepare = keeping(run.Run.prepare, runs)

@@ -13,7 +13,7 @@ from efficientdet.devices import agreement
 from efficientdet.devices.agreement import require_agreement
 from efficientdet.evaluation.evaluate import EvaluationConfig
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.training.run import OWN_SETTINGS
+from efficientdet.training.inputs import OWN_SETTINGS
 from program_support.errors import InputError
 
 ENDING = ": expected the same command, records and code in each"

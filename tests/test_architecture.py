@@ -146,8 +146,8 @@ ASKS_FOR_THE_BACKEND = {
     "efficientdet.exports.inspection",  # SavedModels are TensorFlow's
     "efficientdet.exports.litert.model_file",  # and so is the converter
     "efficientdet.benchmark.measurements",  # says whether XLA compiled: under JAX always
-    "efficientdet.training.loop",
-    "efficientdet.training.run",  # an export at the end; whether shapes may vary between steps
+    "efficientdet.training.loop",  # an export at the end
+    "efficientdet.training.inputs",  # whether shapes may vary between steps
     "efficientdet.training.reporter",  # tells it
 }
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc", "tools", "core", "stuff"}

@@ -37,9 +37,8 @@ from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.run_log.journal import Journal
 from efficientdet.training import epoch as epoch_module
-from efficientdet.training import guards, reporter, saving, validation
+from efficientdet.training import guards, inputs, reporter, saving, validation
 from efficientdet.training import loop as train_loop
-from efficientdet.training import run as run_module
 from efficientdet.training import start as training_start
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.interruption import StopRequest
@@ -733,7 +732,7 @@ def test_a_record_that_cannot_be_used_loses_no_step_before_it(drawn, tmp_path, m
         yield from islice(training_dataset(*arguments, **options), 2)
         raise InputError("the record at byte 7 cannot be used")
 
-    monkeypatch.setattr(run_module, "training_dataset", damaged)
+    monkeypatch.setattr(inputs, "training_dataset", damaged)
     with pytest.raises(InputError, match="the record at byte 7 cannot be used"):
         train(config(drawn, tmp_path, training_mode="train300"))
     assert read_description(str(tmp_path / "ckpt")).global_step == 2
@@ -797,14 +796,14 @@ def test_two_rates_are_refused(drawn, tmp_path):
 
 def test_the_last_epochs_are_without_mosaic(drawn, tmp_path, monkeypatch):
     """Two of four epochs have it, also if the training is resumed within the third."""
-    streams, dataset, last_batches = [], run_module.training_dataset, 1000
+    streams, dataset, last_batches = [], inputs.training_dataset, 1000
 
     def recorded(index, inputs, *, first_position=0, **place):
         streams.append((first_position, inputs.composition is not None))
         yield from islice(dataset(index, inputs, first_position=first_position, **place), last_batches)
         raise InputError("unreadable")
 
-    monkeypatch.setattr(run_module, "training_dataset", recorded)
+    monkeypatch.setattr(inputs, "training_dataset", recorded)
     changes = {"mosaic_probability": 1.0, "mosaic_share": 0.5, "num_epochs": 4}
     settings = {"hparams": changes, "val_records": ()}
     train(config(drawn, tmp_path / "unbroken", **settings))

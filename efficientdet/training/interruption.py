@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from efficientdet.devices.distributed import World
-from program_support.signals import Listener, exit_code
+from efficientdet.training.listener import Listener
+from program_support.signals import Listener as SignalListener
+from program_support.signals import exit_code
 
 INTERRUPTED_EXIT_CODE = exit_code(signal.SIGTERM)  # 143: the state is saved; the same command resumes
 _SAME_REQUEST_SECONDS = 0.5  # a terminal and a launcher may both deliver the same Ctrl-C
@@ -23,7 +25,7 @@ class Interrupted(BaseException):
         self.signal = number
 
 
-class StopRequest:
+class StopRequest(Listener):
     """The stop request of this process; a context manager that handles signals while it is entered.
 
     The first signal is only recorded: within a step nothing can be saved, and all ranks must agree first. A single
@@ -52,9 +54,10 @@ class StopRequest:
         self._world, self._saved_step, self._unsaved_steps = world, saved_step, unsaved_steps
         self._patience, self._report_after = patience, report_after
         self._signal, self._requested_at, self._finished = 0, 0.0, threading.Event()
+        self.agreed = False  # whether the report of a step said on all ranks that one of them has a request
 
     def __enter__(self) -> "StopRequest":
-        self._listener = Listener(self._receive).start()
+        self._listener = SignalListener(self._receive).start()
         return self
 
     def __exit__(self, *_) -> None:
@@ -65,6 +68,11 @@ class StopRequest:
     def requested(self) -> bool:
         """True once this process has received a stop signal."""
         return self._signal != 0
+
+    def steps_finished(self, epoch: int) -> None:
+        """Stop behind the checkpoint of the epoch's steps."""
+        if self.agreed:
+            raise self.interrupted()
 
     def raise_if_requested(self) -> None:
         """Raise `Interrupted` on every rank if any rank received a stop request; all ranks must call it."""

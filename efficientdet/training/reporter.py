@@ -2,7 +2,6 @@
 
 import math
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,10 +14,11 @@ from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.evaluation.evaluate import write_measures
 from efficientdet.reports.coco_metrics import csv_line
 from efficientdet.reports.drawing import draw_detections
-from efficientdet.reports.training_report import FILE_NAME, RunSummary, write_report
+from efficientdet.reports.training_report import RunSummary, write_report
 from efficientdet.run_log.journal import read_curves
+from efficientdet.training.listener import Listener
 from efficientdet.training.run import Run
-from efficientdet.training.validation import BestWeights, Evaluation, Evaluator, minutes_in_words
+from efficientdet.training.validation import Evaluation, Evaluator, Validation, minutes_in_words
 from model.multiply_adds import training_multiply_adds
 from object_detection.coco.evaluation import shown_measure
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
@@ -29,44 +29,30 @@ _DRAWN_FROM = 0.3  # score
 _DRAWN_SIDE = 400  # pixels; images are enlarged to at least this
 
 
-class Reporter:
-    """Reporter of one run; methods in the order in which they are called."""
+class Reporter(Listener):
+    """Reporter of one run."""
 
-    def __init__(self, run: Run):
-        self._run, self._folder = run, Path(run.config.model_dir)
-        self._drawn: list[tuple[str, np.ndarray]] = []  # captions and images
+    def __init__(self, run: Run, validation: Validation, evaluator: Evaluator):
+        self._run, self._validation, self._evaluator = run, validation, evaluator
+        self._folder = Path(run.config.model_dir)
+        self._drawn: list[tuple[str, np.ndarray]] = []  # with captions
         self._reported: Evaluation | None = None
 
-    def start(self) -> None:
-        """Log the facts of the run, and write model and classes beside the checkpoints."""
+    def epoch_finished(self, epoch: int) -> None:
+        """Report the results of an epoch, and write the page if there are new ones."""
         run = self._run
-        run.journal.log((), _facts(run))
-        if run.world.is_first:
-            run.description.write(self._folder / "config.json")
-            run.config.class_names.write(self._folder / "classes.json")
-        if not run.config.val_records and run.config.training_mode != "train300" and not run.config.benchmark:
-            run.journal.print("no --val_file_pattern: training without evaluation")
+        if evaluations := self._validation.evaluations:
+            with run.stopwatch.measuring("evaluation"):
+                self._report_evaluations(epoch, evaluations)
+        if losses := self._validation.losses:
+            run.journal.log((epoch,), {f"val_{name}": value for name, value in losses.items()})
+            run.journal.curves(run.state.step, {f"validation/{name}": value for name, value in losses.items()})
+        if evaluations or not run.config.evaluates:
+            self.write_page()
 
-    def evaluation(self, epoch: int, evaluations: Mapping[str, Evaluation], evaluator: Evaluator) -> None:
-        """Report the metrics of "averaged" and "raw" weights."""
-        run, progress = self._run, self._run.state.progress
-        self._report_averaged(epoch, evaluations["averaged"], evaluator)
-        line = f"epoch {epoch}: AP {shown_measure(evaluations['averaged'].average_precision)} with averaged weights"
-        if "raw" in evaluations:
-            raw = evaluations["raw"].average_precision
-            run.journal.curves(run.state.step, {"validation/AP_raw": raw})
-            line += f", {shown_measure(raw)} with raw weights"
-        best = f"; best {progress.best_ap:.4f} (epoch {progress.best_epoch})" if progress.best_epoch else ""
-        run.journal.print(line + best)
-
-    def validation_losses(self, epoch: int, losses: Mapping[str, float]) -> None:
-        """Log the losses on the validation records."""
-        self._run.journal.log((epoch,), {f"val_{name}": value for name, value in losses.items()})
-        self._run.journal.curves(self._run.state.step, {f"validation/{name}": value for name, value in losses.items()})
-
-    def final_evaluation(self, epoch: int, evaluation: Evaluation, evaluator: Evaluator) -> None:
+    def final_evaluation(self, epoch: int, evaluation: Evaluation) -> None:
         """Report the final metrics of the averaged weights with a table, and write the submission file."""
-        self._report_averaged(epoch, evaluation, evaluator)
+        self._report_averaged(epoch, evaluation)
         config = self._run.config
         if self._run.world.is_first:
             write_measures(self._folder / "metrics-final.json", evaluation.measures)
@@ -74,15 +60,17 @@ class Reporter:
                 write_results(Path(config.testdev_dir) / TESTDEV_FILE_NAME, results_json(evaluation.rows))
         self._run.journal.print(evaluation.measures.table())
 
-    def write_page(self, best: BestWeights) -> None:
+    def write_page(self) -> None:
         """Write the report page of the training so far."""
-        run, config = self._run, self._run.config
+        run, config, validation = self._run, self._run.config, self._validation
         if not run.world.is_first:
             return
         measures, goal = self._reported.measures if self._reported else None, ""
         if config.target_ap:
-            reached = "reached" + minutes_in_words(best.time_to_target) if best.target_reached else "not reached"
-            goal = f"target AP {config.target_ap:g} {reached}"
+            minutes = minutes_in_words(validation.time_to_target)
+            goal = f"target AP {config.target_ap:g} " + (
+                f"reached{minutes}" if validation.target_reached else "not reached"
+            )
         write_report(
             config.model_dir,
             RunSummary(
@@ -97,11 +85,7 @@ class Reporter:
             ),
         )
 
-    def log_page_path(self) -> None:
-        """Log the path of the report page."""
-        self._run.journal.print(f"report: {self._folder / FILE_NAME}")
-
-    def end(self, best: BestWeights, *, loss: float | None) -> None:
+    def end(self, *, loss: float | None) -> None:
         """Log the averages of the run; for a benchmark also facts about the machine."""
         run, config, goal = self._run, self._run.config, {}
         if loss is None and run.state.step >= run.last_step:
@@ -110,12 +94,12 @@ class Reporter:
                 f"{' or --max_minutes' if config.max_minutes else ''} continues the training"
             )
         if config.target_ap and config.evaluates:
-            goal["target_mAP"] = round(100 * config.target_ap, 2)  # percent, the unit of the log's APs
-            if best.time_to_target is not None:
-                goal["time_to_target"] = best.time_to_target
+            goal["target_mAP"] = round(100 * config.target_ap, 2)  # in percent, as the APs of the log
+            if (minutes := self._validation.time_to_target) is not None:
+                goal["time_to_target"] = minutes
         run.journal.finish(
             training_loss=loss,
-            seconds=time.monotonic() - run.begun,
+            seconds=run.stopwatch.now() - run.begun,
             devices=run.world.size * run.world.devices,
             input_wait=run.stopwatch.recent_share("input"),
             goal=goal,
@@ -123,22 +107,34 @@ class Reporter:
         if config.benchmark:
             run.journal.log((), _machine_facts(run))
 
-    def _report_averaged(self, epoch: int, evaluation: Evaluation, evaluator: Evaluator) -> None:
+    def _report_evaluations(self, epoch: int, evaluations: Mapping[str, Evaluation]) -> None:
+        run, progress, averaged = self._run, self._run.state.progress, evaluations["averaged"]
+        self._report_averaged(epoch, averaged)
+        line = f"epoch {epoch}: AP {shown_measure(averaged.average_precision)} with averaged weights"
+        if "raw" in evaluations:
+            raw = evaluations["raw"].average_precision
+            run.journal.curves(run.state.step, {"validation/AP_raw": raw})
+            line += f", {shown_measure(raw)} with raw weights"
+        best = f"; best {progress.best_ap:.4f} (epoch {progress.best_epoch})" if progress.best_epoch else ""
+        run.journal.print(line + best)
+
+    def _report_averaged(self, epoch: int, evaluation: Evaluation) -> None:
         """Write, draw and log an evaluation of the averaged weights, once."""
         if evaluation is self._reported:
             return
         self._reported, run = evaluation, self._run
         if run.world.is_first:
-            self._draw(evaluation.rows, evaluator)
+            self._draw(evaluation.rows)
             write_measures(self._folder / f"metrics-{epoch}.json", evaluation.measures)
         run.journal.print(csv_line(epoch, evaluation.measures.numbers))
         run.journal.validation(epoch, step=run.state.step, average_precision=evaluation.average_precision)
 
-    def _draw(self, rows: DetectionRows, evaluator: Evaluator) -> None:
+    def _draw(self, rows: DetectionRows) -> None:
         """Draw detections in the first validation images, the same images in each evaluation."""
         names, ids = self._run.config.class_names.names, list(self._run.config.class_names.category_ids)
         self._drawn = []
-        for image in original_images(evaluator.index, range(min(_DRAWN_IMAGES, len(evaluator.index)))):
+        index = self._evaluator.index
+        for image in original_images(index, range(min(_DRAWN_IMAGES, len(index)))):
             drawn = np.flatnonzero((rows.image_ids == image.image_id) & (rows.scores >= _DRAWN_FROM))
             classes = [ids.index(category_id) for category_id in rows.category_ids[drawn]]
             factor = math.ceil(_DRAWN_SIDE / max(image.pixels.shape[:2]))  # labels would cover a small image
@@ -167,6 +163,17 @@ def _enlarged(pixels: np.ndarray, factor: int) -> np.ndarray:
     return pixels.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
+def report_start(run: Run) -> None:
+    """Log the facts of the run, and write model and classes beside the checkpoints."""
+    config, folder = run.config, Path(run.config.model_dir)
+    run.journal.log((), _facts(run))
+    if run.world.is_first:
+        run.description.write(folder / "config.json")
+        config.class_names.write(folder / "classes.json")
+    if not config.val_records and config.training_mode != "train300" and not config.benchmark:
+        run.journal.print("no --val_file_pattern: training without evaluation")
+
+
 def _facts(run: Run) -> dict:
     """Return the facts of this run for the log and the report."""
     config, trained = run.config, run.state.detector.network.trainable_variables
@@ -175,7 +182,7 @@ def _facts(run: Run) -> dict:
         "image_size": config.hparams.input_size,
         "classes": len(config.class_names),
         "trainable_parameters": sum(math.prod(variable.shape) for variable in trained),
-        "records": len(run.index),
+        "records": len(run.inputs.index),
         "batch_size": config.batch_size,
         "accumulate_steps": config.accumulate_steps,
         "ranks": run.world.size,

@@ -8,6 +8,7 @@ from pathlib import Path
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.description import DESCRIPTION_FILE, store_thresholds
 from efficientdet.training.guards import NotFinite
+from efficientdet.training.listener import Listener
 from efficientdet.training.run import Run
 from efficientdet.training.start import restore_checkpoint
 from program_support.errors import InputError
@@ -16,12 +17,35 @@ _MOST_ROLLBACKS = 3
 _SECONDS_BETWEEN_EPOCH_SAVES = 10.0  # otherwise epochs of a few images would mostly write
 
 
-class Saver:
+class Saver(Listener):
     """Writer of the checkpoints of one run; all ranks call it together, the first one writes."""
 
     def __init__(self, run: Run):
         self._run = run
         self.step, self._at = run.state.step, time.monotonic()
+
+    def steps_finished(self, epoch: int) -> None:
+        """Save, before calibration and evaluation, a checkpoint that names the epoch as unfinished."""
+        run = self._run
+        run.state.average_batch_statistics()
+        run.state.progress.unfinished_epoch = epoch
+        if run.uses_average(epoch):
+            self.save()
+
+    def epoch_finished(self, epoch: int) -> None:
+        """Write the averaged weights of a period, and a checkpoint that names no unfinished epoch."""
+        run = self._run
+        if run.ends_period(epoch) and run.state.average is not None:
+            self.save_average(epoch)
+        run.state.progress.unfinished_epoch = 0
+        since_save = run.world.gather(time.monotonic() - self._at)[0]  # all ranks go by the clock of the first
+        if run.uses_average(epoch) or run.config.checkpoint_steps or since_save > _SECONDS_BETWEEN_EPOCH_SAVES:
+            self.save()
+
+    def is_due_within_epoch(self, step: int) -> bool:
+        """Return whether --checkpoint_steps asks for a checkpoint after a step."""
+        config = self._run.config
+        return bool(config.checkpoint_steps) and step % config.checkpoint_steps == 0 and not config.benchmark
 
     def save(self) -> None:
         """Save the state that a resumed training needs."""
@@ -44,20 +68,6 @@ class Saver:
             store_thresholds(folder / "ckpt-final", state.score_thresholds)
             if (exported := folder / "emackpt-final" / DESCRIPTION_FILE).exists():
                 state.description(self._run.description, weights="averaged").write(exported)
-
-    def save_average(self, epoch: int) -> None:
-        """Write the averaged weights of a period."""
-        run = self._run
-        if run.world.is_first:
-            write_arrays(
-                str(Path(run.config.model_dir) / "ema_weights" / f"emackpt-{epoch}"),
-                run.state.averages_by_name(),
-                run.state.description(run.description, weights="averaged"),
-            )
-
-    def is_long_ago(self) -> bool:
-        """Return whether the last checkpoint is some seconds old, by the clock of the first rank."""
-        return self._run.world.gather(time.monotonic() - self._at > _SECONDS_BETWEEN_EPOCH_SAVES)[0]
 
     def roll_back(self, error: NotFinite) -> None:
         """Restore the last checkpoint and halve the learning rate, if requested and at most `_MOST_ROLLBACKS` times."""
@@ -86,6 +96,16 @@ class Saver:
             f"rollback {rollbacks} of {_MOST_ROLLBACKS}: restored step {state.step}, learning rate multiplied by "
             f"{factor:g}"
         )
+
+    def save_average(self, epoch: int) -> None:
+        """Write the averaged weights of a period."""
+        run = self._run
+        if run.world.is_first:
+            write_arrays(
+                str(Path(run.config.model_dir) / "ema_weights" / f"emackpt-{epoch}"),
+                run.state.averages_by_name(),
+                run.state.description(run.description, weights="averaged"),
+            )
 
     def _write(self, write: Callable[[dict, Description], object]) -> None:
         """Write the state in the first rank; the other ranks wait for it."""

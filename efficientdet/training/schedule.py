@@ -16,7 +16,7 @@ class Schedule:
     - "cosine": e + (1 - e) (1 + cos(pi (s - W) / (T - W))) / 2 with e = end_factor; from T on e, where T exceeds W;
     - "stepwise": 1, and drop_factor times less from each of drop_steps on;
     - "constant": 1;
-    - "plateau": 1; `BestWeights` reduces the learning rate where AP does not improve;
+    - "plateau": 1; `Validation` reduces the learning rate where AP does not improve;
     - "flat_cosine": 1 up to F = flat_share T, then as "cosine" from F to T.
     """
 

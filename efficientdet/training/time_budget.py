@@ -5,6 +5,7 @@ decays faster or more slowly. The plan is a part of `TrainingProgress` and there
 training that is killed and resumed continues with the same learning rates.
 """
 
+from efficientdet.training.listener import Listener
 from efficientdet.training.run import Run
 
 _LOGGED_FROM = 0.25  # smaller changes of the remaining epochs are not logged
@@ -12,18 +13,32 @@ _LOGGED_EVERY = 0.1  # least share of the time budget between two logged plans
 _OTHER_ACTIVITIES = ("compilation", "calibration", "evaluation")  # names of the stopwatch
 
 
-class TimeBudget:
+class TimeBudget(Listener):
     """Planner of a run with --max_minutes; without the flag it changes nothing. All ranks call it together."""
 
     def __init__(self, run: Run, *, evaluated_images: int):
-        """Plan the start, after `run.start`; evaluated_images: the number of images of an evaluation."""
+        """Prepare the planning; evaluated_images: the number of images of an evaluation."""
         self._run, self._first_epoch, self._evaluated_images = run, run.epoch, evaluated_images
         self._seconds = 60.0 * (run.config.max_minutes or 0.0)
-        self._last = self._spent()
         self._logged_end, self._logged_seconds = 0, 0.0  # the end of the last logged plan, in steps, and its time
-        self._begin()
 
-    def plan(self) -> None:
+    def training_started(self) -> None:
+        """Plan again if --max_minutes changed since the last process, as if it had been known from the start."""
+        self._last = self._spent()
+        run, progress = self._run, self._run.state.progress
+        if progress.planned_seconds == self._seconds:
+            return
+        step, position = run.state.step, run.schedule_position(run.state.step)
+        progress.planned_seconds, progress.planned_end = self._seconds, 0
+        if self._seconds and step:
+            left = self._fitting_epochs(self._seconds - progress.seconds, seconds_per_step=progress.seconds / step)
+            end = step + left * run.steps_per_epoch
+            self._set_end(end, position=min(position, run.schedule_steps * step / end))
+            run.journal.print(
+                f"time budget: {progress.seconds / 60:.1f} of {self._seconds / 60:.1f} minutes used: {left} epochs left"
+            )
+
+    def steps_finished(self, epoch: int) -> None:
         """Decide and log how many epochs follow, after the steps of an epoch and before its evaluation."""
         run, progress = self._run, self._run.state.progress
         if not self._seconds or run.state.step >= run.last_step:
@@ -38,23 +53,7 @@ class TimeBudget:
                 f"per step: {epochs} epochs left instead of {planned}; the learning rate schedule ends with them"
             )
             self._logged_end, self._logged_seconds = run.state.step + epochs * run.steps_per_epoch, used
-        self._set_end(run.state.step + epochs * run.steps_per_epoch, position=run.schedule_position)
-
-    def _begin(self) -> None:
-        """Plan again if --max_minutes changed since the last process, as if it had been known from the start."""
-        run, progress = self._run, self._run.state.progress
-        if progress.planned_seconds == self._seconds:
-            return
-        step, position = run.state.step, run.schedule_position
-        progress.planned_seconds, progress.planned_end = self._seconds, 0
-        if self._seconds and step:
-            epochs = self._fitting_epochs(self._seconds - progress.seconds, seconds_per_step=progress.seconds / step)
-            end = step + epochs * run.steps_per_epoch
-            self._set_end(end, position=min(position, run.schedule_steps * step / end))
-            run.journal.print(
-                f"time budget: {progress.seconds / 60:.1f} of {self._seconds / 60:.1f} minutes used: {epochs} "
-                "epochs left"
-            )
+        self._set_end(run.state.step + epochs * run.steps_per_epoch, position=run.schedule_position(run.state.step))
 
     def _set_end(self, end: int, *, position: float) -> None:
         progress = self._run.state.progress

@@ -21,6 +21,7 @@ from efficientdet.evaluation.evaluate import detect_all
 from efficientdet.inference.detect import Predictor
 from efficientdet.training.guards import check_collapse
 from efficientdet.training.interruption import StopRequest
+from efficientdet.training.listener import Listener
 from efficientdet.training.run import Run
 from efficientdet.training.state import TrainingState
 from object_detection.coco.evaluation import CocoEvaluator, CocoMeasures
@@ -137,36 +138,43 @@ class Evaluator:
         return read_evaluator(self.index, self._config.class_names, json_file=self._config.val_json_file)
 
 
-class BestWeights:
-    """Keeper of the weights with the best AP, stored as emackpt-best."""
+class Validation(Listener):
+    """Evaluations after epochs: the best weights, the plateau schedule and early stopping follow their AP.
 
-    def __init__(self, run: Run):
-        self._run = run
+    Attributes:
+        evaluations: of the last finished epoch, by "averaged" and "raw" weights; empty where it was not evaluated.
+        losses: of the last finished epoch; empty without --validate.
+    """
 
-    def keep(self, epoch: int, evaluations: Mapping[str, Evaluation]) -> float:
-        """Keep the better of "averaged" and "raw" weights if they are the best so far; return their AP.
+    def __init__(self, run: Run, evaluator: Evaluator):
+        self._run, self._evaluator = run, evaluator
+        self.evaluations: Mapping[str, Evaluation] = {}
+        self.losses: Mapping[str, float] = {}
 
-        With lr_decay_method=plateau, reduce the learning rate after each `lr_patience` calls without improvement.
+    def epoch_finished(self, epoch: int) -> None:
+        """Evaluate averaged and raw weights, and compute validation losses, where they are due.
 
         Raises:
             InputError: the AP fell to a small fraction of the best one.
         """
-        config, progress = self._run.config, self._run.state.progress
-        weights = max(evaluations, key=lambda name: evaluations[name].average_precision)
-        average_precision = evaluations[weights].average_precision
-        check_collapse(average_precision, best=progress.best_ap, epoch=epoch)
-        progress.evaluations_since_best += 1
-        if average_precision > progress.best_ap:
-            progress.best_ap, progress.best_epoch, progress.evaluations_since_best = average_precision, epoch, 0
-            progress.best_seconds = self._run.seconds
-            self._write(weights, evaluations[weights])
-        elif config.follows_ap and progress.evaluations_since_best % config.hparams.lr_patience == 0:
-            progress.rate_factor *= config.hparams.lr_drop_factor
-            self._run.journal.print(
-                f"AP has not improved in {progress.evaluations_since_best} evaluations: the learning rate is now "
-                f"{self._run.learning_rate:g}"
-            )
-        return average_precision
+        run, config, progress = self._run, self._run.config, self._run.state.progress
+        self.evaluations = {}
+        if config.evaluates_after(epoch):
+            run.journal.event("evaluation_started", epoch=epoch)
+            with run.stopwatch.measuring("evaluation"):
+                self.evaluations = self._evaluator.evaluate()
+            weights = max(self.evaluations, key=lambda name: self.evaluations[name].average_precision)
+            average_precision = self.evaluations[weights].average_precision
+            check_collapse(average_precision, best=progress.best_ap, epoch=epoch)
+            if average_precision > progress.best_ap:
+                progress.best_ap, progress.best_epoch, progress.evaluations_since_best = average_precision, epoch, 0
+                progress.best_seconds = run.seconds
+                self._write_best(weights)
+            else:
+                progress.evaluations_since_best += 1
+                self._follow_plateau()
+            run.journal.event("evaluation_finished", epoch=epoch, average_precision=average_precision)
+        self.losses = self._evaluator.mean_losses() if config.validate else {}
 
     @property
     def target_reached(self) -> bool:
@@ -187,6 +195,8 @@ class BestWeights:
         Empty where the training should continue.
         """
         config, progress = self._run.config, self._run.state.progress
+        if not config.evaluates:
+            return ""
         if self.target_reached:
             return (
                 f"AP {progress.best_ap:.4f} reaches --target_ap={config.target_ap:g} after epoch {epoch}"
@@ -196,15 +206,24 @@ class BestWeights:
             return f"AP has not improved in {config.patience} evaluations: stopping after epoch {epoch}"
         return ""
 
-    def _write(self, weights: str, evaluation: Evaluation) -> None:
-        state = self._run.state
-        if not state.world.is_first:
-            return
-        uses_average = weights == "averaged" and state.average is not None
-        arrays = state.averages_by_name() if uses_average else state.raw_by_name()
-        description = state.description(self._run.description, weights=weights)
-        description = replace(description, score_thresholds=evaluation.measures.score_thresholds)
-        write_arrays(str(Path(self._run.config.model_dir) / BEST), arrays, description, newest=False)
+    def _follow_plateau(self) -> None:
+        """With lr_decay_method=plateau, lower the learning rate after `lr_patience` evaluations without a best."""
+        run, config, progress = self._run, self._run.config, self._run.state.progress
+        if config.follows_ap and progress.evaluations_since_best % config.hparams.lr_patience == 0:
+            progress.rate_factor *= config.hparams.lr_drop_factor
+            run.journal.print(
+                f"AP has not improved in {progress.evaluations_since_best} evaluations: the learning rate is now "
+                f"{run.learning_rate:g}"
+            )
+
+    def _write_best(self, weights: str) -> None:
+        run, state = self._run, self._run.state
+        if run.world.is_first:
+            uses_average = weights == "averaged" and state.average is not None
+            arrays = state.averages_by_name() if uses_average else state.raw_by_name()
+            thresholds = self.evaluations[weights].measures.score_thresholds
+            description = replace(state.description(run.description, weights=weights), score_thresholds=thresholds)
+            write_arrays(str(Path(run.config.model_dir) / BEST), arrays, description, newest=False)
 
 
 def minutes_in_words(minutes: float | None) -> str:
