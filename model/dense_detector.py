@@ -34,6 +34,7 @@ class DenseDetectorConfig:
         suppression: post-processing; its `box_coder` also encodes the targets.
         mean, stddev: of red, green and blue, as fractions of 255.
         normalizations: how often they are applied; 2 for NVIDIA's checkpoints, 1 for all others.
+        first_head_layer: name of the first layer of a head that all levels of the pyramid share; None: there is none.
     """
 
     image_size: tuple[int, int]
@@ -44,6 +45,7 @@ class DenseDetectorConfig:
     mean: tuple[float, float, float] = IMAGENET_MEAN
     stddev: tuple[float, float, float] = IMAGENET_STDDEV
     normalizations: int = 1
+    first_head_layer: str | None = None
 
 
 class DenseDetector(DetectionModel[tuple[Tensor, Tensor], Targets | ScoredTargets]):
@@ -61,6 +63,7 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], Targets | ScoredTarget
         self.config = config
         self.image_size = config.image_size
         self.learns_from_outputs = config.assigner.reads_outputs
+        self.first_head_layer = config.first_head_layer
         if isinstance(config.anchors, AnchorConfig):
             self._grid = anchor_grid(config.anchors, config.image_size)
         else:

@@ -35,6 +35,7 @@ class DetectionModel(Postprocessing, Generic[Outputs, Targets]):
     # True: `targets` runs Python or NumPy code, such as a matching by SciPy in tf.numpy_function or jax.pure_callback.
     # TensorFlow's step then compiles what is before and after it, as XLA cannot compile a call of the host.
     matches_on_host = False
+    first_head_layer: str | None = None  # name of the first layer of a head that all levels of the pyramid share
     anchors: np.ndarray | None = None  # [A, 4] float32 yxyx of a detector with outputs per anchor
     litert_obstacle: str | None = None  # why the network cannot be exported to LiteRT
     output_names: tuple[str, ...] | None = None  # names of an exported file's outputs; None: those of the network

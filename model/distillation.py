@@ -13,9 +13,6 @@ from object_detection.feature_distillation import feature_loss
 from object_detection.structures import Objects, ScoredTargets, Targets, Tensor
 from program_support.errors import InputError
 
-# The first convolution of a class head that all levels share, in EfficientDet and RetinaNet
-_FIRST_OF_HEAD = ("class_net.class-0", "head.classification_head.conv.0")
-
 
 class DistilledDetector(DetectionModel[tuple[Tensor, Tensor, Tensor], Targets | ScoredTargets]):
     """The student as a training step sees it: its outputs, losses and weights, and the loss of its features.
@@ -34,7 +31,7 @@ class DistilledDetector(DetectionModel[tuple[Tensor, Tensor, Tensor], Targets | 
         Raises:
             InputError: a detector without pyramid, or pyramids with other levels.
         """
-        ours, teacher_layers = pyramid(student.network, role="student"), pyramid(teacher.network, role="teacher")
+        ours, teacher_layers = pyramid(student, role="student"), pyramid(teacher, role="teacher")
         if (levels := _cells(ours)) != (others := _cells(teacher_layers)):
             raise InputError(f"the teacher's pyramid has {others} cells; expected the student's, {levels}")
         self.network, self.image_size = student.network, student.image_size
@@ -82,19 +79,19 @@ class DistilledDetector(DetectionModel[tuple[Tensor, Tensor, Tensor], Targets | 
         return self._student.regularization()
 
 
-def pyramid(network: keras.Model, *, role: str) -> list[Tensor]:
+def pyramid(detector: DetectionModel[Any, Any], *, role: str) -> list[Tensor]:
     """Return the features that enter the heads, symbolic tensors [B, h, w, C] from the finest level on.
 
     Raises:
-        InputError: the network has none.
+        InputError: the detector has no head that all levels share.
     """
-    head_layers = [layer for layer in network.layers if layer.name in _FIRST_OF_HEAD]
-    if not head_layers:
+    if detector.first_head_layer is None:
         raise InputError(
-            f"the {role} ({network.name}) has no pyramid with shared heads; expected EfficientDet or RetinaNet"
+            f"the {role} ({detector.network.name}) has no pyramid with shared heads; expected EfficientDet or RetinaNet"
         )
     # Keras has no public way to list the inputs of a layer that is called several times.
-    return [node.input_tensors[0] for node in head_layers[0]._inbound_nodes]
+    layer = detector.network.get_layer(detector.first_head_layer)
+    return [node.input_tensors[0] for node in layer._inbound_nodes]
 
 
 def _cells(levels: list[Tensor]) -> str:

@@ -58,6 +58,7 @@ def miniature_detector(
         DenseDetectorConfig(
             image_size=image_size,
             anchors=anchors,
+            first_head_layer="class_net.class-0",
             losses=losses or LossConfig(),
             suppression=suppression or SuppressionConfig(candidates=100, max_detections=20),
         ),

@@ -16,6 +16,7 @@ from dataset.class_names import ClassNames
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, read_arrays, write_arrays
 from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.exports import saved_model
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.training import start as training_start
 from efficientdet.training.build_step import build_train_step
@@ -113,7 +114,7 @@ def values(detector):
     return {name: np.asarray(variable.value).copy() for name, variable in named_variables(detector.network).items()}
 
 
-@pytest.mark.parametrize(("pyramid_filters", "compiled"), [(24, False), (40, False), (40, True)])
+@pytest.mark.parametrize(("pyramid_filters", "compiled"), [(24, False), (40, True)])
 def test_a_step_trains_the_student_alone(pyramid_filters, compiled):
     student, teacher, step = setting(pyramid_filters, compiled=compiled)
     batch, names = batch_of(0), set(named_variables(student.network))
@@ -121,9 +122,9 @@ def test_a_step_trains_the_student_alone(pyramid_filters, compiled):
     maps = [
         [
             np.asarray(level)
-            for level in keras.Model(network.inputs, pyramid(network, role="test"))(images, training=training)
+            for level in keras.Model(detector.network.inputs, pyramid(detector, role="test"))(images, training=training)
         ]
-        for network, training in ((miniature_detector().network, True), (teacher.network, False))
+        for detector, training in ((miniature_detector(), True), (teacher, False))
     ]
     distance = pearson_distance if pyramid_filters == 24 else gram_distance
     wanted = WEIGHT * sum(distance(*pair) for pair in zip(*maps, strict=True))
@@ -152,9 +153,8 @@ def test_the_loss_falls_and_parts_are_averaged():
     assert 0 < losses[-1] < 0.8 * losses[0] < WEIGHT * 2 * 1.2
 
 
-@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision(precision):
-    *_, step = setting(precision=precision, compiled=True)
+def test_mixed_precision():
+    *_, step = setting(precision="mixed_float16", compiled=True)
     *_, exact = setting()
     report = step(batch_of(0), 0.05)
     assert bool(report["finite"])
@@ -194,8 +194,8 @@ def _jax_half(folder: Path) -> None:
 )
 def test_pyramids_of_the_families(model_name, widths):
     with keras.StatelessScope():
-        network = build_detector(hyperparameters_of(model_name, {"image_size": 128}), num_classes=2).network
-    assert [level.shape[1:] for level in pyramid(network, role="test")] == [
+        detector = build_detector(hyperparameters_of(model_name, {"image_size": 128}), num_classes=2)
+    assert [level.shape[1:] for level in pyramid(detector, role="test")] == [
         (side, side, widths) for side in (16, 8, 4, 2, 1)
     ]
 
@@ -269,18 +269,19 @@ def run(drawn, model_dir, **changes):
 
 
 def test_a_resumed_training_equals_the_unbroken_one_and_has_nothing_of_the_teacher(
-    drawn, teacher, tmp_path, miniature_network, capsys
+    drawn, teacher, tmp_path, miniature_network, monkeypatch, capsys
 ):
     unbroken = run(drawn, tmp_path / "unbroken", teacher_ckpt=teacher)
     line = f"teacher: efficientdet-d2 of {teacher}, 2 classes, input size of the student; --distillation_weight=1"
     assert line in capsys.readouterr().out
     assert "distillation_loss" in (tmp_path / "unbroken" / "time_log.txt").read_text()
+    alone = run(drawn, tmp_path / "alone", stop_epoch=1)
+    monkeypatch.setattr(saved_model, "export_saved_model", lambda *_, **__: None)
     run(drawn, tmp_path / "resumed", teacher_ckpt=teacher, stop_epoch=1)
     resumed = run(drawn, tmp_path / "resumed", teacher_ckpt=teacher)
     assert resumed.keys() == unbroken.keys()
     assert all((resumed[name] == unbroken[name]).all() for name in unbroken)
 
-    alone = run(drawn, tmp_path / "alone")
     assert {name: array.shape for name, array in alone.items()} == {name: a.shape for name, a in unbroken.items()}
     assert any((alone[name] != unbroken[name]).any() for name in alone)
     with_teacher, without = (
