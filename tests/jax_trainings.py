@@ -51,8 +51,9 @@ def main():
     """The command line."""
     launchers._join_jax = joining_once(launchers._join_jax)
     for settings in json.loads(sys.argv[1]):
-        with poisoned(settings.pop("poisoned", None)), mock.patch.object(
-            inputs, "training_dataset", inputs.training_dataset
+        with (
+            poisoned(settings.pop("poisoned", None)),
+            mock.patch.object(inputs, "training_dataset", inputs.training_dataset),
         ):
             try:
                 miniature_training.main([json.dumps(settings)])

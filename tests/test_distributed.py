@@ -133,20 +133,15 @@ ALIGNED = {"label_assignment": "task_aligned", "class_loss_type": "quality_focal
 
 
 @needs_horovod
-@pytest.mark.parametrize(("hparams", "count"), [({}, 20), (ALIGNED, 6)], ids=["published", "targets from outputs"])
-def test_two_ranks_equal_one_with_twice_the_batch(drawn, tmp_path, hparams, count):
-    steps = {
-        "num_examples_per_epoch": 8 * count,
-        "stop_epoch": 1,
-        "hparams": {**EXACT, **hparams, "num_epochs": 2},
-    }
+def test_two_ranks_with_targets_from_outputs_equal_one_with_twice_the_batch(drawn, tmp_path):
+    steps = {"num_examples_per_epoch": 48, "stop_epoch": 1, "hparams": {**EXACT, **ALIGNED, "num_epochs": 2}}
     succeeded(run_ranks(1, drawn, tmp_path / "one", batch_size=8, **steps)[0])
     succeeded(run_ranks(2, drawn, tmp_path / "two", batch_size=4, **steps)[0])
     one, two = (read_arrays(str(tmp_path / name / "ckpt-final")) for name in ("one", "two"))
-    assert one["global_step"] == two["global_step"] == count
+    assert one["global_step"] == two["global_step"] == 6
     learnt = [name for name in one if not name.startswith(("run/", "global_step"))]
     difference = max(np.abs(one[name] - two[name]).max() for name in learnt)
-    print(f"two ranks against one after {count} steps: largest difference {difference:.1e}")
+    print(f"two ranks against one after 6 steps: largest difference {difference:.1e}")
     assert difference < 2e-5
     assert max(np.abs(one[name]).max() for name in learnt) > 0.1
 
@@ -233,7 +228,6 @@ def test_ranks_with_different_settings_are_refused(drawn, tmp_path):
     ("accident", "shown"),
     [
         ("raise", "RuntimeError: an accident for the test"),
-        ("kill", "Exit code: 137"),
         ("hang", "in batches_until_the_accident"),
     ],
 )

@@ -177,6 +177,7 @@ def test_it_is_evaluated_drawn_and_exported(drawn, env, trained, tmp_path):
     assert len(list((tmp_path / "drawn").glob("*.jpg"))) == 4
 
 
+@pytest.mark.parametrize("model_name", ["standin-dense", "standin-two-stage"], indirect=True, scope="module")
 def test_other_classes_start_from_its_weights(drawn, model_name, env, trained, tmp_path):
     """All but the predictor of classes, which has another number of them."""
     coco = json.loads(Path(drawn.annotations("train")).read_text())
