@@ -47,9 +47,9 @@ def softly_suppressed(
         "ScatterElements", [states["selected"], chosen, chosen_scores], axis=1, reduction="max"
     )  # an unused entry of an image has a score of 0
     squared = _squared_overlap(step, _parts(step, chosen_features), everywhere, config=config)  # [B, M, N]
-    used = step.cast(step.add("Greater", [chosen_scores, _NONE]), "float32")
-    factors = unsqueezed(step, step.add("Mul", [used, np.float32(-1 / config.sigma)]), axis=1)
-    exponents = step.add("Squeeze", [step.add("MatMul", [factors, squared]), np.array([1])])
+    factors = step.add("Where", [step.add("Greater", [chosen_scores, _NONE]), np.float32(-1 / config.sigma), _NONE])
+    products = step.add("MatMul", [unsqueezed(step, factors, axis=1), squared])
+    exponents = step.add("Squeeze", [products, np.array([1])])
     remaining = step.add("Mul", [states["remaining"], step.add("Exp", [exponents])])
     remaining = step.add("Where", [step.add("Greater", [selected, _NONE]), _NONE, remaining])
     next_best, next_places = step.add_several("TopK", [remaining, np.array([examined])], 2)
@@ -95,7 +95,7 @@ def _selection(
     better: Input = np.tril(np.ones((examined, examined), bool), -1)
     if config.per_class:
         better = step.add("And", [step.add("Equal", [ours[5], across[5]]), better])
-    shared = step.add("Mul", [_shared(step, ours, across), step.cast(better, "float32")])  # [B, L, L]
+    shared = step.add("Where", [better, _shared(step, ours, across), _NONE])  # [B, L, L]
     covered = step.add("Greater", [step.add("ReduceMax", [shared, np.array([2])], keepdims=0), _NONE])
     rejected = step.add("Or", [covered, step.add("LessOrEqual", [best, np.float32(config.score_threshold)])])
     scores = step.add("Where", [rejected, _NONE, best])
@@ -114,7 +114,7 @@ def _squared_overlap(graph: Graph, ours: Sequence[str], others: Sequence[str], *
     squared = graph.add("Mul", [overlap, overlap])
     if not config.per_class:
         return squared
-    return graph.add("Mul", [squared, graph.cast(graph.add("Equal", [ours[5], others[5]]), "float32")])
+    return graph.add("Where", [graph.add("Equal", [ours[5], others[5]]), squared, _NONE])
 
 
 def _shared(graph: Graph, ours: Sequence[str], others: Sequence[str]) -> str:

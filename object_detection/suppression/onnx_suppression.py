@@ -175,6 +175,12 @@ def _candidates(graph: Graph, network: _Network, config: SuppressionConfig) -> t
 def _top(graph: Graph, values: str, count: int, *, anchors: int, classes: int) -> tuple[str, str, str, int]:
     """Add the `count` highest of [B, A, K], among the anchors with the highest best class."""
     anchor_count = min(count, anchors)
+    if 2 * anchor_count > anchors:  # few would be left out
+        count = min(count, anchors * classes)
+        flat = graph.add("Reshape", [_sortable(graph, values), np.array([0, -1])])
+        best, places = graph.add_several("TopK", [flat, np.array([count])], 2)
+        numbers, of_class = (graph.add(operation, [places, np.array(classes)]) for operation in ("Div", "Mod"))
+        return best, numbers, of_class, count
     highest = _sortable(graph, graph.add("ReduceMax", [values, np.array([2])], keepdims=0))
     _, numbers = graph.add_several("TopK", [highest, np.array([anchor_count])], 2)
     of_anchors = _sortable(graph, entries(graph, values, numbers))  # [B, kept, K]
