@@ -23,7 +23,8 @@ import numpy as np
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
 from efficientdet.inference.checkpoint_model import load_model
-from efficientdet.inference.predict import exported_network, host_predictor
+from efficientdet.inference.predict import exported_network
+from efficientdet.inference.predictor import host_predictor
 from program_support.processor import available_cores
 
 SIZE, TURN, PAUSE = 512, 5, 0.05

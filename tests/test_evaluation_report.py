@@ -12,9 +12,9 @@ from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset, original_images
 from dataset.records.record_index import index_records
 from efficientdet.devices.distributed import World
-from efficientdet.evaluation.data_set_evaluator import read_evaluator
+from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator
 from efficientdet.evaluation.error_plots import COLORS, error_plots
-from efficientdet.evaluation.evaluate import detect_all, record_numbers
+from efficientdet.evaluation.evaluate import record_numbers
 from efficientdet.evaluation.evaluation_report import EvaluationReport, evaluation_page, write_evaluation_report
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator

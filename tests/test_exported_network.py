@@ -15,7 +15,8 @@ from dataset.input.resize import Letterbox
 from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference import runtimes
-from efficientdet.inference.predict import build_predict, exported_network, host_predictor
+from efficientdet.inference.predict import build_predict, exported_network
+from efficientdet.inference.predictor import host_predictor
 from efficientdet.inference.runtimes import Network
 from efficientdet.onnx_translation.calibration import calibration_of_files
 from efficientdet.onnx_translation.model import onnx_model

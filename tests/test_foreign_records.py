@@ -13,7 +13,7 @@ from dataset.records.record_index import index_records
 from dataset.records.schema import ids_of_texts, parse_record
 from efficientdet.configuration.flag_paths import class_names_for, records_of
 from efficientdet.data_checks.data_check import DataCheckConfig, read_splits
-from efficientdet.evaluation.evaluate import read_evaluator
+from efficientdet.evaluation.data_set_evaluator import read_evaluator
 from efficientdet.families.registry import hyperparameters_of
 from object_detection.coco.results import CocoResults
 from program_support.errors import InputError

@@ -19,8 +19,7 @@ from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.resize import FitWithin, Letterbox
 from dataset.records.schema import Record, RecordObject
-from efficientdet.evaluation.data_set_evaluator import read_evaluator
-from efficientdet.evaluation.evaluate import detect_all
+from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator
 from object_detection.coco.run_length_masks import decoded
 from object_detection.structures import Detections
 from program_support.errors import InputError

@@ -35,7 +35,7 @@ def test_clips_then_scales_what_the_detector_finds(compiled):
 def test_one_program_finds_what_is_found_on_the_host(monkeypatch):
     detector = miniature_detector()
     on_host = build_predict(detector, compiled=False)(*inputs())
-    monkeypatch.setattr("efficientdet.inference.predict.accelerator_count", lambda: 1)
+    monkeypatch.setattr("efficientdet.inference.predictor.accelerator_count", lambda: 1)
     predict = build_predict(detector, compiled=False)
     assert not isinstance(predict.detect(*inputs()[:2]).boxes, np.ndarray)
     for one, other in zip(predict(*inputs())[:4], on_host[:4], strict=True):

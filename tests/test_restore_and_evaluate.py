@@ -27,8 +27,8 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.distributed import World
 from efficientdet.evaluation import evaluate
 from efficientdet.evaluation.data_ids import with_category_ids
-from efficientdet.evaluation.data_set_evaluator import read_evaluator
-from efficientdet.evaluation.evaluate import EvaluationConfig, detect_all, evaluate_checkpoint
+from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator
+from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 from efficientdet.exports.saved_model import export_saved_model, load_saved_model
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.hyperparameters import height_and_width

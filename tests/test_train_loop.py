@@ -36,7 +36,7 @@ from efficientdet.devices.runtime import Runtime
 from efficientdet.exports import saved_model
 from efficientdet.exports.saved_model import load_saved_model
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.inference.predict import build_predict
+from efficientdet.inference.predictor import keras_predictor
 from efficientdet.run_log.journal import Journal
 from efficientdet.training import epoch as epoch_module
 from efficientdet.training import guards, inputs, reporter, saving, validation
@@ -717,7 +717,7 @@ def test_stopped_in_a_last_step_and_an_evaluation_and_another_step_equals_the_un
     detected = []
 
     def stopping_predict(detector, **options):
-        predict = build_predict(detector, **options)
+        predict = keras_predictor(detector, **options)
 
         def predicted(*batch):
             detected.append(batch)
@@ -728,7 +728,7 @@ def test_stopped_in_a_last_step_and_an_evaluation_and_another_step_equals_the_un
         return predicted
 
     with monkeypatch.context() as patch:
-        patch.setattr(train_loop, "build_predict", stopping_predict)
+        patch.setattr(train_loop, "keras_predictor", stopping_predict)
         stopped(signal.SIGINT, STEPS, unfinished=1, metrics=False)
     assert len(detected) == 1  # of two batches
     with monkeypatch.context() as patch:

@@ -1,14 +1,25 @@
-"""The evaluator of a data set, whose ground truth is in its records or in a COCO JSON file."""
+"""Detections of a data set, and their evaluator by the ground truth in records or in a COCO JSON file."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.conversion.segmentation import UnusableSegmentation, validated_run_lengths
 from dataset.input.ground_truth import ground_truth_of_records
+from dataset.input.record_batches import RecordBatches
 from dataset.records.record_index import RecordIndex
+from efficientdet.devices.distributed import World
 from efficientdet.evaluation.data_ids import with_category_ids, with_record_ids
-from object_detection.coco.evaluation import CocoEvaluator
+from efficientdet.inference.detect import Predictor
+from object_detection.coco.evaluation import CocoEvaluator, CocoMeasures
 from object_detection.coco.ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
+from object_detection.coco.results import CocoResults, DetectionRows
 from object_detection.coco.run_length_masks import RunLengths
 from program_support.errors import InputError
+from program_support.progress import Progress
 
 
 def read_evaluator(index: RecordIndex | None, class_names: ClassNames, *, json_file: str | None) -> CocoEvaluator:
@@ -31,6 +42,56 @@ def read_evaluator(index: RecordIndex | None, class_names: ClassNames, *, json_f
         return [annotation["segmentation"] for annotation in annotations]
 
     return CocoEvaluator(truth, segmentations=segmentations)
+
+
+def detect_all(
+    predict: Predictor,
+    batches: RecordBatches,
+    *,
+    class_names: ClassNames,
+    world: World | None = None,
+    interruptible: Callable[[Iterable], Iterable] = iter,
+    masks_in_whole_pixels: bool = False,
+) -> DetectionRows:
+    """Detect in the batches of an `evaluation_dataset`, a rank's own, and return the rows of all ranks on every rank.
+
+    Masks are pasted into the images; for `masks_in_whole_pixels` see
+    `pasted_masks`. The batches are iterated through `interruptible`, which may raise between or after them.
+    """
+    world = world or World()
+    results = CocoResults()
+    category_ids = np.asarray(class_names.category_ids)
+    with Progress("eval", total=batches.images, noun="image", silent=not world.is_first) as progress:
+        for batch, row_valid in interruptible(batches):
+            detections = predict(batch.images, batch.sizes, batch.scales)
+            rows = np.asarray(row_valid)
+            boxes, scores, classes, valid = (np.asarray(values)[rows] for values in detections[:4])
+            masks = None if detections.masks is None else np.asarray(detections.masks)[rows]
+            original_sizes = np.rint(np.asarray(batch.sizes) * np.asarray(batch.scales)).astype(np.int64)[rows]
+            results.add(
+                np.asarray(batch.image_ids)[rows],
+                boxes,
+                scores=scores,
+                category_ids=category_ids[classes],
+                valid=valid,
+                masks=masks,
+                original_sizes=original_sizes,
+                masks_in_whole_pixels=masks_in_whole_pixels,
+            )
+            progress.advance(int(rows.sum()), images=int(rows.sum()))
+    if world.size == 1:
+        return results.rows()
+    everything = CocoResults()
+    for rows in world.gather(results.rows()):
+        everything.add_rows(rows)
+    return everything.rows()
+
+
+def write_measures(path: str | Path, measures: CocoMeasures) -> None:
+    """Write the metrics as JSON."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(measures.to_json(), indent=1) + "\n", encoding="utf-8")
 
 
 def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:

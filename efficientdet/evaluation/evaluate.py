@@ -1,16 +1,10 @@
 """COCO evaluation of a detector on records."""
 
-import json
 import re
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-
-from dataset.class_names import ClassNames
 from dataset.input.pipeline import evaluation_dataset
-from dataset.input.record_batches import RecordBatches
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, store_thresholds
 from efficientdet.configuration.model_config import ModelConfig
@@ -18,21 +12,19 @@ from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.device import replicate
 from efficientdet.devices.distributed import World
 from efficientdet.devices.launchers import join_world
-from efficientdet.evaluation.data_set_evaluator import read_evaluator
+from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator, write_measures
 from efficientdet.evaluation.error_plots import error_plots
 from efficientdet.evaluation.evaluation_report import EvaluationReport, write_evaluation_report
 from efficientdet.evaluation.other_detections import OtherDetections
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.checkpoint_model import load_model
-from efficientdet.inference.detect import Predictor
 from efficientdet.inference.predict import build_predict
 from efficientdet.reports.coco_metrics import csv_line
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator, CocoMeasures
-from object_detection.coco.results import TESTDEV_FILE_NAME, CocoResults, DetectionRows, results_json, write_results
+from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import Count, CountOrZero, checked
-from program_support.progress import Progress
 
 _PLOTTED_IMAGES = 20  # images in a report
 
@@ -181,57 +173,7 @@ def _report_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None
     print(f"\nscore threshold of the best F1: {overall:g}{by_class}{stored}")
 
 
-def detect_all(
-    predict: Predictor,
-    batches: RecordBatches,
-    *,
-    class_names: ClassNames,
-    world: World | None = None,
-    interruptible: Callable[[Iterable], Iterable] = iter,
-    masks_in_whole_pixels: bool = False,
-) -> DetectionRows:
-    """Detect in the batches of an `evaluation_dataset`, a rank's own, and return the rows of all ranks on every rank.
-
-    Masks are pasted into the images; for `masks_in_whole_pixels` see
-    `pasted_masks`. The batches are iterated through `interruptible`, which may raise between or after them.
-    """
-    world = world or World()
-    results = CocoResults()
-    category_ids = np.asarray(class_names.category_ids)
-    with Progress("eval", total=batches.images, noun="image", silent=not world.is_first) as progress:
-        for batch, row_valid in interruptible(batches):
-            detections = predict(batch.images, batch.sizes, batch.scales)
-            rows = np.asarray(row_valid)
-            boxes, scores, classes, valid = (np.asarray(values)[rows] for values in detections[:4])
-            masks = None if detections.masks is None else np.asarray(detections.masks)[rows]
-            original_sizes = np.rint(np.asarray(batch.sizes) * np.asarray(batch.scales)).astype(np.int64)[rows]
-            results.add(
-                np.asarray(batch.image_ids)[rows],
-                boxes,
-                scores=scores,
-                category_ids=category_ids[classes],
-                valid=valid,
-                masks=masks,
-                original_sizes=original_sizes,
-                masks_in_whole_pixels=masks_in_whole_pixels,
-            )
-            progress.advance(int(rows.sum()), images=int(rows.sum()))
-    if world.size == 1:
-        return results.rows()
-    everything = CocoResults()
-    for rows in world.gather(results.rows()):
-        everything.add_rows(rows)
-    return everything.rows()
-
-
 def record_numbers(index: RecordIndex, *, samples: int, world_size: int) -> list[int]:
     """Return the numbers of the records of `detect_all` in the order of its `evaluated_ids`, rank by rank."""
     numbers = range(min(samples or len(index), len(index)))
     return [number for rank in range(world_size) for number in numbers[rank::world_size]]
-
-
-def write_measures(path: str | Path, measures: CocoMeasures) -> None:
-    """Write the metrics as JSON."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(measures.to_json(), indent=1) + "\n", encoding="utf-8")

@@ -12,7 +12,8 @@ from efficientdet.devices.runtime import Runtime, start_runtime
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.predict import build_predict, host_predictor
+from efficientdet.inference.predict import build_predict
+from efficientdet.inference.predictor import host_predictor
 from efficientdet.inference.runtimes import Network
 from model import tensorflow_cpu
 

@@ -14,7 +14,7 @@ from efficientdet.devices.distributed import World
 from efficientdet.devices.launchers import join_world
 from efficientdet.devices.memory import with_batch_sizes
 from efficientdet.devices.runtime import skip_graph_rewriting, start_runtime
-from efficientdet.inference.predict import build_predict
+from efficientdet.inference.predictor import keras_predictor
 from efficientdet.loggers.registry import open_loggers
 from efficientdet.reports.training_report import FILE_NAME as REPORT_FILE
 from efficientdet.run_log.journal import Journal
@@ -127,7 +127,7 @@ class Training:
         self._evaluator = Evaluator(
             config,
             state,
-            predict=build_predict(state.detector, compiled=compiled),
+            predict=keras_predictor(state.detector, compiled=compiled),
             inputs=run.inputs.config(config.eval_batch_size, composes=False),
             stop_request=stop_request,
         )

@@ -11,7 +11,7 @@ import numpy as np
 from dataset.input.pipeline import original_images
 from efficientdet.devices.device import device_name, peak_device_memory, peak_host_memory
 from efficientdet.devices.matrix_product import multiply_adds_per_second
-from efficientdet.evaluation.evaluate import write_measures
+from efficientdet.evaluation.data_set_evaluator import write_measures
 from efficientdet.reports.coco_metrics import csv_line
 from efficientdet.reports.drawing import draw_detections
 from efficientdet.reports.training_report import RunSummary, write_report

@@ -158,7 +158,7 @@ class LitertFullInt8Raw(LitertFullInt8):
         """Return the detection with the post-processing of the checkpoint."""
         from efficientdet.exports.litert.integer import integer_resize
         from efficientdet.inference.detect import Detector
-        from efficientdet.inference.predict import host_predictor
+        from efficientdet.inference.predictor import host_predictor
 
         predict = host_predictor(restored.detector, Network(path.read_bytes(), runtime=self.needs))
         rule = integer_resize(restored.detector, restored.resize)
