@@ -79,15 +79,3 @@ def test_summary_names_what_was_skipped():
     assert "b.jpg (image 7): truncated" in text
     assert "bird 2" in text
     assert summary_lines(Report(), None)[0] == "images   0, 0 of them without boxes"
-
-
-@pytest.mark.parametrize("white_level", [4095, 65535])
-def test_a_dark_range_of_16_bits_is_a_warning(white_level):
-    whole, part = Report(images=5, white_level=white_level), Report()
-    for value in (1000, 4000):
-        part.add_image("a.png", [], largest_of_16_bits=value)
-    whole.add(Report.from_json(json.loads(json.dumps(part.to_json()))))
-    found = [line for line in summary_lines(whole, None) if line.startswith("warning")]
-    warning = "2 images have 16 bits per channel, with 4000 as the largest value: 4095 becomes white"
-    assert [warning in line for line in found] == [True] * (white_level == 4095)
-    assert readable_report(whole, None)["largest_of_16_bits"] == 4000

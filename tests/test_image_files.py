@@ -21,7 +21,6 @@ from dataset.files.image_files import (
     read_stored_image,
 )
 from dataset.files.image_formats import FORMATS, READS_AVIF
-from dataset.files.pixel_values import largest_of_16_bits
 from program_support.errors import InputError
 
 
@@ -143,12 +142,6 @@ def test_avif(tmp_path):
     assert find_images([str(tmp_path)]) == (str(tmp_path / "a.avif"),)
     np.testing.assert_allclose(read_image(str(tmp_path / "a.avif"))[8, 8], (200, 30, 30), atol=8)
     assert kind_of_file(tmp_path / "a.avif") is FileKind.IMAGE
-
-
-def test_the_largest_value_of_16_bits(tmp_path):
-    Image.fromarray(np.array([[0, 4095]], np.uint16)).save(tmp_path / "a.png")
-    for image, largest in ((Image.open(tmp_path / "a.png"), 4095), (Image.new("RGB", (2, 2), (255, 0, 0)), None)):
-        assert largest_of_16_bits(image) == largest
 
 
 @pytest.mark.parametrize("values", [np.float32([[0.5]]), np.int32([[70_000]])])

@@ -148,7 +148,11 @@ def test_the_level_has_all_bits_of_the_largest_value(tmp_path, values, level):
         store(tmp_path / f"{value}.png", value, colors=False)
     Image.new("RGB", (4, 4), (255, 255, 255)).save(tmp_path / "eight_bits.png")
     (tmp_path / "damaged.png").write_bytes(b"\x89PNG")
-    assert white_level_for([*tmp_path.iterdir()]) == level
+    warnings = []
+    assert white_level_for([*tmp_path.iterdir()], log=warnings.append) == level
+    assert [f"{max(values)} as their largest value: {level} becomes white" in line for line in warnings] == [True] * (
+        level < WHITE_LEVEL
+    )
 
 
 def test_values_above_the_level_are_white(tmp_path):
@@ -157,8 +161,9 @@ def test_values_above_the_level_are_white(tmp_path):
 
 
 def test_records_of_different_ranges_are_refused(tmp_path):
-    for number in (1, 2):
-        (tmp_path / f"part{number}.report.json").write_text(json.dumps({"white_level": 1023 * number}))
-    shards = [str(tmp_path / f"part{number}-00000-of-00001.tfrecord") for number in (1, 2)]
+    for number, level in ((1, 1023), (2, 2046), (3, WHITE_LEVEL)):
+        (tmp_path / f"part{number}.report.json").write_text(json.dumps({"made_from": {"--white_level": level}}))
+    shards = [str(tmp_path / f"part{number}-00000-of-00001.tfrecord") for number in (1, 2, 3)]
+    assert white_level_of_records(shards[1:]) == 2046  # the third ones have no 16 bits, or all of them
     with pytest.raises(InputError, match=r"different --white_level: 1023 \(.*part1.*\), 2046 \(.*part2"):
         white_level_of_records(shards)

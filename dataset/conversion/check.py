@@ -19,7 +19,7 @@ from PIL import Image
 
 from dataset.conversion.upright_labels import JPEG_QUALITY, rotated_jpeg
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, LARGEST_IMAGE_PIXELS
-from dataset.files.pixel_values import WHITE_LEVEL, as_rgb, largest_of_16_bits
+from dataset.files.pixel_values import WHITE_LEVEL, as_rgb
 from program_support.stderr_capture import captured_stderr
 
 LONGEST_SIDE = 65_500  # limit of libjpeg
@@ -46,16 +46,12 @@ class SizeDisagreement(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedImage:
-    """A JPEG that decodes completely to [height, width, 3]; `fix` describes what was changed.
-
-    `largest_of_16_bits`: the largest value of an image of 16 bits per channel, before it was scaled to 8.
-    """
+    """A JPEG that decodes completely to [height, width, 3]; `fix` describes what was changed."""
 
     encoded: bytes
     height: int
     width: int
     fix: str | None = None
-    largest_of_16_bits: int | None = None
 
 
 class _Jpeg(NamedTuple):
@@ -249,7 +245,6 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None, white_leve
             if max(image.size) > LONGEST_SIDE:
                 raise UnusableImage(f"{image.width}x{image.height} pixels; a JPEG has at most {LONGEST_SIDE} per side")
             stored_as = f"{image.format} {image.mode}"
-            largest = largest_of_16_bits(Image.open(io.BytesIO(data), formats=FORMATS))
             rgb = Image.fromarray(as_rgb(image, white_level))
         except (UnusableImage, SizeDisagreement):
             raise
@@ -265,5 +260,4 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None, white_leve
         height=height,
         width=width,
         fix=f"{stored_as} re-encoded as RGB JPEG",
-        largest_of_16_bits=largest,
     )

@@ -37,9 +37,6 @@ class Report:
     most_boxes: int = 0
     most_boxes_file: str = ""
     boxes_of_skipped_images: int = 0
-    images_of_16_bits: int = 0
-    largest_of_16_bits: int = 0  # largest value in all of them
-    white_level: int = WHITE_LEVEL  # the value of them that became 255
     boxes_per_class: Counter[int] = field(default_factory=Counter)
     usable_per_class: Counter[int] = field(default_factory=Counter)
     boxes_per_size: Counter[str] = field(default_factory=Counter)
@@ -48,14 +45,8 @@ class Report:
     dropped: list[Finding] = field(default_factory=list)
     noted: list[Finding] = field(default_factory=list)
 
-    def add_image(self, file_name: str, objects: Iterable[Any], *, largest_of_16_bits: int | None = None) -> None:
-        """Count one record; objects have category_id, area in pixels, is_crowd and is_difficult.
-
-        largest_of_16_bits: the largest value of an image of 16 bits per channel.
-        """
-        if largest_of_16_bits is not None:
-            self.images_of_16_bits += 1
-            self.largest_of_16_bits = max(self.largest_of_16_bits, largest_of_16_bits)
+    def add_image(self, file_name: str, objects: Iterable[Any]) -> None:
+        """Count one record; objects have category_id, area in pixels, is_crowd and is_difficult."""
         count = 0
         for annotation in objects:
             count += 1
@@ -74,9 +65,8 @@ class Report:
         """Add the counts and findings of another part of the data set, such as a shard."""
         if other.most_boxes > self.most_boxes:
             self.most_boxes, self.most_boxes_file = other.most_boxes, other.most_boxes_file
-        self.largest_of_16_bits = max(self.largest_of_16_bits, other.largest_of_16_bits)
         for name, value in vars(other).items():
-            if name not in ("most_boxes", "most_boxes_file", "largest_of_16_bits", "white_level"):
+            if name not in ("most_boxes", "most_boxes_file"):
                 setattr(self, name, getattr(self, name) + value)
 
     def skipped_count(self, kind: str) -> int:
@@ -156,11 +146,6 @@ def readable_report(report: Report, class_names: ClassNames | None) -> dict:
         "images_skipped": report.skipped_count("image"),
         "boxes_skipped": report.skipped_count("box"),
         "images_dropped": len(report.dropped),
-        **(
-            {name: getattr(report, name) for name in ("images_of_16_bits", "largest_of_16_bits", "white_level")}
-            if report.images_of_16_bits
-            else {}
-        ),
         **{name: [_entry(finding) for finding in getattr(report, name)] for name in _FINDINGS},
     }
 
@@ -204,8 +189,9 @@ def white_level_of_records(record_paths: Iterable[str]) -> int:
     found = {}
     for path in sorted({beside_records(record, ".report.json") for record in record_paths}):
         content = read_json(str(path)) if path.exists() else None
-        if isinstance(content, dict) and isinstance(content.get("white_level"), int):
-            found[content["white_level"]] = path
+        made_from = content.get("made_from") if isinstance(content, dict) else None
+        if isinstance(made_from, dict) and made_from.get("--white_level", WHITE_LEVEL) != WHITE_LEVEL:
+            found[made_from["--white_level"]] = path
     if len(found) > 1:
         raise InputError(
             "the 16-bit images of the records were converted with different --white_level: "
@@ -256,12 +242,6 @@ def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
         )
     if warning := _unusable_classes(report, class_names):
         lines.append(warning)
-    if report.images_of_16_bits > 0 and report.white_level < WHITE_LEVEL:
-        lines.append(
-            f"warning  {report.images_of_16_bits} images have 16 bits per channel, with {report.largest_of_16_bits} as "
-            f"the largest value: {report.white_level} becomes white; models trained on these records read images of "
-            f"16 bits likewise (hyperparameter white_level); to change it, set --white_level"
-        )
     for title in _FINDINGS:
         if findings := getattr(report, title):
             kinds = Counter(finding.kind for finding in findings)

@@ -35,7 +35,7 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
                     writer.write(
                         encode_record(_record(image, checked=checked, objects=objects, masks=masks, task=task))
                     )
-                    report.add_image(image.file_name, objects, largest_of_16_bits=checked.largest_of_16_bits)
+                    report.add_image(image.file_name, objects)
                     if task.keep_annotations:
                         written.append(_coco_entry(image, checked=checked, objects=objects))
                 image_done()

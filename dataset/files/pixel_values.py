@@ -3,7 +3,7 @@
 import contextlib
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -56,16 +56,8 @@ def _colors_of_16_bits(image: Image.Image) -> np.ndarray:
     return pixels
 
 
-def largest_of_16_bits(image: Image.Image) -> int | None:
-    """Return the largest value of an image of 16 bits per channel, about that for colors; None for other images."""
-    if not _is_of_16_bits(image):
-        return None
-    # Pillow keeps the upper 8 bits of colors
-    return int(np.asarray(image).max()) if image.mode.startswith("I") else 257 * int(np.asarray(image).max())
-
-
-def white_level_for(paths: Iterable[str | os.PathLike[str]]) -> int:
-    """Return the white level of a data set: all bits that the largest value of its 16-bit images has.
+def white_level_for(paths: Iterable[str | os.PathLike[str]], *, log: Callable[[str], None] = lambda line: None) -> int:
+    """Return the white level of a data set, and log a warning of one: all bits of the largest value in 16-bit images.
 
     65535 without such images, and if the largest value has 15 or 16 bits. Files that cannot be decoded are ignored.
     """
@@ -73,11 +65,22 @@ def white_level_for(paths: Iterable[str | os.PathLike[str]]) -> int:
         warnings.simplefilter("ignore")  # about metadata; here, as the filters belong to all threads
         largest = max(pool.map(_largest_in_file, paths), default=-1)
     bits = max(8, largest.bit_length())
-    return WHITE_LEVEL if largest < 0 or bits > _MOST_BITS_OF_SENSORS else (1 << bits) - 1
+    if largest < 0 or bits > _MOST_BITS_OF_SENSORS:
+        return WHITE_LEVEL
+    level = (1 << bits) - 1
+    log(
+        f"warning: images with 16 bits per channel have {largest} as their largest value: {level} becomes white, also "
+        "in the inference of models trained on these records (hyperparameter white_level); set --white_level for "
+        "another value"
+    )
+    return level
 
 
 def _largest_in_file(path: str | os.PathLike[str]) -> int:
+    """Return the largest value of an image of 16 bits per channel, about that for colors; -1 for other files."""
     with contextlib.suppress(*DECODING_ERRORS), open_image_file(path) as file:
-        largest = largest_of_16_bits(Image.open(file, formats=FORMATS))
-        return -1 if largest is None else largest
+        image = Image.open(file, formats=FORMATS)
+        if _is_of_16_bits(image):
+            # Pillow keeps the upper 8 bits of colors
+            return int(np.asarray(image).max()) * (1 if image.mode.startswith("I") else 257)
     return -1

@@ -61,7 +61,7 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
     stats = _file_stats(data.images, config.image_folder)
     try:
         _check_what_is_known(data, stats, config)
-        white_level = white_level_of(data.images, config)
+        white_level = white_level_of(data.images, config, log=log)
         config = replace(config, white_level=white_level)
         mark_upright(data.images, config.image_folder)
         config.state_folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
                 processes=config.processes,
             )
             states = [json.loads(task.state_path.read_text(encoding="utf-8")) for task in tasks]
-            report = Report(skipped=list(data.skipped), noted=list(data.noted), white_level=white_level)
+            report = Report(skipped=list(data.skipped), noted=list(data.noted))
             for state in states:
                 report.add(Report.from_json(state["report"]))
             _check_fractions(report, data, config)
@@ -98,13 +98,15 @@ def check_annotations(data: AnnotatedDataSet, config: ConversionConfig) -> None:
         raise InputError(f"cannot write {error.filename}: {error.strerror or error}") from error
 
 
-def white_level_of(images: Sequence[AnnotatedImage], config: ConversionConfig) -> int:
+def white_level_of(
+    images: Sequence[AnnotatedImage], config: ConversionConfig, *, log: Callable[[str], None] = print
+) -> int:
     """Return the white level of the configuration, else that of these images."""
     if config.white_level is not None:
         return config.white_level
     step = max(1, len(images) // _MOST_READ)
     names = [image.file_name for image in images[::step] if not image.file_name.lower().endswith((".jpg", ".jpeg"))]
-    return white_level_for(Path(config.image_folder, name) for name in names)
+    return white_level_for((Path(config.image_folder, name) for name in names), log=log)
 
 
 def _file_stats(images: Sequence[AnnotatedImage], folder: str) -> np.ndarray:
