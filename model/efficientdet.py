@@ -25,21 +25,16 @@ class EfficientDetConfig:
     survival_prob: float | None = None
 
 
-def build_efficientdet(
-    config: EfficientDetConfig, *, precision: str = "float32", backbone_weights: str | None = None
-) -> keras.Model:
+def build_efficientdet(config: EfficientDetConfig, *, precision: str = "float32") -> keras.Model:
     """Return the network from normalized images to raw outputs.
 
     A functional model: [B, H, W, 3] float -> class logits [B, A, K] and box deltas [B, A, 4], in the compute dtype of
     `precision` ("float32", "mixed_float16" or "mixed_bfloat16"). Order of A: level, row, column, anchor.
-    backbone_weights: see `build_backbone`.
     """
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
     try:
-        backbone = build_backbone(
-            config.backbone, config.image_size, survival_prob=config.survival_prob, weights=backbone_weights
-        )
+        backbone = build_backbone(config.backbone, config.image_size, survival_prob=config.survival_prob)
         last = min(config.bifpn.max_level, _BACKBONE_LEVELS)
         features = backbone.outputs[config.bifpn.min_level - 1 : last]
         pyramid = build_bifpn(features, config.bifpn)

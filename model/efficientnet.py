@@ -5,7 +5,6 @@ Layer names are those of the published TensorFlow checkpoints, with dots instead
 """
 
 import re
-from contextlib import nullcontext
 
 import keras
 import numpy as np
@@ -15,7 +14,6 @@ from model.batch_norm import BatchNormalization
 from model.depthwise_conv import DepthwiseConv2D
 from model.detection_model import set_value
 from model.efficientnet_lite import SCALES, build_lite_backbone
-from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
 from program_support.errors import InputError
 
 _APPLICATIONS_DROP_RATE = 0.2  # drop rate of keras.applications
@@ -23,9 +21,7 @@ _NAME = re.compile(r"efficientnet-b([0-7])")
 _BLOCK_LAYER = re.compile(r"block(?P<stage>\d)(?P<repeat>[a-z])_(?P<role>\w+)")
 
 
-def build_backbone(
-    name: str, image_size: tuple[int, int], *, survival_prob: float | None = None, weights: str | None = None
-) -> keras.Model:
+def build_backbone(name: str, image_size: tuple[int, int], *, survival_prob: float | None = None) -> keras.Model:
     """Return a model from normalized images to features of levels 1 to 5, strides 2 to 32.
 
     [B, H, W, 3] -> five tensors, each the last one before the next change of stride.
@@ -34,15 +30,11 @@ def build_backbone(
         name: "efficientnet-b0" .. "efficientnet-b7" or "efficientnet-lite0" .. "efficientnet-lite4".
         image_size: height and width.
         survival_prob: stochastic depth (None: none).
-        weights: the path of a file of keras.applications without the classifier, or None (random).
 
     Raises:
-        InputError: unknown name, weights for differently normalized inputs, or weights for a Lite backbone, which
-            keras.applications does not have.
+        InputError: unknown name.
     """
     if name in SCALES:
-        if weights is not None:
-            raise InputError(f"{weights}: keras.applications has no {name}; expected a checkpoint of google/automl")
         return build_lite_backbone(name, image_size, survival_prob=survival_prob)
     if not (known := _NAME.fullmatch(name)):
         raise InputError(
@@ -50,9 +42,9 @@ def build_backbone(
             "efficientnet-lite4"
         )
     application = getattr(keras.applications, f"EfficientNetB{known[1]}")
-    with nullcontext() if weights else keras.StatelessScope():
-        original = application(include_top=False, weights=weights, input_shape=(*image_size, 3))
-        for variable in original.variables if weights is None else ():  # only its layers are used
+    with keras.StatelessScope():
+        original = application(include_top=False, weights=None, input_shape=(*image_size, 3))
+        for variable in original.variables:  # only its layers are used
             set_value(variable, np.zeros(variable.shape, variable.dtype))
     names = _published_names(original, name)
 
@@ -84,10 +76,7 @@ def build_backbone(
 
     cloned = keras.models.clone_model(original, clone_function=clone)
     outputs = [cloned.get_layer(names.get(tap, tap)).output for tap in _last_layer_of_each_level(original)]
-    backbone = keras.Model(cloned.input, outputs, name=name)
-    if weights is not None:
-        _copy_weights(original, backbone, names)
-    return backbone
+    return keras.Model(cloned.input, outputs, name=name)
 
 
 def _published_names(original: keras.Model, name: str) -> dict[str, str]:
@@ -118,27 +107,3 @@ def _last_layer_of_each_level(original: keras.Model) -> list[str]:
         if match and match["role"] in ("project_bn", "add"):
             last[match["stage"]] = layer.name
     return [last[stage] for stage in "12357"]
-
-
-def _copy_weights(original: keras.Model, backbone: keras.Model, names: dict[str, str]) -> None:
-    """Copy ImageNet weights into the layers of the backbone.
-
-    The published files contain the mean 0.485.. and as "variance" 0.229.., which is the standard deviation.
-    keras.applications compensates by one more division, so in total they were trained on the inputs that the detector
-    provides.
-    """
-    for layer in original.layers:
-        if isinstance(layer, keras.layers.Normalization):
-            mean, variance = (keras.ops.convert_to_numpy(value).reshape(-1) for value in (layer.mean, layer.variance))
-            # A file with the true variance was trained on the same inputs.
-            scaled = any(
-                np.allclose(variance, np.array(IMAGENET_STDDEV, np.float32) ** power, atol=1e-3) for power in (1, 2)
-            )
-            if not np.allclose(mean, IMAGENET_MEAN, atol=1e-3) or not scaled:
-                raise InputError(
-                    f"backbone weights were trained on inputs with mean {mean.tolist()} and variance "
-                    f"{variance.tolist()}; expected ImageNet's {list(IMAGENET_MEAN)} and {list(IMAGENET_STDDEV)} as in "
-                    "the files of keras.applications"
-                )
-        elif layer.name in names and layer.weights:
-            backbone.get_layer(names[layer.name]).set_weights(layer.get_weights())

@@ -65,7 +65,7 @@ def miniature_detector(
     )
 
 
-def build_miniature(hparams, *, num_classes, precision="float32", backbone_weights=None):
+def build_miniature(hparams, *, num_classes, precision="float32"):
     """In the place of `efficientdet.families.efficientdet.build.build_detector`."""
     detector = miniature_detector(num_classes, height_and_width(hparams.image_size), precision=precision)
     for layer in detector.network.layers:

@@ -87,7 +87,7 @@ class AnchorFree(Family):
         "standin-anchor-free": {"image_size": 64, "jitter_min": 0.9, "jitter_max": 1.1, "moving_average_decay": 0.5}
     }
 
-    def build(self, hparams, *, num_classes, precision="float32", backbone_weights=None):
+    def build(self, hparams, *, num_classes, precision="float32"):
         images = features = keras.Input((*hparams.input_size, 3), name="images")
         for number, strides in enumerate((2, 2, 2, 1)):
             features = layers.Conv2D(

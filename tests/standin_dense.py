@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from efficientdet.program_support.checked_fields import Count
-from efficientdet.program_support.errors import InputError
 
 from efficientdet.families.family import ClassLayout, Family
 from efficientdet.families.hyperparameters import Hyperparameters
@@ -66,7 +65,7 @@ class StandinDense(Family):
         "standin-dense": {"image_size": 64, "jitter_min": 0.9, "jitter_max": 1.1, "moving_average_decay": 0.5}
     }
 
-    def build(self, hparams, *, num_classes, precision="float32", backbone_weights=None):
+    def build(self, hparams, *, num_classes, precision="float32"):
         from efficientdet.model.dense_detector import DenseDetector, DenseDetectorConfig
         from efficientdet.model.dense_losses import LossConfig
         from efficientdet.object_detection.assignment.anchor_assignment import IouAssigner
@@ -74,8 +73,6 @@ class StandinDense(Family):
         from efficientdet.object_detection.geometry.box_coding import FasterRcnnBoxCoder
         from efficientdet.object_detection.suppression.tensor_suppression import SuppressionConfig
 
-        if backbone_weights:
-            raise InputError(f"--backbone_init={backbone_weights}: no one has published a trunk of standin-dense")
         network, cells = network_of(hparams, num_classes, precision)
         anchors = [
             AnchorLevel(counts=counts, strides=(stride, stride), offset=(stride - 0.5, stride - 0.5), shapes=shapes)

@@ -173,7 +173,7 @@ class TwoStageFamily(Family):
         {"standin-two-stage": {"image_size": 64}},
     )
 
-    def build(self, hparams, *, num_classes, precision="float32", backbone_weights=None):
+    def build(self, hparams, *, num_classes, precision="float32"):
         return TwoStage(hparams, num_classes)
 
     def is_class_predictor(self, name):

@@ -188,7 +188,7 @@ train TRAIN --lr=1 --lr_per_64=1 | --lr and --lr_per_64 are both given
 train TRAIN --loggers=tensorboard,paper | --loggers names 'paper'
 train TRAIN --pretrained_ckpt=nosuch | --pretrained_ckpt=nosuch: there is no checkpoint of that name
 train TRAIN --backbone_init=empty | --backbone_init=empty: no checkpoint in this folder
-train TRAIN --backbone_init=nosuch.h5 | --backbone_init=nosuch.h5: there is no such file
+train TRAIN --backbone_init=nosuch.h5 | --backbone_init=nosuch.h5: there is no checkpoint of that name
 train TRAIN --resume=nosuch | --resume=nosuch: there is no checkpoint of that name
 train RECORDS --model_dir=/proc | --model_dir=/proc: cannot write into this folder
 train TRAIN --testdev_dir=a.jpg | --testdev_dir=a.jpg: cannot create this folder

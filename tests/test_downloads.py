@@ -186,10 +186,10 @@ def test_a_file_of_keras_is_checked_and_used_from_the_cache_of_keras(server, tmp
     (tmp_path / "keras" / "models").mkdir(parents=True)
     of_keras = tmp_path / "keras" / "models" / "b0_notop.h5"
     of_keras.write_bytes(CONTENT)
-    assert existing_backbone("b0") == str(of_keras)
+    assert local_path("b0") == str(of_keras)
     assert server.asked == []
     of_keras.write_bytes(b"damaged")
-    assert existing_backbone("b0") == f"{tmp_path}/cache/b0_notop.h5"
+    assert local_path("b0") == f"{tmp_path}/cache/b0_notop.h5"
     (tmp_path / "cache" / "b0_notop.h5").unlink()
     server.plan += [{"content": b"changed"}]
     with pytest.raises(InputError, match=r"^--backbone_init=b0: .*the MD5 of the download begins with"):

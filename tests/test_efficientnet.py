@@ -8,6 +8,8 @@ import pytest
 from oracles import to_numpy
 from unfilled import unfilled_weights
 
+from efficientdet.checkpoints.pretrained_weights import load_backbone, read_source
+from efficientdet.families.efficientdet.family import FAMILY
 from model.detection_model import named_variables
 from model.efficientnet import build_backbone
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
@@ -77,11 +79,6 @@ def test_a_lite_backbone_draws_kernels_as_its_origin():
         assert np.abs(kernel).max() > 3 * kernel.std()  # not cut off at two deviations
 
 
-def test_keras_has_no_weights_of_a_lite_backbone():
-    with pytest.raises(InputError, match=r"x\.h5: keras.applications has no efficientnet-lite2; expected a checkpoint"):
-        build_backbone("efficientnet-lite2", (64, 64), weights="x.h5")
-
-
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """A model of keras.applications with random weights, and its file, which stores the deviation for the variance."""
@@ -102,6 +99,27 @@ def published(tmp_path_factory):
     return model, path
 
 
+def keras_2_file(model, path):
+    """Write the layout of the published files: groups by layer, in the order of an attribute."""
+    with h5py.File(path, "w") as file:
+        file.attrs["layer_names"] = [layer.name.encode() for layer in model.layers]
+        for layer in model.layers:
+            prefix = f"{layer.name}/{'depthwise_' if 'dwconv' in layer.name else ''}"
+            group, names = file.create_group(layer.name), [f"{prefix}{weight.name}:0" for weight in layer.weights]
+            group.attrs["weight_names"] = [name.encode() for name in names]
+            for name, weight in zip(names, layer.weights, strict=True):
+                group[name] = to_numpy(weight)
+    return path
+
+
+def with_weights(path):
+    backbone = build_backbone("efficientnet-b0", (64, 64))
+    source = read_source(str(path))
+    assert source.conventions(FAMILY) == {}
+    load_backbone(backbone, source, family=FAMILY)
+    return backbone
+
+
 def published_features(model, images):
     """What keras.applications computes with its own files: one more division by the root of the deviation."""
     normalized = keras.Model(
@@ -112,11 +130,12 @@ def published_features(model, images):
     return rest(normalized / np.sqrt(np.float32(IMAGENET_STDDEV)))
 
 
-def test_weights_from_a_file_see_the_inputs_they_were_trained_on(published):
+@pytest.mark.parametrize("layout", [2, 3])
+def test_weights_from_a_file_see_the_inputs_they_were_trained_on(published, layout, tmp_path):
     model, path = published
+    path = keras_2_file(model, tmp_path / "b0_notop.h5") if layout == 2 else path
     images = np.random.default_rng(1).integers(0, 256, (2, 64, 64, 3)).astype(np.float32)
-    backbone = build_backbone("efficientnet-b0", (64, 64), weights=path)
-    features = backbone((images / 255 - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STDDEV))
+    features = with_weights(path)((images / 255 - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STDDEV))
     for ours, theirs in zip(features, published_features(model, images), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-3 * np.abs(theirs).max())
         assert np.std(theirs) > 0.01
@@ -131,7 +150,7 @@ def test_weights_for_inputs_normalized_otherwise_are_refused(published, tmp_path
             assert file["layers/normalization/vars"][number].shape == (3,)
             file["layers/normalization/vars"][number][...] = value
     with pytest.raises(InputError, match=r"mean \[.*\] and variance \[.*\]; expected ImageNet's"):
-        build_backbone("efficientnet-b0", (64, 64), weights=path)
+        with_weights(path)
 
 
 def test_zero_input_stays_zero_to_the_stem():

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from miniature import MINIATURE_BACKBONE, miniature_detector
 from oracles import TESTDATA, to_numpy
+from standins import install
 
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints import pretrained_weights as weights
@@ -370,6 +371,19 @@ def test_a_file_of_torch_is_told_by_its_content(tmp_path):
     (tmp_path / "other.bin").write_bytes(b"hello")
     with pytest.raises(InputError, match=r"other.bin: there is no checkpoint of that name"):
         read_source(str(tmp_path / "other.bin"))
+
+
+def test_a_reader_of_an_installed_package(tmp_path, monkeypatch):
+    install(tmp_path, "efficientdet.weight_readers", ["numpy = numpy_files"])
+    (tmp_path / "numpy_files.py").write_text(
+        "import numpy\n\nSUFFIXES = ('.npy',)\nrecognizes = lambda head: head.startswith(b'\\x93NUMPY')\n"
+        "read = lambda path: {'kernel': numpy.load(path)}\n"
+    )
+    np.save(tmp_path / "drawn.npy", np.arange(3))
+    with pytest.raises(InputError, match="there is no checkpoint of that name"):
+        read_source(f"{tmp_path}/drawn.npy")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert read_source(f"{tmp_path}/drawn.npy").arrays["kernel"].tolist() == [0, 1, 2]
 
 
 # The published networks

@@ -154,9 +154,7 @@ def test_backbones_of_keras_without_a_network_are_one_line(worked, monkeypatch, 
     monkeypatch.setenv("EFFICIENTDET_WEIGHTS", str(tmp_path / "cache"))
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     monkeypatch.setenv("no_proxy", "*")
-    message = (
-        r"^backbone_init=imagenet: http://127.0.0.1:9/efficientnetb0_notop.h5: cannot be downloaded \(.*refused\); "
-    )
+    message = r"^efficientnet-b0: http://127.0.0.1:9/efficientnetb0_notop.h5: cannot be downloaded \(.*refused\); "
     with pytest.raises(efficientdet.InputError, match=message) as caught:
         efficientdet.train(
             folder / "records", model_dir=tmp_path / "model", hparams=HPARAMS, backbone_init="imagenet", **CPU

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from efficientdet.weights.array_files import read_safetensors_file
+from efficientdet.weights import safetensors_files
 from program_support.errors import InputError
 
 
@@ -34,7 +34,7 @@ def test_arrays_in_any_order_of_the_header(path):
         "scalar": entry("BOOL", (), 12, 13),
         "brain": entry("BF16", (1,), 13, 15),
     }
-    found = read_safetensors_file(written(path, header, struct.pack("<2f2hBH", 1, 2, -3, 4, 1, 0x4040)))
+    found = safetensors_files.read(written(path, header, struct.pack("<2f2hBH", 1, 2, -3, 4, 1, 0x4040)))
     assert found.keys() == header.keys() - {"__metadata__"}
     np.testing.assert_array_equal(found["a"], np.float32([1, 2]))
     np.testing.assert_array_equal(found["b"], np.int16([[-3, 4]]))
@@ -78,7 +78,7 @@ def test_arrays_in_any_order_of_the_header(path):
 )
 def test_wrong_files_are_told_in_one_line(path, header, data, message):
     with pytest.raises(InputError, match=message) as caught:
-        read_safetensors_file(written(path, header, data))
+        safetensors_files.read(written(path, header, data))
     assert str(caught.value).startswith(f"{path}: ")
     assert len(str(caught.value)) < 500 + len(str(path))
     assert "\n" not in str(caught.value)
@@ -87,14 +87,14 @@ def test_wrong_files_are_told_in_one_line(path, header, data, message):
 def test_a_length_that_is_not_there_is_not_allocated(path):
     for length, message in ((2**62, "header too large"), (2**23, "invalid header length")):
         with pytest.raises(InputError, match=message):
-            read_safetensors_file(written(path, {"a": entry()}, bytes(8), length=length))
+            safetensors_files.read(written(path, {"a": entry()}, bytes(8), length=length))
     path.write_bytes(b"\0" * 5)
     with pytest.raises(InputError, match="header too small"):
-        read_safetensors_file(path)
+        safetensors_files.read(path)
 
 
 def test_a_file_that_would_exhaust_memory_is_refused(path):
     with open(path, "wb") as stream:
         stream.truncate(2**40)
     with pytest.raises(InputError, match="it has 1099511627776 bytes; the limit is 1073741824"):
-        read_safetensors_file(path)
+        safetensors_files.read(path)

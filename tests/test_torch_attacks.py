@@ -12,7 +12,7 @@ import pytest
 from oracles import TESTDATA
 from torch_bytes import NUMBERS, call, dictionary, integer, named, storage, tensor, text, tuple_of, zipped
 
-from efficientdet.weights.torch_files import read_torch_file
+from efficientdet.weights import torch_files
 from program_support.errors import InputError
 
 HUGE = b"\x8b" + struct.pack("<i", 3 * 2**20) + b"\x01" * (3 * 2**20)  # an integer of millions of digits
@@ -36,7 +36,7 @@ def message_of(path, content):
     found = None
     tracemalloc.start()
     try:
-        read_torch_file(path)
+        torch_files.read(path)
     except InputError as error:
         found = str(error)
     finally:

@@ -16,8 +16,8 @@ import pytest
 from oracles import TESTDATA
 from torch_bytes import NUMBERS, call, dictionary, integer, named, pickled, storage, tensor, text, tuple_of, zipped
 
-from efficientdet.weights.array_files import read_array_file
-from efficientdet.weights.torch_files import read_torch_file
+from efficientdet.weights import torch_files
+from efficientdet.weights.readers import reader_of
 from program_support.errors import InputError
 
 FILES = ("torch_zip.pth", "torch_pickles.pth", "torch_tar.pth", "torch_tar_parameters.pth", "torch.safetensors")
@@ -34,7 +34,7 @@ SIX = np.arange(6, dtype=np.float32)
 
 
 def read(path):
-    return read_array_file(path)
+    return reader_of(path).read(path)
 
 
 @pytest.fixture
@@ -369,4 +369,4 @@ def test_what_is_no_file_is_told(tmp_path):
         ("/dev/zero", "is a device"),
     ):
         with pytest.raises(InputError, match=message):
-            read_torch_file(path)
+            torch_files.read(path)

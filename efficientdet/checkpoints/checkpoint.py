@@ -32,7 +32,7 @@ from efficientdet.checkpoints.description import (
     bundle_digest,
     read_description,
 )
-from efficientdet.weights.array_files import is_array_file
+from efficientdet.weights.readers import reader_of
 from program_support.atomic_files import flush_to_disk, unfinished_folder, write_text
 from program_support.errors import InputError
 
@@ -49,12 +49,12 @@ def checkpoint_prefix(path: str | Path) -> str:
     The output folder of a quick start stands for its folder `model`. NVIDIA's programs write emackpt-03 for epoch 3;
     leading zeros of the number do not matter.
 
-    The path of a third-party file (`array_files`) is returned unchanged. Does not import TensorFlow.
+    The path of a third-party file (`weights/readers.py`) is returned unchanged. Does not import TensorFlow.
 
     Raises:
         InputError: there is no checkpoint.
     """
-    if is_array_file(path):
+    if reader_of(path):
         return str(path)
     path = Path(_BUNDLE_FILE.sub("", str(path)))
     if Path(f"{path}{INDEX_SUFFIX}").exists():

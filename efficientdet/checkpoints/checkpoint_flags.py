@@ -4,7 +4,6 @@ from pathlib import Path
 
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.configuration.flag_definitions import typed_name
-from efficientdet.configuration.flag_paths import existing_file
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
 from efficientdet.families.published_files import published_files
 from efficientdet.weights.downloads import local_path
@@ -35,13 +34,6 @@ def existing_backbone(path: str | None) -> str | None:
     Raises:
         InputError: it is neither `imagenet` nor an existing file.
     """
-    if path in published_files() and published_files()[path].md5:  # a file of keras.applications
-        try:
-            return local_path(path)
-        except InputError as error:
-            raise InputError(f"--backbone_init={error}") from error
-    if path and path.endswith(".h5"):
-        return existing_file(path, "backbone_init")
     if path and Path(path, "saved_model.pb").is_file():
         path = str(Path(path, "variables", "variables"))
     if path and path != PRETRAINED_BACKBONE:

@@ -20,8 +20,8 @@ from efficientdet.checkpoints.checkpoint_classes import (
 from efficientdet.families.family import Family
 from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.weights.array_files import is_array_file, read_array_file
 from efficientdet.weights.downloads import local_path
+from efficientdet.weights.readers import reader_of
 from model.detection_model import named_variables, set_value
 from model.weight_arrays import check_against
 from program_support.errors import InputError
@@ -68,7 +68,8 @@ def read_source(path: str, *, class_names: ClassNames | None = None) -> Source:
         InputError: there is none, it is damaged, it cannot be downloaded, or it has other classes.
     """
     prefix = checkpoint_prefix(local_path(path))
-    arrays, description = (read_array_file(prefix), None) if is_array_file(prefix) else read_bundle(prefix)
+    reader = reader_of(prefix)
+    arrays, description = (reader.read(prefix), None) if reader else read_bundle(prefix)
     stated = StatedClasses(class_names, "--class_names") if class_names else None
     if description is None:
         return Source(prefix, arrays, None, stated or classes_beside(prefix))
@@ -201,7 +202,7 @@ def _named_arrays(
         InputError: a third-party file has no weight of this network.
     """
     arrays = family.named_arrays(source.arrays, variables, averaged=averaged)
-    if is_array_file(source.prefix) and not any(name in variables for name in arrays):
+    if reader_of(source.prefix) and not any(name in variables for name in arrays):
         raise InputError(
             f"{source.prefix}: has the arrays {some(tuple(source.arrays))}, none of which is a weight of this "
             f"network of the family {family.name}; expected {some(tuple(variables))}"

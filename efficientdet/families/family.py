@@ -69,15 +69,8 @@ class Family(Generic[AnyHyperparameters]):
     # hyperparameters by the rules' names. "logs_weights": whether the initialized weights are listed.
     mlperf: ClassVar[Mapping[str, Any]] = {}
 
-    def build(
-        self,
-        hparams: AnyHyperparameters,
-        *,
-        num_classes: int,
-        precision: str = "float32",
-        backbone_weights: str | None = None,
-    ) -> "DetectionModel":
-        """Build a detector with random weights, or with `backbone_weights` in the backbone. Imports Keras."""
+    def build(self, hparams: AnyHyperparameters, *, num_classes: int, precision: str = "float32") -> "DetectionModel":
+        """Build a detector with random weights. Imports Keras."""
         raise NotImplementedError
 
     def resize_rule(self, hparams: AnyHyperparameters) -> "ResizeRule":
@@ -107,7 +100,7 @@ class Family(Generic[AnyHyperparameters]):
         return dict(hparams)
 
     def imagenet_backbone(self, hparams: AnyHyperparameters) -> str | None:
-        """Return the published checkpoint of --backbone_init=imagenet; None if `build` loads these weights."""
+        """Return the name of the published weights for --backbone_init=imagenet; None: there are none."""
         return None
 
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:

@@ -60,10 +60,6 @@ def hyperparameters_of(model_name: str, overrides: Mapping[str, Any]) -> Any:
     return published.overridden({key: value for key, value in overrides.items() if key != "model_name"})
 
 
-def build_detector(
-    hparams, *, num_classes: int, precision: str = "float32", backbone_weights: str | None = None
-) -> "DetectionModel":
+def build_detector(hparams, *, num_classes: int, precision: str = "float32") -> "DetectionModel":
     """Build a detector of the family of these `Hyperparameters`; see `Family.build`."""
-    return hparams.family.build(
-        hparams, num_classes=num_classes, precision=precision, backbone_weights=backbone_weights
-    )
+    return hparams.family.build(hparams, num_classes=num_classes, precision=precision)

@@ -9,10 +9,9 @@ from efficientdet.families.family import Arrays, Family
 from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.published_files import BACKBONES
 from model.torch_weights import YX_OF_XY, from_torch, is_torch
-from program_support.errors import InputError
 
 if TYPE_CHECKING:
-    from model.detection_model import DetectionModel
+    pass
 
 
 class TorchHyperparameters(Hyperparameters):
@@ -28,32 +27,6 @@ class TorchFamily(Family[AnyTorchHyperparameters]):
     """A family with a torchvision backbone."""
 
     body: ClassVar[str]  # prefix of the names of the ResNet's weights, such as "backbone/"
-
-    def build(
-        self,
-        hparams: AnyTorchHyperparameters,
-        *,
-        num_classes: int,
-        precision: str = "float32",
-        backbone_weights: str | None = None,
-    ) -> "DetectionModel":
-        """Build a detector with random weights.
-
-        A torchvision backbone is loaded as a checkpoint, not through this argument.
-
-        Raises:
-            InputError: for `backbone_weights`.
-        """
-        if backbone_weights:
-            raise InputError(
-                f"--backbone_init={backbone_weights}: is no file that {hparams.model_name} can start from; "
-                f"expected torchvision's {self.imagenet_backbone(hparams)}, a checkpoint, or imagenet"
-            )
-        return self.build_detector(hparams, num_classes=num_classes, precision=precision)
-
-    def build_detector(self, hparams: AnyTorchHyperparameters, *, num_classes: int, precision: str) -> "DetectionModel":
-        """Build a detector with random weights."""
-        raise NotImplementedError
 
     def translated_name(self, name: str) -> str:
         """Translate the name of a PyTorch weight to the names of this project."""

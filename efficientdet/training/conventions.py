@@ -10,7 +10,6 @@ from efficientdet.checkpoints.description import read_description
 from efficientdet.checkpoints.pretrained_weights import read_source
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
 from efficientdet.families.hyperparameters import Hyperparameters, stated_classes, with_overrides
-from efficientdet.training.start import is_checkpoint
 from program_support.errors import InputError
 
 
@@ -78,16 +77,18 @@ def _with_conventions(
 
 
 def _with_named_backbone(config: TrainingConfig) -> TrainingConfig:
-    if config.backbone_init == PRETRAINED_BACKBONE and (
-        file := config.hparams.family.imagenet_backbone(config.hparams)
-    ):
-        return dataclasses.replace(config, backbone_init=file)
-    return config
+    if config.backbone_init != PRETRAINED_BACKBONE:
+        return config
+    if (file := config.hparams.family.imagenet_backbone(config.hparams)) is None:
+        raise InputError(
+            f"--backbone_init={PRETRAINED_BACKBONE}: no backbone is published for {config.hparams.model_name}"
+        )
+    return dataclasses.replace(config, backbone_init=file)
 
 
 def _conventions_of_start(config: TrainingConfig) -> tuple[str, dict[str, Any], bool]:
     """Return the checkpoint's prefix, its hyperparameters that are conventions, and whether it states them."""
-    path = config.pretrained_ckpt or (config.backbone_init if is_checkpoint(config.backbone_init) else None)
+    path = config.pretrained_ckpt or config.backbone_init
     if path is None:
         return "", {}, False
     source, family = read_source(path), config.hparams.family

@@ -2,21 +2,17 @@
 
 import re
 from collections.abc import Callable
-from typing import TypeGuard
 
-from dataset.files.untrusted_values import error_context
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights, read_source
 from efficientdet.checkpoints.restore import restore_detector
 from efficientdet.checkpoints.store import CheckpointStore, read_checkpoint
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
 from efficientdet.devices.distributed import World
-from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import build_detector
 from efficientdet.training.optimizer import build_optimizer, weights_rate_factors
 from efficientdet.training.state import TrainingState
 from efficientdet.training.weight_average import WeightAverage
-from efficientdet.weights.downloads import cache_folder, cached_weights
 from model.batch_norm import BatchNormalization, divide_statistics, join_statistics
 from model.detection_model import DetectionModel, named_variables
 from model.distillation import DistilledDetector
@@ -40,13 +36,8 @@ def starting_state(
 def initial_state(config: TrainingConfig, *, precision: str, world: World, log: Log) -> TrainingState:
     """Return detector, optimizer and moving average before the first step."""
     init, family = config.backbone_init, config.hparams.family
-    detector = build_detector(
-        config.hparams,
-        num_classes=len(config.class_names),
-        precision=precision,
-        backbone_weights=_file_of_applications(init, config),
-    )
-    if is_checkpoint(init):
+    detector = build_detector(config.hparams, num_classes=len(config.class_names), precision=precision)
+    if init:
         for line in load_backbone(detector.network, read_source(init), family=family):
             log(line)
     if config.pretrained_ckpt:
@@ -79,15 +70,6 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, log: 
     return TrainingState(detector, optimizer, average, world=world)
 
 
-def _file_of_applications(init: str | None, config: TrainingConfig) -> str | None:
-    """Return the file of keras.applications that --backbone_init names, downloaded if necessary; None for others."""
-    name = getattr(config.hparams, "backbone_name", None)
-    if init == PRETRAINED_BACKBONE and name in published_files() and published_files()[name].md5:
-        with error_context(f"--backbone_init={init}:"):
-            return str(cached_weights(published_files()[name], cache_folder()))
-    return None if is_checkpoint(init) else init
-
-
 def with_teacher(detector: DetectionModel, config: TrainingConfig, *, precision: str, log: Log) -> DetectionModel:
     """Return the detector that a training step trains: the given one, or with a teacher if one is configured.
 
@@ -109,11 +91,6 @@ def with_teacher(detector: DetectionModel, config: TrainingConfig, *, precision:
         f"size of the student; --distillation_weight={config.distillation_weight:g}"
     )
     return distilled
-
-
-def is_checkpoint(backbone_init: str | None) -> TypeGuard[str]:
-    """Return whether --backbone_init names a checkpoint, not ImageNet weights or a file of keras.applications."""
-    return bool(backbone_init and backbone_init != PRETRAINED_BACKBONE and not backbone_init.endswith(".h5"))
 
 
 def resume(

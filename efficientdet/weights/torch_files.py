@@ -24,6 +24,7 @@ from efficientdet.weights.torch_tar import read_tar
 from efficientdet.weights.torch_tensors import ONLY_TENSORS, Placeholder, Storage, StorageKind, Tensor
 from program_support.errors import InputError
 
+SUFFIXES = (".pth", ".pt")
 _ZIP = b"PK\x03\x04"
 _TAR_OFFSET, _TAR = 257, b"ustar"
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -37,7 +38,7 @@ _COUNT_OF_AVERAGE = "n_averaged"  # a number beside the weights in torch.optim.s
 _ZIP_DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OverflowError, struct.error)
 
 
-def read_torch_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
+def read(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """Return the tensors of a file of torch.save with PyTorch's names and layout; bfloat16 as float32.
 
     Of a dictionary with a key `state_dict_ema`, `model_ema`, `model`, `state_dict` or `model_state_dict`, only the
@@ -55,8 +56,8 @@ def read_torch_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
             raise InputError(f"cannot be read ({error.strerror or error})") from error
 
 
-def is_torch_head(head: bytes) -> bool:
-    """Return whether a file with these first bytes (up to 512) may be a PyTorch file."""
+def recognizes(head: bytes) -> bool:
+    """Return whether a file with these first bytes may be a PyTorch file."""
     return _is_zip(head) or _is_pickles(head) or _is_tar(head)
 
 

@@ -13,16 +13,10 @@ from object_detection.assignment.anchor_assignment import IouAssigner
 
 
 def build_detector(
-    hparams: EfficientDetHyperparameters,
-    *,
-    num_classes: int,
-    precision: str = "float32",
-    backbone_weights: str | None = None,
+    hparams: EfficientDetHyperparameters, *, num_classes: int, precision: str = "float32"
 ) -> DenseDetector:
-    """Build a detector with random weights, or with `backbone_weights` in the backbone (see `build_backbone`)."""
-    network = build_efficientdet(
-        network_config(hparams, num_classes=num_classes), precision=precision, backbone_weights=backbone_weights
-    )
+    """Build a detector with random weights."""
+    network = build_efficientdet(network_config(hparams, num_classes=num_classes), precision=precision)
     if not hparams.is_training_bn:
         for layer in network.layers:
             if isinstance(layer, BatchNormalization):

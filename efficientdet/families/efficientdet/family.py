@@ -10,7 +10,6 @@ from efficientdet.families.efficientdet import published_weights
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters, anchor_config
 from efficientdet.families.efficientdet.presets import (
     ACTIVATIONS_PER_PIXEL,
-    LITE_BACKBONES,
     NVIDIA_CONVENTIONS,
     PRESETS,
     QUICKSTART,
@@ -48,16 +47,11 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
     coco_class_rows: ClassVar = {90: 0, 91: 0}
 
     def build(
-        self,
-        hparams: EfficientDetHyperparameters,
-        *,
-        num_classes: int,
-        precision: str = "float32",
-        backbone_weights: str | None = None,
+        self, hparams: EfficientDetHyperparameters, *, num_classes: int, precision: str = "float32"
     ) -> "DenseDetector":
         from efficientdet.families.efficientdet.build import build_detector
 
-        return build_detector(hparams, num_classes=num_classes, precision=precision, backbone_weights=backbone_weights)
+        return build_detector(hparams, num_classes=num_classes, precision=precision)
 
     def anchors(self, hparams: EfficientDetHyperparameters) -> AnchorGrid:
         """Return the anchors of the levels min_level to max_level."""
@@ -67,9 +61,9 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
         """Return the value of the published network, also for changed hyperparameters."""
         return ACTIVATIONS_PER_PIXEL[hparams.model_name]
 
-    def imagenet_backbone(self, hparams: EfficientDetHyperparameters) -> str | None:
-        """Return google/automl's file of a Lite backbone; the others are files of keras.applications."""
-        return hparams.backbone_name if hparams.backbone_name in LITE_BACKBONES else None
+    def imagenet_backbone(self, hparams: EfficientDetHyperparameters) -> str:
+        """Return the backbone's file of keras.applications, or of google/automl for Lite."""
+        return hparams.backbone_name
 
     def stored_conventions(self, hparams: Mapping[str, Any]) -> dict[str, Any]:
         """Add `half_pixel_upsampling` to older checkpoints without it: True if all other conventions are NVIDIA's."""
@@ -89,9 +83,11 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
         return dict(NVIDIA_CONVENTIONS) if is_detector else {}
 
     def named_arrays(self, arrays: Arrays, names: Iterable[str], *, averaged: bool) -> dict[str, np.ndarray]:
-        """Translate names of NVIDIA's object-based checkpoints; all others use the names of this project."""
+        """Translate names of NVIDIA's and Keras's layers; all others use the names of this project."""
         if is_object_based(arrays):
             return published_weights.from_nvidia(arrays, names)
+        if published_weights.is_keras(arrays):
+            return published_weights.from_keras(arrays, names)
         return super().named_arrays(arrays, names, averaged=averaged)
 
     def is_class_predictor(self, name: str) -> bool:

@@ -1,19 +1,23 @@
 """Translation of the weights of published checkpoints to the names of this project.
 
 The names are those of google/automl's name-based checkpoints, which need no translation. NVIDIA's object-based
-checkpoints number their layers; this module maps the numbers to names.
+checkpoints and the files of keras.applications number their layers; this module maps the numbers to names.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from model.weight_arrays import is_of_model
+from program_support.errors import InputError
 
 OBJECT_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 CLASS_PREDICTOR = "class_net/class-predict/"
 _WITH_CLASSES = re.compile(r"class_net/class-predict/(pointwise_kernel|kernel|bias)")
+_KERAS_NORMALIZATION = "layers/normalization/vars/"
+_KERAS_LAYER = re.compile(r"^efficientnet-b\d/.*?(depthwise_conv2d|conv2d|batch_normalization)[_\d]*$")
 _CLASS_BIAS, _BOX_BIAS = "class_net/class-predict/bias", "box_net/box-predict/bias"
 
 
@@ -33,6 +37,46 @@ def from_nvidia(arrays: Mapping[str, np.ndarray], names: Iterable[str], *, min_l
 def is_classifier(arrays: Mapping[str, np.ndarray]) -> bool:
     """Return whether the object graph's root is an EfficientNet, as in NVIDIA's SavedModels for classification."""
     return any(name.startswith("layer_with_weights-") for name in arrays)
+
+
+def is_keras(arrays: Mapping[str, np.ndarray]) -> bool:
+    """Return whether the arrays are those of a file of Keras (`weights/keras_files.py`)."""
+    return any(name.startswith(_KERAS_NORMALIZATION) for name in arrays)
+
+
+def from_keras(arrays: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Rename the arrays of a model of keras.applications, whose layers of each class have the same order.
+
+    The published files contain the mean 0.485.. and as "variance" 0.229.., which is the standard deviation.
+    keras.applications compensates by one more division, so in total they were trained on the inputs that the detector
+    provides.
+
+    Raises:
+        InputError: the weights were trained on inputs that were normalized differently.
+    """
+    from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
+
+    mean, variance = (arrays[f"{_KERAS_NORMALIZATION}{number}"].reshape(-1) for number in range(2))
+    # A file with the true variance was trained on the same inputs.
+    scaled = any(np.allclose(variance, np.array(IMAGENET_STDDEV, np.float32) ** power, atol=1e-3) for power in (1, 2))
+    if not np.allclose(mean, IMAGENET_MEAN, atol=1e-3) or not scaled:
+        raise InputError(
+            f"backbone weights were trained on inputs with mean {mean.tolist()} and variance {variance.tolist()}; "
+            f"expected ImageNet's {list(IMAGENET_MEAN)} and {list(IMAGENET_STDDEV)} as in the files of "
+            "keras.applications"
+        )
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        layers.setdefault(name.rpartition("/")[0], []).append(name)
+    renamed, numbers = {}, Counter[str]()
+    for layer, weights in layers.items():
+        if found := _KERAS_LAYER.search(layer):
+            kind = f"{found[1]}_{numbers[found[1]]}".removesuffix("_0")
+            numbers[found[1]] += 1
+            for place, name in enumerate(weights):
+                if (array := arrays.get(f"layers/{kind}/vars/{place}")) is not None:
+                    renamed[name] = array
+    return renamed
 
 
 def _nvidia_names(names: Iterable[str], *, min_level: int) -> dict[str, str]:

@@ -47,8 +47,8 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
     mlperf: ClassVar = {"benchmarks": {"0.0.0": "maskrcnn"}}
     coco_class_rows: ClassVar = {_COCO_ROWS - 1: 0}
 
-    def build_detector(
-        self, hparams: MaskRcnnHyperparameters, *, num_classes: int, precision: str
+    def build(
+        self, hparams: MaskRcnnHyperparameters, *, num_classes: int, precision: str = "float32"
     ) -> "TwoStageDetector":
         from efficientdet.families.mask_rcnn.build import build_detector
 

@@ -39,7 +39,9 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
     mlperf: ClassVar = {"benchmarks": {"2.0.0": "ssd", "5.0.0": "retinanet"}, "logs_weights": True}
     coco_class_rows: ClassVar = {91: 1}  # torchvision's rows are category ids
 
-    def build_detector(self, hparams: RetinaNetHyperparameters, *, num_classes: int, precision: str) -> "DenseDetector":
+    def build(
+        self, hparams: RetinaNetHyperparameters, *, num_classes: int, precision: str = "float32"
+    ) -> "DenseDetector":
         from efficientdet.families.retinanet.build import build_detector
 
         return build_detector(hparams, num_classes=num_classes, precision=precision)

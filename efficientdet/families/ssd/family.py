@@ -46,7 +46,7 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
         },
     }
 
-    def build_detector(self, hparams: SsdHyperparameters, *, num_classes: int, precision: str) -> "DenseDetector":
+    def build(self, hparams: SsdHyperparameters, *, num_classes: int, precision: str = "float32") -> "DenseDetector":
         from efficientdet.families.ssd.build import build_detector
 
         return build_detector(hparams, num_classes=num_classes, precision=precision)
