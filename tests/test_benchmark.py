@@ -112,17 +112,6 @@ def test_a_photograph_is_boxed_and_repeated():
     assert not images[:, :, 32:].any()
 
 
-def test_the_two_parts_give_what_the_whole_gives():
-    detector = miniature_detector()
-    predict = build_predict(detector, compiled=False)
-    batch = Images(None, size=(64, 64), batch_size=2).batch()
-    whole = predict(*batch)
-    parts = predict.postprocess(predict.outputs(*batch[:2]), batch[1])
-    np.testing.assert_allclose(np.asarray(parts.scores), np.asarray(whole.scores), rtol=1e-5)
-    np.testing.assert_array_equal(np.asarray(parts.classes), np.asarray(whole.classes))
-    np.testing.assert_allclose(np.clip(np.asarray(parts.boxes), 0, 64), np.asarray(whole.boxes), atol=1e-3)
-
-
 @pytest.mark.parametrize("runtime", ["keras", "onnxruntime"])
 def test_a_detector_of_another_family_has_the_same_parts(runtime):
     predict = build_predict(OtherFamily(), compiled=False, runtime=runtime)

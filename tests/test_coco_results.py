@@ -33,24 +33,6 @@ def test_by_hand():
     ]
 
 
-def test_random_batches_against_a_loop():
-    generator = np.random.default_rng(0)
-    results, wanted = CocoResults(), []
-    for first in (0, 4, 8):
-        ids = generator.permutation(4) + first
-        boxes, scores = generator.uniform(0, 99, (4, 6, 4)).astype("f4"), generator.random((4, 6)).astype("f4")
-        categories, valid = generator.integers(1, 9, (4, 6)), generator.random((4, 6)) < 0.5
-        results.add(ids, boxes, scores=scores, category_ids=categories, valid=valid)
-        wanted += [
-            (ids[b], *boxes[b, d], scores[b, d], categories[b, d]) for b in range(4) for d in range(6) if valid[b, d]
-        ]
-    rows = results.rows()
-    found = list(zip(rows.image_ids, *rows.boxes.T, rows.scores, rows.category_ids, strict=True))
-    assert found == wanted
-    assert sorted(rows.evaluated_ids) == list(range(12))
-    assert (rows.image_ids.dtype, rows.boxes.dtype) == (np.int64, np.float32)
-
-
 def test_ranks_are_joined():
     whole, part = CocoResults(), batch()
     whole.add_rows(part.rows())

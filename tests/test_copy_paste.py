@@ -227,9 +227,3 @@ def test_records_without_masks_are_one_line(tmp_path):
     index = written(tmp_path, masks=False)
     with pytest.raises(InputError, match=r"^\d\.png: image/object/mask holds no PNG; .* with --include_masks$"):
         batches(index, 3, config(mask_size=0))
-
-
-@pytest.mark.parametrize("probability", [0.0, 1.5])
-def test_a_probability_is_one(probability):
-    with pytest.raises(InputError, match="probability"):
-        CopyPaste(probability)

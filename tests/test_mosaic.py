@@ -128,9 +128,3 @@ def test_a_record_that_only_a_mosaic_reads_is_named(tmp_path):
     index = written(tmp_path, broken=7)
     with pytest.raises(InputError, match=r"part-00000-of-00001\.tfrecord: the record at byte \d+ \(7\.png, image 7\)"):
         batches(index, 3, config())
-
-
-@pytest.mark.parametrize("probability", [0.0, 1.5])
-def test_a_probability_is_one(probability):
-    with pytest.raises(InputError, match="probability"):
-        Mosaic((SIDE, SIDE), probability)

@@ -115,14 +115,6 @@ def test_boxes_are_mirrored_with_the_pixels():
     np.testing.assert_allclose(mirrored[0], [plain[0, 0], 100 - plain[0, 3], plain[0, 2], 100 - plain[0, 1]], atol=1e-4)
 
 
-def test_the_same_seed_draws_the_same():
-    boxes = [[10, 10, 60, 60]]
-    crops = [draw(OverlapCrop((32, 32)), (80, 90), seed, boxes)[0] for seed in ([1, 5], [1, 5], [2, 5], [1, 6])]
-    first, again, other_seed, other_position = (tuple(np.concatenate([crop.offset, crop.window])) for crop in crops)
-    assert first == again
-    assert len({first, other_seed, other_position}) > 1
-
-
 @pytest.mark.parametrize(
     ("source", "boxes"),
     [
@@ -148,15 +140,3 @@ def test_every_image_gets_a_crop_with_an_object(source, boxes):
         _, kept = augmentation.boxes(fractions, crop, source_size=tf.constant(source, tf.int32))
         assert bool(kept.numpy().any()) == has_object
         assert (augmentation.image(data, crop).numpy() == 9).all()
-
-
-def test_options_are_as_frequent_as_they_should_be():
-    """An object that fills the image lets all crops pass: an IoU above 0.9 needs sides of 0.9 or more, and so on."""
-    augmentation, source = OverlapCrop((8, 8)), (1000, 1000)
-    whole = [
-        draw(augmentation, source, [4, number], [[0, 0, 1000, 1000]])[0].window.numpy().tolist() == [1000, 1000]
-        for number in range(150)
-    ]
-    by_words = [drawn_by_words(source, [4, number], [[0, 0, 1000, 1000]]) == (0, 0, *source) for number in range(150)]
-    assert whole == by_words
-    assert 30 < sum(whole) < 75  # of options as drawn 1 in 7; but most tries at the others fail

@@ -177,13 +177,10 @@ def test_the_normalizer_of_each_image_is_the_sum_of_its_scores(detector):
     )
 
 
-@pytest.mark.parametrize(
-    ("assigner", "class_loss", "box_loss", "precision"),
-    [("atss", "quality focal", "giou", "float32"), ("task aligned", "varifocal", "ciou", "mixed_float16")],
-)
-def test_training_lowers_the_losses(assigner, class_loss, box_loss, precision):
+def test_training_lowers_the_losses():
     """The class loss rises first, because its targets, the IoUs, rise with better boxes."""
-    detector = built(miniature_detector(precision=precision), assigner, class_loss, box_loss)
+    precision = "mixed_float16"
+    detector = built(miniature_detector(precision=precision), "task aligned", "varifocal", "ciou")
     hparams = hyperparameters_of("efficientdet-d0", {"optimizer": "adam", "loss_scale": 2.0**10})
     step = build_train_step(detector, build_optimizer(hparams, precision=precision), None, compiled=False)
     batch = batch_of(np.random.default_rng(0))

@@ -21,7 +21,6 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.exports.formats import format_of
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import FORMATS, ResultFiles, chosen_formats
-from efficientdet.inference.tiles import Tiling
 from efficientdet.prediction import annotate as annotate_module
 from efficientdet.prediction import video
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
@@ -249,28 +248,3 @@ def test_inputs_are_told_apart(place, monkeypatch):
     monkeypatch.setattr(sys, "stdin", terminal)
     with pytest.raises(InputError, match="is a terminal; expected an image piped into it"):
         find_inputs(["-"])
-
-
-@pytest.mark.parametrize(
-    ("mode", "name"),
-    [
-        ("L", "a.png"),
-        ("I;16", "a.png"),
-        ("CMYK", "a.jpg"),
-        ("RGBA", "a.png"),
-        ("P", "a.gif"),
-        ("1", "a.bmp"),
-        ("LA", "a.png"),
-    ],
-)
-def test_pictures_of_every_kind_go_through_tiles(place, mode, name):
-    levels = np.random.default_rng(0).integers(0, 255, (70, 90))
-    picture = (
-        Image.fromarray(levels.astype(np.uint16))
-        if mode == "I;16"
-        else Image.fromarray(levels.astype(np.uint8)).convert(mode)
-    )
-    picture.save(place / name, **({"save_all": True, "append_images": [picture]} if mode == "P" else {}))
-    run(place, [place / name, place / "a" / "1.png"], tiling=Tiling(size=(64, 64)), batch_size=4)
-    found = json.loads((place / "out" / "detections.json").read_text())
-    assert {result["file_name"] for result in found} == {name, "1.png"}

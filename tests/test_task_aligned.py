@@ -66,8 +66,7 @@ def oracle(boxes, classes, assignable, logits, deltas, grid):
     return objects, scores
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize(("name", "compiled"), [*((name, False) for name in GRIDS), ("D0", True)])
 def test_random_outputs_against_the_oracle(name, compiled):
     grid = GRIDS[name]
     for seed in range(2):
