@@ -9,14 +9,16 @@ The VOC layout (DATA_DIR/VOC2012/Annotations, JPEGImages, ImageSets/Main/train.t
     python dataset/create_pascal_tfrecord.py --data_dir=VOCdevkit --year=VOC2012 --set=train --output_path=out/train
 """
 
-import signal
 import sys
 from pathlib import Path
 
 if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C during the imports; `run` handles it later
+
+from program_support.interrupts import end_quietly_on_interrupt
+
+if __name__ == "__main__":
+    end_quietly_on_interrupt()
 
 from absl import flags
 

@@ -6,7 +6,6 @@ The format is detected from the content and printed. Existing train, val and tes
 --val_fraction of the images is used for validation.
 """
 
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,8 +14,11 @@ from typing import Annotated
 
 if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C during the imports; `run` handles it later
+
+from program_support.interrupts import end_quietly_on_interrupt
+
+if __name__ == "__main__":
+    end_quietly_on_interrupt()
 
 from absl import flags
 

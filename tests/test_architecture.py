@@ -76,6 +76,7 @@ ENTRY_POINTS_MAY_USE = {
     "program_support.command_line",
     "program_support.errors",
     "program_support.field_flags",
+    "program_support.interrupts",
 }
 SCRIPTS = (
     "dataset.create_tfrecord",
