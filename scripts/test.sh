@@ -71,7 +71,7 @@ lint "bash -n" parse_all "${scripts[@]}"
 lint "shellcheck" .venv/bin/shellcheck "${scripts[@]}"
 [[ -n "$quick" ]] || check "horovod" bash scripts/install_horovod.sh # before pytest, which skips its tests without it
 check "pytest" "$PYTHON" -m pytest --numprocesses "${TEST_WORKERS:-auto}" --maxprocesses 4 --dist loadfile \
-    --no-loadscope-reorder --max-worker-restart 0 --durations 60 --durations-min 1 "${arguments[@]}"
+    --no-loadscope-reorder --max-worker-restart 0 --durations 20 --durations-min 1 "${arguments[@]}"
 for name in "ruff" "ruff format" "mypy" "bash -n" "shellcheck"; do
     check "$name" show_lint "$name"
 done

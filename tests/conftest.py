@@ -1,7 +1,9 @@
 """Where the oracle data lies, and what its absence means."""
 
 import importlib.util
+import itertools
 import os
+from collections import Counter
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,6 +23,19 @@ def pytest_collection_modifyitems(items):
     """Files with slow tests come first: the last one to start decides when parallel workers end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Print the ten slowest files where durations are asked for, as scripts/test.sh does."""
+    if not config.getoption("durations"):
+        return
+    seconds = Counter()
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if hasattr(report, "duration"):
+            seconds[report.location[0]] += report.duration
+    terminalreporter.section("slowest files")
+    for file, spent in seconds.most_common(10):
+        terminalreporter.write_line(f"{spent:7.1f} s  {file}")
 
 
 def _folder(variable: str) -> Path:

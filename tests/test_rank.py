@@ -1,6 +1,5 @@
-"""scripts/k8s/rank.py: separately started ranks find each other, at a stand-in for Horovod's server and at it."""
+"""scripts/k8s/rank.py: separately started ranks find each other at Horovod's server."""
 
-import importlib.util
 import os
 import signal
 import socket
@@ -10,54 +9,16 @@ import time
 from pathlib import Path
 
 import pytest
+from test_distributed import needs_horovod
 from text_tables import rows
 
+pytestmark = needs_horovod
+
 RANK = Path(__file__).parents[1] / "scripts" / "k8s" / "rank.py"
-SERVER = """
-import collections
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-class RendezvousHTTPServer(ThreadingHTTPServer):
-    def __init__(self, address, handler, verbose):
-        super().__init__(address, handler)
-        self.kept = {}
-    def init(self, plan):
-        assert [slot.rank for slot in plan] == list(range(plan[0].size))
-
-class RendezvousHandler(BaseHTTPRequestHandler):
-    def answer(self, code):
-        self.send_response(code)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-    def do_GET(self):
-        self.answer(200 if self.path in self.server.kept else 404)
-    def do_PUT(self):
-        self.server.kept[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
-        self.answer(200)
-    def log_message(self, *_):
-        pass
-"""
 SHOW = (
     "import os; "
     "print(*(os.environ[f'HOROVOD_{key}'] for key in ('RANK', 'SIZE', 'LOCAL_RANK', 'GLOO_RENDEZVOUS_PORT')))"
 )
-
-
-@pytest.fixture
-def stand_in(tmp_path):
-    """A package `horovod` with the two modules that are used of it."""
-    for name in (
-        "horovod",
-        "horovod/runner",
-        "horovod/runner/http",
-        "horovod/runner/common",
-        "horovod/runner/common/util",
-    ):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").touch()
-    (tmp_path / "horovod/runner/http/http_server.py").write_text(SERVER)
-    (tmp_path / "horovod/runner/common/util/hosts.py").write_text("from types import SimpleNamespace as SlotInfo\n")
-    return {**os.environ, "PYTHONPATH": str(tmp_path)}
 
 
 @pytest.fixture
@@ -67,7 +28,7 @@ def port():
         return one.getsockname()[1]
 
 
-def start(rank, size, port, program, *flags, env):
+def start(rank, size, port, program, *flags):
     return subprocess.Popen(
         [
             sys.executable,
@@ -80,7 +41,12 @@ def start(rank, size, port, program, *flags, env):
             "-c",
             program,
         ],
-        env={**env, "JOB_COMPLETION_INDEX": str(rank)},
+        env={
+            **os.environ,
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "CUDA_VISIBLE_DEVICES": "",
+            "JOB_COMPLETION_INDEX": str(rank),
+        },
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -92,36 +58,36 @@ def ends(process):
     return process.returncode, output, errors
 
 
-def test_all_ranks_start_when_the_last_one_is_there(stand_in, port):
-    others = [start(rank, 3, port, SHOW, env=stand_in) for rank in (2, 1)]  # before the one at which they meet
+def test_all_ranks_start_when_the_last_one_is_there(port):
+    others = [start(rank, 3, port, SHOW) for rank in (2, 1)]  # before the one at which they meet
     time.sleep(1)
     assert [process.poll() for process in others] == [None, None]
-    first = start(0, 3, port, SHOW, env=stand_in)
+    first = start(0, 3, port, SHOW)
     assert [ends(process)[:2] for process in (first, *others[::-1])] == [
         (0, f"{rank} 3 0 {port}\n") for rank in range(3)
     ]
 
 
-def test_exit_codes_and_signals(stand_in, port):
+def test_exit_codes_and_signals(port):
     waits = (
         "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); "
         "print('ready', flush=True); time.sleep(60)"
     )
-    pair = [start(0, 2, port, waits, env=stand_in), start(1, 2, port, "import sys; sys.exit(7)", env=stand_in)]
+    pair = [start(0, 2, port, waits), start(1, 2, port, "import sys; sys.exit(7)")]
     assert pair[0].stdout.readline() == "ready\n"
     assert ends(pair[1])[0] == 7
     pair[0].send_signal(signal.SIGTERM)
     assert ends(pair[0])[0] == 143
-    assert ends(start(0, 1, port, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", env=stand_in))[0] == 137
+    assert ends(start(0, 1, port, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))[0] == 137
 
 
-def test_one_that_does_not_come_is_told(stand_in, port):
-    code, _, errors = ends(start(0, 3, port, SHOW, "--wait=1", env=stand_in))
+def test_one_that_does_not_come_is_told(port):
+    code, _, errors = ends(start(0, 3, port, SHOW, "--wait=1"))
     assert (code, errors) == (
         2,
         f"rank.py: error: 127.0.0.1:{port}: waiting for ranks 1, 2: timed out (--wait)\n",
     )
-    code, _, errors = ends(start(1, 2, port, SHOW, "--wait=1", env=stand_in))
+    code, _, errors = ends(start(1, 2, port, SHOW, "--wait=1"))
     assert (code, errors) == (
         2,
         f"rank.py: error: http://localhost:{port}/arrived/1: no answer: timed out (--wait)\n",
@@ -148,16 +114,11 @@ def test_mistakes(words, message):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None and not os.environ.get("CI"),
-    reason="Horovod is not installed: bash scripts/install_horovod.sh",
-)
 @pytest.mark.slow
 def test_two_ranks_agree_on_a_sum(port):
     program = (
         "import horovod.tensorflow as hvd, tensorflow as tf; hvd.init(); "
         "print(hvd.rank(), float(hvd.allreduce(tf.constant(hvd.rank() + 1.0), op=hvd.Sum)))"
     )
-    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    pair = [start(rank, 2, port, program, env=env) for rank in range(2)]
+    pair = [start(rank, 2, port, program) for rank in range(2)]
     assert [ends(process)[:2] for process in pair] == [(0, "0 3.0\n"), (0, "1 3.0\n")]
