@@ -121,6 +121,21 @@ def test_an_override_of_a_resumed_training_is_refused(tmp_path):
         with_conventions_of_resumed(start, given=start.hparams_given)
 
 
+def test_depth_and_width_are_those_of_the_weights(tmp_path):
+    """A training of the demo, with two cells of the BiFPN, was refused as lacking the weights of the third."""
+    own = {"fpn_num_filters": 32, "fpn_cell_repeats": 2, "box_class_repeats": 1, "backbone_name": "efficientnet-b1"}
+    prefix = described(tmp_path / "ckpt", hyperparameters_of("efficientdet-d0", own).to_dict())
+    found, [line] = with_conventions_of_start(config(tmp_path / "out", pretrained_ckpt=prefix))
+    assert {key: getattr(found.hparams, key) for key in own} == own
+    assert "fpn_cell_repeats 2, box_class_repeats 1" in line
+    start = config(tmp_path / "out", pretrained_ckpt=prefix, overrides={"box_class_repeats": 2})
+    found, lines = with_conventions_of_start(start)
+    assert found.hparams.box_class_repeats == 2
+    assert lines[1].startswith(f"warning: {prefix} was trained with box_class_repeats 1")
+    third_party = config(tmp_path / "out", pretrained_ckpt=nvidias(tmp_path / "a"), overrides={"fpn_cell_repeats": 2})
+    assert len(with_conventions_of_start(third_party)[1]) == 1
+
+
 def test_the_resize_rule_may_be_changed(tmp_path):
     hparams = hyperparameters_of("retinanet-resnet18", {"resize": "fit", "min_level": 2})
     prefix = described(tmp_path / "ckpt", json.loads(json.dumps(hparams.to_dict())))

@@ -45,11 +45,16 @@ class Source:
     def fixed_settings(self, hparams: Hyperparameters) -> dict[str, Any]:
         """Return the hyperparameters with which these weights have their meaning, such as anchors and normalization.
 
-        Those that a third-party checkpoint neither states nor shows are the published ones of the model.
+        Those that a third-party checkpoint neither states nor shows are the published ones of the model, or left out if
+        fine-tuning may change them.
         """
         family, published = hparams.family, hyperparameters_of(hparams.model_name, {})
-        known = {key: getattr(published, key) for key in family.conventions} | self.conventions(family)
-        return {key: known[key] for key in family.conventions}
+        shown = self.conventions(family)
+        return {
+            key: shown.get(key, getattr(published, key))
+            for key in family.conventions
+            if key in shown or key not in family.adaptable_conventions
+        }
 
     @property
     def class_names(self) -> ClassNames | None:

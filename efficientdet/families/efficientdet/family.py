@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from model.dense_detector import DenseDetector
 
 
+_STRUCTURE = ("backbone_name", "fpn_num_filters", "fpn_cell_repeats", "box_class_repeats")
+
+
 class EfficientDetFamily(Family[EfficientDetHyperparameters]):
     """The EfficientDet models."""
 
@@ -42,7 +45,9 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
         "apply_bn_for_resampling",
         "conv_after_downsample",
         "conv_bn_act_pattern",
+        *_STRUCTURE,
     )
+    adaptable_conventions = _STRUCTURE
     backbone_conventions = ("mean_rgb", "stddev_rgb", "normalizations", "act_type")
     coco_class_rows: ClassVar = {90: 0, 91: 0}
 
