@@ -1,36 +1,30 @@
-"""Trainings of the miniature network that end in time, by a clock that only steps move."""
+"""Time budgets of runs in which nothing is trained, by a clock that only steps move."""
 
-from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from drawn_records import draw_records
 from miniature import HPARAMS, build_miniature
 
-from efficientdet.checkpoints import restore
-from efficientdet.checkpoints.checkpoint import read_arrays
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.exports import saved_model as export
+from efficientdet.devices.distributed import World
+from efficientdet.devices.runtime import Runtime
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.run_log.journal import read_curves
-from efficientdet.training import loop as train_loop
+from efficientdet.run_log.journal import Journal
 from efficientdet.training import start as training_start
-from efficientdet.training.build_step import build_train_step
-from efficientdet.training.loop import train
+from efficientdet.training.reporter import Reporter
+from efficientdet.training.run import Run
+from efficientdet.training.saving import Saver
+from efficientdet.training.time_budget import TimeBudget
 
 PEAK = HPARAMS["learning_rate"]
-
-
-class Killed(BaseException):
-    """No clean-up of the training outlives it."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def miniature_network():
     with pytest.MonkeyPatch.context() as patch:
-        for module in (training_start, restore):
-            patch.setattr(module, "build_detector", build_miniature)
-        patch.setattr(export, "export_saved_model", lambda *_, **__: None)
+        patch.setattr(training_start, "build_detector", build_miniature)
         yield
 
 
@@ -39,60 +33,58 @@ def drawn(tmp_path_factory):
     return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 8, "val": 1})
 
 
-def run(drawn, model_dir, monkeypatch, seconds_of, *, dies_at=None, **changes):
-    """Train in epochs of two steps, at most 100; step number n takes seconds_of(n). Returns the seconds it took."""
-    now = [1000.0 * len(changes)]
-    begun = now[0]
+def run(drawn, model_dir, seconds_of, *, dies_at=None, max_minutes=1.0):
+    """Return the seconds of a process in epochs of two steps, and (step, learning rate) of each epoch's last step.
 
-    def build_timed_step(detector, optimizer, *arguments, **options):
-        step = build_train_step(detector, optimizer, *arguments, **options)
-
-        def timed(*batch):
-            done = int(optimizer.iterations.value)
-            if done == dies_at:
-                raise Killed
-            now[0] += seconds_of(done)
-            return step(*batch)
-
-        timed.store = step.store
-        return timed
-
-    hparams = hyperparameters_of("efficientdet-d0", {**HPARAMS, "num_epochs": 100})
-    settings = {
-        "hparams": hparams,
-        "records": drawn.records("train"),
-        "val_records": (),
-        "val_json_file": None,
-        "class_names": drawn.class_names,
-        "model_dir": str(model_dir),
-        "batch_size": 4,
-        "eval_batch_size": 4,
-        "checkpoint_period": 100,
-        "checkpoint_steps": 2,
-        "precision": "float32",
-        "use_xla": False,
-        "training_mode": "train300",
-        "calibration_images": 0,
-        "loggers": (),
-        "max_minutes": 1.0,
-        **changes,
-    }
-    with monkeypatch.context() as patch:
-        patch.setattr(train_loop, "build_train_step", build_timed_step)
-        train(TrainingConfig(**settings), clock=lambda: now[0])
-    return now[0] - begun
-
-
-def rates(folder):
-    """(step, learning rate) of the last step of each epoch."""
-    return read_curves(Path(folder) / "time_log.txt")["train/learning_rate"]
+    Step number n takes seconds_of(n), the first one of a process for its compilation. At most 100 epochs, with a
+    checkpoint after each one.
+    """
+    now = [1000.0]
+    settings = TrainingConfig(
+        hparams=hyperparameters_of("efficientdet-d0", {**HPARAMS, "num_epochs": 100}),
+        records=drawn.records("train"),
+        val_records=(),
+        val_json_file=None,
+        class_names=drawn.class_names,
+        model_dir=str(model_dir),
+        batch_size=4,
+        eval_batch_size=4,
+        checkpoint_period=100,
+        checkpoint_steps=2,
+        training_mode="train300",
+        max_minutes=max_minutes,
+    )
+    with Journal(model_dir) as journal:
+        run = Run.prepare(settings, Runtime(precision="float32", use_xla=False), journal, World(), clock=lambda: now[0])
+        rates, loss = [], None
+        run.start(evaluated_images=0)
+        listeners = [TimeBudget(run, evaluated_images=0), Saver(run)]
+        for listener in listeners:
+            listener.training_started()
+        while run.state.step < run.last_step:
+            rate, loss = run.learning_rate, 1.0
+            with run.stopwatch.measuring("compilation" if run.state.step == run.first_step else "compute"):
+                now[0] += seconds_of(run.state.step)
+            run.state.step += 1
+            run.state.progress.images_seen += run.global_batch_size
+            if run.state.step == dies_at:
+                break
+            if run.state.step % run.steps_per_epoch == 0:
+                rates.append((run.state.step, rate))
+                for listener in listeners:
+                    listener.steps_finished(run.epoch)
+                for listener in listeners:
+                    listener.epoch_finished(run.epoch)
+        else:
+            Reporter(run, Mock(time_to_target=None), None).end(loss=loss)
+    return now[0] - 1000.0, rates
 
 
-def test_a_machine_that_becomes_busy(drawn, tmp_path, monkeypatch, capsys):
+def test_a_machine_that_becomes_busy(drawn, tmp_path, capsys):
     """A minute holds 60 steps of a second; after 20 of them 40 seconds are left, in which 10 of four seconds fit."""
-    seconds = run(drawn, tmp_path, monkeypatch, lambda step: 1.0 if step < 20 else 4.0)
+    seconds, rates = run(drawn, tmp_path, lambda step: 1.0 if step < 20 else 4.0)
     assert 50 <= seconds <= 1.2 * 60
-    steps, found = zip(*rates(tmp_path), strict=True)
+    steps, found = zip(*rates, strict=True)
     assert 28 <= steps[-1] <= 32
     assert max(found) == pytest.approx(PEAK, rel=0.05)
     assert found[-1] < 0.1 * PEAK
@@ -104,54 +96,46 @@ def test_a_machine_that_becomes_busy(drawn, tmp_path, monkeypatch, capsys):
     assert "4 s per step" in out
 
 
-def test_a_machine_that_becomes_free_is_used(drawn, tmp_path, monkeypatch):
-    seconds = run(drawn, tmp_path, monkeypatch, lambda step: 4.0 if step < 6 else 1.0)
+def test_a_machine_that_becomes_free_is_used(drawn, tmp_path):
+    seconds, rates = run(drawn, tmp_path, lambda step: 4.0 if step < 6 else 1.0)
     assert 50 <= seconds <= 60
-    step, rate = rates(tmp_path)[-1]
+    step, rate = rates[-1]
     assert step >= 36
     assert rate < 0.1 * PEAK
 
 
-def test_no_epoch_follows_the_end_of_the_schedule(drawn, tmp_path, monkeypatch):
+def test_no_epoch_follows_the_end_of_the_schedule(drawn, tmp_path):
     """The last planned epoch takes hardly any time, which leaves time for epochs with a learning rate of zero."""
-    run(drawn, tmp_path, monkeypatch, lambda step: 1.0 if step < 58 else 0.001)
-    assert [step for step, _ in rates(tmp_path)] == list(range(2, 61, 2))
+    _, rates = run(drawn, tmp_path, lambda step: 1.0 if step < 58 else 0.001)
+    assert [step for step, _ in rates] == list(range(2, 61, 2))
 
 
-def test_compilation_counts_and_is_not_taken_for_a_step(drawn, tmp_path, monkeypatch):
-    seconds = run(drawn, tmp_path, monkeypatch, lambda step: 1.0 if step else 30.0)
+def test_compilation_counts_and_is_not_taken_for_a_step(drawn, tmp_path):
+    seconds, rates = run(drawn, tmp_path, lambda step: 1.0 if step else 30.0)
     assert 50 <= seconds <= 60
-    assert rates(tmp_path)[-1][0] >= 26
+    assert rates[-1][0] >= 26
 
 
-def test_a_killed_one_continues_with_the_same_plan(drawn, tmp_path, monkeypatch):
+def test_a_killed_one_continues_with_the_same_plan(drawn, tmp_path):
     def seconds_of(step):
         return 1.0 if step < 20 else 4.0
 
-    run(drawn, tmp_path / "unbroken", monkeypatch, seconds_of)
-    for moment in (11, 24):  # in the middle of an epoch, and at its end
-        with pytest.raises(Killed):
-            run(drawn, tmp_path / "killed", monkeypatch, seconds_of, dies_at=moment)
-    run(drawn, tmp_path / "killed", monkeypatch, seconds_of)
-    assert dict(rates(tmp_path / "killed")) == dict(rates(tmp_path / "unbroken"))  # to the bit
-    found, wanted = (read_arrays(str(tmp_path / folder / "ckpt-final")) for folder in ("killed", "unbroken"))
-    assert found.keys() == wanted.keys()
-    for name, array in wanted.items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
+    _, unbroken = run(drawn, tmp_path / "unbroken", seconds_of)
+    killed = {}
+    for moment in (11, 24, None):  # in the middle of an epoch, and at its end
+        killed |= dict(run(drawn, tmp_path / "killed", seconds_of, dies_at=moment)[1])
+    assert killed == dict(unbroken)  # to the bit
 
 
-def test_more_minutes_continue_a_finished_training_and_none_left_says_so(drawn, tmp_path, monkeypatch, capsys):
-    run(drawn, tmp_path, monkeypatch, lambda step: 2.0)
-    first = rates(tmp_path)
+def test_more_minutes_continue_a_finished_training_and_none_left_says_so(drawn, tmp_path, capsys):
+    _, first = run(drawn, tmp_path, lambda step: 2.0)
     assert first[-1][1] < 0.1 * PEAK
-    run(drawn, tmp_path, monkeypatch, lambda step: 2.0)
+    assert run(drawn, tmp_path, lambda step: 2.0)[1] == []
     out = capsys.readouterr().out
     assert f"no steps left: all {first[-1][0]} are done" in out
     assert "--num_epochs or --max_minutes continues" in out
     assert "nan" not in out
-    assert rates(tmp_path) == first
-    seconds = run(drawn, tmp_path, monkeypatch, lambda step: 2.0, max_minutes=2.0)
+    seconds, later = run(drawn, tmp_path, lambda step: 2.0, max_minutes=2.0)
     assert 50 <= seconds <= 72
-    later = rates(tmp_path)[len(first) :]
     assert 0.4 * PEAK < later[0][1] < 0.6 * PEAK  # as half-way through a training of two minutes
     assert later[-1][1] < 0.1 * PEAK
