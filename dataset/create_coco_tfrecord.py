@@ -24,11 +24,13 @@ from dataset.conversion.conversion_flags import (
     define_shared_flags,
     refuse_without_usable_objects,
 )
+from dataset.conversion.conversion_options import WritingOptions
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.other_annotations import recognized
 from dataset.files.file_kinds import FileKind
 from program_support import command_line
+from program_support.field_flags import options_of_flags
 
 
 def define_flags() -> None:
@@ -50,7 +52,13 @@ def define_flags() -> None:
 def main() -> None:
     """Convert the data set that the flags describe."""
     values = flags.FLAGS
-    config = conversion_config(image_folder=values.image_dir, include_masks=values.include_masks)
+    options = options_of_flags(WritingOptions)
+    config = conversion_config(
+        options,
+        image_folder=values.image_dir,
+        output_prefix=values.output_file_prefix,
+        include_masks=values.include_masks,
+    )
     given = values.object_annotations_file or values.image_info_file or values.caption_annotations_file
     with recognized(given or values.image_dir, expected=FileKind.COCO):
         data = read_coco(
@@ -61,7 +69,7 @@ def main() -> None:
             file_name=ImageFolder(values.image_dir).named,
         )
     refuse_without_usable_objects([data], crowds_as_objects=config.crowds_as_objects)
-    convert_and_report(data, config)
+    convert_and_report(data, config, options)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,12 @@ from dataset.conversion.conversion_flags import (
     define_shared_flags,
     ending_when_interrupted,
 )
+from dataset.conversion.conversion_options import WritingOptions
 from dataset.conversion.formats.open_images.open_images_flags import define_choice_flags, read_choice
 from program_support import command_line
 from program_support.atomic_files import unfinished_folder
 from program_support.errors import InputError
+from program_support.field_flags import options_of_flags
 
 
 def define_flags() -> None:
@@ -52,10 +54,16 @@ def define_flags() -> None:
 def main() -> None:
     """Convert the data set that the flags describe."""
     values = flags.FLAGS
-    config = conversion_config(image_folder=values.image_dir, keep_annotations=values.write_instances)
+    options = options_of_flags(WritingOptions)
+    config = conversion_config(
+        options,
+        image_folder=values.image_dir,
+        output_prefix=values.output_file_prefix,
+        keep_annotations=values.write_instances,
+    )
     try:
         with ending_when_interrupted(), unfinished_folder(config.beside(".index")) as folder:
-            convert_and_report(read_choice(folder, image_ids_file=values.image_ids_file), config)
+            convert_and_report(read_choice(folder, image_ids_file=values.image_ids_file), config, options)
     except OSError as error:
         raise InputError(f"cannot write to the folder of {config.output_prefix}: {error}") from error
 

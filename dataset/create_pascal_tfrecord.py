@@ -28,12 +28,14 @@ from dataset.conversion.conversion_flags import (
     define_shared_flags,
     refuse_without_usable_objects,
 )
+from dataset.conversion.conversion_options import WritingOptions
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.formats.voc import read_voc
 from dataset.conversion.other_annotations import recognized
 from dataset.files.file_kinds import FileKind
 from program_support import command_line
 from program_support.errors import InputError
+from program_support.field_flags import options_of_flags
 
 
 def define_flags() -> None:
@@ -65,7 +67,10 @@ def main() -> None:
     """Convert the data set that the flags describe."""
     values = flags.FLAGS
     image_folder, annotations_folder, image_set_file = _places(values)
-    config = conversion_config(image_folder=image_folder, keep_annotations=True)
+    options = options_of_flags(WritingOptions)
+    config = conversion_config(
+        options, image_folder=image_folder, output_prefix=values.output_file_prefix, keep_annotations=True
+    )
     with recognized(annotations_folder, image_folder, expected=FileKind.VOC):
         data = read_voc(
             annotations_folder=annotations_folder,
@@ -75,7 +80,7 @@ def main() -> None:
             ignore_difficult=values.ignore_difficult_instances,
         )
     refuse_without_usable_objects([data], crowds_as_objects=config.crowds_as_objects)
-    convert_and_report(data, config)
+    convert_and_report(data, config, options)
 
 
 def _places(values: flags.FlagValues) -> tuple[str, str, str]:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -20,20 +19,18 @@ from program_support.interrupts import end_quietly_on_interrupt
 if __name__ == "__main__":
     end_quietly_on_interrupt()
 
-from absl import flags
-
 from dataset.conversion.annotations import AnnotatedDataSet, NothingUsable
 from dataset.conversion.class_numbering import read_label_map
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.conversion_flags import (
     conversion_config,
     convert_and_report,
-    define_writing_flags,
     refuse_without_usable_objects,
 )
+from dataset.conversion.conversion_options import ConvertOptions
 from dataset.conversion.conversion_report import Report, refusal_with_report
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.format_recognition import FORMATS, recognize
+from dataset.conversion.format_recognition import recognize
 from dataset.conversion.image_split import split_off
 from dataset.conversion.label_parts import read_labels
 from dataset.conversion.named_splits import SPLITS
@@ -41,48 +38,26 @@ from dataset.conversion.sharding.shard_files import existing_shards
 from dataset.conversion.sharding.shards import check_annotations, white_level_of
 from dataset.files.image_files import image_folder
 from program_support import command_line
-from program_support.checked_fields import CountOrZero, between
-from program_support.command_line import Define
 from program_support.errors import InputError
-from program_support.field_flags import define_flag
+from program_support.field_flags import define_flags_of, options_of_flags
 
 
-def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+def define_flags() -> None:
     """Define the flags of this script."""
-    define = Define(values)
-    define_writing_flags(values)
-    define.string("images", "", "Folder with the images, searched recursively.")
-    define.string("annotations", "", "File or folder with the labels. Default: the folder of the images.")
-    define.enum("format", "auto", ["auto", *FORMATS], "Label format; auto detects it from the content.")
-    define.string("output_dir", "records", "Output folder for the records: train-*, val-* and test-*.")
-    define_flag(
-        "val_fraction",
-        Annotated[float, between(0, 0.9)],
-        0.1,
-        "Fraction of the images used for validation if the data set has no val split; 0: no val split.",
-        values,
-    )
-    define_flag("split_seed", CountOrZero, 0, "Random seed that selects the validation images.", values)
-    define.boolean("include_masks", False, "Store instance masks as PNG.")
-    define.string(
-        "label_map_json_path",
-        "",
-        'JSON file with class ids, {"name": id, ...}, or the .classes.json of another '
-        "conversion. Default: the ids of the data set, or names numbered from 1 in alphabetical order.",
-    )
+    define_flags_of(ConvertOptions)
 
 
 def main() -> None:
     """Convert the data set that the flags describe."""
-    convert_labels(flags.FLAGS)
+    convert_labels(options_of_flags(ConvertOptions))
 
 
-def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None = None) -> dict[str, Report]:
+def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None = None) -> dict[str, Report]:
     """Convert all splits and return the report of each. start: see `convert_and_report`."""
-    images = ImageFolder(image_folder(values.images))
-    annotations = values.annotations or values.images
-    label_map = read_label_map(values.label_map_json_path) if values.label_map_json_path else None
-    labels = recognize(annotations, label_format=values.format)
+    images = ImageFolder(image_folder(options.images))
+    annotations = options.annotations or options.images
+    label_map = read_label_map(options.label_map_json_path) if options.label_map_json_path else None
+    labels = recognize(annotations, label_format=options.format)
     print(labels.reason, flush=True)
     images.report_unread()
     try:
@@ -90,46 +65,46 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
             labels,
             annotations,
             images,
-            with_masks=values.include_masks,
+            with_masks=options.include_masks,
             label_map=label_map,
-            output_folder=values.output_dir,
+            output_folder=options.output_dir,
         )
     except NothingUsable as error:
         report = Report(skipped=[*error.findings])
-        raise refusal_with_report(error, report, None, prefix=Path(values.output_dir, "train")) from error
+        raise refusal_with_report(error, report, None, prefix=Path(options.output_dir, "train")) from error
     _print_unused(parts, images)
-    configs = {split: _config(split, values) for split in ("", *SPLITS)}
+    configs = {split: _config(split, options) for split in ("", *SPLITS)}
     for split, data in parts.items():
         check_annotations(data, configs[split])
     refuse_without_usable_objects(
         [parts[split] for split in ("", "train") if split in parts] or parts.values(),
-        crowds_as_objects=values.crowds_as_objects,
+        crowds_as_objects=options.crowds_as_objects,
         are_all_splits=True,
     )
     all_images = [image for data in parts.values() for image in data.images]
     white_level = white_level_of(all_images, configs["train"])
-    parts = _with_val(parts, images, values=values, white_level=white_level)
+    parts = _with_val(parts, images, options=options, white_level=white_level)
     _warn_about_shared_images(parts)
-    _refuse_other_parts(values.output_dir, parts)
+    _refuse_other_parts(options.output_dir, parts)
     reports = {}
     for split, data in parts.items():
         print(f"\n{split}: {len(data.images)} images", flush=True)
         reports[split] = convert_and_report(
             data,
             replace(configs[split], white_level=white_level),
-            values=values,
+            options,
             start=start,
         )
     return reports
 
 
-def _config(split: str, values: flags.FlagValues) -> ConversionConfig:
+def _config(split: str, options: ConvertOptions) -> ConversionConfig:
     return conversion_config(
-        image_folder=values.images,
-        output_prefix=str(Path(values.output_dir, split or "train")),
-        include_masks=values.include_masks,
+        options,
+        image_folder=options.images,
+        output_prefix=str(Path(options.output_dir, split or "train")),
+        include_masks=options.include_masks,
         keep_annotations=True,
-        values=values,
     )
 
 
@@ -144,7 +119,7 @@ def _print_unused(parts: dict[str, AnnotatedDataSet], images: ImageFolder) -> No
 
 
 def _with_val(
-    parts: dict[str, AnnotatedDataSet], images: ImageFolder, *, values: flags.FlagValues, white_level: int
+    parts: dict[str, AnnotatedDataSet], images: ImageFolder, *, options: ConvertOptions, white_level: int
 ) -> dict[str, AnnotatedDataSet]:
     """Return the splits by name; split val off train if there is none and one is requested. Prints the result."""
     by_split = {split or "train": data for split, data in parts.items()}
@@ -153,17 +128,17 @@ def _with_val(
             f"split: {' and '.join(by_split)} only, as folders or files are named: no train records are written; to "
             "train on these images, rename that folder or file"
         )
-    elif "val" in by_split or not values.val_fraction or not by_split["train"].images:
+    elif "val" in by_split or not options.val_fraction or not by_split["train"].images:
         print("split: from the data set" if "" not in parts else "split: none, all images are train")
     else:
         by_split["train"], by_split["val"], alike = split_off(
-            by_split["train"], images, fraction=values.val_fraction, seed=values.split_seed, white_level=white_level
+            by_split["train"], images, fraction=options.val_fraction, seed=options.split_seed, white_level=white_level
         )
         train_count, aside = (len(by_split[split].images) for split in ("train", "val"))
         print(
             f"split: {aside} images for val, {train_count} for train, stratified by class (--val_fraction="
-            f"{values.val_fraction:g}, --split_seed={values.split_seed}); {alike} possible near-duplicates are in the "
-            "same split as the image that they resemble"
+            f"{options.val_fraction:g}, --split_seed={options.split_seed}); {alike} possible near-duplicates are in "
+            "the same split as the image that they resemble"
         )
     return {split: by_split[split] for split in SPLITS if split in by_split}
 

@@ -1,11 +1,9 @@
 """Start and error handling of all entry points: flags are parsed once; a user error is one line and exit code 2."""
 
-import functools
 import io
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from absl import flags
 
@@ -17,16 +15,6 @@ USER_ERROR_EXIT_CODE = 2  # absl's own is 1, which a launcher cannot distinguish
 _SIGNAL_NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 REMOVED = "Removed: "  # beginning of the help of a flag that is only defined to be refused with a reason
 _HELP = {"-h", "--help", "-help", "--helpshort", "--helpfull"}
-
-
-class Define:
-    """absl's DEFINE functions for one set of flags: `Define(values).string("name", default, help)`."""
-
-    def __init__(self, values: flags.FlagValues):
-        self._values = values
-
-    def __getattr__(self, kind: str) -> Callable[..., Any]:
-        return functools.partial(getattr(flags, f"DEFINE_{kind}"), flag_values=self._values)
 
 
 def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once: bool = False) -> None:

@@ -1,16 +1,14 @@
 """Flags that take type, limits and default from a field of a configuration class, so that these are defined once."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import flags
 
 from program_support.checked_fields import (
     Config,
-    Help,
     field_types,
-    flag_name,
     help_of,
     limits_of,
     plain_types,
@@ -27,34 +25,27 @@ _DEFINE: dict[type, Callable[..., Any]] = {
 }
 
 
-def define_flags_of(
-    config: type, help_of_field: Mapping[str, str] | None = None, values: flags.FlagValues = flags.FLAGS
-) -> None:
-    """Define a flag for each field in `help_of_field`, which maps fields of the dataclass to help.
-
-    Without it, define one for each field with `Help`.
-    """
-    kinds = field_types(config)
-    default_of = {item.name: item.default for item in dataclasses.fields(config)}
-    noted = {name: note for name, kind in kinds.items() if (note := help_of(kind))}
-    stated = {name: Help(text) for name, text in (help_of_field or {}).items()}
-    for name, note in (stated or noted).items():
-        default = None if default_of[name] is dataclasses.MISSING else default_of[name]
-        shown: Any = default if note.default is None else note.default
+def define_flags_of(options: type, values: flags.FlagValues = flags.FLAGS) -> None:
+    """Define a flag for each field of a dataclass; each has `Help` and a default."""
+    kinds = field_types(options)
+    for item in dataclasses.fields(options):
+        note = help_of(kinds[item.name])
+        assert note is not None
+        shown: Any = item.default if note.default is None else note.default
         if note.repeats:
-            flags.DEFINE_multi_string(name, shown or None, note.text, flag_values=values)
+            flags.DEFINE_multi_string(item.name, shown or None, note.text, flag_values=values)
         else:
-            define_flag(flag_name(name, kinds[name]), kinds[name], shown, note.text, values)
+            define_flag(item.name, kinds[item.name], shown, note.text, values)
 
 
-def options_of_flags(config: type[Config], values: flags.FlagValues = flags.FLAGS) -> Config:
+def options_of_flags(options: type[Config], values: flags.FlagValues = flags.FLAGS) -> Config:
     """Return the options that the flags state. One that is not given has the default of its field."""
-    options = {}
-    for name, kind in field_types(config).items():
-        flag, note = values[flag_name(name, kind)], help_of(kind)
+    given = {}
+    for name, kind in field_types(options).items():
+        flag, note = values[name], help_of(kind)
         if flag.value is not None and (flag.present or not note or note.default is None):
-            options[name] = tuple(flag.value) if isinstance(flag.value, list) else flag.value
-    return config(**options)
+            given[name] = tuple(flag.value) if isinstance(flag.value, list) else flag.value
+    return options(**given)
 
 
 def define_flag(name: str, kind: Any, default: Any, help_text: str, values: flags.FlagValues = flags.FLAGS) -> None:

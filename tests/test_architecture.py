@@ -69,15 +69,7 @@ MAY_BE_SMALL = {
     "efficientdet.loggers.wandb",
 }
 ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export", "quickstart", "serve", "doctor")
-ENTRY_POINTS_MAY_USE = {
-    "efficientdet",
-    "dataset.files.image_files",
-    "program_support.checked_fields",
-    "program_support.command_line",
-    "program_support.errors",
-    "program_support.field_flags",
-    "program_support.interrupts",
-}
+ENTRY_POINTS_MAY_USE = {"efficientdet", "program_support.command_line", "program_support.interrupts"}
 SCRIPTS = (
     "dataset.create_tfrecord",
     "dataset.create_coco_tfrecord",
@@ -113,8 +105,6 @@ KNOWN_IN = {
         "dataset.*",
         "program_support.*",
         "efficientdet.configuration.flag_definitions",
-        "efficientdet.operations.settings",
-        *ENTRY_POINTS,
     },
     "tensorboard": {"efficientdet.loggers.tensorboard"},
     "starlette": {

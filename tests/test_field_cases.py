@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from absl import flags
 from label_sets import check_accepted, write
 from PIL import Image
 from text_tables import rows
@@ -18,6 +17,7 @@ from text_tables import rows
 from dataset import create_tfrecord
 from dataset.conversion.annotations import NothingUsable
 from dataset.conversion.conversion_flags import refuse_without_usable_objects
+from dataset.conversion.conversion_options import ConvertOptions
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
 from dataset.conversion.label_parts import read_labels
@@ -282,10 +282,9 @@ def test_an_image_within_a_labelme_file_is_converted(photo):
     }
     (photo / "images" / "a.jpg").unlink()
     write(photo / "images" / "sub" / "a.json", json.dumps(content))
-    values = flags.FlagValues()
-    create_tfrecord.define_flags(values)
-    values(["", f"--images={photo / 'images'}", f"--output_dir={photo / 'out'}", "--val_fraction=0"])
-    create_tfrecord.convert_labels(values)
+    create_tfrecord.convert_labels(
+        ConvertOptions(images=str(photo / "images"), output_dir=str(photo / "out"), val_fraction=0)
+    )
     [record] = tf.data.TFRecordDataset([str(path) for path in (photo / "out").glob("train-*.tfrecord")])
     features = tf.train.Example.FromString(record.numpy()).features.feature
     assert features["image/encoded"].bytes_list.value == [base64.b64decode(content["imageData"])]
@@ -392,11 +391,11 @@ def test_a_refusal_writes_a_report_of_every_item(photo):
         write(photo / "broken" / f"{number}.xml", "<annotation>")
         write(photo / "nameless" / f"{number}.xml", f"<annotation>{good}<object>{BNDBOX}</object></annotation>")
     for name in ("broken", "nameless"):
-        values = flags.FlagValues()
-        create_tfrecord.define_flags(values)
-        values(["", f"--images={photo / 'images'}", f"--annotations={photo / name}", f"--output_dir={photo / 'out'}"])
+        options = ConvertOptions(
+            images=str(photo / "images"), annotations=str(photo / name), output_dir=str(photo / "out")
+        )
         with pytest.raises(InputError, match=r"all items are listed in .*train\.refused\.report\.json"):
-            create_tfrecord.convert_labels(values)
+            create_tfrecord.convert_labels(options)
         report = json.loads((photo / "out" / "train.refused.report.json").read_text())
         assert [Path(entry["file"]).name for entry in report["skipped"]] == [f"{number}.xml" for number in range(5)]
         assert not [*(photo / "out").glob("train-*")]

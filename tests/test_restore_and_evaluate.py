@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import flags
 from drawn_records import draw_records
 from miniature import miniature_detector
 from PIL import Image
 
 from dataset import create_tfrecord
 from dataset.class_names import COCO_2017, ClassNames
+from dataset.conversion.conversion_options import ConvertOptions
 from dataset.input.pipeline import InputConfig, evaluation_dataset
 from dataset.input.resize import Letterbox
 from dataset.records.record_index import index_records
@@ -502,11 +502,10 @@ def test_the_default_threshold_is_the_stored_one_of_each_class(
 def test_the_detections_of_infer_can_be_converted_and_trained_on(checkpoint, drawn, tmp_path):
     images = sorted((drawn.folder / "val").glob("*.jpg"))
     annotate(annotation(images, tmp_path, ckpt_path=checkpoint, min_score=0.0, formats=("coco",)))
-    values = flags.FlagValues()
-    create_tfrecord.define_flags(values)
     labels, records = tmp_path / "coco.json", tmp_path / "records"
-    values(["", f"--images={drawn.folder / 'val'}", f"--annotations={labels}", f"--output_dir={records}"])
-    reports = create_tfrecord.convert_labels(values)
+    reports = create_tfrecord.convert_labels(
+        ConvertOptions(images=str(drawn.folder / "val"), annotations=str(labels), output_dir=str(records))
+    )
     written = json.loads(labels.read_text())
     assert sum(report.images for report in reports.values()) == len(images)
     assert sum(report.boxes for report in reports.values()) == len(written["annotations"]) > len(images)

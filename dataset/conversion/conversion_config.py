@@ -6,7 +6,7 @@ from typing import Annotated
 
 from dataset.files.pixel_values import WHITE_LEVEL
 from dataset.files.untrusted_values import storable_text
-from program_support.checked_fields import Count, Share, between, checked
+from program_support.checked_fields import Count, Help, Share, between, checked
 from program_support.errors import InputError
 
 ShardCount = Annotated[int, between(1, 99999)]
@@ -14,19 +14,46 @@ WhiteLevel = Annotated[int, between(255, WHITE_LEVEL)]
 
 
 @checked
-class ConversionConfig:
+class WritingSettings:
+    """Options of all converters that a conversion uses as they are given."""
+
+    max_bad_fraction: Annotated[
+        Share, Help("Maximum fraction of images, and of boxes, that may be skipped as unusable.")
+    ] = 0.01
+    keep_images_of_refused_boxes: Annotated[
+        bool,
+        Help(
+            "Keep an image whose boxes are all unusable, as an image without objects. Default: drop the image, because "
+            "training would treat its objects as background."
+        ),
+    ] = False
+    crowds_as_objects: Annotated[
+        bool,
+        Help(
+            "Read objects that are marked as crowd (iscrowd, IsGroupOf) or difficult as ordinary objects. Training "
+            "ignores crowds, and evaluation ignores both."
+        ),
+    ] = False
+    white_level: Annotated[
+        WhiteLevel | None,
+        Help(
+            "Value of images with 16 bits per channel that is converted to white (255). Stored with the records and "
+            "with models trained on them. Default: all bits that the largest value has, such as 4095, up to 14 bits; "
+            "65535 for larger values."
+        ),
+    ] = None
+
+
+@checked
+class ConversionConfig(WritingSettings):
     """Input and output settings of a conversion; `processes` 1: convert in this process."""
 
     image_folder: str
     output_prefix: str
     num_shards: ShardCount
     processes: Annotated[Count, "num_threads"]
-    max_bad_fraction: Share = 0.01
     include_masks: bool = False
     keep_annotations: bool = False
-    keep_images_of_refused_boxes: bool = False
-    crowds_as_objects: bool = False
-    white_level: WhiteLevel | None = None
 
     def __post_init__(self):
         if not Path(self.output_prefix).name or self.output_prefix.endswith("/"):

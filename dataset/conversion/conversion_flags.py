@@ -10,20 +10,19 @@ from dataclasses import replace
 from absl import flags
 
 from dataset.conversion.annotations import AnnotatedDataSet
-from dataset.conversion.conversion_config import ConversionConfig, ShardCount
+from dataset.conversion.conversion_config import ConversionConfig, WritingSettings
+from dataset.conversion.conversion_options import IMAGES_WORTH_A_SHARD, MOST_DEFAULT_SHARDS, WritingOptions
 from dataset.conversion.conversion_report import Report, summary_lines
 from dataset.conversion.sharding.shard_files import existing_shards
 from dataset.conversion.sharding.shard_processes import CONTINUE
 from dataset.conversion.sharding.shards import convert
-from program_support.checked_fields import Count
+from program_support.checked_fields import values_of
 from program_support.deferred_signals import Interrupted
 from program_support.errors import InputError, printable
-from program_support.field_flags import define_flag, define_flags_of
+from program_support.field_flags import define_flags_of
 from program_support.processor import available_cores
 from program_support.signals import exit_code
 
-MOST_DEFAULT_SHARDS = 32  # the reference's default
-IMAGES_WORTH_A_SHARD = 100
 IMAGES_WORTH_A_PROCESS = 500  # starting TensorFlow takes longer than it saves for fewer
 
 
@@ -35,66 +34,30 @@ def define_shared_flags() -> None:
         "/tmp/train",
         "Path prefix of the output shards: PREFIX-00000-of-00032.tfrecord and so on.",
     )
-    define_writing_flags()
-
-
-def define_writing_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-    """Define the flags of the record writer."""
-    define_flag(
-        "num_shards",
-        ShardCount | None,
-        None,
-        "Number of output shards. Default: the number of existing shards "
-        f"with this prefix, else one for every {IMAGES_WORTH_A_SHARD} images, at most {MOST_DEFAULT_SHARDS}.",
-        values,
-    )
-    define_flag(
-        "num_threads",
-        Count | None,
-        None,
-        "Number of worker processes. Default: one per CPU core, fewer for small data sets.",
-        values,
-    )
-    define_flags_of(
-        ConversionConfig,
-        {
-            "max_bad_fraction": "Maximum fraction of images, and of boxes, that may be skipped as unusable.",
-            "keep_images_of_refused_boxes": "Keep an image whose boxes are all unusable, as an image without objects. "
-            "Default: drop the image, because training would treat its objects as background.",
-            "crowds_as_objects": "Read objects that are marked as crowd (iscrowd, IsGroupOf) or difficult as ordinary "
-            "objects. Training ignores crowds, and evaluation ignores both.",
-            "white_level": "Value of images with 16 bits per channel that is converted to white (255). Stored with the "
-            "records and with models trained on them. Default: all bits that the largest value has, such as 4095, up "
-            "to 14 bits; 65535 for larger values.",
-        },
-        values,
-    )
+    define_flags_of(WritingOptions)
 
 
 def conversion_config(
+    options: WritingOptions,
     *,
     image_folder: str,
-    output_prefix: str | None = None,
+    output_prefix: str,
     include_masks: bool = False,
     keep_annotations: bool = False,
-    values: flags.FlagValues = flags.FLAGS,
 ) -> ConversionConfig:
-    """Return the configuration from the flags; `output_prefix` defaults to --output_file_prefix.
+    """Return the configuration of a conversion.
 
     Raises:
         InputError: for invalid settings.
     """
     return ConversionConfig(
         image_folder=image_folder,
-        output_prefix=output_prefix or values.output_file_prefix,
-        num_shards=values.num_shards or MOST_DEFAULT_SHARDS,  # set again when the number of images is known
-        processes=values.num_threads or available_cores(),
-        max_bad_fraction=values.max_bad_fraction,
-        keep_images_of_refused_boxes=values.keep_images_of_refused_boxes,
-        crowds_as_objects=values.crowds_as_objects,
-        white_level=values.white_level,
+        output_prefix=output_prefix,
+        num_shards=options.num_shards or MOST_DEFAULT_SHARDS,  # set again when the number of images is known
+        processes=options.num_threads or available_cores(),
         include_masks=include_masks,
         keep_annotations=keep_annotations,
+        **values_of(options, WritingSettings),
     )
 
 
@@ -124,8 +87,8 @@ def refuse_without_usable_objects(
 def convert_and_report(
     data: AnnotatedDataSet,
     config: ConversionConfig,
+    options: WritingOptions,
     *,
-    values: flags.FlagValues = flags.FLAGS,
     start: Callable[[], None] | None = None,
 ) -> Report:
     """Convert a data set, print the report and return it.
@@ -133,9 +96,9 @@ def convert_and_report(
     start: function that prepares TensorFlow in a user's process; a signal then raises KeyboardInterrupt. None: GPUs are
     hidden from the process, and Ctrl-C and SIGTERM end it with one line and the shell's exit codes.
     """
-    if values.num_shards is None:
+    if options.num_shards is None:
         config = replace(config, num_shards=default_num_shards(config.output_prefix, images=len(data.images)))
-    if values.num_threads is None:
+    if options.num_threads is None:
         config = replace(config, processes=max(1, min(config.processes, len(data.images) // IMAGES_WORTH_A_PROCESS)))
     if start:
         start()

@@ -14,6 +14,7 @@ from typing import Any
 
 from dataset import create_tfrecord
 from dataset.class_names import class_names_of_records
+from dataset.conversion.conversion_options import ConvertOptions
 from dataset.records.record_files import expand_glob
 from efficientdet.operations import evaluate_model, examine_data, export_model, train_model
 from efficientdet.operations.results import (
@@ -23,7 +24,7 @@ from efficientdet.operations.results import (
     ExportResult,
     TrainingResult,
 )
-from efficientdet.operations.settings import call, call_with_options, folder_records, records_in
+from efficientdet.operations.settings import call, folder_records, records_in
 from efficientdet.options.doctor import ExamineOptions
 from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.options.export import ExportOptions
@@ -74,7 +75,7 @@ def train(
         TypeError: a keyword is not a flag of train.py.
     """
     val_file_pattern = folder_records(training_file_pattern, "val") if val_file_pattern is None else val_file_pattern
-    return call_with_options(
+    return call(
         train_model.train,
         TrainOptions,
         "train",
@@ -121,7 +122,7 @@ def evaluate(
         InputError: a file, value or combination of values is invalid.
         TypeError: a keyword is not a flag of eval.py.
     """
-    return call_with_options(
+    return call(
         evaluate_model.evaluate,
         EvaluateOptions,
         "evaluate",
@@ -165,7 +166,7 @@ def export(
         InputError: a file, value or combination of values is invalid, or a package is missing.
         TypeError: a keyword is not a flag of export.py.
     """
-    return call_with_options(
+    return call(
         export_model.export,
         ExportOptions,
         "export",
@@ -211,16 +212,14 @@ def convert(
     """
     reports = call(
         partial(create_tfrecord.convert_labels, start=_start_runtime),
-        create_tfrecord.define_flags,
-        name="convert",
-        arguments={
-            "images": images,
-            "output_dir": output_dir,
-            "annotations": annotations,
-            "format": format,
-            "val_fraction": val_fraction,
-            **flags,
-        },
+        ConvertOptions,
+        "convert",
+        images=images,
+        output_dir=output_dir,
+        annotations=annotations,
+        format=format,
+        val_fraction=val_fraction,
+        **flags,
     )
     folder, first = Path(output_dir), next(iter(reports))
     names = class_names_of_records(expand_glob(records_in(output_dir, first)))
@@ -279,7 +278,7 @@ def examine(
     if not os.path.isdir(training):
         val_records = records_in(val_records, "val") if val_records else folder_records(data, "val")
         source = {"records": training, "val_records": val_records}
-    return call_with_options(
+    return call(
         examine_data.examine,
         ExamineOptions,
         "examine",

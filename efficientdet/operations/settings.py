@@ -1,18 +1,16 @@
-"""Convert arguments of the Python interface to flags, and run an operation without lasting changes to the process."""
+"""Convert arguments of the Python interface to options, and run an operation without lasting changes to the process."""
 
 import contextlib
 import glob
 import operator
 import os
 import random
-import re
 import signal
 import sys
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from absl import flags
 
 from efficientdet.options.removed_flags import ALIASES, GONE
 from program_support.checked_fields import Config, field_types, help_of, plain_types
@@ -20,32 +18,8 @@ from program_support.errors import InputError
 from program_support.other_flag_names import unknown_name_hint
 from program_support.signals import exit_code, in_a_users_process
 
-_FLAG = re.compile(r"--(?:no(?=amp|use_xla))?([a-z]\w*)")
 
-
-def call(
-    operation: Callable[[flags.FlagValues], Any],
-    define: Callable[[flags.FlagValues], None],
-    *,
-    name: str,
-    arguments: Mapping[str, Any],
-) -> Any:
-    """Run a program's operation with `arguments` as its flags; None stands for a flag that is not given.
-
-    Raises:
-        TypeError: for an argument that is not a flag.
-        InputError: for an invalid value.
-        KeyboardInterrupt: after Ctrl-C.
-    """
-    values = flags.FlagValues()
-    define(values)
-    values.mark_as_parsed()
-    with _in_a_users_process(tuple(values)):
-        _set(values, arguments, name=name)
-        return operation(values)
-
-
-def call_with_options(operation: Callable[[Config], Any], options: type[Config], name: str, /, **arguments: Any) -> Any:
+def call(operation: Callable[[Config], Any], options: type[Config], name: str, /, **arguments: Any) -> Any:
     """Run the operation of the function `name` with the options that `arguments` state; None: not given.
 
     Raises:
@@ -55,7 +29,7 @@ def call_with_options(operation: Callable[[Config], Any], options: type[Config],
     """
     kinds, aliases, removed = field_types(options), ALIASES.get(name, {}), GONE.get(name, {})
     names = (*kinds, *aliases, *removed)
-    with _in_a_users_process(names):
+    with _python_errors(), in_a_users_process(), _random_state_and_options():
         given = {}
         for key, value in arguments.items():
             _require_known(key, names, function=name)
@@ -84,12 +58,6 @@ def _converted(value: Any, kind: Any, *, name: str) -> Any:
         raise InputError(f"{name}={value}: {error}") from error
 
 
-@contextlib.contextmanager
-def _in_a_users_process(names: Container[str]) -> Iterator[None]:
-    with _python_errors(names), in_a_users_process(), _random_state_and_options():
-        yield
-
-
 def records_in(path: str | os.PathLike[str], split: str) -> str:
     """Return the glob of a split's records if `path` is a folder that has them, else `path`."""
     return folder_records(path, split) or os.fspath(path)
@@ -101,43 +69,19 @@ def folder_records(folder: str | os.PathLike[str], split: str) -> str | None:
     return pattern if os.path.isdir(folder) and glob.glob(pattern) else None
 
 
-def _set(values: flags.FlagValues, arguments: Mapping[str, Any], *, name: str) -> None:
-    for key, value in arguments.items():
-        _require_known(key, tuple(values), function=name)
-        if value is not None:
-            flag = values[key]
-            if isinstance(value, Mapping) and key == "hparams":
-                flag.value, flag.present = value, 1
-            else:
-                flag.parse(_flag_value(value, as_text=flag.flag_type() == "string"))
-            flag.using_default_value = False
-    values.validate_all_flags()
-
-
 def _require_known(key: str, names: Collection[str], *, function: str) -> None:
     if key not in names:
         hint = unknown_name_hint(key, names).replace("--", "")
         raise TypeError(f"{function}() has no argument {key!r}" + (f"; {hint}" if hint else ""))
 
 
-def _flag_value(value: Any, *, as_text: bool) -> Any:
-    """Return paths as text, NumPy's numbers as Python's, and sequences as lists of text."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, list | tuple):
-        return [str(item) for item in value]
-    value = value.item() if isinstance(value, np.generic) else value
-    return str(value) if as_text and isinstance(value, int | float) else value
-
-
 @contextlib.contextmanager
-def _python_errors(names: Container[str]) -> Iterator[None]:
-    """Name arguments in messages without dashes; turn the exit code of Ctrl-C into KeyboardInterrupt."""
+def _python_errors() -> Iterator[None]:
+    """Let messages begin with an argument, not a flag; turn the exit code of Ctrl-C into KeyboardInterrupt."""
     try:
         yield
-    except (flags.Error, InputError) as error:
-        text = _FLAG.sub(lambda match: match[1] if match[1] in names else match[0], " ".join(str(error).split()))
-        raise InputError(text.removeprefix("flag ")) from error.__cause__
+    except InputError as error:
+        raise InputError(str(error).removeprefix("--")) from error.__cause__
     except SystemExit as error:
         if error.code != exit_code(signal.SIGINT):
             raise
