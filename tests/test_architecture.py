@@ -272,9 +272,7 @@ def breaks_of_floors(root: Path) -> list[str]:
     for entry in imports(root):
         owner = entry.module.split(".")[0]
         where = f"{entry.module}:{entry.line} imports {entry.name}"
-        if entry.name.startswith("."):
-            broken.append(f"{where}: relative")
-        elif {entry.package, entry.name} & {*ENTRY_POINTS}:
+        if {entry.package, entry.name} & {*ENTRY_POINTS}:
             broken.append(f"{where}: an entry point")
         elif entry.package in FLOORS and owner in FLOORS and entry.package not in FLOORS[owner]:
             broken.append(f"{where}: not a floor below")
@@ -396,25 +394,6 @@ def breaks_of_length(root: Path) -> list[str]:
     ]
 
 
-def breaks_of_flat_tests(root: Path) -> list[str]:
-    tests = root / "tests"
-    return [
-        str(file.relative_to(root))
-        for file in tests.rglob("*.py")
-        if file.parent != tests or file.name == "__init__.py"
-    ]
-
-
-def breaks_of_state(root: Path) -> list[str]:
-    """A module that changes its own globals: two models in one process would share them."""
-    return [
-        f"{module}:{node.lineno} global {', '.join(node.names)}"
-        for module, file in modules(root).items()
-        for node, _ in nodes_of(file.read_text(encoding="utf-8"))
-        if isinstance(node, ast.Global)
-    ]
-
-
 def breaks_of_detector_kinds(root: Path) -> list[str]:
     """The program asks a detector what it can do (model/detection_model.py), not which kind it is."""
     return [
@@ -461,8 +440,6 @@ RULES = (
     breaks_of_backend_places,
     breaks_of_names,
     breaks_of_length,
-    breaks_of_flat_tests,
-    breaks_of_state,
     breaks_of_detector_kinds,
     breaks_of_family_names,
 )
@@ -494,7 +471,6 @@ of_floors | program_support/x.py | from object_detection.y import z | not a floo
 of_floors | dataset/x.py | 'def f():\n    from model.y import z' | x:2
 of_floors | model/x.py | "from importlib import import_module\nimport_module('dataset.y')" | not a floor below
 of_floors | efficientdet/x.py | import train | entry point
-of_floors | efficientdet/x.py | from . import y | relative
 of_floors | train.py | from dataset.y import z | not for an entry point
 of_detector_kinds | efficientdet/x.py | 'def f(d):\n    return isinstance(d, DenseDetector)' | x:2
 of_package_places | model/x.py | 'def f():\n    import tensorflow.data' | tensorflow
@@ -510,8 +486,6 @@ of_backend_places | efficientdet/x.py | "from a import backend_name\nif 'jax' ==
 of_plain_imports | model/x.py | "from importlib import import_module\nimport_module('tensor' + 'flow')" | x:2
 of_names | dataset/utils.py | '' | says nothing
 of_names | object_detection/boxes.py | '' | tensor
-of_flat_tests | tests/model/test_x.py | '' | test_x
-of_state | model/x.py | 'n = 0\ndef f():\n    global n\n    n = 1' | global n
 """)
 ]
 PLANTED += [
