@@ -68,19 +68,6 @@ def test_the_limit_holds_of_sizes_above_and_after_the_weights():
     np.testing.assert_allclose((boxes[:, 0] + boxes[:, 2]) / 2, [20, 20 + 30 * 40], rtol=1e-5)
 
 
-def test_random_boxes_with_weights_against_the_oracle():
-    rng = np.random.default_rng(1)
-    boxes, anchors = oracles.random_boxes(rng, (60,)), oracles.random_boxes(rng, (60,))
-    weights = np.float64(WEIGHTED.weights)
-    encoded = [weights * oracles.encode(box, anchor) for box, anchor in zip(boxes, anchors, strict=True)]
-    np.testing.assert_allclose(WEIGHTED.encode(boxes, anchors), encoded, rtol=1e-5, atol=1e-4)
-    drawn = rng.normal(size=(60, 4)).astype(np.float32) * 20
-    plain = drawn / weights
-    plain[:, 2:] = np.minimum(plain[:, 2:], math.log(62.5))
-    decoded = [oracles.decode(offsets, anchor) for offsets, anchor in zip(plain, anchors, strict=True)]
-    np.testing.assert_allclose(WEIGHTED.decode(drawn, anchors), decoded, rtol=1e-4, atol=1e-2)
-
-
 @pytest.mark.parametrize(
     ("name", "coder"), [("w1", FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE)), ("w10", WEIGHTED)]
 )

@@ -71,8 +71,9 @@ def test_the_sizes_are_those_of_every_preset():
 
 @pytest.mark.parametrize("model_name", SIZES)
 def test_the_size_of_every_model(model_name):
-    network = unfilled(network_config(hyperparameters_of(model_name, {}), num_classes=90))
-    anchors = SIZES[model_name][3]
+    hparams, anchors = hyperparameters_of(model_name, {}), SIZES[model_name][3]
+    network = unfilled(network_config(hparams, num_classes=90))
+    assert len(hparams.family.anchors(hparams)) == anchors
     assert network.output_shape == [(None, anchors, 90), (None, anchors, 4)]
     weights = named_variables(network)
     assert (len(weights), count(weights.values()), count(network.trainable_variables)) == SIZES[model_name][:3]

@@ -1,6 +1,5 @@
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from model.detection_model import named_variables
@@ -111,17 +110,6 @@ def test_each_level_learns_its_own_statistics():
         level: np.abs(named_variables(network)[f"class_net/class-0-bn-{level}/moving_mean"]).mean() for level in (3, 4)
     }
     assert means[4] > 10 * means[3]
-
-
-@pytest.mark.parametrize(("filters", "depth", "num_classes", "wanted"), [(64, 3, 91, (71_859, 20_964))])
-def test_the_sizes_of_d0(filters, depth, num_classes, wanted):
-    inputs = [keras.Input((8, 8, filters))] * 5
-    config = HeadConfig(filters=filters, depth=depth)
-    outputs = (
-        build_class_head(inputs, config, num_anchors=9, num_classes=num_classes),
-        build_box_head(inputs, config, num_anchors=9),
-    )
-    assert tuple(keras.Model(inputs[0], output).count_params() for output in outputs) == wanted
 
 
 def test_ordinary_convolutions():

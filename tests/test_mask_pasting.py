@@ -2,7 +2,6 @@
 
 import itertools
 
-import cv2
 import numpy as np
 import pytest
 
@@ -48,41 +47,6 @@ def test_boxes_without_a_pixel_show_nothing(box):
     [mask] = pasted_masks(np.ones((1, 4, 4)), [box], size=(10, 10))
     assert mask.shape == (10, 10)
     assert not mask.any()
-
-
-def by_torchvision(mask, box, size):
-    """Its rule in words (shared/golden/families/README.md), on OpenCV's resize: probabilities [h, w] float32."""
-    cells, (y0, x0, y1, x1) = len(mask), np.float32(box)
-    grown = (cells + 2) / cells
-    ends = [
-        (high + low) * 0.5 + sign * ((high - low) * 0.5 * grown)
-        for low, high in ((y0, y1), (x0, x1))
-        for sign in (-1, 1)
-    ]
-    top, bottom, left, right = (int(end) for end in ends)
-    resized = cv2.resize(np.pad(mask, 1), (right - left + 1, bottom - top + 1), interpolation=cv2.INTER_LINEAR)
-    pasted = np.zeros(size, np.float32)
-    for y, x in itertools.product(
-        range(max(top, 0), min(bottom + 1, size[0])), range(max(left, 0), min(right + 1, size[1]))
-    ):
-        pasted[y, x] = resized[y - top, x - left]
-    return pasted
-
-
-@pytest.mark.parametrize("cells", [1, 3, 28])
-def test_in_whole_pixels_against_a_loop(cells):
-    random, size = np.random.default_rng(cells), (23, 31)
-    low = random.uniform(-6, 18, (20, 2))
-    boxes = np.concatenate([low, low + random.uniform(0.1, 25, (20, 2))], axis=1).astype(
-        np.float32
-    )  # some over the border
-    masks = random.random((20, cells, cells)).astype(np.float32)
-    found = list(pasted_masks(masks, boxes, size=size, in_whole_pixels=True))
-    for mask, box, pasted in zip(masks, boxes, found, strict=True):
-        wanted = by_torchvision(mask, box, size)
-        clear = np.abs(wanted - 0.5) > 1e-3
-        assert clear.mean() > 0.9
-        np.testing.assert_array_equal(pasted[clear], wanted[clear] > 0.5)
 
 
 @pytest.fixture(scope="module")

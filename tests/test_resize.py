@@ -58,16 +58,6 @@ def test_letterbox_interpolates_at_half_pixels():
     np.testing.assert_array_equal(boxed[0, :, 0], [0, 25, 75, 100])
 
 
-def test_letterbox_serves_images_of_any_size_in_one_graph():
-    program = tf.function(
-        lambda image: Letterbox((32, 48))(image), input_signature=[tf.TensorSpec([None, None, 3], tf.uint8)]
-    )
-    for height, width in ((10, 90), (90, 10), (32, 48)):
-        boxed, extent, _ = program(tf.constant(picture(height, width)))
-        assert boxed.shape == (32, 48, 3)
-        assert (boxed.numpy()[extent[0] :] == 0).all()
-
-
 def test_stretch_fills_the_input():
     image = picture(30, 70)
     stretched, extent, scale = Stretch((48, 32))(tf.constant(image))
