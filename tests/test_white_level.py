@@ -6,11 +6,11 @@ import json
 import cv2
 import numpy as np
 import pytest
-from absl import flags
 from PIL import Image
 
 from dataset import create_tfrecord
 from dataset.class_names import ClassNames
+from dataset.conversion.conversion_options import ConvertOptions
 from dataset.conversion.conversion_report import white_level_of_records
 from dataset.files.image_files import read_image
 from dataset.files.pixel_values import WHITE_LEVEL, white_level_for
@@ -63,10 +63,9 @@ def folder(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def records(folder):
-    values = flags.FlagValues()
-    create_tfrecord.define_flags(values)
-    values(["", f"--images={folder}", f"--output_dir={folder / 'records'}", "--num_threads=1"])
-    create_tfrecord.convert_labels(values)
+    create_tfrecord.convert_labels(
+        ConvertOptions(images=str(folder), output_dir=str(folder / "records"), num_threads=1)
+    )
     return {split: expand_glob(f"{folder}/records/{split}-*") for split in ("train", "val")}
 
 
