@@ -71,10 +71,10 @@ def write_bytes(path: str | Path, content: bytes, *, flush: bool = False) -> Non
 
 
 @contextlib.contextmanager
-def unfinished_folder(path: str | Path, *, also: re.Pattern | None = None) -> Iterator[Path]:
+def unfinished_folder(path: str | Path) -> Iterator[Path]:
     """Yield a folder beside `path` for files that are renamed out of it once complete; remove it at the end.
 
-    Leftovers of terminated processes are removed first, and files that match `also` and were not modified for an hour.
+    Leftovers of terminated processes are removed first.
 
     Raises:
         OSError: the folder cannot be created.
@@ -83,7 +83,7 @@ def unfinished_folder(path: str | Path, *, also: re.Pattern | None = None) -> It
     shutil.rmtree(folder, ignore_errors=True)  # left by a process of the same id before a restart
     folder.mkdir(parents=True)
     try:
-        _remove_abandoned(folder, also=also)
+        _remove_abandoned(folder)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -114,14 +114,14 @@ def flush_to_disk(path: str | Path) -> None:
         os.close(handle)
 
 
-def _remove_abandoned(target: Path, *, also: re.Pattern | None) -> None:
+def _remove_abandoned(target: Path) -> None:
     """Remove leftovers of terminated processes, as far as permissions allow."""
     for path in target.parent.glob(".*"):
         match = _UNFINISHED.fullmatch(path.name)
-        if path == target or not (match or (also and also.fullmatch(path.name))):
+        if path == target or not match:
             continue
         with contextlib.suppress(OSError):
-            process = int(match["process"]) if match and match["host"] == _HOST else None  # known on this host only
+            process = int(match["process"]) if match["host"] == _HOST else None  # known on this host only
             abandoned = _is_old(path, beside=target) if process is None else not is_other_process(process)
             if abandoned and path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)

@@ -157,7 +157,7 @@ def test_infinite_boxes_leave_finite_ones(runtime, method):
 
 
 def test_rows_are_boxes_that_result_files_can_store():
-    """Files that were exported by an earlier version, and LiteRT's operator, return boxes without an area."""
+    """LiteRT's operator returns boxes without an area."""
     boxes = np.float32([[0, 0, 5, 5], [0, 0, 0, 5], [1, 1, 9, 1.004], [9, 9, 5, 5], [np.nan, 0, 5, 5], [2, 2, 2.02, 3]])
     ids, scores = np.arange(6), np.linspace(0.9, 0.4, 6)
     rows = rows_of_image(boxes, scores, ids, image=np.zeros((9, 9, 3), np.uint8), masks=None, description=None)

@@ -86,14 +86,6 @@ def _(prefix):
     pass
 
 
-@before("of an earlier version")
-def without_what_is_new(prefix):
-    content = json.loads(Path(f"{prefix}.json").read_text())
-    for key in ("bundles", "checksum", "replaces", "save_number", "continues"):
-        content.pop(key, None)
-    Path(f"{prefix}.json").write_text(json.dumps(content))
-
-
 @before("of another tool")
 def _(prefix):
     Path(f"{prefix}.json").unlink()

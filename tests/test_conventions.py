@@ -179,23 +179,6 @@ def test_a_checkpoint_of_ours_hands_them_on(tmp_path):
     assert "anchor_scale 2.0" in line
 
 
-@pytest.mark.parametrize(
-    ("stored", "half_pixel"),
-    [
-        ({}, False),
-        ({"normalizations": 1}, False),
-        ({key: value for key, value in NVIDIA_CONVENTIONS.items() if key != "half_pixel_upsampling"}, True),
-        ({**NVIDIA_CONVENTIONS, "half_pixel_upsampling": False}, False),
-        ({"normalizations": 2, "fusion_relu": False}, False),
-    ],
-)
-def test_a_description_from_before_the_convention(tmp_path, stored, half_pixel):
-    """Without it upsampling is google/automl's, unless all else is NVIDIA's."""
-    prefix = described(tmp_path / "ckpt", json.loads(json.dumps(stored)))
-    found, _ = with_conventions_of_start(config(tmp_path / "out", pretrained_ckpt=prefix))
-    assert found.hparams.half_pixel_upsampling == half_pixel
-
-
 def test_a_training_that_goes_on_keeps_its_own(tmp_path):
     """Whatever it started from: here one that was begun from NVIDIA's weights with other conventions than theirs."""
     described(tmp_path / "ckpt-100", {"normalizations": 1, "anchor_scale": 3.0}, age=5)

@@ -30,7 +30,6 @@ from efficientdet.evaluation.data_ids import with_category_ids
 from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 from efficientdet.exports.saved_model import export_saved_model, load_saved_model
-from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.hyperparameters import height_and_width
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.detect import Detector
@@ -124,41 +123,21 @@ def test_another_model_by_name_is_refused(checkpoint):
         restored(checkpoint, model_name="efficientdet-d1", model_name_given=True)
 
 
-@pytest.mark.parametrize("stored_name", ["efficientdet-d0", "mine"])
-def test_a_label_is_no_model(drawn, tmp_path, stored_name):
-    """Today the preset is stored beside the label; once the label stood in its place."""
-    hparams = {**HPARAMS.to_dict(), "name": "mine"}
-    if stored_name == "mine":
-        del hparams["model_name"], hparams["half_pixel_upsampling"]
+def test_a_label_is_no_model(drawn, tmp_path):
     write_arrays(
         str(tmp_path / "ckpt"),
         values(miniature_detector(len(drawn.class_names))),
-        describe(drawn.class_names, model_name=stored_name, hparams=hparams),
+        describe(drawn.class_names, hparams={**HPARAMS.to_dict(), "name": "mine"}),
     )
     found = restored(str(tmp_path))
     assert (found.hparams.name, found.hparams.model_name, found.hparams.image_size) == ("mine", "efficientdet-d0", 64)
     assert (found.description.model_name, found.description.hparams["name"]) == ("efficientdet-d0", "mine")
-    assert restored(str(tmp_path), model_name_given=True).hparams == found.hparams
 
 
 def test_overrides_may_say_the_classes_as_the_reference_counts_them(checkpoint):
     assert len(restored(checkpoint, overrides={"num_classes": 91}).class_names) == 5
     with pytest.raises(InputError, match="num_classes is 4; the checkpoint has 5 classes"):
         restored(checkpoint, overrides={"num_classes": 4})
-
-
-@pytest.mark.parametrize("given", [True, False])
-def test_a_description_of_nvidias_weights_from_before_the_convention_of_upsampling(drawn, tmp_path, given):
-    hparams = json.loads(json.dumps({**HPARAMS.to_dict(), **NVIDIA_CONVENTIONS}))
-    del hparams["half_pixel_upsampling"]
-    if not given:
-        hparams["fusion_relu"] = True
-    write_arrays(
-        str(tmp_path / "ckpt"),
-        values(miniature_detector(len(drawn.class_names))),
-        describe(drawn.class_names, hparams=hparams),
-    )
-    assert restored(str(tmp_path)).hparams.half_pixel_upsampling == given
 
 
 def test_other_classes_are_refused(checkpoint):

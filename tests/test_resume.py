@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from drawn_records import draw_records
 from miniature import HPARAMS, build_miniature
-from stored_checkpoints import steps_in, without_order
+from stored_checkpoints import steps_in
 
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix, read_arrays
@@ -72,7 +72,6 @@ def folder(two_epochs, tmp_path):
 
 
 def test_a_larger_batch_makes_fewer_steps_and_none_is_lost(drawn, folder, capsys):
-    without_order(folder)
     run(drawn, folder, batch_size=8, checkpoint_steps=1)
     out = capsys.readouterr().out
     assert f"resumes from {folder}/ckpt-8 after step 8, 32 images" in out

@@ -56,9 +56,8 @@ class HostResize:
             raise InputError(f"a resize rule is {stated!r}; expected its kind, size and other fields") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, without black padding, which earlier versions of this project do not know."""
-        fields = {**vars(self), "size": list(self.size), "padding": list(self.padding)}
-        return fields if any(self.padding) else {key: value for key, value in fields.items() if key != "padding"}
+        """Return the fields for JSON."""
+        return {**vars(self), "size": list(self.size), "padding": list(self.padding)}
 
     def scaled_size(self, source: tuple[int, int]) -> tuple[int, int]:
         """Return height and width of the valid area of the input, from those of the original."""

@@ -4,8 +4,8 @@ A bundle holds `<name>` for every weight of the model, `<name>/ExponentialMoving
 `global_step` as the published TensorFlow checkpoints do, so that one reader supports both.
 
 The newest checkpoint in a folder is the one with the highest `save_number` in the JSON, which survives copying.
-Checkpoints without a number (third-party or older ones) are older than all others. Among these, the checkpoint in the
-folder's `checkpoint` file is the newest, then the one with more `images_seen`, then the one with the later file time.
+Third-party checkpoints, in which it is missing, are older than all others. Among these, the checkpoint in the folder's
+`checkpoint` file is the newest, then the one with the later file time.
 """
 
 import contextlib
@@ -37,9 +37,6 @@ from program_support.atomic_files import flush_to_disk, unfinished_folder, write
 from program_support.errors import InputError
 
 _BUNDLE_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
-_LEFT_BY_EARLIER_VERSIONS = re.compile(
-    r"\.(checkpoint|(ema)?ckpt(-\w+)?)(\.json|\.index|\.data-\d{5}-of-\d{5})?\.\d+(\.(index|data-\S+))?"
-)
 _ATTEMPTS = 5  # another process may replace a checkpoint while it is read
 
 
@@ -87,7 +84,7 @@ def prefixes(folder: Path, pattern: str = "*") -> list[Path]:
     return [file.with_suffix("") for file in folder.glob(f"{pattern}{INDEX_SUFFIX}") if not file.name.startswith(".")]
 
 
-def writing_order(prefix: Path) -> tuple[float, bool, int, float]:
+def writing_order(prefix: Path) -> tuple[float, bool, float]:
     """Return a key that sorts the bundles of a folder from the oldest to the newest; see the module's docstring.
 
     A bundle with an unreadable description is the newest if the `checkpoint` file names it, so that reading it reports
@@ -98,10 +95,8 @@ def writing_order(prefix: Path) -> tuple[float, bool, int, float]:
         description = read_description(prefix)
         written = Path(f"{prefix}{INDEX_SUFFIX}").stat().st_mtime
     except (InputError, OSError):
-        return (math.inf if is_named else -1, is_named, 0, 0.0)
-    if description is None:
-        return (0, is_named, 0, written)
-    return (description.save_number, is_named, description.images_seen, written)
+        return (math.inf if is_named else -1, is_named, 0.0)
+    return (description.save_number if description else 0, is_named, written)
 
 
 def read_arrays(prefix: str | Path) -> dict[str, np.ndarray]:
@@ -155,7 +150,7 @@ def write_arrays(
     target = Path(prefix)
     with _one_line_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished_folder(target, also=_LEFT_BY_EARLIER_VERSIONS) as folder:
+        with unfinished_folder(target) as folder:
             staged = folder / "staged"
             tf.raw_ops.SaveV2(
                 prefix=str(staged),

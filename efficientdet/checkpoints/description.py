@@ -39,12 +39,6 @@ class Description:
     continues: str = field(default="", compare=False)
 
     @property
-    def images_seen(self) -> int:
-        """Number of images that the training had seen."""
-        count = self.run.get("images_seen", 0)
-        return count if isinstance(count, int) else 0
-
-    @property
     def white_level(self) -> int:
         """Value of images with 16 bits per channel that becomes 255, see `as_rgb`."""
         found = self.hparams.get("white_level")
@@ -75,11 +69,11 @@ def read_description(prefix: str | Path) -> Description | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         _compare_checksum(content)
-        candidates = [(content.get("bundles"), content)]
+        candidates = [(content["bundles"], content)]
         if replaced := content.get("replaces"):
             candidates.append((replaced["bundles"], replaced["description"]))
         for bundles, described in candidates:
-            if None in (bundles, digest) or digest in bundles:  # older descriptions have no digests
+            if digest is None or digest in bundles:
                 return None if described is None else description_of(described)
     except FileNotFoundError:
         return None

@@ -39,7 +39,7 @@ class Source:
     def conventions(self, family: Family) -> dict[str, Any]:
         """Return the stored or inferred hyperparameters that these weights need."""
         if self.description is not None:
-            return family.stored_conventions(self.description.hparams)
+            return self.description.hparams
         return family.imported_conventions(self.arrays)
 
     def fixed_settings(self, hparams: Hyperparameters) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from efficientdet.checkpoints.checkpoint_classes import assumed_classes, class_n
 from efficientdet.checkpoints.pretrained_weights import Source, class_rows_in, load_weights, read_source
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.families.hyperparameters import Hyperparameters, stated_classes, with_overrides
-from efficientdet.families.registry import build_detector, hyperparameters_of, model_names
+from efficientdet.families.registry import build_detector, hyperparameters_of
 from model.detection_model import DetectionModel
 from program_support.errors import InputError
 
@@ -49,8 +49,6 @@ def restore_detector(config: ModelConfig, *, precision: str = "float32") -> Rest
     source = read_source(config.ckpt_path, class_names=config.checkpoint_classes)
     model_name, class_names = config.model_name, config.class_names
     stated = source.description.model_name if source.description else None
-    if stated not in model_names():
-        stated = None  # older checkpoints may have a label instead
     if config.model_name_given and stated not in (None, model_name):
         raise InputError(f"{source.prefix}: is a checkpoint of {stated}, not of --model_name={model_name}")
     if source.class_names is not None and class_names is not None and not source.class_names.has_names_of(class_names):

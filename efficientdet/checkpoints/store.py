@@ -38,7 +38,7 @@ class _Saved(NamedTuple):
     """A checkpoint of the folder."""
 
     prefix: Path
-    description: Description | None  # None: written by an older version, or damaged
+    description: Description | None  # None: third-party, or damaged
     damage: InputError | None
 
     @property
@@ -158,21 +158,14 @@ def _saved(prefix: Path) -> _Saved:
 
 
 def _lineage_of(start: _Saved | None, saved: list[_Saved]) -> Iterator[_Saved]:
-    """Yield a checkpoint and those that it continues. `saved`: all checkpoints of its folder, the newest first.
-
-    A checkpoint without a save number continues all older ones without a number.
-    """
+    """Yield a checkpoint and those that it continues. `saved`: all checkpoints of its folder."""
     by_name = {one.prefix.name: one for one in saved}
     current = start
     while current:
         yield current
-        description = current.description
-        if description is None or not description.save_number:
-            yield from saved[saved.index(current) + 1 :] if current in saved else ()
-            return
-        predecessor = by_name.get(description.continues)
+        before = by_name.get(current.description.continues) if current.description else None
         # A higher number: another training has overwritten that checkpoint.
-        current = predecessor if predecessor and predecessor.save_number < description.save_number else None
+        current = before if before and before.save_number < current.save_number else None
 
 
 def _read_each(bundles: Iterable[Path]) -> Iterator[Source | InputError]:

@@ -95,10 +95,6 @@ class Family(Generic[AnyHyperparameters]):
         """Return the number of activations per input pixel, from which the memory is estimated."""
         return 600.0  # approximately EfficientDet-D0 and ResNet-50
 
-    def stored_conventions(self, hparams: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the stored hyperparameters of a checkpoint of this project, completed for older versions."""
-        return dict(hparams)
-
     def imagenet_backbone(self, hparams: AnyHyperparameters) -> str | None:
         """Return the name of the published weights for --backbone_init=imagenet; None: there are none."""
         return None

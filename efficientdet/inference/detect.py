@@ -196,12 +196,12 @@ def rows_of_image(
 ) -> DetectionRows:
     """Return rows of an image [h, w, 3]; masks [N, S, S] within the boxes are pasted as the description specifies.
 
-    Boxes of less than 0.01 pixels, as LiteRT's operator and files of earlier versions return, are dropped, because
+    Boxes of less than 0.01 pixels, as LiteRT's operator returns, are dropped, because
     result files have two decimals; so are NaN and infinite boxes, which JSON cannot represent.
     """
     is_usable = np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] - boxes[:, :2] >= _SMALLEST_SIDE).all(axis=1)
     boxes, pasted = boxes[is_usable], None
-    if masks is not None:  # files of older versions do not store the rule
+    if masks is not None:
         pasted = pasted_run_lengths(
             masks[is_usable],
             boxes,

@@ -61,7 +61,7 @@ def _with_weights_settings(hparams: Hyperparameters, weights: dict[str, str]) ->
         return hparams, frozenset()
     family, stated = hparams.family, {}
     if description := read_description(checkpoint_prefix(local_path(weights["pretrained_ckpt"]))):
-        stated = family.stored_conventions(description.hparams)
+        stated = description.hparams
     known = {
         key: stated[key] for key in family.conventions if key in stated and key not in family.adaptable_conventions
     }

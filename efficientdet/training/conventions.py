@@ -40,7 +40,7 @@ def with_conventions_of_resumed(config: TrainingConfig, *, given: frozenset[str]
     if resumed is None:
         return config, []
     family = config.hparams.family
-    known = _only(family.stored_conventions(resumed[1]), family.conventions)
+    known = _only(resumed[1], family.conventions)
     return _with_conventions(config, known, prefix=resumed[0], given=given, is_stated=True)
 
 

@@ -1,6 +1,5 @@
 """EfficientDet D0 to D7x (Tan et al. 2020) and Lite 0 to 4, as in google/automl's and NVIDIA's programs."""
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -69,15 +68,6 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
     def imagenet_backbone(self, hparams: EfficientDetHyperparameters) -> str:
         """Return the backbone's file of keras.applications, or of google/automl for Lite."""
         return hparams.backbone_name
-
-    def stored_conventions(self, hparams: Mapping[str, Any]) -> dict[str, Any]:
-        """Add `half_pixel_upsampling` to older checkpoints without it: True if all other conventions are NVIDIA's."""
-        stored = dict(hparams)
-        others = [key for key in NVIDIA_CONVENTIONS if key != "half_pixel_upsampling"]
-        as_json = [json.dumps([values.get(key) for key in others]) for values in (stored, NVIDIA_CONVENTIONS)]
-        if "half_pixel_upsampling" not in stored and as_json[0] == as_json[1]:
-            stored["half_pixel_upsampling"] = True
-        return stored
 
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
         """Return NVIDIA's conventions for its detectors, which are object-based checkpoints unlike google/automl's.
