@@ -524,18 +524,3 @@ def test_records_tell_what_their_conversion_refused(tmp_path):
     assert "warning  1 image is invalid and skipped: 2.png: its only box was refused" in ended.stdout
     page = (tmp_path / "out" / "doctor.html").read_text(encoding="utf-8")
     assert "3.png: box [9, 50, 30, 30]" in page
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "expected --records=PATTERN, or --images=FOLDER with --annotations=LABELS"),
-        (("--images=/nowhere",), "--images=/nowhere: no such folder"),
-        (("--images=tests", "--annotations=/nowhere.json"), "/nowhere.json"),
-    ],
-)
-def test_what_names_no_data_is_one_line(tmp_path, arguments, message):
-    ended = doctor(*arguments, f"--output_dir={tmp_path}")
-    assert ended.returncode == 2
-    assert message in ended.stderr
-    assert "Traceback" not in ended.stderr

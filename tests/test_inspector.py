@@ -1,11 +1,10 @@
-"""inspector.py as a user calls it, and what its modes dry and export do."""
+"""What the modes dry and export of inspector.py do."""
 
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from command_lines import outcomes
 from miniature import miniature_detector
 
 from dataset.class_names import COCO_2017, ClassNames
@@ -26,57 +25,6 @@ from model.detection_model import named_variables
 from object_detection.coco.results import DetectionRows
 
 MODEL = ModelConfig(ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={})
-MISTAKES = [
-    (("--mode=serve",), "flag --mode=serve: value should be one of <dry|export|benchmark|video|infer>"),
-    (("--tensorrt=INT8",), "--tensorrt=INT8: has been removed: TensorFlow no longer contains TensorRT; export.py"),
-    (
-        ("--tflite_path=a.tflite",),
-        "--tflite_path=a.tflite: has been removed: export.py --formats=litert,litert-int8 writes",
-    ),
-    (
-        ("--output_image_dir=out",),
-        "--output_image_dir=out: has been removed: infer.py --image_path=FILE --output_dir=FOLDER",
-    ),
-    (("--debug",), "has been removed: it had no effect here; infer.py --debug"),
-    (("--bm_runs=0",), "--bm_runs=0: expected at least 1"),
-    (("--nms_method=soft",), "--nms_method=soft"),
-    (("--input_image=nosuch.jpg",), "--input_image=nosuch.jpg: there is no such file"),
-    (("--saved_model_dir=.",), "--saved_model_dir=.: holds no saved_model.pb"),
-    (("--mode=dry", "--export_ckpt=."), "--export_ckpt=.: is a folder; expected a prefix"),
-    (("--mode=export",), "--saved_model_dir is missing"),
-    (("--runtime=openvino", "--precision=mixed_bfloat16"), "--runtime=openvino computes in float32"),
-    (("--int8_images=*.jpg",), "--int8_images needs --runtime=openvino; --runtime is keras"),
-    (("--runtime=openvino", "--int8_images=nosuch.jpg"), "--int8_images=nosuch.jpg: no such file"),
-    (("--mode=export", "--formats=onnx,tflite"), "--formats=tflite: expected some of onnx, "),
-    (("--mode=export", "--formats=litert-int8"), "--formats=litert-int8: int8 formats need calibration images"),
-    (("--mode=export", "--formats=onnx"), "--output_dir is missing"),
-    (("--mode=export", "--runtime=openvino"), "--runtime=openvino cannot be combined with --mode=export"),
-    (("--mode=video", "--output_video=a.mp4"), "--input_video is missing"),
-    (
-        ("--mode=video", "--input_video=nosuch.mp4", "--output_video=a.mp4"),
-        "--input_video=nosuch.mp4: there is no such",
-    ),
-    (("--mode=video", "--input_video=there.mp4"), "--output_video is missing"),
-    (("--mode=video", "--input_video=there.mp4", "--output_video=a.avi"), "expected a file name that ends in .mp4"),
-]
-
-
-@pytest.fixture(scope="module")
-def outcome(tmp_path_factory):
-    """Of every mistake, by its arguments."""
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "there.mp4").touch()
-    cases = [("inspector", *arguments) for arguments, _ in MISTAKES]
-    return dict(zip(cases, outcomes(cases, cwd=folder), strict=True))
-
-
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
-def test_a_mistake_is_one_line_before_tensorflow(outcome, arguments, message):
-    found = outcome[("inspector", *arguments)]
-    assert (found["code"], found["stdout"], found["wanted"]) == (2, "", None)
-    assert found["stderr"].startswith("inspector.py: error: ")
-    assert message in found["stderr"]
-    assert found["stderr"].count("\n") == 1
 
 
 @pytest.fixture

@@ -640,28 +640,9 @@ def is_running(process):
         return False
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "expected a folder or zip archive of labeled images: python quickstart.py photos.zip"),
-        (["/nowhere"], "--images=/nowhere: no such folder"),
-        (["--model_name=ssd300-resnet34", "tests"], "unexpected argument"),
-        (["tests", "--model_name=ssd300-resnet35"], "the nearest is ssd300-resnet34"),
-        (["tests", "--formats=tflight"], "--formats=tflight: expected some of onnx"),
-        (["tests", "--format=tflight"], "flag --format=tflight"),
-        (["tests", "--minutes=0"], "minutes"),
-        (["tests", "--minutes=inf"], "--minutes=inf: expected at least 0.1"),
-        (["tests", "--weights=/nowhere"], "--weights=/nowhere"),
-    ],
-)
-def test_mistakes_are_one_line(arguments, message, tmp_path):
+def test_the_folder_may_be_the_first_argument():
     ended = subprocess.run(
-        [sys.executable, ROOT / "quickstart.py", *arguments, f"--output_dir={tmp_path}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, ROOT / "quickstart.py", "/nowhere"], capture_output=True, text=True, check=False
     )
-    assert ended.returncode == 2
-    assert message in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("quickstart.py: error: --images=/nowhere: no such folder")
