@@ -227,26 +227,19 @@ def built(options):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_losses_are_those_of_the_oracle(name):
+def test_losses_are_those_of_the_oracle_and_two_parts_make_a_whole(name):
+    """Sums and counts add up, whatever divides them: what lets ranks and parts of a batch equal one whole."""
     detector, objects = built(OPTIONS[name]), objects_of()
-    outputs, targets = outputs_of(detector), detector.targets(objects)
+    outputs, targets = outputs_of(detector), to_numpy(detector.targets(objects))
     counts = detector.counts(targets)
     assert (
         float(counts["positives"])
         == sum((matched >= 0).sum() for matched, _ in matches_of(objects, detector.config.assigner))
         > 5
     )
-    found = losses(detector, outputs, targets, counts)
+    whole = losses(detector, outputs, targets, counts)
     wanted = wanted_losses(outputs, objects, detector.config)
-    assert {name: float(value) for name, value in found.items()} == pytest.approx(wanted, rel=2e-4)
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_two_parts_make_a_whole(name):
-    """Sums and counts add up, whatever divides them: what lets ranks and parts of a batch equal one whole."""
-    detector, objects = built(OPTIONS[name]), objects_of()
-    outputs, targets = outputs_of(detector), to_numpy(detector.targets(objects))
-    whole = losses(detector, outputs, targets, detector.counts(targets))
+    assert {name: float(value) for name, value in whole.items()} == pytest.approx(wanted, rel=2e-4)
     sums, counts = {}, {}
     for part in (slice(0, 1), slice(1, 3)):
         of_part = type(targets)(*(values[part] for values in targets))
