@@ -183,6 +183,7 @@ train --training_file_pattern=nosuch-* TRAIN_REST | nosuch-*: no file matches; t
 train --training_file_pattern=bare-* TRAIN_REST | names no classes; expected bare.classes.json
 train RECORDS --model_dir=a.jpg | --model_dir=a.jpg: cannot create this folder
 train TRAIN --precision=float64 | float64
+train TRAIN --hparams=learning_rate=0 | hparam learning_rate is 0.0; expected a finite number above 0
 train TRAIN --hparams=lr_warmup_epoch=-1 | hparam lr_warmup_epoch is -1.0; expected a finite number, at least 0
 train TRAIN --lr=1 --lr_per_64=1 | --lr and --lr_per_64 are both given
 train TRAIN --loggers=tensorboard,paper | --loggers names 'paper'

@@ -6,9 +6,7 @@ from dataset.class_names import ClassNames
 from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
 from efficientdet.configuration.flag_paths import (
     class_names_for,
-    existing_file,
     records_of,
-    required,
     writable_file,
     writable_folder,
 )
@@ -69,27 +67,10 @@ def test_what_is_evaluated(mode, benchmark, evaluates):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"training_mode": "eval"}, "expected one of train, train300, traineval"),
-        ({"batch_size": 0}, "--batch_size=0"),
-        ({"eval_batch_size": -1}, "--eval_batch_size=-1"),
-        ({"checkpoint_period": 0}, "--checkpoint_period=0"),
-        ({"benchmark_steps": 0}, "--benchmark_steps=0"),
-        ({"log_steps": 0}, "--log_steps=0"),
-        ({"stop_epoch": -3}, "--stop_epoch=-3: expected at least 0"),
-        ({"target_ap": 2.0}, "--target_ap=2.0: expected 0 to 1"),
-        ({"eval_epochs": (40, 0)}, "--eval_epochs=40,0: expected at least 1"),
         ({"eval_epochs": (40,), "eval_period": 1}, "--eval_epochs cannot be combined with --eval_period"),
         ({"eval_epochs": (40,), "eval_from": 1}, "--eval_epochs cannot be combined with --eval_period"),
-        ({"mlperf_division": "shut"}, "--mlperf_division=shut: expected one of open, closed"),
-        ({"mlperf_ruleset": "2.1"}, "--mlperf_ruleset=2.1: expected a version such as 2.1.0"),
         ({"mlperf_platform": " "}, "--mlperf_platform= : expected a name"),
         ({"seed": 2**32}, "--seed=4294967296: expected at most 2147483647"),
-        ({"hparams": {"learning_rate": 0.0}}, "hparam learning_rate is 0.0; expected a finite number above 0"),
-        (
-            {"hparams": {"lr_warmup_epoch": float("nan")}},
-            "hparam lr_warmup_epoch is nan; expected a finite number, at least 0",
-        ),
-        ({"val_records": (), "target_ap": 0.3}, "--target_ap needs --val_file_pattern"),
         ({"val_records": (), "patience": 3}, "--patience needs --val_file_pattern"),
         ({"val_records": (), "hparams": {"lr_decay_method": "plateau"}}, "lr_decay_method=plateau needs --val_file"),
         ({"val_records": (), "training_mode": "train300", "validate": True}, "--validate needs"),
@@ -108,54 +89,17 @@ def test_evaluations_after_listed_epochs():
 
 
 def test_no_evaluation_without_validation_records():
-    for mode in ("traineval", "train", "train300"):
-        assert config(val_records=(), training_mode=mode).evaluates is False
-        assert not config(val_records=(), training_mode=mode, checkpoint_period=1).evaluates_after(1)
-    assert config().evaluates is True
+    assert config(val_records=()).evaluates is False
+    assert not config(val_records=(), checkpoint_period=1).evaluates_after(1)
 
 
-def test_required():
-    assert required("x", "flag") == "x"
-    for missing in (None, ""):
-        with pytest.raises(InputError, match="--flag is missing"):
-            required(missing, "flag")
-
-
-def test_existing_file(tmp_path):
-    (tmp_path / "a").touch()
-    assert existing_file(str(tmp_path / "a"), "f") == str(tmp_path / "a")
-    assert existing_file(None, "f") is None
-    assert existing_file("", "f") is None
-    for missing in (tmp_path, tmp_path / "b"):
-        with pytest.raises(InputError, match=f"--f={missing}: there is no such file"):
-            existing_file(str(missing), "f")
-
-
-def test_writable_folder(tmp_path):
+def test_folders_of_outputs_are_created_and_left_empty(tmp_path):
     assert writable_folder(str(tmp_path / "a" / "b"), "f") == str(tmp_path / "a" / "b")
-    assert (tmp_path / "a" / "b").is_dir()
+    assert writable_file(str(tmp_path / "c" / "d"), "f") == str(tmp_path / "c" / "d")
+    assert not [*(tmp_path / "a" / "b").iterdir(), *(tmp_path / "c").iterdir()]
     (tmp_path / "file").touch()
-    for wrong in (tmp_path / "file", tmp_path / "file" / "b"):
-        with pytest.raises(InputError, match=r"--f=.*cannot create this folder"):
-            writable_folder(str(wrong), "f")
-    with pytest.raises(InputError, match="--f is missing"):
-        writable_folder(None, "f")
-    with pytest.raises(InputError, match="--f=/proc: cannot write into this folder"):
-        writable_folder("/proc", "f")
-    assert list((tmp_path / "a" / "b").iterdir()) == []
-
-
-def test_writable_file(tmp_path):
-    assert writable_file(None, "f") is None
+    assert writable_file(str(tmp_path / "file"), "f")  # will be replaced
     assert writable_file("", "f") is None
-    assert writable_file(str(tmp_path / "a" / "b"), "f") == str(tmp_path / "a" / "b")
-    assert list((tmp_path / "a").iterdir()) == []
-    with pytest.raises(InputError, match="is a folder; expected a file name"):
-        writable_file(str(tmp_path), "f")
-    (tmp_path / "file").touch()
-    assert writable_file(str(tmp_path / "file"), "f")
-    with pytest.raises(InputError, match=f"--f={tmp_path}/file: cannot create this folder"):
-        writable_file(str(tmp_path / "file" / "b"), "f")
 
 
 def test_existing_checkpoint_and_backbone(tmp_path):
@@ -178,24 +122,11 @@ def test_records_are_sorted(tmp_path):
     assert records_of(f"{tmp_path}/train-*", "f") == tuple(
         f"{tmp_path}/train-{number:05d}-of-00002.tfrecord" for number in (0, 1)
     )
-    with pytest.raises(InputError, match="no file matches"):
-        records_of(f"{tmp_path}/val-*", "f")
 
 
-@pytest.fixture
-def folder(tmp_path):
+def test_class_names(tmp_path):
     NAMES.write(tmp_path / "train.classes.json")
-    for name, categories in (("same", NAMES.to_categories()), ("other", [{"id": 1, "name": "cow"}])):
-        (tmp_path / f"{name}.json").write_text(json.dumps({"categories": categories, "images": [], "annotations": []}))
-    return tmp_path
-
-
-def test_class_names(folder):
-    records, bare = (f"{folder}/train-00000-of-00001.tfrecord",), (f"{folder}/bare-00000-of-00001.tfrecord",)
-    assert class_names_for(records, json_file=None) == NAMES
-    assert class_names_for(records, json_file=f"{folder}/same.json") == NAMES
-    assert class_names_for(bare, json_file=f"{folder}/same.json") == NAMES
-    with pytest.raises(InputError, match=r"other.json: its categories \(1 cow\) are not .* \(1 cat, 7 dog\)"):
-        class_names_for(records, json_file=f"{folder}/other.json")
-    with pytest.raises(InputError, match=r"names no classes; expected bare\.classes\.json .*--val_json_file$"):
-        class_names_for(bare, json_file=None)
+    categories, same = NAMES.to_categories(), tmp_path / "same.json"
+    same.write_text(json.dumps({"categories": categories, "images": [], "annotations": []}))
+    for name, json_file in (("train", None), ("train", str(same)), ("bare", str(same))):
+        assert class_names_for((f"{tmp_path}/{name}-00000-of-00001.tfrecord",), json_file=json_file) == NAMES
