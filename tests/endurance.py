@@ -1,18 +1,14 @@
-"""Trainings that are killed, interrupted, starved of disk or left by a rank, and what becomes of them.
+"""Trainings that are killed, interrupted or starved of disk, and what becomes of them.
 
-    python tests/endurance.py [--kills=20] [--seed=0] [--only=kills,signals,ranks,disks,record] \\
-        [--log=docs/measurements/endurance.md]
+    python tests/endurance.py [--kills=20] [--seed=0] [--only=kills,signals,disks,record]
 
 Every run is a whole `train.py` (see endurance_run.py); wherever one is gone on with, all its numbers are compared bit
 for bit with those of one that nothing happened to. Ends with 1 where anything is not as it should be. About twenty
-minutes on two cores; root for the disks and Horovod for the ranks, else these rows say so.
+minutes on two cores; without root the rows of the disks say so. Two ranks: endurance_horovod.py, endurance_jax.py.
 """
 
 import argparse
-import contextlib
-import importlib.util
 import os
-import platform
 import random
 import re
 import signal
@@ -26,17 +22,12 @@ from typing import NamedTuple
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent))
 
-import numpy as np
 import tensorflow as tf
 from drawn_records import Drawn, draw_records
-from endurance_run import LAUNCHER, PHASES, Course, differences, kill_all, one_line, rank_process, wait_until
+from endurance_run import PHASES, Course, differences, one_line
 
 from efficientdet.checkpoints.checkpoint import read_arrays
 from program_support.errors import InputError
-
-DEADLINE = 10  # seconds; HOROVOD_STALL_SHUTDOWN_TIME_SECONDS
-_TOLERANCE = 2e-5  # two ranks against one, as in tests/test_distributed.py
-_EXACT = {"is_training_bn": False}
 
 
 class Row(NamedTuple):
@@ -57,7 +48,7 @@ class Place(NamedTuple):
 
     def course(self, name: str, **settings) -> Course:
         """A new training."""
-        return Course(self.drawn, self.folder / name, forked=self.forked and "launcher" not in settings, **settings)
+        return Course(self.drawn, self.folder / name, forked=self.forked, **settings)
 
 
 def prepared(folder: Path, *, forked: bool) -> Place:
@@ -110,74 +101,6 @@ def signals(place: Place, *, chance: random.Random) -> Iterator[Row]:
                 f"{name}, {phase}", f"exit code {ended.code}{over} after {ended.seconds:.1f} s; {_stand(course)}", right
             )
         yield compared(course, place, f"6 x {name}")
-
-
-def ranks(place: Place) -> Iterator[Row]:
-    """Two processes over Horovod."""
-    if importlib.util.find_spec("horovod") is None:
-        yield Row("two ranks", "not done: Horovod is not installed", True)
-        return
-    steps = {
-        "num_examples_per_epoch": 160,
-        "num_epochs": 2,
-        "stop_epoch": 1,
-        "training_mode": "train300",
-        "hparams": _EXACT,
-        "calibration_images": 0,
-        "checkpoint_steps": 0,
-    }
-    one, two = place.course("one", **{**steps, "batch_size": 8}), place.course("two", launcher=LAUNCHER, **steps)
-    codes = (one.run().code, two.run().code)
-    if codes == (0, 0):
-        arrays = [read_arrays(str(course.folder / "ckpt-final")) for course in (one, two)]
-        learnt = [name for name in arrays[0] if not name.startswith(("run/", "global_step"))]
-        worst = max(np.abs(arrays[0][name] - arrays[1][name]).max() for name in learnt)
-        yield Row(
-            "two ranks against one with twice the batch, 20 steps",
-            f"largest difference of any number {worst:.1e}",
-            bool(worst < _TOLERANCE),
-        )
-    else:
-        yield Row("two ranks against one with twice the batch", f"exit codes {codes}", False)
-    for what, number in (("killed", signal.SIGKILL), ("stopped by SIGSTOP", signal.SIGSTOP)):
-        yield _left_alone(place, what, number)
-
-
-def _left_alone(place: Place, what: str, number: int) -> Row:
-    course = place.course(
-        f"rank-{number}",
-        launcher=LAUNCHER,
-        num_examples_per_epoch=100_000,
-        checkpoint_steps=0,
-        env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(DEADLINE)},
-    )
-    process = course.start()
-    try:
-        if not wait_until(lambda: "step 1/" in course.log.read_text(errors="replace"), process):
-            return Row(f"one of two ranks {what}", f"it never trained: {course.log.read_text()[-400:]}", False)
-        time.sleep(2)
-        other, victim = rank_process(course, 0), rank_process(course, 1)
-        os.kill(victim, number)
-        sent = time.monotonic()
-        ended = wait_until(lambda: not _is_alive(other), process, seconds=6 * DEADLINE) or not _is_alive(other)
-        seconds = time.monotonic() - sent
-        return Row(
-            f"one of two ranks {what}",
-            f"the other one ended after {seconds:.0f} s, the deadline being {DEADLINE}",
-            ended and seconds < DEADLINE + 5,
-        )
-    finally:
-        for rank in (0, 1):
-            with contextlib.suppress(ProcessLookupError, TypeError):
-                os.kill(rank_process(course, rank), signal.SIGKILL)
-        kill_all(process)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def disks(place: Place) -> Iterator[Row]:
@@ -262,22 +185,12 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
-def table(rows: list[Row]) -> str:
-    """As Markdown."""
-    lines = ["| what was done | what became of it | |", "|---|---|---|"]
-    lines += [
-        f"| {row.what} | {row.outcome.replace('|', '/')} | {'right' if row.is_right else '**WRONG**'} |" for row in rows
-    ]
-    return "\n".join(lines)
-
-
 def endure(folder: Path, *, number: int, seed: int, only: tuple[str, ...], forked: bool = False) -> list[Row]:
     """Do the sections, telling each row as it comes."""
     place, chance, rows = prepared(folder, forked=forked), random.Random(seed), []
     sections = {
         "kills": lambda: kills(place, number=number, chance=chance),
         "signals": lambda: signals(place, chance=chance),
-        "ranks": lambda: ranks(place),
         "disks": lambda: disks(place),
         "record": lambda: record(place),
     }
@@ -294,7 +207,6 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="names of sections, separated by commas")
-    parser.add_argument("--log", help="Markdown file for the table")
     arguments = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="endurance-") as folder:
@@ -305,15 +217,7 @@ def main() -> int:
             only=tuple(filter(None, arguments.only.split(","))),
         )
     wrong = sum(not row.is_right for row in rows)
-    total = f"{len(rows)} rows, {wrong} wrong, {(time.monotonic() - began) / 60:.0f} minutes"
-    print(total)
-    if arguments.log:
-        Path(arguments.log).write_text(
-            f"# Endurance\n\n`python tests/endurance.py {' '.join(sys.argv[1:])}` on {os.cpu_count()} CPU cores "
-            f"({platform.machine()}), TensorFlow {tf.__version__}, {time.strftime('%Y-%m-%d')}: {total}.\n\n"
-            f"{table(rows)}\n",
-            encoding="utf-8",
-        )
+    print(f"{len(rows)} rows, {wrong} wrong, {(time.monotonic() - began) / 60:.0f} minutes")
     return 1 if wrong else 0
 
 

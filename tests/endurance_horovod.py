@@ -37,7 +37,7 @@ _MOMENTS = (
     "evaluation",
     "steps",
     "export",
-    "report",
+    "start-up",  # not the report, during which one rank has ended
 )
 _MOST_SECONDS = 240.0  # until the launcher has ended
 
@@ -72,7 +72,8 @@ def disturbed(course: Ranks, phase: str, number: int, *, chance: random.Random) 
     steps, _ = course.checkpoints()
     process = course.start()
     try:
-        if not wait_until(lambda: course.is_in(phase) and len(course.pids()) == 2, process):
+        reached = wait_until(lambda: course.is_in(phase) and len(course.pids()) == 2, process, seconds=1800)
+        if not reached:
             return process.poll() == 0, f"over before, exit code {process.poll()}"
         time.sleep(chance.uniform(0.0, PHASES[phase]))
         both = course.pids()

@@ -260,19 +260,3 @@ def one_line(output: str) -> str:
     """What a failed run says in place of a traceback."""
     lines = [line for line in output.splitlines() if "error: " in line]
     return lines[0] if len(lines) == 1 and "Traceback" not in output else f"{len(lines)} lines: {output[-400:]}"
-
-
-def rank_process(course: Course, rank: int) -> int | None:
-    """The process of a rank, found in /proc."""
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            words = (folder / "cmdline").read_bytes().decode().split("\0")
-            environment = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        mine = len(words) > 1 and words[1].endswith("/train.py") and f"--model_dir={course.folder}" in words
-        if mine and f"HOROVOD_RANK={rank}" in environment:
-            return int(folder.name)
-    return None
