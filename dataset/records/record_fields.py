@@ -29,10 +29,12 @@ def record_fields(buffer: Buffer, start: int, end: int, keys: Collection[bytes])
     """
     values = {}
     try:
-        for features, first, last in _fields(buffer, start, end):
-            for entry, begin, stop in _fields(buffer, first, last) if features == 1 else ():
+        for features, first, last in message_fields(buffer, start, end):
+            for entry, begin, stop in message_fields(buffer, first, last) if features == 1 else ():
                 parts = (
-                    {number: (low, high) for number, low, high in _fields(buffer, begin, stop)} if entry == 1 else {}
+                    {number: (low, high) for number, low, high in message_fields(buffer, begin, stop)}
+                    if entry == 1
+                    else {}
                 )
                 key = bytes(buffer[slice(*parts[1])]) if 1 in parts else b""
                 if key in keys and 2 in parts:
@@ -51,10 +53,10 @@ def feature_keys(buffer: Buffer, start: int, end: int) -> set[bytes]:
     try:
         return {
             bytes(buffer[low:high])
-            for features, first, last in _fields(buffer, start, end)
+            for features, first, last in message_fields(buffer, start, end)
             if features == 1
-            for _, begin, stop in _fields(buffer, first, last)
-            for number, low, high in _fields(buffer, begin, stop)
+            for _, begin, stop in message_fields(buffer, first, last)
+            for number, low, high in message_fields(buffer, begin, stop)
             if number == 1
         }
     except IndexError as error:
@@ -62,8 +64,8 @@ def feature_keys(buffer: Buffer, start: int, end: int) -> set[bytes]:
 
 
 def _feature(buffer: Buffer, start: int, end: int) -> list | np.ndarray:
-    for kind, first, last in _fields(buffer, start, end):
-        spans = [(low, high) for number, low, high in _fields(buffer, first, last) if number == 1]
+    for kind, first, last in message_fields(buffer, start, end):
+        spans = [(low, high) for number, low, high in message_fields(buffer, first, last) if number == 1]
         if kind == _BYTES:
             return [bytes(buffer[low:high]) for low, high in spans]
         if kind == _FLOATS:
@@ -73,8 +75,12 @@ def _feature(buffer: Buffer, start: int, end: int) -> list | np.ndarray:
     return []
 
 
-def _fields(buffer: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of each field of a message."""
+def message_fields(buffer: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield number, start and end of each field of a protocol buffers message at start .. end.
+
+    Raises:
+        ValueError, IndexError: for an invalid message.
+    """
     place = start
     while place < end:
         tag, place = _varint(buffer, place)

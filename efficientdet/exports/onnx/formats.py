@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dataset.files.xml_files import parse_xml
+from dataset.records.record_fields import message_fields
 from efficientdet.devices.signal_stack import kept_signal_stack
 from efficientdet.exports.export_format import NetworkInputs, Runs
 from efficientdet.exports.exported_file import ExportedFile, file_content
 from efficientdet.exports.metadata import NAMES, ArtifactMetadata
-from efficientdet.exports.onnx.props import onnx_props
 from efficientdet.inference.runtimes import ModelContent, Network, copied
 from efficientdet.onnx_translation.calibration import CalibrationImages
 from program_support.atomic_files import unfinished_folder, write_bytes
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from efficientdet.checkpoints.restore import Restored
     from efficientdet.inference.detect import Detect
+
+_METADATA_PROPS = 14  # number of the field in ONNX's ModelProto; each has a key, 1, and a value, 2
 
 
 class Onnx(ExportedFile):
@@ -44,7 +46,7 @@ class Onnx(ExportedFile):
     def read(self, path: Path) -> tuple[ModelContent, Mapping[str, str]]:
         """See `ExportedFile`."""
         model = file_content(path)
-        return model, onnx_props(model)
+        return model, _stored_props(model)
 
     def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
         """Return the model that is written."""
@@ -183,3 +185,20 @@ class OpenVino(Onnx):
 def _props(restored: "Restored", model: "onnx.ModelProto") -> dict[str, str]:
     """Return the metadata of a file of a model in any format."""
     return ArtifactMetadata.of(restored, tuple(output.name for output in model.graph.output)).to_props()
+
+
+def _stored_props(model: bytes) -> dict[str, str]:
+    """Return `metadata_props` by name without the package onnx.
+
+    Raises:
+        ValueError: this is not an ONNX file.
+    """
+    props = {}
+    try:
+        for number, start, end in message_fields(model, 0, len(model)):
+            if number == _METADATA_PROPS:
+                entry = {part: model[first:last].decode() for part, first, last in message_fields(model, start, end)}
+                props[entry.get(1, "")] = entry.get(2, "")
+    except IndexError as error:
+        raise ValueError("ends in the middle of a field") from error
+    return props
