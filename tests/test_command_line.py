@@ -286,6 +286,8 @@ export EXPORT --formats=onnx --int8_images=a.jpg | --int8_images is for int8 for
 export EXPORT --formats=tflite | did you mean litert?
 export EXPORT --formats=onnx_int8 | did you mean onnx-int8?
 export EXPORT --formats=onnx-int8 --int8_images=same.json | same.json: is a COCO json; expected images
+eval --val_file_pattern=val-* --ckpt=a.onnx --weights=averaged | a.onnx: is evaluated as it is, without --weights
+infer --image_path=a.jpg --model=a.onnx --noamp | --model=a.onnx: an exported file runs without --amp
 infer INFER --model=ckpt | --model=ckpt and --model_dir=ckpt: expected only one of them
 infer --image_path=a.jpg --model=nosuch | --model=nosuch: there is no checkpoint
 serve | --model is missing

@@ -222,19 +222,7 @@ def programs(tmp_path, monkeypatch):
 
 
 def config(folder, **changes):
-    return QuickstartConfig(
-        **{
-            "images": "photos",
-            "annotations": None,
-            "output_dir": str(folder),
-            "model_name": "efficientdet-d0",
-            "minutes": 30.0,
-            "weights": NO_WEIGHTS,
-            "formats": ("onnx",),
-            "hparams": "",
-            **changes,
-        }
-    )
+    return QuickstartConfig(**{"images": "photos", "output_dir": str(folder), "weights": NO_WEIGHTS, **changes})
 
 
 def test_the_way(programs, tmp_path, capsys):
