@@ -62,13 +62,17 @@ class Onnx(ExportedFile):
         onnx.helper.set_model_props(model, _props(restored, model))
         write_bytes(path, model.SerializeToString(), flush=True)
 
-    def parts(self, restored: "Restored", path: Path, inputs: NetworkInputs) -> Runs:
-        """See `ExportFormat`."""
+    def written_model(self, restored: "Restored", path: Path) -> "onnx.ModelProto":
+        """Return the model of a written file."""
         import onnx
 
+        return onnx.load(path)
+
+    def parts(self, restored: "Restored", path: Path, inputs: NetworkInputs) -> Runs:
+        """See `ExportFormat`."""
         from efficientdet.onnx_translation.model import without_postprocessing
 
-        model = onnx.load(path) if self.suffix == ".onnx" else self.model(restored, None)
+        model = self.written_model(restored, path)
         if (network := without_postprocessing(model)) is None:
             return {}
         return {
@@ -159,6 +163,10 @@ class OpenVino(Onnx):
         return (network, weights), {
             name: entry.get("value", "") for name, entry in entries.items() if entry is not None
         }
+
+    def written_model(self, restored: "Restored", path: Path) -> "onnx.ModelProto":
+        """Return the model from which the file was converted."""
+        return self.model(restored, None)
 
     @kept_signal_stack()
     def write(self, restored: "Restored", path: Path, calibration: CalibrationImages | None = None) -> None:
