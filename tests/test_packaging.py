@@ -58,6 +58,7 @@ OTHERS_FLAGS = {
     "ruleset",
     "show_operations",  # of edgetpu_compiler
     "test-only",
+    "tf_xla_persistent_cache_directory",  # of TF_XLA_FLAGS
     "weights-backbone",
     "worker",
     "zone",
