@@ -95,8 +95,12 @@ def test_pixels_are_normalized_with_127_and_128(detector):
     assert detector_config(hyperparameters_of("efficientdet-d0", {})).mean == pytest.approx((0.485, 0.456, 0.406))
 
 
-def test_the_backbone_of_imagenet_is_automls():
-    for model, backbone in (("lite0", "efficientnet-lite0"), ("lite3x", "efficientnet-lite3"), ("d0", None)):
+def test_the_backbone_of_imagenet_is_automls_or_of_keras():
+    for model, backbone in (
+        ("lite0", "efficientnet-lite0"),
+        ("lite3x", "efficientnet-lite3"),
+        ("d0", "efficientnet-b0"),
+    ):
         hparams = hyperparameters_of(f"efficientdet-{model}", {})
         assert hparams.family.imagenet_backbone(hparams) == backbone
     assert published_files()["efficientnet-lite3"].url.endswith("/efficientnet/lite/efficientnet-lite3.tar.gz")
