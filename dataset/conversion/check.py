@@ -1,39 +1,30 @@
-"""Check images before conversion: each is decoded completely by the decoder that training uses.
+"""Check images before conversion: each JPEG is decoded completely and strictly, as libjpeg fills damage with gray.
 
 Unambiguous defects are fixed: other formats and CMYK are converted to RGB JPEG, a missing end marker is added, stray
 bytes between header segments are removed. All other defects are rejected with the reason.
 """
 
-import contextlib
-import functools
 import io
 import re
-import struct
 import warnings
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-import numpy as np
+import simplejpeg
 import tensorflow as tf
 from PIL import Image
 
 from dataset.conversion.upright_labels import JPEG_QUALITY, rotated_jpeg
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, LARGEST_IMAGE_PIXELS
+from dataset.files.image_parts import image_parts
 from dataset.files.pixel_values import WHITE_LEVEL, as_rgb
-from program_support.stderr_capture import captured_stderr
 
 LONGEST_SIDE = 65_500  # limit of libjpeg
 MOST_SCANS = 500  # decoding time is proportional to scans times pixels: a small file could take hours
 
-_START_OF_IMAGE, _END_OF_IMAGE, _START_OF_SCAN = 0xD8, 0xD9, 0xDA
-_FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_PROGRESSIVE_FRAMES = frozenset({0xC2, 0xCA})
-_MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
-_MARKER_AFTER_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]", re.DOTALL)
-# libjpeg replaces unreadable data by gray and reports only a warning.
-_DAMAGE = re.compile(
-    r"premature end of .*|bad Huffman code|bad arithmetic code|found marker .* instead of .*", re.IGNORECASE
-)
+_MARKER = re.compile(rb"\xff[^\x00\xff]", re.DOTALL)
+_START_OF_SCAN, _END_OF_IMAGE = b"\xff\xda", b"\xff\xd9"
+_APPLICATION_SEGMENTS = range(0xE0, 0xF0)
+_AFTER_THE_LAST_PIXEL = "extraneous bytes before marker 0xd9"  # a harmless warning
 
 
 class UnusableImage(ValueError):
@@ -54,25 +45,6 @@ class CheckedImage:
     fix: str | None = None
 
 
-class _Jpeg(NamedTuple):
-    """Contents of the markers of a JPEG stream, read without decoding pixels."""
-
-    segments: list[bytes]
-    stray_bytes: int
-    has_end: bool
-    frame: bytes  # the frame header segment, marker included
-    scans: list[bytes]  # the scan header segments, marker included
-
-    @property
-    def size(self) -> tuple[int, int]:
-        height, width = struct.unpack(">HH", self.frame[5:9])
-        return height, width
-
-    @property
-    def component_ids(self) -> bytes:
-        return self.frame[10::3][: self.frame[9]]
-
-
 def check_image(
     data: bytes,
     *,
@@ -88,33 +60,68 @@ def check_image(
     Raises:
         UnusableImage, SizeDisagreement: the file has another size.
     """
-    if orientation == 1:
-        return _checked(data, expected_size=expected_size, white_level=white_level)
-    stored_size = expected_size[::-1] if expected_size is not None and orientation >= 5 else expected_size
+    is_transposed = orientation >= 5
+    stored_size = expected_size[::-1] if expected_size and is_transposed else expected_size
     checked = _checked(data, expected_size=stored_size, white_level=white_level)
-    try:
-        encoded = rotated_jpeg(checked.encoded, orientation)
-    except DECODING_ERRORS as error:
-        raise UnusableImage(f"cannot be decoded in full ({_first_line(str(error))})") from error
-    height, width = _decoded_size(encoded)
+    if orientation == 1:
+        return checked
     rotation = f"rotated upright by its EXIF orientation {orientation}, as its labels are"
-    fix = f"{checked.fix}; {rotation}" if checked.fix else rotation
-    return replace(checked, encoded=encoded, height=height, width=width, fix=fix)
+    return replace(
+        checked,
+        encoded=rotated_jpeg(checked.encoded, orientation),
+        height=checked.width if is_transposed else checked.height,
+        width=checked.height if is_transposed else checked.width,
+        fix=f"{checked.fix}; {rotation}" if checked.fix else rotation,
+    )
 
 
 def _checked(data: bytes, *, expected_size: tuple[int, int] | None, white_level: int) -> CheckedImage:
-    check_damage_detection()
     if not data:
         raise UnusableImage("the file is empty")
-    if data[:2] != bytes((0xFF, _START_OF_IMAGE)):
+    try:
+        height, width, colors, _ = simplejpeg.decode_jpeg_header(data, strict=False)
+    except (ValueError, KeyError):  # another format, or a JPEG with an unusual subsampling
         return _reencoded(data, expected_size=expected_size, white_level=white_level)
-    jpeg = _parse_jpeg(data)
-    _check_size(jpeg.size, expected_size)
-    if len(jpeg.component_ids) == 4:
+    _check_size((height, width), expected_size)
+    if colors in ("CMYK", "YCCK"):
         return _reencoded(data, expected_size=expected_size, white_level=white_level)
-    encoded, fix = _completed(data, jpeg)
-    height, width = _decoded_size(encoded)
-    return CheckedImage(encoded=encoded, height=height, width=width, fix=fix)
+    scans = sum(part == "scan" for part in image_parts(data))
+    if scans > MOST_SCANS:
+        raise UnusableImage(f"{scans} scans, expected at most {MOST_SCANS}")
+    segments, rest = _header_and_scans(data)
+    fixes = []
+    if stray_bytes := len(data) - sum(map(len, segments)) - len(rest):
+        fixes.append(f"stray bytes between header segments dropped ({stray_bytes})")
+    # libjpeg reports only its first warning: those about application segments would hide damage
+    bare = b"".join(segment for segment in segments if segment[1] not in _APPLICATION_SEGMENTS)
+    damage = _damage(bare + rest)
+    if damage and (scans == 1 or rest.endswith(b"\xff")):  # otherwise scans may be missing
+        completed = rest.removesuffix(b"\xff") + _END_OF_IMAGE
+        if not _damage(bare + completed):
+            rest, damage = completed, None
+            fixes.insert(0, "end marker added")
+    if damage:
+        raise UnusableImage(f"truncated or damaged ({damage})")
+    return CheckedImage(encoded=b"".join([*segments, rest]), height=height, width=width, fix="; ".join(fixes) or None)
+
+
+def _header_and_scans(encoded: bytes) -> tuple[list[bytes], bytes]:
+    """Return the segments of a JPEG before its first scan, without bytes between them, and the rest."""
+    segments, end = [encoded[:2]], 2
+    while (marker := _MARKER.search(encoded, end)) and marker[0] != _START_OF_SCAN:
+        end = marker.end() + int.from_bytes(encoded[marker.end() : marker.end() + 2])
+        segments.append(encoded[marker.start() : end])
+    return segments, encoded[marker.start() if marker else end :]
+
+
+def _damage(encoded: bytes) -> str | None:
+    """Return what prevents a complete decoding of a JPEG, here or in training; None for an intact one."""
+    try:
+        tf.io.extract_jpeg_shape(encoded)  # refuses what only newer versions of libjpeg decode
+        simplejpeg.decode_jpeg(encoded)
+    except (ValueError, tf.errors.OpError) as error:
+        return None if _AFTER_THE_LAST_PIXEL in str(error) else _first_line(str(error))
+    return None
 
 
 def _check_size(size: tuple[int, int], expected_size: tuple[int, int] | None) -> None:
@@ -130,109 +137,8 @@ def _check_size(size: tuple[int, int], expected_size: tuple[int, int] | None) ->
         )
 
 
-def _parse_jpeg(data: bytes) -> _Jpeg:
-    segments, stray_bytes, position, has_end = [], 0, 2, False
-    frame, scans = b"", []
-    while not has_end and (match := _MARKER.search(data, position)):
-        marker, start = match[1][0], match.start()
-        stray_bytes += start - position
-        stop = start + 2
-        if marker == _END_OF_IMAGE:
-            has_end = True
-        elif marker != 0x01 and not 0xD0 <= marker <= 0xD8:  # those have no length
-            stop += int.from_bytes(data[stop : stop + 2], "big")
-            if stop > len(data) or stop < start + 4:
-                raise UnusableImage("cut off inside its header")
-        if marker in _FRAME_HEADERS:
-            frame = data[start:stop]
-        if marker == _START_OF_SCAN:
-            scans.append(_scan_header(data[start:stop]))
-            after = _MARKER_AFTER_SCAN.search(data, stop)
-            stop = after.start() if after else len(data.removesuffix(b"\xff"))
-        segments.append(data[start:stop])
-        position = stop
-    if len(frame) < 10 or not scans:
-        raise UnusableImage("cut off inside its header")
-    if len(scans) > MOST_SCANS:
-        raise UnusableImage(f"{len(scans)} scans, expected at most {MOST_SCANS}")
-    return _Jpeg(segments, stray_bytes, has_end, frame, scans)
-
-
-def _scan_header(segment: bytes) -> bytes:
-    """Return the segment if it lists 1 to 4 components and their coefficient range (ITU T.81, B.2.3)."""
-    count = segment[4] if len(segment) > 4 else 0
-    if not 1 <= count <= 4 or len(segment) != 8 + 2 * count:
-        raise UnusableImage("the header of a scan is broken")
-    return segment
-
-
-def _completed(data: bytes, jpeg: _Jpeg) -> tuple[bytes, str | None]:
-    """Return the stream without stray bytes and with an end marker, and a description of the changes."""
-    fixes = []
-    if not jpeg.has_end:
-        if not _scans_are_complete(jpeg):
-            raise UnusableImage("truncated: scans are missing")
-        fixes.append("end marker added")
-    if jpeg.stray_bytes:
-        # The decoder reports only the first warning, so stray bytes would hide a damaged scan.
-        fixes.append(f"stray bytes between header segments dropped ({jpeg.stray_bytes})")
-    if not fixes:
-        return data, None
-    end = b"" if jpeg.has_end else bytes((0xFF, _END_OF_IMAGE))
-    return b"".join([data[:2], *jpeg.segments, end]), "; ".join(fixes)
-
-
-def _scans_are_complete(jpeg: _Jpeg) -> bool:
-    """Return whether the scans together contain all bits of all coefficients (ITU T.81, B.2.3 and G.1.1)."""
-    coefficients = range(64) if jpeg.frame[1] in _PROGRESSIVE_FRAMES else range(1)
-    missing = {(component, k) for component in jpeg.component_ids for k in coefficients}
-    for scan in jpeg.scans:
-        count = scan[4]
-        first, last, bits = scan[5 + 2 * count : 8 + 2 * count]
-        if bits & 15 == 0:  # down to the lowest bit
-            missing -= {(component, k) for component in scan[5 : 5 + 2 * count : 2] for k in range(first, last + 1)}
-    return not missing
-
-
-def _decoded_size(encoded: bytes) -> tuple[int, int]:
-    """Decode a JPEG completely and return (height, width).
-
-    Raises:
-        UnusableImage: it is damaged.
-    """
-    with captured_stderr() as messages:
-        try:
-            height, width, _ = tf.io.decode_jpeg(encoded, channels=3).shape
-        except tf.errors.OpError as error:
-            raise UnusableImage(
-                f"cannot be decoded in full ({_first_line(messages()) or _first_line(error.message)})"
-            ) from error
-        damage = _DAMAGE.search(messages())
-    if damage:
-        raise UnusableImage(f"truncated or damaged ({damage[0].strip()})")
-    return height, width
-
-
 def _first_line(text: str) -> str:
     return text.strip().split("\n")[0].split("}} ")[-1][:120]
-
-
-@functools.cache
-def check_damage_detection() -> None:
-    """Check that TensorFlow prints libjpeg's warnings, the only sign of a damaged image.
-
-    Raises:
-        RuntimeError: it does not: damaged images would be converted.
-    """
-    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
-    whole = io.BytesIO()
-    Image.fromarray(noise).save(whole, "JPEG")
-    cut = whole.getvalue()[: len(whole.getvalue()) // 2] + bytes((0xFF, _END_OF_IMAGE))
-    with contextlib.suppress(UnusableImage):
-        _decoded_size(cut)
-        raise RuntimeError(
-            f"TensorFlow {tf.__version__} decodes a truncated JPEG without a warning; damaged images cannot be detected"
-        )
 
 
 def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None, white_level: int) -> CheckedImage:
@@ -254,10 +160,9 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None, white_leve
             raise UnusableImage(f"cannot be decoded in full ({_first_line(str(error))})") from error
     buffer = io.BytesIO()
     rgb.save(buffer, "JPEG", quality=JPEG_QUALITY, subsampling=0)
-    height, width = _decoded_size(buffer.getvalue())
     return CheckedImage(
         encoded=buffer.getvalue(),
-        height=height,
-        width=width,
+        height=rgb.height,
+        width=rgb.width,
         fix=f"{stored_as} re-encoded as RGB JPEG",
     )

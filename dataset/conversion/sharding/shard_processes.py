@@ -48,11 +48,11 @@ def convert_shards(tasks: list[ShardTask], *, processes: int) -> None:
 
 
 def _start_tensorflow() -> None:
-    """Import TensorFlow without its startup messages, which would disturb the progress bar."""
+    """Start TensorFlow without its messages, which would disturb the progress bar."""
     with captured_stderr():
-        from dataset.conversion.check import check_damage_detection
+        import tensorflow as tf
 
-        check_damage_detection()
+        tf.constant(0)  # the messages of its devices appear with the first operation
 
 
 def _convert_here(tasks: list[ShardTask], progress: Progress, signals: DeferredSignals) -> None:
