@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dataset.class_names import ClassNames, class_names_in
-from dataset.files.bounded_files import read_json, read_regular_file
+from dataset.files.bounded_files import read_json, read_text_file
 from dataset.files.untrusted_values import LARGEST_ID, error_context, shown
 from dataset.files.yaml_files import read_yaml
 from program_support.errors import InputError
@@ -91,12 +91,7 @@ def _is_id(value: Any) -> bool:
 
 
 def _entries_of_text(path: str | os.PathLike[str], *, is_label_map: bool) -> list[str] | dict[int, str]:
-    try:
-        text = read_regular_file(path).decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not UTF-8 text ({error})") from error
+    text, _ = read_text_file(path)
     if is_label_map:
         with error_context(f"{path}:"):
             return _label_map_items(_TOKEN.findall(text))

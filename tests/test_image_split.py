@@ -77,7 +77,7 @@ def test_alike_groups_join_chains():
 
 
 def object_of(category_id):
-    return AnnotatedObject(annotation_id=None, category_id=category_id, box_xywh=(1, 1, 5, 5))
+    return AnnotatedObject(category_id=category_id, box_xywh=(1, 1, 5, 5))
 
 
 @pytest.fixture

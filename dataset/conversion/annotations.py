@@ -9,21 +9,22 @@ from pathlib import PurePath
 from typing import Any
 
 from dataset.class_names import ClassNames
-from dataset.files.untrusted_values import shown, storable_text
+from dataset.files.untrusted_values import number_in_text, shown, storable_text
 from program_support.errors import InputError
 
 # A coordinate outside this range is not a fraction of the image's side, but probably pixels.
 LEAST_SHARE, MOST_SHARE = -1.0, 2.0
-_LARGEST_ROTATED = 1e9  # pixels; the corners of a larger box could overflow
+_ELLIPSE_CORNERS = 64
+_LARGEST_SIDE = 1e9  # pixels; the corners of a larger rotated box could overflow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatedObject:
     """One object as in its file, not clipped; the box is in pixels, or in fractions if its image is `in_shares`."""
 
-    annotation_id: int | None
     category_id: int
     box_xywh: tuple[float, float, float, float]
+    annotation_id: int | None = None
     area: float | None = None
     is_crowd: bool = False
     is_difficult: bool = False
@@ -34,14 +35,15 @@ class AnnotatedObject:
 class AnnotatedImage:
     """One image as its file describes it; `size` is (height, width), or None if unknown.
 
+    `image_id`: 0 until `in_one_order` numbers the images, unless the format has ids.
     `in_shares`: the boxes are fractions of width and height, converted to pixels when the size is known. `is_upright`:
     the tool labels images after EXIF rotation. `refused`: the number of objects that the reader skipped as unusable.
     `split`: train, val or test if the annotation file names it.
     """
 
-    image_id: int
     file_name: str
-    size: tuple[int, int] | None
+    image_id: int = 0
+    size: tuple[int, int] | None = None
     objects: list[AnnotatedObject] = field(default_factory=list)
     captions: list[str] = field(default_factory=list)
     in_shares: bool = False
@@ -116,6 +118,10 @@ class SplitContent:
                 image.refused += 1
             self.skipped.append(Finding(kind=kind, file=file, reason=str(error).removeprefix(f"{file}: ")))
 
+    def note(self, file: str, reason: str, *, kind: str = "image", image_id: int | None = None) -> None:
+        """Add a note on an image or a box of a file."""
+        self.noted.append(Finding(kind=kind, file=file, image_id=image_id, reason=reason))
+
     def data_set(self, *, source: str, class_names: ClassNames | None, fingerprint: str) -> AnnotatedDataSet:
         """Return the split as a data set; skipped boxes count as listed."""
         counted = [Finding(kind="box", file=source, reason=f"{count} {reason}") for reason, count in self.notes.items()]
@@ -168,8 +174,8 @@ def rotated_corners(
 ) -> list[float]:
     """Return the corners of a rotated box as x, y, x, y, ..; positive angles are clockwise in the image."""
     x, y, width, height = box_xywh
-    if max(map(abs, box_xywh)) > _LARGEST_ROTATED:
-        raise InputError(f"has the rotated box {_shown(tuple(box_xywh))}, expected at most {_LARGEST_ROTATED:g}")
+    if max(map(abs, box_xywh)) > _LARGEST_SIDE:
+        raise InputError(f"has the rotated box {_shown(tuple(box_xywh))}, expected at most {_LARGEST_SIDE:g}")
     center = center or (x + width / 2, y + height / 2)
     outline = [x, y, x + width, y, x + width, y + height, x, y + height]
     return rotated_outline(outline, degrees, center=center)
@@ -183,6 +189,29 @@ def rotated_outline(outline: Sequence[float], degrees: float, *, center: tuple[f
         right, down = x - center[0], y - center[1]
         rotated += [center[0] + right * cosine - down * sine, center[1] + right * sine + down * cosine]
     return rotated
+
+
+def ellipse_outline(center: tuple[float, float], radii: tuple[float, float], degrees: float = 0.0) -> list[float]:
+    """Return points x, y, x, y, .. of an ellipse with these radii along x and y, rotated clockwise in the image."""
+    angles = [2 * math.pi * corner / _ELLIPSE_CORNERS for corner in range(_ELLIPSE_CORNERS)]
+    (x, y), (across, down) = center, radii
+    outline = [side for angle in angles for side in (x + across * math.cos(angle), y + down * math.sin(angle))]
+    return rotated_outline(outline, degrees, center=center)
+
+
+def size_of_texts(height: str | None, width: str | None) -> tuple[int, int] | None:
+    """Return (height, width) in pixels; None if one is missing or 0, as some tools write an unknown size.
+
+    Raises InputError for other numbers than whole ones above 0.
+    """
+    if not height or not width:
+        return None
+    sides = number_in_text(height, where="its height"), number_in_text(width, where="its width")
+    if 0 in sides:
+        return None
+    if any(side % 1 or not 1 <= side <= _LARGEST_SIDE for side in sides):
+        raise InputError(f"has the size {shown(width)} x {shown(height)}, expected whole numbers of pixels")
+    return int(sides[0]), int(sides[1])
 
 
 def in_pixels(annotation: AnnotatedObject, size: tuple[int, int]) -> AnnotatedObject:
@@ -235,16 +264,7 @@ def fitted_object(annotation: AnnotatedObject, size: tuple[int, int]) -> tuple[A
         area = min(annotation.area, area) if reasons else annotation.area  # the clipped part has no area in the image
     elif annotation.area is not None:
         reasons.append(f"area {annotation.area:g} replaced by that of the box, {area:g}")
-    fitted = AnnotatedObject(
-        annotation_id=annotation.annotation_id,
-        category_id=annotation.category_id,
-        box_xywh=box,
-        area=area,
-        is_crowd=annotation.is_crowd,
-        is_difficult=annotation.is_difficult,
-        segmentation=annotation.segmentation,
-    )
-    return fitted, "; ".join(reasons) or None
+    return replace(annotation, box_xywh=box, area=area), "; ".join(reasons) or None
 
 
 def _shown(numbers: tuple[float, ...]) -> str:

@@ -190,9 +190,7 @@ def _read_open_images(
             )
             split_images = [
                 AnnotatedImage(
-                    image_id=0,
                     file_name=images.named(image.file_name, split=split),
-                    size=None,
                     objects=image.objects,
                     in_shares=True,
                 )

@@ -1,7 +1,7 @@
 """Recognize the split of a folder or a file by its name: train, val or test."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -53,6 +53,14 @@ def split_of_each(names: Sequence[str], splits: Sequence[str | None], *, where: 
             "expected all or none"
         )
     return [split or "train" for split in splits]
+
+
+def names_by_split(names: Sequence[str], splits: Iterable[str | None], *, where: str) -> dict[str, list[str]]:
+    """Return the names of each split, which `splits` names for each; raises InputError as `split_of_each` does."""
+    found: dict[str, list[str]] = {}
+    for name, split in zip(names, split_of_each(names, [*splits], where=where), strict=True):
+        found.setdefault(split, []).append(name)
+    return found or {"": []}
 
 
 def split_of_word(word: str) -> str | None:

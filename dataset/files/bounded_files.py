@@ -101,6 +101,21 @@ def decoded_text(content: bytes) -> str:
     return content.decode("utf-8-sig")
 
 
+def read_text_file(path: str | os.PathLike) -> tuple[str, bytes]:
+    """Return the text of a regular file (UTF-8, or UTF-16 with a byte order mark) and its bytes.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    try:
+        content = read_regular_file(path)
+        return decoded_text(content), content
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not UTF-8 text") from error
+
+
 def _check_kind(status: os.stat_result, path: str | os.PathLike) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(status.st_mode), 'no regular file')}", str(path))

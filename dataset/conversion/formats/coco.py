@@ -102,7 +102,7 @@ def read_coco(
     class_names, category_ids = _read_categories(files[source], source, required=bool(object_annotations_file))
     for ids, what in ((image_ids, "image"), (category_ids, "category")):
         if ids.note:
-            content.noted.append(Finding(kind="image", file=source, reason=f"{what} ids {ids.note}"))
+            content.note(source, f"{what} ids {ids.note}")
     if object_annotations_file:
         assert class_names is not None  # `required`
         annotations = _boxed_annotations(files[object_annotations_file], object_annotations_file)

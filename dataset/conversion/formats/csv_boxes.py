@@ -12,10 +12,10 @@ from dataset.conversion.annotations import (
     AnnotatedDataSet,
     AnnotatedImage,
     AnnotatedObject,
-    Finding,
     SplitContent,
     box_around,
     box_around_rotated,
+    size_of_texts,
 )
 from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import ImageFolder
@@ -74,7 +74,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
                 raise InputError(f"has {len(row)} fields, expected {max(table.columns.values()) + 1}")
             fields = {name: row[place].strip() for name, place in table.columns.items()}
             name = images.named(fields["file"], split=split)
-            new = AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=table.in_shares)
+            new = AnnotatedImage(file_name=name, in_shares=table.in_shares)
             image = by_name.setdefault(name, new)
             image.refused += 1  # undone when the row is read
             _add_size(image, fields)
@@ -88,7 +88,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
             images.in_pixels(image)
     elif "width" not in table.columns:
         reason = "the annotation file has no sizes: taken from the images"
-        content.noted.append(Finding(kind="image", file=path, reason=reason))
+        content.note(path, reason)
     class_names = classes.class_names(path, content)
     return content.data_set(source=path, class_names=class_names, fingerprint=hasher.hexdigest())
 
@@ -179,7 +179,6 @@ def _object(
         notes.notes["rotated boxes became the boxes around them"] += 1
     crowd = fields.get("crowd")
     return AnnotatedObject(
-        annotation_id=None,
         category_id=category_id,
         box_xywh=box,
         is_crowd=is_set(None if crowd == "-1" else crowd, "IsGroupOf"),  # -1: unknown
@@ -198,19 +197,12 @@ def _coordinate(text: str, *, in_shares: bool, where: str) -> float:
 
 def _add_size(image: AnnotatedImage, fields: dict[str, str]) -> None:
     """Set the size from the columns width and height; all rows of an image must agree."""
-    texts = [fields.get("height", ""), fields.get("width", "")]
-    if not all(texts) or image.in_shares:
-        return
-    height, width = (number_in_text(text, where=name) for text, name in zip(texts, ("height", "width"), strict=True))
-    if not height or not width:
-        return
-    if min(height, width) < 1 or height % 1 or width % 1:
-        raise InputError(f"says {shown(texts[1])} x {shown(texts[0])}, expected whole numbers of pixels")
-    if image.size not in (None, (height, width)):
+    size = None if image.in_shares else size_of_texts(fields.get("height"), fields.get("width"))
+    if size and image.size not in (None, size):
         raise InputError(
-            f"says {width:g}x{height:g} of {shown(image.file_name)}, an earlier line {image.size[1]}x{image.size[0]}"
+            f"says {size[1]}x{size[0]} of {shown(image.file_name)}, an earlier line {image.size[1]}x{image.size[0]}"
         )
-    image.size = (int(height), int(width))
+    image.size = size or image.size
 
 
 def _add_split(image: AnnotatedImage, fields: dict[str, str]) -> None:

@@ -14,11 +14,11 @@ from dataset.conversion.annotations import (
     AnnotatedDataSet,
     AnnotatedImage,
     AnnotatedObject,
-    Finding,
     SplitContent,
     box_around,
     box_around_rotated,
-    rotated_outline,
+    ellipse_outline,
+    size_of_texts,
 )
 from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import ImageFolder
@@ -32,7 +32,6 @@ from object_detection.coco.run_length_masks import run_lengths
 from program_support.errors import InputError
 
 _WITHOUT_AREA = ("polyline", "points", "tag", "skeleton", "cuboid")
-_ELLIPSE_CORNERS = 64
 
 
 def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, AnnotatedDataSet]:
@@ -78,12 +77,7 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, 
 
 def _read_image(node: ElementTree.Element, images: ImageFolder, *, split: str) -> AnnotatedImage:
     name = images.named(node.get("name"), split=split or None)
-    if not (node.get("height") and node.get("width")):
-        return AnnotatedImage(image_id=0, file_name=name, size=None)
-    height, width = (_number(node, side) for side in ("height", "width"))
-    if min(height, width) < 1 or height % 1 or width % 1:
-        raise InputError(f"is of {width:g} x {height:g}, expected whole numbers of pixels")
-    return AnnotatedImage(image_id=0, file_name=name, size=(int(height), int(width)))
+    return AnnotatedImage(file_name=name, size=size_of_texts(node.get("height"), node.get("width")))
 
 
 def _add_objects(
@@ -99,14 +93,13 @@ def _add_objects(
     for index, shape in enumerate(node):
         if shape.tag in _WITHOUT_AREA:
             reason = f"a {shape.tag} of {path} encloses no area: ignored"
-            content.noted.append(Finding(kind="box", file=image.file_name, reason=reason))
+            content.note(image.file_name, reason, kind="box")
         elif read := _SHAPES.get(shape.tag):
             with content.skipping(file=path, image=image), error_context(f"{where}: {shape.tag} {index}"):
                 category_id = classes.id_of(shape.get("label", ""))
                 box, outline = read(shape)
                 image.objects.append(
                     AnnotatedObject(
-                        annotation_id=None,
                         category_id=category_id,
                         box_xywh=box,
                         segmentation=_segmentation(shape, outline, image.size) if with_masks else None,
@@ -157,9 +150,8 @@ def _ellipse(node: ElementTree.Element) -> tuple[tuple, list]:
     turn = math.radians(degrees)
     across = math.hypot(x_radius * math.cos(turn), y_radius * math.sin(turn))
     down = math.hypot(x_radius * math.sin(turn), y_radius * math.cos(turn))
-    angles = np.arange(_ELLIPSE_CORNERS) * (2 * math.pi / _ELLIPSE_CORNERS)
-    corners = np.stack([x + x_radius * np.cos(angles), y + y_radius * np.sin(angles)], axis=-1).ravel().tolist()
-    return (x - across, y - down, 2 * across, 2 * down), rotated_outline(corners, degrees, center=(x, y))
+    outline = ellipse_outline((x, y), (x_radius, y_radius), degrees)
+    return (x - across, y - down, 2 * across, 2 * down), outline
 
 
 def _mask(node: ElementTree.Element) -> tuple[tuple, None]:

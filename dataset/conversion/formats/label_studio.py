@@ -4,7 +4,6 @@ Format: https://labelstud.io/guide/export (JSON); a rectangle is rotated about i
 """
 
 import hashlib
-import math
 import re
 from pathlib import PurePosixPath
 from typing import Any
@@ -13,11 +12,10 @@ from dataset.conversion.annotations import (
     AnnotatedDataSet,
     AnnotatedImage,
     AnnotatedObject,
-    Finding,
     SplitContent,
     box_around,
+    ellipse_outline,
     rotated_corners,
-    rotated_outline,
 )
 from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import ImageFolder
@@ -37,7 +35,6 @@ from dataset.files.untrusted_values import (
 from program_support.errors import InputError
 
 _RECTANGLE, _ELLIPSE = ("x", "y", "width", "height"), ("x", "y", "radiusX", "radiusY")
-_ELLIPSE_CORNERS = 64
 _OF_AN_UPLOAD = re.compile(r"^[0-9a-f]{8}-")
 _WITHOUT_AREA = ("keypoint", "keypointlabels", "vector", "vectorlabels")
 _NO_REGIONS = ("choices", "number", "pairwise", "ranker", "rating", "relation", "taxonomy", "textarea")
@@ -63,14 +60,14 @@ def read_label_studio(path: str, images: ImageFolder, *, with_masks: bool) -> An
             if regions is None:
                 without += 1
                 continue
-            image = AnnotatedImage(image_id=0, file_name=_image_name(task, images), size=None, is_upright=True)
+            image = AnnotatedImage(file_name=_image_name(task, images), is_upright=True)
             content.images.append(image)
             if all(isinstance(one, dict) and not one.get("original_width") for one in regions):
                 image.size = images.size(image.file_name, upright=True)
             _add_objects(regions, image, content, path=path, classes=classes, with_masks=with_masks)
     if without:
         reason = f"{without} of {len(tasks)} tasks have no annotation: not used"
-        content.noted.append(Finding(kind="image", file=path, reason=reason))
+        content.note(path, reason)
     if not content.images and without:
         raise InputError(f"{path}: none of its {without} tasks has an annotation; predictions are not read")
     class_names = classes.class_names(path, content)
@@ -141,7 +138,7 @@ def _add_objects(
             continue
         if kind in _WITHOUT_AREA:
             reason = f"a {kind} encloses no area: ignored"
-            content.noted.append(Finding(kind="box", file=image.file_name, reason=reason))
+            content.note(image.file_name, reason, kind="box")
             continue
         with content.skipping(file=path, image=image), error_context(f"{image.file_name}: region {index}"):
             if not isinstance(region, dict) or not isinstance(value := region.get("value"), dict):
@@ -156,7 +153,6 @@ def _add_objects(
                 raise InputError("has no outline, and --include_masks needs one: export brush masks as COCO")
             image.objects.append(
                 AnnotatedObject(
-                    annotation_id=None,
                     category_id=category_id,
                     box_xywh=box,
                     segmentation=[outline] if with_masks else None,
@@ -217,9 +213,7 @@ def _box_and_outline(
         x, y, across, down = (
             _pixels(value[name], length) for name, length in zip(_ELLIPSE, (width, height, width, height), strict=True)
         )
-        angles = [2 * math.pi * corner / _ELLIPSE_CORNERS for corner in range(_ELLIPSE_CORNERS)]
-        outline = [side for angle in angles for side in (x + across * math.cos(angle), y + down * math.sin(angle))]
-        outline = rotated_outline(outline, degrees, center=(x, y))
+        outline = ellipse_outline((x, y), (across, down), degrees)
         return _in_hundredths(outline), outline
     if not all(name in value for name in _RECTANGLE):
         raise InputError(f"has value {shown(value)}, expected a rectangle, polygon, ellipse or brush mask")

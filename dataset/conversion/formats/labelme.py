@@ -17,9 +17,9 @@ from dataset.conversion.annotations import (
     AnnotatedDataSet,
     AnnotatedImage,
     AnnotatedObject,
-    Finding,
     SplitContent,
     box_around,
+    ellipse_outline,
 )
 from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
@@ -38,7 +38,6 @@ from dataset.files.untrusted_values import (
 )
 from program_support.errors import InputError
 
-_CIRCLE_CORNERS = 64
 _WITHOUT_AREA = ("point", "points", "line", "linestrip")
 _OUTLINES = ("polygon", "rectangle", "oriented_rectangle", "rotation", "quadrilateral")
 _POINT_COUNTS = {"rectangle": (2, 4), "circle": (2,), "mask": (2,), "rotation": (4,), "quadrilateral": (4,)}
@@ -67,7 +66,7 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
         with content.skipping(kind="image", file=file):
             shapes = read_json(file, hasher=hasher)
             if path.is_dir() and not (isinstance(shapes, dict) and {"shapes", "imagePath"} & {*shapes}):
-                content.noted.append(Finding(kind="image", file=file, reason="is not a labelme JSON file: ignored"))
+                content.note(file, "is not a labelme JSON file: ignored")
                 continue
             image = _read_image(shapes, files, name, images)
             _add_objects(shapes["shapes"], image, content, file=file, classes=classes, with_masks=with_masks)
@@ -89,7 +88,7 @@ def _read_image(content: Any, files: FolderFiles, name: str, images: ImageFolder
     file_name = _image_name(content, name, images)
     if content.get("imageData") and not os.path.isfile(images.path(file_name)):
         file_name = _embedded_image(content["imageData"], files.path(name), images)
-    return AnnotatedImage(image_id=0, file_name=file_name, size=size, is_upright=True)
+    return AnnotatedImage(file_name=file_name, size=size, is_upright=True)
 
 
 def _embedded_image(encoded: Any, file: Path, images: ImageFolder) -> str:
@@ -131,7 +130,7 @@ def _add_objects(
             label = storable_text(shape.get("label"), "label").strip()
             if kind in _WITHOUT_AREA or label in _NO_CLASSES:
                 reason = f"a {kind} encloses no area" if kind in _WITHOUT_AREA else f"label {label} is no class"
-                content.noted.append(Finding(kind="box", file=file, reason=f"{reason}: ignored"))
+                content.note(file, f"{reason}: ignored", kind="box")
                 continue
             if kind in ("rotation", "oriented_rectangle"):
                 content.notes["rotated boxes became the boxes around them"] += 1
@@ -148,7 +147,6 @@ def _add_objects(
     for key, polygons in outlines.items():
         image.objects.append(
             AnnotatedObject(
-                annotation_id=None,
                 category_id=key[0],
                 box_xywh=box_around([*chain(*polygons)]),
                 is_difficult=key in difficult,
@@ -179,9 +177,8 @@ def _outline(kind: str, points: list[list[float]]) -> list[float]:
         )
     if kind == "circle":
         (x, y), rim = points
-        radius = math.dist(points[0], rim)
-        angles = [2 * math.pi * corner / _CIRCLE_CORNERS for corner in range(_CIRCLE_CORNERS)]
-        return [value for angle in angles for value in (x + radius * math.cos(angle), y + radius * math.sin(angle))]
+        radius = math.dist((x, y), rim)
+        return ellipse_outline((x, y), (radius, radius))
     if kind == "mask":  # inclusive of its last row and column
         (left, top), (right, bottom) = points
         return [left, top, right + 1, bottom + 1]

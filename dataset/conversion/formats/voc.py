@@ -23,10 +23,11 @@ from dataset.conversion.annotations import (
     box_around,
     box_around_rotated,
     checked_file_name,
+    size_of_texts,
 )
 from dataset.conversion.class_numbering import classes_by_name, read_label_map
 from dataset.conversion.folder_files import ImageFolder
-from dataset.files.bounded_files import read_regular_file
+from dataset.files.bounded_files import read_text_file
 from dataset.files.image_files import image_ids
 from dataset.files.untrusted_values import error_context, is_set, listed, number_in_text, shown
 from dataset.files.xml_files import read_xml
@@ -61,10 +62,14 @@ def read_voc(
             root = _read_xml(path, hasher)
             with error_context("its image"):
                 file_name = images.named(*_image_names(root, path), split=split)
-            image = AnnotatedImage(image_id=image_id, file_name=file_name, size=_image_size(root))
+            image = AnnotatedImage(
+                image_id=image_id,
+                file_name=file_name,
+                size=size_of_texts(_text(root, "size/height"), _text(root, "size/width")),
+            )
             if image.size is None:
                 reason = "the annotation file has no size: taken from the image"
-                content.noted.append(Finding(kind="image", file=file_name, image_id=image_id, reason=reason))
+                content.note(file_name, reason, image_id=image_id)
             _add_objects(root, image, path=path, by_name=by_name, content=content, ignore_difficult=ignore_difficult)
             content.images.append(image)
     if not any(image.objects for image in content.images):
@@ -84,11 +89,7 @@ def voc_paths(folder: str, image_set_file: str = "") -> list[Path]:
             for path in paths:
                 checked_file_name(path.name)
         return paths
-    try:
-        lines = read_regular_file(image_set_file).decode("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{image_set_file}: cannot be read ({error})") from error
-    names = [line.split() for line in lines if line.strip()]
+    names = [line.split() for line in read_text_file(image_set_file)[0].splitlines() if line.strip()]
     with error_context(image_set_file):
         # VOC's per-class image sets mark images without the class by -1.
         stems = sorted({checked_file_name(name) for name, *rest in names if rest != ["-1"]})
@@ -129,21 +130,6 @@ def _image_names(root: ElementTree.Element, path: Path) -> list[str]:
     return [named, path.stem] if stem == path.stem else [path.stem, *filter(None, [named])]
 
 
-def _image_size(root: ElementTree.Element) -> tuple[int, int] | None:
-    """Return (height, width); None if one is missing or 0, as some labeling tools write it."""
-    texts = [_text(root, f"size/{side}") for side in ("height", "width")]
-    if not all(texts):
-        return None
-    height, width = (
-        number_in_text(text, where=f"its {side}") for side, text in zip(("height", "width"), texts, strict=True)
-    )
-    if height == 0 or width == 0:
-        return None
-    if height != int(height) or width != int(width) or height < 1 or width < 1:
-        raise InputError(f"has the size {shown(texts[1])} x {shown(texts[0])}, expected whole numbers of pixels")
-    return int(height), int(width)
-
-
 def _add_objects(
     root: ElementTree.Element,
     image: AnnotatedImage,
@@ -172,7 +158,6 @@ def _read_object(node: ElementTree.Element, *, by_name: dict[str, int]) -> tuple
     with error_context(f"({shown(name)[1:-1]})"):
         box, note = _box(node)
         return AnnotatedObject(
-            annotation_id=None,
             category_id=by_name[name],
             box_xywh=box,
             is_difficult=is_set(_text(node, "difficult"), "difficult"),

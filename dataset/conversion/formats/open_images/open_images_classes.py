@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dataset.class_names import ClassNames
-from dataset.files.bounded_files import read_json
+from dataset.files.bounded_files import read_json, read_text_file
 from dataset.files.csv_files import csv_rows
 from dataset.files.untrusted_values import error_context, listed, shown
 from program_support.errors import InputError, nearest_name
@@ -91,10 +91,8 @@ def _listed_names(classes: str) -> list[str]:
     """Return the names in a file or in a comma-separated list."""
     if not os.path.isfile(classes):  # the list may be longer than a path may be
         return [name.strip() for name in classes.split(",") if name.strip()]
-    try:
-        text = Path(classes).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--classes={classes}: cannot be read ({error})") from error
+    with error_context("--classes:"):
+        text, _ = read_text_file(classes)
     names = [line.strip() for line in text.splitlines() if line.strip()]
     if not names:
         raise InputError(f"--classes={classes}: contains no names")

@@ -86,7 +86,6 @@ class BoxIndex:
         """Return the objects of an image in the order of the CSV file, with boxes in fractions of the image."""
         return [
             AnnotatedObject(
-                annotation_id=None,
                 category_id=category,
                 is_crowd=bool(crowd),
                 box_xywh=(left, top, right - left, bottom - top),

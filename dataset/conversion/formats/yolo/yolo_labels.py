@@ -22,8 +22,9 @@ from dataset.conversion.annotations import (
     box_around,
 )
 from dataset.conversion.folder_files import FolderFiles, ImageFolder, best_path_matches
-from dataset.conversion.formats.yolo.yolo_layout import YoloLayout, text_of, yolo_layout
-from dataset.conversion.named_splits import split_of_each, split_of_folders
+from dataset.conversion.formats.yolo.yolo_layout import YoloLayout, yolo_layout
+from dataset.conversion.named_splits import names_by_split, split_of_folders
+from dataset.files.bounded_files import read_text_file
 from dataset.files.file_kinds import FileKind, kind_of_file
 from dataset.files.untrusted_values import error_context, listed, number_in_text, shown
 from program_support.errors import InputError
@@ -45,7 +46,9 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
     labels = FolderFiles(root, (".txt",))
     label_of = _labels_of(sorted({name for names in layout.images.values() for name in names}), labels, images)
     if [*layout.images] == [""]:
-        layout = replace(layout, images=_by_label_folder(layout.images[""], label_of))
+        names = layout.images[""]
+        splits = [split_of_folders(label_of.get(name, "")) for name in names]
+        layout = replace(layout, images=names_by_split(names, splits, where="the label files"))
     parts = {
         split: _read_part(split, layout, images=images, labels=labels, label_of=label_of, with_masks=with_masks)
         for split in layout.images
@@ -55,7 +58,7 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
         split = next(iter(parts)) if len(parts) == 1 else split_of_folders(label)
         if split in missing:
             name = str(PurePosixPath(label).with_suffix(".jpg"))
-            missing[split].append(AnnotatedImage(image_id=0, file_name=name, size=None))
+            missing[split].append(AnnotatedImage(file_name=name))
         else:  # its split is unknown if there are several
             note = Finding(kind="image", file=label, reason="a label file without an image")
             next(iter(parts.values())).noted.append(note)
@@ -66,15 +69,6 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
             f"{images.folder}, and they contain no boxes"
         )
     return parts
-
-
-def _by_label_folder(names: list[str], label_of: dict[str, str]) -> dict[str, list[str]]:
-    """Return the images by folders named train, val and test of their labels, or all as the split ""."""
-    by_folder: dict[str, list[str]] = {}
-    splits = [split_of_folders(label_of.get(name, "")) for name in names]
-    for name, split in zip(names, split_of_each(names, splits, where="the label files"), strict=True):
-        by_folder.setdefault(split, []).append(name)
-    return by_folder or {"": []}
 
 
 def _read_part(
@@ -89,13 +83,13 @@ def _read_part(
     hasher = hashlib.sha256(layout.content)
     split_content, without = SplitContent(noted=list(layout.noted)), 0
     for name in layout.images[split]:
-        image = AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=True, is_upright=True)
+        image = AnnotatedImage(file_name=name, in_shares=True, is_upright=True)
         label = label_of.get(name)
         if label is None:
             without += 1
         else:
             try:
-                text, content = text_of(labels.path(label))
+                text, content = read_text_file(labels.path(label))
             except InputError as error:
                 split_content.skipped.append(Finding(kind="image", file=name, reason=str(error)))
                 continue
@@ -104,14 +98,8 @@ def _read_part(
         images.in_pixels(image)
         split_content.images.append(image)
     if without:
-        split_content.noted.append(
-            Finding(
-                kind="image",
-                file=str(labels.folder),
-                reason=f"{without} of {len(split_content.images)} images have no label file: "
-                "used as images without objects",
-            )
-        )
+        reason = f"{without} of {len(split_content.images)} images have no label file: used as images without objects"
+        split_content.note(str(labels.folder), reason)
     return split_content.data_set(source=layout.source, class_names=layout.class_names, fingerprint=hasher.hexdigest())
 
 
@@ -190,16 +178,13 @@ def _object(fields: list[str], *, known: frozenset[int], has_keypoints: bool, wi
         if with_masks:
             raise InputError("is a box, and --include_masks needs outlines")
         x, y, width, height = shares
-        return AnnotatedObject(
-            annotation_id=None, category_id=class_number, box_xywh=(x - width / 2, y - height / 2, width, height)
-        )
+        return AnnotatedObject(category_id=class_number, box_xywh=(x - width / 2, y - height / 2, width, height))
     if len(shares) < 6 or len(shares) % 2:
         raise InputError(
             f"has {len(shares)} numbers after its class, expected 4 (a box) or at least 3 pairs of x and y (an "
             "outline); lines with a score are predictions"
         )
     return AnnotatedObject(
-        annotation_id=None,
         category_id=class_number,
         box_xywh=box_around(shares),
         segmentation=[shares] if with_masks else None,

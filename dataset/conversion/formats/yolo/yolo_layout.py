@@ -10,8 +10,8 @@ from typing import Any
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import Finding
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
-from dataset.conversion.named_splits import HELD_OUT, split_of_each, split_of_folders
-from dataset.files.bounded_files import decoded_text, read_regular_file
+from dataset.conversion.named_splits import HELD_OUT, names_by_split, split_of_folders
+from dataset.files.bounded_files import read_text_file
 from dataset.files.file_kinds import FileKind, kind_of_file
 from dataset.files.untrusted_values import LARGEST_ID, error_context, listed, shown
 from dataset.files.yaml_files import read_yaml
@@ -31,21 +31,6 @@ class YoloLayout:
     images: dict[str, list[str]]
     has_keypoints: bool
     noted: list[Finding] = field(default_factory=list)
-
-
-def text_of(path: Path) -> tuple[str, bytes]:
-    """Return the text of a file (UTF-8, or UTF-16 with a byte order mark) and its bytes.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    try:
-        content = read_regular_file(path)
-        return decoded_text(content), content
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not UTF-8") from error
 
 
 def yolo_layout(annotations: Path, images: ImageFolder) -> YoloLayout:
@@ -81,12 +66,14 @@ class _LayoutReader:
             if key == "train":
                 raise InputError(f"{self._data_file}: {reason}; expected a folder or a list of images")
             self._noted.append(Finding(kind="image", file=str(self._data_file), reason=f"{reason}: ignored"))
+        names_in_folder = self._images.names
         return YoloLayout(
             source=source,
             content=b"\0".join(self._read),
             class_names=names,
             has_keypoints="kpt_shape" in settings,
-            images=splits or self._by_folder(),
+            images=splits
+            or names_by_split(names_in_folder, map(split_of_folders, names_in_folder), where=str(self._images.folder)),
             noted=self._noted,
         )
 
@@ -109,7 +96,7 @@ class _LayoutReader:
         if self._data_file is None:
             return {}
         if self._data_file.suffix == ".data":
-            text, content = text_of(self._data_file)
+            text, content = read_text_file(self._data_file)
             settings = {
                 key.strip(): value.strip()
                 for key, mark, value in (line.partition("=") for line in text.splitlines())
@@ -127,7 +114,7 @@ class _LayoutReader:
         path = self._data_file
         if names is None or isinstance(names, str):
             path = self._name_file(names)
-            text, content = text_of(path)
+            text, content = read_text_file(path)
             self._read.append(content)
             names = [line.strip() for line in text.rstrip().splitlines()]
         pairs = enumerate(names) if isinstance(names, list) else names.items() if isinstance(names, dict) else ()
@@ -142,7 +129,7 @@ class _LayoutReader:
             return self._given
         for name in [named] if named else _NAME_FILES:
             candidates = [other for other in self._files.names if PurePosixPath(other).name == PurePosixPath(name).name]
-            if len({text_of(self._files.path(other))[0].strip() for other in candidates}) > 1:
+            if len({read_text_file(self._files.path(other))[0].strip() for other in candidates}) > 1:
                 raise InputError(f"{self._root}: {listed(candidates)} hold different class names; expected one of them")
             if candidates:
                 return self._files.path(candidates[0])
@@ -176,7 +163,7 @@ class _LayoutReader:
         )
         if entry.endswith(".txt"):
             if listing := self._files.find(entry):
-                text, content = text_of(self._files.path(listing))
+                text, content = read_text_file(self._files.path(listing))
                 self._read.append(content)
                 for line in filter(None, map(str.strip, text.splitlines())):
                     place = f"{self._files.path(listing)}: {shown(line)}"
@@ -194,15 +181,6 @@ class _LayoutReader:
                             below = split_of_folders((folder / name).relative_to(listed_folder).as_posix())
                             yield name, below if below in HELD_OUT else None
                     return
-
-    def _by_folder(self) -> dict[str, list[str]]:
-        """Return the images by folders named train, val and test, or all as the split ""."""
-        by_split: dict[str, list[str]] = {}
-        names = self._images.names
-        splits = split_of_each(names, [*map(split_of_folders, names)], where=str(self._images.folder))
-        for name, split in zip(names, splits, strict=True):
-            by_split.setdefault(split, []).append(name)
-        return by_split or {"": []}
 
 
 def _is_number(key: Any) -> bool:
