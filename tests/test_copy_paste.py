@@ -210,7 +210,7 @@ def test_the_sequence_is_the_same_from_any_step_and_on_any_number_of_ranks(index
 
 
 def test_an_image_is_a_mosaic_or_has_pasted_objects_or_neither(index):
-    mosaic, paste = Mosaic((SIDE, SIDE), 0.4), CopyPaste(0.5)
+    mosaic, paste = Mosaic(0.4, (SIDE, SIDE)), CopyPaste(0.5)
     both, plain, mosaics = (
         np.concatenate([batch.images for batch in batches(index, 30, config(composition=composition))])
         for composition in (OneOf(mosaic, paste), None, mosaic)

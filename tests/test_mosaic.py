@@ -55,7 +55,7 @@ def config(**changes):
         "max_instances_per_image": 8,
         "jitter_min": 0.5,
         "jitter_max": 1.5,
-        "composition": Mosaic((SIDE, SIDE), probability=1.0),
+        "composition": Mosaic(1.0, (SIDE, SIDE)),
     }
     return InputConfig.letterboxed(**{**settings, **changes})
 
@@ -113,8 +113,7 @@ def test_the_sequence_is_the_same_from_any_step_and_on_any_number_of_ranks(index
 
 def test_half_of_the_images_are_mosaics_and_the_others_are_what_they_were(index):
     plain, half = (
-        batches(index, 30, config(composition=composition))
-        for composition in (None, Mosaic((SIDE, SIDE), probability=0.5))
+        batches(index, 30, config(composition=composition)) for composition in (None, Mosaic(0.5, (SIDE, SIDE)))
     )
     same = np.concatenate(
         [(one.images == two.images).all(axis=(1, 2, 3)) for one, two in zip(plain, half, strict=True)]
@@ -128,3 +127,9 @@ def test_a_record_that_only_a_mosaic_reads_is_named(tmp_path):
     index = written(tmp_path, broken=7)
     with pytest.raises(InputError, match=r"part-00000-of-00001\.tfrecord: the record at byte \d+ \(7\.png, image 7\)"):
         batches(index, 3, config())
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.5])
+def test_a_probability_is_one(probability):
+    with pytest.raises(InputError, match="probability"):
+        Mosaic(probability, (SIDE, SIDE))

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from dataset.input.crop import Crop
 from object_detection.structures import Objects, Tensor
+from program_support.errors import InputError
 
 FILL = (124, 116, 104)  # ImageNet's mean color, zero after normalization as padding is
 
@@ -57,6 +58,25 @@ class Composition(Protocol):
 
     def compose(self, load: Load, seed: Tensor, used: Tensor) -> View:
         """Return the view composed of 1 + `used` images ([] int32), deterministic for a seed, [2] integers."""
+
+
+@dataclass(frozen=True)
+class RandomComposition:
+    """A composition that is applied with a probability, of F further images chosen independently."""
+
+    probability: float
+    further_images: ClassVar[int]
+
+    def __post_init__(self):
+        if not 0 < self.probability <= 1:
+            raise InputError(
+                f"probability of a {type(self).__name__} is {self.probability}; expected above 0, at most 1"
+            )
+
+    def choose(self, random: np.random.Generator, count: int) -> np.ndarray:
+        """Choose F records with the probability, else none."""
+        chosen = random.integers(count, size=self.further_images)
+        return chosen if random.random() < self.probability else np.full_like(chosen, -1)
 
 
 @dataclass(frozen=True)

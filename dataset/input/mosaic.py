@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from dataset.input.composition import Load, View, fill_row
+from dataset.input.composition import Load, RandomComposition, View, fill_row
 from object_detection.structures import Objects, Tensor
-from program_support.errors import InputError
 
 _LEAST_SHARE = (
     0.25  # minimum distance of the point where the four images meet from the border, as a fraction of the side
@@ -15,7 +14,7 @@ _LEAST_SHARE = (
 
 
 @dataclass(frozen=True)
-class Mosaic:
+class Mosaic(RandomComposition):
     """Parts of four images around a random point (Bochkovskiy et al. 2020, YOLOv4, section 3.4).
 
     Each image is augmented as usual, so that object sizes are the same as without mosaic; a random part of it, at most
@@ -23,18 +22,8 @@ class Mosaic:
     """
 
     size: tuple[int, int]  # H, W of the network input
-    probability: float
     further_images = 3
     needs_masks = False
-
-    def __post_init__(self):
-        if not 0 < self.probability <= 1:
-            raise InputError(f"probability of a mosaic is {self.probability}; expected above 0, at most 1")
-
-    def choose(self, random: np.random.Generator, count: int) -> np.ndarray:
-        """Choose three records with the mosaic probability, else none."""
-        chosen = random.integers(count, size=self.further_images)
-        return chosen if random.random() < self.probability else np.full_like(chosen, -1)
 
     def compose(self, load: Load, seed: Tensor, used: Tensor) -> View:
         """Compose four views around a random point."""

@@ -17,7 +17,7 @@ def input_config(hparams: Hyperparameters, *, class_names: ClassNames, batch_siz
     family = hparams.family
     resize = family.resize_rule(hparams)
     colors = {key: getattr(hparams, key) for key in ("brightness", "contrast", "saturation", "hue")}
-    mosaic = Mosaic(resize.size, hparams.mosaic_probability) if hparams.mosaic_probability else None
+    mosaic = Mosaic(hparams.mosaic_probability, resize.size) if hparams.mosaic_probability else None
     copy_paste = CopyPaste(hparams.copy_paste_probability) if hparams.copy_paste_probability else None
     flip, rotate = hparams.input_rand_vflip, hparams.input_rand_rot90
     return InputConfig(
