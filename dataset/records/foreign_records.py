@@ -13,7 +13,7 @@ import numpy as np
 from dataset.class_files import read_class_file
 from dataset.class_names import ClassNames
 from dataset.records.labeled_records import record_places
-from dataset.records.record_fields import feature_keys, record_fields
+from dataset.records.record_fields import record_fields
 from dataset.records.record_index import RecordIndex, index_records
 from program_support.errors import InputError
 
@@ -28,7 +28,7 @@ def require_known_schema(path: str) -> None:
     try:
         index = index_records([path])
         for number, buffer, start in record_places(index, np.arange(1)):
-            keys = feature_keys(buffer, start, start + int(index.lengths[number]))
+            keys = {*record_fields(buffer, start, start + int(index.lengths[number]), None)}
     except (InputError, ValueError):
         return  # reported by the reader, with the place
     if b"image" in keys and _ENCODED not in keys:

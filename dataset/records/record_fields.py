@@ -21,8 +21,10 @@ class Buffer(Protocol):
     def __getitem__(self, place): ...
 
 
-def record_fields(buffer: Buffer, start: int, end: int, keys: Collection[bytes]) -> dict[bytes, list | np.ndarray]:
-    """Return the features of these keys in the record at start .. end: a list of bytes, [n] float32, or [n] int64.
+def record_fields(
+    buffer: Buffer, start: int, end: int, keys: Collection[bytes] | None
+) -> dict[bytes, list | np.ndarray]:
+    """Return features of the record at start .. end, of these keys or all: a list of bytes, [n] float32, or [n] int64.
 
     Raises:
         ValueError: for an invalid Example.
@@ -37,30 +39,11 @@ def record_fields(buffer: Buffer, start: int, end: int, keys: Collection[bytes])
                     else {}
                 )
                 key = bytes(buffer[slice(*parts[1])]) if 1 in parts else b""
-                if key in keys and 2 in parts:
+                if 2 in parts and (keys is None or key in keys):
                     values[key] = _feature(buffer, *parts[2])
     except (IndexError, UnicodeDecodeError) as error:
         raise ValueError("ends in the middle of a field") from error
     return values
-
-
-def feature_keys(buffer: Buffer, start: int, end: int) -> set[bytes]:
-    """Return the keys of the record at start .. end.
-
-    Raises:
-        ValueError: for an invalid Example.
-    """
-    try:
-        return {
-            bytes(buffer[low:high])
-            for features, first, last in message_fields(buffer, start, end)
-            if features == 1
-            for _, begin, stop in message_fields(buffer, first, last)
-            for number, low, high in message_fields(buffer, begin, stop)
-            if number == 1
-        }
-    except IndexError as error:
-        raise ValueError("ends in the middle of a field") from error
 
 
 def _feature(buffer: Buffer, start: int, end: int) -> list | np.ndarray:
