@@ -1,7 +1,6 @@
 """get_open_images.sh with its downloads from a local server; the json of MLPerf's own program; both scripts."""
 
 import contextlib
-import csv
 import errno
 import io
 import json
@@ -19,12 +18,9 @@ import pytest
 from PIL import Image
 
 from dataset.class_names import class_names_of_records
-from dataset.conversion.conversion_config import ConversionConfig
-from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.formats.open_images import open_images_download
 from dataset.conversion.formats.open_images.open_images_classes import MLPERF_FILE
 from dataset.conversion.formats.open_images.open_images_download import download_images
-from dataset.conversion.sharding.shards import convert
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import index_records
 from program_support.errors import InputError
@@ -377,49 +373,3 @@ def test_from_the_server_to_records(tmp_path, site, environment):
     ]
     assert annotations[0]["bbox"] == pytest.approx([4, 6, 16, 12], abs=1e-4)
     assert sorted(path.name for path in (tmp_path / "out").glob(".*")) == [".validation.conversion", ".validation.done"]
-
-
-def test_the_layout_of_mlperf_converts_as_coco(tmp_path):
-    """As FiftyOne writes it: ids of categories from 0, null in many places, flags beside iscrowd."""
-    names = [name for _, name in csv.reader(MLPERF_FILE.read_text().splitlines()[1:])]
-    folder = tmp_path / "validation"
-    (folder / "data").mkdir(parents=True)
-    (folder / "labels").mkdir()
-    (folder / "data" / "a.jpg").write_bytes(jpeg())
-    flags = {"IsOccluded": False, "IsTruncated": False, "IsGroupOf": True, "IsDepiction": False, "IsInside": False}
-    (folder / "labels" / "openimages-mlperf.json").write_text(
-        json.dumps(
-            {
-                "info": {"year": "", "version": "", "description": "Exported from FiftyOne"},
-                "licenses": [],
-                "categories": [
-                    {"id": number, "name": name, "supercategory": None} for number, name in enumerate(names)
-                ],
-                "images": [
-                    {"id": 1, "file_name": "a.jpg", "height": 30, "width": 40, "license": None, "coco_url": None}
-                ],
-                "annotations": [
-                    {"id": 1, "image_id": 1, "category_id": 0, "bbox": [1, 2, 3, 4], "area": 12, "iscrowd": 1, **flags},
-                    {"id": 2, "image_id": 1, "category_id": 263, "bbox": [5, 6, 7, 8], "iscrowd": 0, **flags},
-                ],
-            }
-        )
-    )
-    data = read_coco(object_annotations_file=str(folder / "labels" / "openimages-mlperf.json"))
-    convert(
-        data,
-        ConversionConfig(
-            image_folder=str(folder / "data"),
-            output_prefix=str(tmp_path / "r"),
-            num_shards=1,
-            processes=1,
-            max_bad_fraction=0,
-        ),
-    )
-    shards = [str(tmp_path / "r-00000-of-00001.tfrecord")]
-    class_names = class_names_of_records(shards)
-    assert (class_names.category_ids, list(class_names.names)) == (tuple(range(264)), names)
-    truth = ground_truth_of_records(index_records(shards), class_names)
-    assert [
-        (one["category_id"], one["iscrowd"], [round(side, 4) for side in one["bbox"]]) for one in truth["annotations"]
-    ] == [(0, 1, [1, 2, 3, 4]), (263, 0, [5, 6, 7, 8])]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from text_tables import rows
 
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.sharding.shards import ConversionConfig, convert
@@ -138,25 +139,24 @@ def test_accepted_annotations(name, data_folder, tmp_path):
     assert len(list(tmp_path.glob("train-*"))) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("dangling_category.json", ["annotation 3944", "category 77"]),
-        ("dup_image_id.json", ["image id 7"]),
-        ("file_traversal.json", ["of id 7", "../../etc/passwd"]),
-        ("size_wrong.json", ["image 7", "640x480", "480x640"]),
-        ("bbox_nan.json", ["annotation 3944", "nan"]),
-        ("no_annotations_key.json", ["--image_info_file"]),
-    ],
-)
-def test_refusals_name_id_and_value(name, words, data_folder, tmp_path):
-    with pytest.raises(InputError) as caught:
+REFUSALS = rows(r"""
+dangling_category.json | annotation 3944.*category 77
+dup_image_id.json | image id 7
+file_traversal.json | of id 7.*\.\./\.\./etc/passwd
+size_wrong.json | image 7.*640x480.*480x640
+bbox_nan.json | annotation 3944.*nan
+no_annotations_key.json | --image_info_file
+""")
+
+
+@pytest.mark.parametrize(("name", "message"), REFUSALS)
+def test_refusals_name_id_and_value(name, message, data_folder, tmp_path):
+    with pytest.raises(InputError, match=message) as caught:
         convert(
             read_coco(object_annotations_file=str(data_folder / "malformed" / "annotations" / name)),
             settings(data_folder / "bccd" / "images", tmp_path / "train", max_bad_fraction=0.01),
         )
-    for word in [name, *words]:
-        assert word in str(caught.value)
+    assert name in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["no_annotations_key.json", "annotations_empty.json"])
@@ -208,6 +208,9 @@ def test_what_is_no_file_is_skipped(tmp_path):
     [
         [[0, 0, 1e10, 0, 9, 9]],
         [[0, 0, float("nan"), 0, 9, 9]],
+        [[1, 2, 3, 4]],
+        "text",
+        [7],
         *({"size": [16, 16], "counts": counts} for counts in ([-1, 257], [2**32 + 256], "O", [7])),
     ],
 )

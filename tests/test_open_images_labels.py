@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from text_tables import rows
 
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.formats.open_images import open_images_labels as open_images
@@ -238,35 +239,31 @@ def test_a_broken_hierarchy(read, tmp_path, text):
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (row(label="/m/09"), "line 2 has LabelName '/m/09', which the class descriptions lack"),
-        (row(label="Zebra"), "line 2 has LabelName 'Zebra'"),
-        (
-            row(sides='"0,1",0.5,0.2,0.6'),
-            "line 2 has XMin '0,1', expected a fraction of the image's side such as 0.25, with",
-        ),
-        (
-            row(sides="0.1,512,0.2,0.6"),
-            "line 2 has XMax '512', expected a fraction of the image's side, 0 to 1, not pixels",
-        ),
-        (row(sides="0.1,0.5,nan,0.6"), "line 2 has YMin 'nan'"),
-        (row(sides="0.1,0.5,0.2,inf"), "line 2 has YMax 'inf'"),
-        (row(sides="0.1,0.5,0.2,"), "line 2 has YMax ''"),
-        (row(group=""), "line 2 has IsGroupOf '', expected 1, 0 or -1"),
-        (row(group="2"), "line 2 has IsGroupOf '2'"),
-        (row(confidence="much"), "line 2 has Confidence 'much', expected a number from 0 to 1"),
-        (row(confidence="nan"), "line 2 has Confidence 'nan'"),
-        (row(image="../a"), "line 2 has ImageID '../a', expected letters"),
-        (row(image=""), "line 2 has ImageID ''"),
-        ("a,xclick", "line 2 has 2 fields, the header 13"),
-        (row() + ",0.5", "line 2 has 14 fields, the header 13"),
-        (row(image='"a'), "line 2 is not a CSV row"),
-        (row(image="a" * 70000), "line 2 has more than 65536 bytes"),
-        ("", "contains no boxes of the selected classes"),
-    ],
-)
+WRONG_ROWS = [
+    *rows(r"""
+a,xclick,/m/09,1,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 has LabelName '/m/09', which the class descriptions lack
+a,xclick,Zebra,1,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 has LabelName 'Zebra'
+a,xclick,/m/01,1,"0,1",0.5,0.2,0.6,0,0,0,0,0 | has XMin '0,1', expected a fraction of the image's side such as 0.25
+a,xclick,/m/01,1,0.1,512,0.2,0.6,0,0,0,0,0 | has XMax '512', expected a fraction of the image's side, 0 to 1, not pixels
+a,xclick,/m/01,1,0.1,0.5,nan,0.6,0,0,0,0,0 | line 2 has YMin 'nan'
+a,xclick,/m/01,1,0.1,0.5,0.2,inf,0,0,0,0,0 | line 2 has YMax 'inf'
+a,xclick,/m/01,1,0.1,0.5,0.2,,0,0,0,0,0 | line 2 has YMax ''
+a,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,,0,0 | line 2 has IsGroupOf '', expected 1, 0 or -1
+a,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,2,0,0 | line 2 has IsGroupOf '2'
+a,xclick,/m/01,much,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 has Confidence 'much', expected a number from 0 to 1
+a,xclick,/m/01,nan,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 has Confidence 'nan'
+../a,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 has ImageID '../a', expected letters
+,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 has ImageID ''
+a,xclick | line 2 has 2 fields, the header 13
+a,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,0,0,0,0.5 | line 2 has 14 fields, the header 13
+"a,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 is not a CSV row
+'' | contains no boxes of the selected classes
+"""),
+    ("a" * 70000, "line 2 has more than 65536 bytes"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), WRONG_ROWS)
 def test_a_wrong_row_is_named(read, line, message):
     with pytest.raises(InputError) as caught:
         read(line)

@@ -3,15 +3,13 @@
 import dataclasses
 import errno
 import fcntl
-import io
 import json
 import os
 import resource
 
-import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from dataset.class_names import read_class_names
 from dataset.conversion import convert as convert_module
@@ -290,23 +288,6 @@ def test_all_images_bad(place):
         convert(read(place), config(place, max_bad_fraction=1.0))
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
-        tf.errors.ResourceExhaustedError(None, None, "x.tfrecord; No space left on device"),
-    ],
-)
-def test_full_disk_leaves_no_shard(place, monkeypatch, error):
-    def full(self, record):
-        raise error
-
-    monkeypatch.setattr(tf.io.TFRecordWriter, "write", full)
-    with pytest.raises(InputError, match=r"cannot write .*No space left on device.*same command to resume"):
-        convert(read(place), config(place))
-    assert [path.name for path in (place / "out").iterdir()] == [".train.conversion"]
-
-
 def test_a_full_disk_is_told_with_the_name_of_the_file(place, monkeypatch):
     """Of the records, which TensorFlow writes, and of what stands beside them."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -332,29 +313,6 @@ def test_two_conversions_at_once_are_refused(place):
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(InputError, match="another conversion"):
             convert(read(place), settings)
-
-
-def test_masks_are_the_polygons(place):
-    convert(read(place, with_segmentation=True), config(place, include_masks=True))
-    record = next(iter(tf.data.TFRecordDataset(str(shards(place)[1]))))
-    png = tf.train.Example.FromString(record.numpy()).features.feature["image/object/mask"].bytes_list.value[0]
-    mask = np.asarray(Image.open(io.BytesIO(png)))
-    drawn = Image.new("L", (64, 48))
-    ImageDraw.Draw(drawn).polygon([(1, 2), (33, 2), (33, 35)], fill=1)
-    assert mask.shape == (48, 64)
-    assert set(mask.flat) == {0, 1}
-    assert np.abs(mask.astype(int) - drawn).sum() < 0.1 * mask.sum()
-
-
-@pytest.mark.parametrize("segmentation", [[[1, 2, 3, 4]], {"size": [64, 48], "counts": [3072]}, "text", [7]])
-def test_boxes_with_broken_segmentations_are_skipped(place, segmentation):
-    content = content_of(place)
-    content["annotations"][0]["segmentation"] = segmentation
-    write(place, content)
-    with pytest.raises(InputError, match=r"1 of 9 boxes would be skipped.*image 101, annotation 1\): .*segmentation"):
-        convert(read(place, with_segmentation=True), config(place, include_masks=True))
-    report = convert(read(place, with_segmentation=True), config(place, include_masks=True, max_bad_fraction=0.2))
-    assert (report.boxes, report.skipped_count("box")) == (8, 1)
 
 
 def test_paths_with_bytes_that_are_no_utf8(place):
@@ -384,32 +342,6 @@ def test_default_number_of_shards_is_that_of_the_records_it_replaces(place):
     convert(read(place), config(place))
     assert default_num_shards(str(place / "out" / "train"), images=5000) == 3
     assert default_num_shards(str(place / "out" / "other"), images=5000) == 32
-
-
-def turned(place, name, orientation, size=(64, 48)):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    Image.new("RGB", size).save(place / "images" / name, exif=exif)
-
-
-def annotate_turned(place, *numbers):
-    content = content_of(place)
-    for number in numbers:
-        content["images"][number] |= {"width": 48, "height": 64}
-    write(place, content)
-
-
-def test_an_image_of_another_size_than_its_labels_is_skipped(place):
-    annotate_turned(place, 2)
-    reason = r"2\.jpg \(image 102\): the file holds 64x48 pixels, the annotations say 48x64 \(width and height are"
-    with pytest.raises(InputError, match=rf"1 of 10 images would be skipped.*{reason}"):
-        convert(read(place), config(place))
-    assert convert(read(place), config(place, max_bad_fraction=0.3)).images == COUNT - 1
-
-
-def test_an_image_labeled_as_stored_is_kept_whatever_its_exif_says(place):
-    turned(place, "2.jpg", 6)
-    assert convert(read(place), config(place)).images == COUNT
 
 
 def test_what_killed_runs_left_is_cleared_up(place):
