@@ -27,6 +27,7 @@ class BifpnConfig:
         weight_method: "fastattn" (positive weights, normalized by their sum) or "sum".
         fusion_relu: apply ReLU to these weights, as in the paper but not in NVIDIA's code.
         half_pixel_upsampling: see `NearestResize`.
+        padding: of layers of stride 2: "same", TensorFlow's, or "symmetric", PyTorch's.
     """
 
     filters: Count
@@ -36,6 +37,7 @@ class BifpnConfig:
     weight_method: Annotated[str, one_of(*WEIGHT_METHODS)] = "fastattn"
     fusion_relu: bool = True
     half_pixel_upsampling: bool = False
+    padding: str = "same"
     activation: str = "silu"
     separable_conv: bool = True
     apply_bn_for_resampling: bool = True
@@ -122,6 +124,25 @@ class NearestResize(keras.layers.Layer):
         return {**super().get_config(), "size": self.size, "half_pixel_centers": self.half_pixel_centers}
 
 
+@keras.saving.register_keras_serializable("efficientdet")
+class SymmetricMaxPooling2D(keras.layers.MaxPooling2D):
+    """Maximum of 3 x 3 with stride 2, padded by one pixel on each side as in PyTorch: [B, H, W, F] to [B, h, w, F]."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**{**kwargs, "pool_size": 3, "strides": 2, "padding": "valid"})
+
+    def call(self, inputs: Tensor) -> Tensor:
+        """Pool [B, H, W, F]; a repeated border does not change a maximum."""
+        return super().call(ops.pad(inputs, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="symmetric"))
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return [B, (H + 1) // 2, (W + 1) // 2, F]."""
+        batch, height, width, filters = input_shape
+        assert height is not None
+        assert width is not None
+        return batch, (height + 1) // 2, (width + 1) // 2, filters
+
+
 def build_bifpn(features: list[Tensor], config: BifpnConfig) -> list[Tensor]:
     """Return the fused features of levels min_level .. max_level, one tensor [B, h, w, filters] per level.
 
@@ -202,7 +223,10 @@ def _resampled(features: Tensor, size: tuple[int, int], config: BifpnConfig, *, 
 
 
 def _downsampled(features: Tensor, config: BifpnConfig, *, name: str) -> Tensor:
-    pool = keras.layers.MaxPooling2D(3, strides=2, padding="same", name=f"{name}.pool")
+    if config.padding == "symmetric":
+        pool = SymmetricMaxPooling2D(name=f"{name}.pool")
+    else:
+        pool = keras.layers.MaxPooling2D(3, strides=2, padding="same", name=f"{name}.pool")
     if config.conv_after_downsample:
         return _with_filters(pool(features), config, name=name)
     return pool(_with_filters(features, config, name=name))

@@ -23,6 +23,7 @@ class EfficientDetConfig:
     head: HeadConfig
     anchors: AnchorConfig
     survival_prob: float | None = None
+    backbone_epsilon: float = 1e-3  # of the backbone's batch normalization
 
 
 def build_efficientdet(config: EfficientDetConfig, *, precision: str = "float32") -> keras.Model:
@@ -34,7 +35,13 @@ def build_efficientdet(config: EfficientDetConfig, *, precision: str = "float32"
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
     try:
-        backbone = build_backbone(config.backbone, config.image_size, survival_prob=config.survival_prob)
+        backbone = build_backbone(
+            config.backbone,
+            config.image_size,
+            survival_prob=config.survival_prob,
+            padding=config.bifpn.padding,
+            epsilon=config.backbone_epsilon,
+        )
         last = min(config.bifpn.max_level, _BACKBONE_LEVELS)
         features = backbone.outputs[config.bifpn.min_level - 1 : last]
         pyramid = build_bifpn(features, config.bifpn)

@@ -5,6 +5,7 @@ Layer names are those of the published TensorFlow checkpoints, with dots instead
 """
 
 import re
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,7 +22,14 @@ _NAME = re.compile(r"efficientnet-b([0-7])")
 _BLOCK_LAYER = re.compile(r"block(?P<stage>\d)(?P<repeat>[a-z])_(?P<role>\w+)")
 
 
-def build_backbone(name: str, image_size: tuple[int, int], *, survival_prob: float | None = None) -> keras.Model:
+def build_backbone(
+    name: str,
+    image_size: tuple[int, int],
+    *,
+    survival_prob: float | None = None,
+    padding: str = "same",
+    epsilon: float = 1e-3,
+) -> keras.Model:
     """Return a model from normalized images to features of levels 1 to 5, strides 2 to 32.
 
     [B, H, W, 3] -> five tensors, each the last one before the next change of stride.
@@ -30,12 +38,14 @@ def build_backbone(name: str, image_size: tuple[int, int], *, survival_prob: flo
         name: "efficientnet-b0" .. "efficientnet-b7" or "efficientnet-lite0" .. "efficientnet-lite4".
         image_size: height and width.
         survival_prob: stochastic depth (None: none).
+        padding: of convolutions of stride 2: "same", TensorFlow's, or "symmetric", PyTorch's.
+        epsilon: of batch normalization.
 
     Raises:
         InputError: unknown name.
     """
     if name in SCALES:
-        return build_lite_backbone(name, image_size, survival_prob=survival_prob)
+        return build_lite_backbone(name, image_size, survival_prob=survival_prob, padding=padding, epsilon=epsilon)
     if not (known := _NAME.fullmatch(name)):
         raise InputError(
             f"backbone {name!r}; expected efficientnet-b0 to efficientnet-b7, or efficientnet-lite0 to "
@@ -49,34 +59,38 @@ def build_backbone(name: str, image_size: tuple[int, int], *, survival_prob: flo
     names = _published_names(original, name)
 
     def clone(layer: keras.Layer) -> keras.Layer:
-        config = layer.get_config()
-        config["name"] = names.get(layer.name, layer.name)
-        config["dtype"] = keras.config.dtype_policy()
-        if isinstance(layer, keras.layers.BatchNormalization):
-            return BatchNormalization.from_config(config)
-        if isinstance(layer, keras.layers.Activation) and layer.activation is keras.activations.silu:
-            return SiLU(name=config["name"])
-        if isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)):
-            return keras.layers.Identity(name=config["name"])  # the detector normalizes: padding must stay zero
-        if isinstance(layer, keras.layers.ZeroPadding2D):
-            return keras.layers.Identity(name=config["name"])  # the next convolution pads by the same width
-        if isinstance(layer, keras.layers.DepthwiseConv2D):
-            return DepthwiseConv2D.from_config({**config, "padding": "same"})
-        if isinstance(layer, keras.layers.Conv2D):
-            return keras.layers.Conv2D.from_config({**config, "padding": "same"})
-        if isinstance(layer, keras.layers.Dropout):
-            share = layer.rate / _APPLICATIONS_DROP_RATE  # grows linearly from the first block to the last
-            config["rate"] = 0.0 if survival_prob is None else (1.0 - survival_prob) * share
-            return (
-                keras.layers.Dropout.from_config(config)
-                if config["rate"]
-                else keras.layers.Identity(name=config["name"])
-            )
-        return type(layer).from_config(config)
+        config = {**layer.get_config(), "name": names.get(layer.name, layer.name), "dtype": keras.config.dtype_policy()}
+        return _cloned(layer, config, survival_prob=survival_prob, padding=padding, epsilon=epsilon)
 
     cloned = keras.models.clone_model(original, clone_function=clone)
     outputs = [cloned.get_layer(names.get(tap, tap)).output for tap in _last_layer_of_each_level(original)]
     return keras.Model(cloned.input, outputs, name=name)
+
+
+def _cloned(
+    layer: keras.Layer, config: dict[str, Any], *, survival_prob: float | None, padding: str, epsilon: float
+) -> keras.Layer:
+    if isinstance(layer, keras.layers.BatchNormalization):
+        return BatchNormalization.from_config({**config, "epsilon": epsilon})
+    if isinstance(layer, keras.layers.Activation) and layer.activation is keras.activations.silu:
+        return SiLU(name=config["name"])
+    if isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)):
+        return keras.layers.Identity(name=config["name"])  # the detector normalizes: padding must stay zero
+    if isinstance(layer, keras.layers.ZeroPadding2D):  # of a convolution of stride 2
+        if padding == "symmetric":
+            return keras.layers.ZeroPadding2D(layer.padding[0][1], name=config["name"])
+        return keras.layers.Identity(name=config["name"])  # the next convolution pads by the same width
+    if isinstance(layer, keras.layers.Conv2D | keras.layers.DepthwiseConv2D):
+        strided = padding == "symmetric" and layer.strides != (1, 1)
+        kind = DepthwiseConv2D if isinstance(layer, keras.layers.DepthwiseConv2D) else keras.layers.Conv2D
+        return kind.from_config({**config, "padding": "valid" if strided else "same"})
+    if isinstance(layer, keras.layers.Dropout):
+        share = layer.rate / _APPLICATIONS_DROP_RATE  # grows linearly from the first block to the last
+        config["rate"] = 0.0 if survival_prob is None else (1.0 - survival_prob) * share
+        return (
+            keras.layers.Dropout.from_config(config) if config["rate"] else keras.layers.Identity(name=config["name"])
+        )
+    return type(layer).from_config(config)
 
 
 def _published_names(original: keras.Model, name: str) -> dict[str, str]:

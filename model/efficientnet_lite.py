@@ -43,17 +43,27 @@ _STAGES = (  # B0's: the first block, number of blocks
 )
 
 
-def build_lite_backbone(name: str, image_size: tuple[int, int], *, survival_prob: float | None = None) -> keras.Model:
+def build_lite_backbone(
+    name: str,
+    image_size: tuple[int, int],
+    *,
+    survival_prob: float | None = None,
+    padding: str = "same",
+    epsilon: float = 1e-3,
+) -> keras.Model:
     """Return an EfficientNet-Lite with random weights; arguments and result as those of `build_backbone`."""
     images = keras.Input((*image_size, 3))
-    stem = keras.layers.Conv2D(_STEM_FILTERS, 3, strides=2, **_convolution(f"{name}.stem.conv2d"))
-    features = _activated(stem(images), name=f"{name}.stem.tpu_batch_normalization")
+    inputs, mode = padded_for_stride(images, 3, padding, name=f"{name}.stem.pad")
+    stem = keras.layers.Conv2D(_STEM_FILTERS, 3, strides=2, **{**_convolution(f"{name}.stem.conv2d"), "padding": mode})
+    features = _activated(stem(inputs), name=f"{name}.stem.tpu_batch_normalization", epsilon=epsilon)
     levels, blocks = [], _scaled_blocks(*SCALES[name])
     for number, block in enumerate(blocks):
         if block.stride > 1:
             levels.append(features)
         drop_rate = 0.0 if survival_prob is None else (1.0 - survival_prob) * number / len(blocks)
-        features = _add_block(features, block, name=f"{name}.blocks_{number}", drop_rate=drop_rate)
+        features = _add_block(
+            features, block, name=f"{name}.blocks_{number}", drop_rate=drop_rate, padding=padding, epsilon=epsilon
+        )
     return keras.Model(images, [*levels, features], name=name)
 
 
@@ -73,25 +83,35 @@ def _rounded(filters: float) -> int:
     return nearest if nearest >= 0.9 * filters else nearest + 8
 
 
-def _add_block(inputs: Tensor, block: _Block, *, name: str, drop_rate: float) -> Tensor:
+def padded_for_stride(inputs: Tensor, kernel: int, padding: str, *, name: str) -> tuple[Tensor, str]:
+    """Return the inputs of a convolution of stride 2, and its padding in Keras; "symmetric" is PyTorch's."""
+    if padding == "same":
+        return inputs, "same"
+    return keras.layers.ZeroPadding2D(kernel // 2, name=name)(inputs), "valid"
+
+
+def _add_block(inputs: Tensor, block: _Block, *, name: str, drop_rate: float, padding: str, epsilon: float) -> Tensor:
     """Add expansion, depthwise convolution and projection; and the inputs, if they have the shape of the outputs."""
     convolutions = iter((f"{name}.conv2d", f"{name}.conv2d_1"))
     norms = iter(f"{name}.tpu_batch_normalization{number}" for number in ("", "_1", "_2"))
     features = inputs
     if block.expansion > 1:
         expand = keras.layers.Conv2D(block.expansion * inputs.shape[-1], 1, **_convolution(next(convolutions)))
-        features = _activated(expand(features), name=next(norms))
+        features = _activated(expand(features), name=next(norms), epsilon=epsilon)
+    mode = "same"
+    if block.stride > 1:
+        features, mode = padded_for_stride(features, block.kernel, padding, name=f"{name}.pad")
     depthwise = DepthwiseConv2D(
         block.kernel,
         strides=block.stride,
-        padding="same",
+        padding=mode,
         use_bias=False,
         depthwise_initializer=_kernel_initializer(),
         name=f"{name}.depthwise_conv2d",
     )
-    features = _activated(depthwise(features), name=next(norms))
+    features = _activated(depthwise(features), name=next(norms), epsilon=epsilon)
     project = keras.layers.Conv2D(block.filters, 1, **_convolution(next(convolutions)))
-    features = BatchNormalization(name=next(norms))(project(features))
+    features = BatchNormalization(name=next(norms), epsilon=epsilon)(project(features))
     if features.shape != inputs.shape:
         return features
     if drop_rate:
@@ -99,8 +119,8 @@ def _add_block(inputs: Tensor, block: _Block, *, name: str, drop_rate: float) ->
     return keras.layers.Add(name=f"{name}.add")([features, inputs])
 
 
-def _activated(features: Tensor, *, name: str) -> Tensor:
-    return activation_layer("relu6")(BatchNormalization(name=name)(features))
+def _activated(features: Tensor, *, name: str, epsilon: float) -> Tensor:
+    return activation_layer("relu6")(BatchNormalization(name=name, epsilon=epsilon)(features))
 
 
 def _convolution(name: str) -> dict[str, Any]:

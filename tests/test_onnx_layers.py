@@ -14,6 +14,7 @@ from efficientdet.inference.runtimes import Network
 from efficientdet.onnx_translation.graph import OnnxGraph
 from efficientdet.onnx_translation.layers import add_network
 from efficientdet.onnx_translation.model import onnx_model
+from model.bifpn import SymmetricMaxPooling2D
 from program_support.errors import InputError
 
 IMAGE = (9, 11, 6)
@@ -103,6 +104,7 @@ def of_images(make):
         layers.SeparableConv2D(5, 3, strides=2, padding="same", activation="silu"),
         layers.SeparableConv2D(5, 3, depth_multiplier=2),
         layers.Dense(7, activation="relu6"),
+        SymmetricMaxPooling2D(),
         layers.MaxPooling2D(3, strides=2, padding="same"),
         layers.MaxPooling2D(2),
         layers.AveragePooling2D(3, strides=2, padding="same"),

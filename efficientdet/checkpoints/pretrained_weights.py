@@ -1,7 +1,8 @@
 """Load weights into a detector: all of a checkpoint, or those that match."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -21,7 +22,7 @@ from efficientdet.families.family import Family
 from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.weights.downloads import local_path
-from efficientdet.weights.readers import reader_of
+from efficientdet.weights.readers import reader_of, stated_architecture
 from model.detection_model import named_variables, set_value
 from model.weight_arrays import check_against
 from program_support.errors import InputError
@@ -36,20 +37,20 @@ class Source:
     description: Description | None
     stated: StatedClasses | None = None
 
-    def conventions(self, family: Family) -> dict[str, Any]:
-        """Return the stored or inferred hyperparameters that these weights need."""
+    def conventions(self, family: Family, given: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+        """Return the stored or inferred hyperparameters that these weights need; `given`: those that the user set."""
         if self.description is not None:
             return self.description.hparams
-        return family.imported_conventions(self.arrays)
+        return family.imported_conventions(self.arrays, stated=stated_architecture(self.prefix), given=given)
 
-    def fixed_settings(self, hparams: Hyperparameters) -> dict[str, Any]:
+    def fixed_settings(self, hparams: Hyperparameters, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the hyperparameters with which these weights have their meaning, such as anchors and normalization.
 
         Those that a third-party checkpoint neither states nor shows are the published ones of the model, or left out if
         fine-tuning may change them.
         """
         family, published = hparams.family, hyperparameters_of(hparams.model_name, {})
-        shown = self.conventions(family)
+        shown = self.conventions(family, given)
         return {
             key: shown.get(key, getattr(published, key))
             for key in family.conventions

@@ -57,7 +57,9 @@ def restore_detector(config: ModelConfig, *, precision: str = "float32") -> Rest
             f"{', '.join(class_names.names[:6])}"
         )
     family = hyperparameters_of(stated or model_name, {}).family
-    hparams = with_overrides(hyperparameters_of(stated or model_name, source.conventions(family)), config.overrides)
+    hparams = with_overrides(
+        hyperparameters_of(stated or model_name, source.conventions(family, config.overrides)), config.overrides
+    )
     with keras.StatelessScope():  # variables are initialized at its end, see `set_value`
         detector, names, notes = _built(hparams, source, config, precision=precision)
         load_weights(detector.network, source, family=family, class_names=names, averaged=config.averaged)

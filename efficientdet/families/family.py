@@ -1,6 +1,7 @@
 """Interface of a detector family. Imports neither Keras nor TensorFlow before a detector is built."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -99,8 +100,16 @@ class Family(Generic[AnyHyperparameters]):
         """Return the name of the published weights for --backbone_init=imagenet; None: there are none."""
         return None
 
-    def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
-        """Return hyperparameters of a third-party checkpoint, inferred from its arrays."""
+    def imported_conventions(
+        self, arrays: Arrays, *, stated: str = "", given: Mapping[str, Any] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """Return hyperparameters of a third-party checkpoint, inferred from its arrays.
+
+        Args:
+            arrays: named as in the file.
+            stated: the architecture that a file beside it names, or the end of its path.
+            given: hyperparameters that the user has set.
+        """
         return {}
 
     def named_arrays(self, arrays: Arrays, names: Iterable[str], *, averaged: bool) -> dict[str, np.ndarray]:

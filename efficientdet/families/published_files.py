@@ -18,6 +18,18 @@ _ARCHIVES = (".tar.gz", ".tgz")
 
 
 @dataclass(frozen=True)
+class PackagedFile:
+    """Weights as a package of the Python Package Index has them.
+
+    path: the file, below the folder of imported packages.
+    """
+
+    package: str
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class PublishedFile:
     """A published file. `size` in bytes is approximate (published in MiB with three decimals), or None.
 
@@ -31,6 +43,7 @@ class PublishedFile:
     site: str = TORCHVISION
     sha256: str = ""  # if the file name has no digits of it
     md5: str = ""
+    packaged: PackagedFile | None = None
 
     @property
     def url(self) -> str:

@@ -12,7 +12,7 @@ from efficientdet.onnx_translation.convolutions import convolution, depthwise, n
 from efficientdet.onnx_translation.graph import OnnxGraph
 from model.activations import SiLU
 from model.batch_norm import BatchNormalization
-from model.bifpn import NearestResize, WeightedFusion
+from model.bifpn import NearestResize, SymmetricMaxPooling2D, WeightedFusion
 from model.depthwise_conv import DepthwiseConv2D
 from model.region_layers import AlignedRegions, DetectedRegions, MasksOfClasses, Proposals
 from program_support.errors import InputError
@@ -140,6 +140,7 @@ _TRANSLATIONS: list[tuple[type[keras.Layer], Callable[..., str | list[str]]]] = 
     (keras.layers.EinsumDense, attention.einsum_dense),
     (keras.layers.LayerNormalization, attention.layer_normalization),
     (keras.layers.MultiHeadAttention, attention.multi_head_attention),
+    (SymmetricMaxPooling2D, translations.pooled("MaxPool", border=1)),
     (keras.layers.MaxPooling2D, translations.pooled("MaxPool")),
     (keras.layers.AveragePooling2D, translations.pooled("AveragePool")),
     (keras.layers.GlobalAveragePooling2D, translations.pooled_globally),

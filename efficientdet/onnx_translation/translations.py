@@ -102,8 +102,8 @@ def dense(graph, layer, inputs, node) -> str:
     return activated(graph, biased, layer.activation)
 
 
-def pooled(kind: str):
-    """Return the translation of a pooling layer; averages do not include the padding."""
+def pooled(kind: str, *, border: int | None = None):
+    """Return the translation of a pooling layer; averages do not include the padding. border: pixels on each side."""
 
     def translate(graph, layer, inputs, node) -> str:
         return graph.add_image(
@@ -111,7 +111,9 @@ def pooled(kind: str):
             [graph.image(inputs[0])],
             kernel_shape=layer.pool_size,
             strides=layer.strides,
-            pads=pads(layer, node.input_tensors[0].shape[1:3], layer.pool_size, layer.strides),
+            pads=4 * [border]
+            if border
+            else pads(layer, node.input_tensors[0].shape[1:3], layer.pool_size, layer.strides),
         )
 
     return translate

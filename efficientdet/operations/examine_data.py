@@ -51,8 +51,8 @@ def _hyperparameters(options: ExamineOptions) -> tuple[Hyperparameters, frozense
     prepare_environment()
     from efficientdet.checkpoints.pretrained_weights import read_source
 
-    fixed = read_source(checkpoint).fixed_settings(hparams)
     given = parse_overrides(options.hparams)
+    fixed = read_source(checkpoint).fixed_settings(hparams, given)
     return with_overrides(hparams, {key: fixed[key] for key in fixed if key not in given}), frozenset(fixed)
 
 

