@@ -3,13 +3,13 @@ import json
 import pytest
 
 from dataset.class_names import ClassNames
-from dataset.conversion.annotations import AnnotatedObject, Finding
+from dataset.conversion.annotations import AnnotatedObject, ReportEntry
 from dataset.conversion.conversion_report import Report, check_fractions, readable_report, size_name, summary_lines
 from program_support.errors import InputError
 
 NAMES = ClassNames((1, 2, 3), ("cat", "dog", "bird"))
-LOST_IMAGE = Finding(kind="image", file="b.jpg", reason="truncated", image_id=7)
-LOST_BOX = Finding(kind="box", file="a.jpg", reason="no area", image_id=1, annotation_id=5)
+LOST_IMAGE = ReportEntry(kind="image", file="b.jpg", reason="truncated", image_id=7)
+LOST_BOX = ReportEntry(kind="box", file="a.jpg", reason="no area", image_id=1, annotation_id=5)
 
 
 def entry(category_id, area, **flags):

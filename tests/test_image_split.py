@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject, Finding
+from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject, ReportEntry
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.image_split import alike_groups, split_off, stratified_groups
 from dataset.conversion.near_duplicates import near_duplicates, thumbnail
@@ -100,7 +100,7 @@ def data(tmp_path):
         class_names=ClassNames((0, 1), ("a", "b")),
         fingerprint="f",
         listed_boxes=15,
-        skipped=[Finding(kind="box", file="x", reason="lost")],
+        skipped=[ReportEntry(kind="box", file="x", reason="lost")],
     )
 
 

@@ -57,7 +57,7 @@ _OPENING = re.compile(r"(?:Of|What|How|Why|Whether|Those|That|Same|The same)\b[ 
 _DOCSTRINGS = ("--select=D2,D3,D4,D401", "--ignore=D208", "--config=lint.pydocstyle.convention='google'")
 
 
-class Finding(NamedTuple):
+class Violation(NamedTuple):
     """A place that breaks a rule."""
 
     rule: str
@@ -74,19 +74,19 @@ def _files(root: Path, suffixes: set[str]) -> Iterator[Path]:
             yield path
 
 
-def findings(root: Path) -> Iterator[Finding]:
+def findings(root: Path) -> Iterator[Violation]:
     """Yield every place that breaks a rule in the files below a root, tests excluded."""
     yield from _docstrings(root)
     for path in _files(root, LINES | {".py"}):
         name, text = path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
         found = _in_python(text) if path.suffix == ".py" else _in_lines(text, is_markdown=path.suffix == ".md")
         for rule, line, shown in found:
-            finding = Finding(rule, name, line, " ".join(shown.split())[:160])
+            finding = Violation(rule, name, line, " ".join(shown.split())[:160])
             if not any((finding.path, rule) == (kept.path, kept.rule) and kept.text in shown for kept in EXCEPTIONS):
                 yield finding
 
 
-def _docstrings(root: Path) -> Iterator[Finding]:
+def _docstrings(root: Path) -> Iterator[Violation]:
     options = ["--isolated", "--no-cache", "--exit-zero", "--output-format=json", *_DOCSTRINGS]
     files = list(map(str, _files(root, {".py"})))
     if not files:  # ruff would check the working directory
@@ -96,7 +96,7 @@ def _docstrings(root: Path) -> Iterator[Finding]:
     )
     for found in json.loads(done.stdout):
         path = Path(found["filename"]).resolve().relative_to(root.resolve()).as_posix()
-        yield Finding(found["code"], path, found["location"]["row"], found["message"])
+        yield Violation(found["code"], path, found["location"]["row"], found["message"])
 
 
 def _words(text: str) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,8 @@ import efficientdet
 from dataset.class_names import ClassNames
 from dataset.synthetic import draw_data_set
 from efficientdet.checkpoints import restore
+from efficientdet.operations import settings
+from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.training import start as training_start
 from object_detection.coco.run_length_masks import decoded
 
@@ -345,3 +347,12 @@ def test_the_notebook_of_the_quick_start(tmp_path):
     assert [kinds(found) for found in outputs] == [kinds(cell["outputs"]) for cell in cells]
     assert any("image/png" in output.get("data", {}) for found in outputs for output in found)
     assert not any(word in NOTEBOOK.read_text() for word in ("/work", "/tmp", "/root"))
+
+
+def test_text_for_a_switch_is_read_as_its_flag_would_be():
+    def amp_of(text):
+        return settings.call(lambda options: options.amp, EvaluateOptions, "evaluate", amp=text)
+
+    assert [amp_of(text) for text in ("false", "True", "0", False)] == [False, True, False, False]
+    with pytest.raises(efficientdet.InputError, match=r"^amp=perhaps: expected true or false$"):
+        amp_of("perhaps")

@@ -53,8 +53,8 @@ class AnnotatedImage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """A correction, a skipped item or a note of the conversion; `kind` is image or box."""
+class ReportEntry:
+    """An entry of the conversion report: a correction, a skipped item or a note; `kind` is image or box."""
 
     kind: str
     file: str
@@ -76,8 +76,8 @@ class AnnotatedDataSet:
     class_names: ClassNames | None
     fingerprint: str
     listed_boxes: int
-    skipped: list[Finding] = field(default_factory=list)
-    noted: list[Finding] = field(default_factory=list)
+    skipped: list[ReportEntry] = field(default_factory=list)
+    noted: list[ReportEntry] = field(default_factory=list)
 
     @property
     def listed_images(self) -> int:
@@ -88,7 +88,7 @@ class AnnotatedDataSet:
 class NothingUsable(InputError):
     """All entries of a label file were skipped; `findings` are the reasons."""
 
-    def __init__(self, source: str, findings: Sequence[Finding]):
+    def __init__(self, source: str, findings: Sequence[ReportEntry]):
         examples = "; ".join(f"{finding.file}: {finding.reason}" for finding in findings[:3])
         more = f"; and {len(findings) - 3} more" if len(findings) > 3 else ""
         skipped = f", {len(findings)} entries are skipped: {examples}{more}" if findings else ""
@@ -101,8 +101,8 @@ class SplitContent:
     """Images and findings of one split, while a reader collects them; `notes` counts what was derived, by reason."""
 
     images: list[AnnotatedImage] = field(default_factory=list)
-    skipped: list[Finding] = field(default_factory=list)
-    noted: list[Finding] = field(default_factory=list)
+    skipped: list[ReportEntry] = field(default_factory=list)
+    noted: list[ReportEntry] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
@@ -116,15 +116,17 @@ class SplitContent:
         except InputError as error:
             if image is not None:
                 image.refused += 1
-            self.skipped.append(Finding(kind=kind, file=file, reason=str(error).removeprefix(f"{file}: ")))
+            self.skipped.append(ReportEntry(kind=kind, file=file, reason=str(error).removeprefix(f"{file}: ")))
 
     def note(self, file: str, reason: str, *, kind: str = "image", image_id: int | None = None) -> None:
         """Add a note on an image or a box of a file."""
-        self.noted.append(Finding(kind=kind, file=file, image_id=image_id, reason=reason))
+        self.noted.append(ReportEntry(kind=kind, file=file, image_id=image_id, reason=reason))
 
     def data_set(self, *, source: str, class_names: ClassNames | None, fingerprint: str) -> AnnotatedDataSet:
         """Return the split as a data set; skipped boxes count as listed."""
-        counted = [Finding(kind="box", file=source, reason=f"{count} {reason}") for reason, count in self.notes.items()]
+        counted = [
+            ReportEntry(kind="box", file=source, reason=f"{count} {reason}") for reason, count in self.notes.items()
+        ]
         return AnnotatedDataSet(
             source=source,
             images=self.images,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dataset.class_names import ClassNames, beside_records
-from dataset.conversion.annotations import Finding
+from dataset.conversion.annotations import ReportEntry
 from dataset.files.bounded_files import read_json
 from dataset.files.pixel_values import WHITE_LEVEL
 from dataset.files.untrusted_values import allowing_fraction, listed
@@ -40,10 +40,10 @@ class Report:
     boxes_per_class: Counter[int] = field(default_factory=Counter)
     usable_per_class: Counter[int] = field(default_factory=Counter)
     boxes_per_size: Counter[str] = field(default_factory=Counter)
-    fixed: list[Finding] = field(default_factory=list)
-    skipped: list[Finding] = field(default_factory=list)
-    dropped: list[Finding] = field(default_factory=list)
-    noted: list[Finding] = field(default_factory=list)
+    fixed: list[ReportEntry] = field(default_factory=list)
+    skipped: list[ReportEntry] = field(default_factory=list)
+    dropped: list[ReportEntry] = field(default_factory=list)
+    noted: list[ReportEntry] = field(default_factory=list)
 
     def add_image(self, file_name: str, objects: Iterable[Any]) -> None:
         """Count one record; objects have category_id, area in pixels, is_crowd and is_difficult."""
@@ -84,7 +84,7 @@ class Report:
     @classmethod
     def from_json(cls, content: dict) -> "Report":
         """Create a report from the content of `to_json`."""
-        findings = {name: [Finding(**entry) for entry in content[name]] for name in _FINDINGS}
+        findings = {name: [ReportEntry(**entry) for entry in content[name]] for name in _FINDINGS}
         per_class = {
             name: Counter({int(key): value for key, value in content[name].items()})
             for name in ("boxes_per_class", "usable_per_class")
@@ -159,7 +159,7 @@ def _per_class_name(counts: Counter[int], class_names: ClassNames | None) -> dic
     }
 
 
-def _entry(finding: Finding) -> dict:
+def _entry(finding: ReportEntry) -> dict:
     return {key: value for key, value in asdict(finding).items() if value is not None}
 
 
@@ -200,7 +200,7 @@ def white_level_of_records(record_paths: Iterable[str]) -> int:
     return next(iter(found), WHITE_LEVEL)
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: ReportEntry) -> str:
     ids = [
         f"{name} {value}"
         for name, value in (("image", finding.image_id), ("annotation", finding.annotation_id))

@@ -8,7 +8,7 @@ from typing import cast
 
 import tensorflow as tf
 
-from dataset.conversion.annotations import AnnotatedImage, AnnotatedObject, Finding, fitted_object, in_pixels
+from dataset.conversion.annotations import AnnotatedImage, AnnotatedObject, ReportEntry, fitted_object, in_pixels
 from dataset.conversion.check import CheckedImage, SizeDisagreement, UnusableImage, check_image
 from dataset.conversion.conversion_report import Report
 from dataset.conversion.segmentation import UnusableSegmentation, mask_png
@@ -63,7 +63,7 @@ def _usable_image(
     listed = image.refused + len(image.objects)
     if listed and not objects and not task.keep_images_of_refused_boxes:
         report.dropped.append(
-            Finding(
+            ReportEntry(
                 kind="image",
                 file=image.file_name,
                 image_id=image.image_id,
@@ -75,8 +75,8 @@ def _usable_image(
 
 
 def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> CheckedImage | None:
-    def finding(reason: str) -> Finding:
-        return Finding(kind="image", file=image.file_name, image_id=image.image_id, reason=reason)
+    def finding(reason: str) -> ReportEntry:
+        return ReportEntry(kind="image", file=image.file_name, image_id=image.image_id, reason=reason)
 
     path = Path(task.image_folder, image.file_name)
     try:
@@ -113,7 +113,7 @@ def _fitted_objects(
                 fitted, reason = None, str(error)
         if reason:
             (report.skipped if fitted is None else report.fixed).append(
-                Finding(
+                ReportEntry(
                     kind="box",
                     file=image.file_name,
                     image_id=image.image_id,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dataset.class_names import ClassNames
-from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, Finding
+from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, ReportEntry
 from dataset.conversion.class_numbering import common_classes, in_one_order, named_classes
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.format_recognition import FORMATS, RecognizedLabels
@@ -95,7 +95,7 @@ def read_labels(
     for part in parts.values():
         _check_coordinates(part)
         if note := images.note_of_other_names(image.file_name for image in part.images):
-            part.noted.append(Finding(kind="image", file=part.source, reason=note))
+            part.noted.append(ReportEntry(kind="image", file=part.source, reason=note))
     if with_masks:
         parts = {split: _without_unusable(part) for split, part in parts.items()}
     class_names = label_map or common_classes(parts, own_numbers=labels.format in _NUMBERED)
@@ -217,7 +217,7 @@ def _with_distinct_images(part: AnnotatedDataSet) -> AnnotatedDataSet:
     first: dict[str, AnnotatedImage] = {}
     repeated = [image for image in part.images if first.setdefault(image.file_name, image) is not image]
     skipped = [
-        Finding(
+        ReportEntry(
             kind="image",
             file=part.source,
             reason=f"{times[image.file_name]} of its annotations are of the image {image.file_name}, expected one; "
@@ -237,10 +237,10 @@ def _check_coordinates(part: AnnotatedDataSet) -> None:
 
 def _without_unusable(part: AnnotatedDataSet) -> AnnotatedDataSet:
     """Return the split without objects whose outlines are invalid masks; they are reported as skipped."""
-    skipped: list[Finding] = []
+    skipped: list[ReportEntry] = []
     for image in part.images:
         reasons = [reason_to_skip(one.segmentation) for one in image.objects]
-        skipped += [Finding(kind="box", file=image.file_name, reason=reason) for reason in filter(None, reasons)]
+        skipped += [ReportEntry(kind="box", file=image.file_name, reason=reason) for reason in filter(None, reasons)]
         image.objects = [one for one, reason in zip(image.objects, reasons, strict=True) if reason is None]
         image.refused += sum(reason is not None for reason in reasons)
     return replace(part, skipped=[*part.skipped, *skipped])

@@ -60,7 +60,8 @@ class Family(Generic[AnyHyperparameters]):
     hyperparameters: ClassVar[type[Hyperparameters]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # model name -> its hyperparameters
     quickstart: ClassVar[QuickstartRecipe | None] = None  # None: quickstart.py does not support the models
-    # Hyperparameters that must be the same wherever the weights are used: with others the weights mean something else.
+    # The conventions of a model are the hyperparameters with which its weights have their meaning, such as anchors, box
+    # coding and normalization. They come with the weights: with other values the same weights detect something else.
     conventions: ClassVar[tuple[str, ...]] = ()
     backbone_conventions: ClassVar[tuple[str, ...]] = ()  # the conventions that concern the backbone
     adaptable_conventions: ClassVar[tuple[str, ...]] = ()  # the conventions that fine-tuning may change

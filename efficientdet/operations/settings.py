@@ -18,6 +18,8 @@ from program_support.errors import InputError
 from program_support.other_flag_names import unknown_name_hint
 from program_support.signals import exit_code, in_a_users_process
 
+_SWITCH = {"true": True, "1": True, "false": False, "0": False}
+
 
 def call(operation: Callable[[Config], Any], options: type[Config], name: str, /, **arguments: Any) -> Any:
     """Run the operation of the function `name` with the options that `arguments` state; None: not given.
@@ -53,6 +55,10 @@ def _converted(value: Any, kind: Any, *, name: str) -> Any:
     try:
         if isinstance(value, os.PathLike) or plain is str:
             return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+        if plain is bool and isinstance(value, str):
+            if value.lower() not in _SWITCH:
+                raise ValueError("expected true or false")
+            return _SWITCH[value.lower()]
         return operator.index(value) if plain is int and not isinstance(value, str) else plain(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}={value}: {error}") from error

@@ -1,4 +1,4 @@
-"""Conventions of a network in training: those of the weights that it starts or resumes from."""
+"""Conventions (see `Family`) of a network in training: those of the weights that it starts or resumes from."""
 
 import dataclasses
 from collections.abc import Iterable

@@ -12,7 +12,7 @@ from dataset.class_names import ClassNames
 from dataset.conversion.annotations import (
     AnnotatedDataSet,
     AnnotatedImage,
-    Finding,
+    ReportEntry,
     SplitContent,
     checked_file_name,
 )
@@ -162,7 +162,9 @@ def _add_images(content: dict, path: str, file_name: Callable[[Any], str], split
     split_content.images = [image for image in split_content.images if image.image_id not in ambiguous]
     for image_id in sorted(ambiguous):
         reason = "its id is that of another image: its boxes are unknown"
-        split_content.skipped.append(Finding(kind="image", file=names_of[image_id], image_id=image_id, reason=reason))
+        split_content.skipped.append(
+            ReportEntry(kind="image", file=names_of[image_id], image_id=image_id, reason=reason)
+        )
     return ids
 
 
@@ -272,7 +274,7 @@ def _add_objects(
             if image is not None:
                 image.refused += 1
             content.skipped.append(
-                Finding(
+                ReportEntry(
                     kind="box",
                     file=path,
                     image_id=image_id if image_id is not None and image_id >= 0 else None,
@@ -282,7 +284,7 @@ def _add_objects(
             )
 
 
-def _captions(content: dict, split_content: SplitContent, ids: _Ids, *, path: str) -> list[Finding]:
+def _captions(content: dict, split_content: SplitContent, ids: _Ids, *, path: str) -> list[ReportEntry]:
     by_id = {image.image_id: image for image in split_content.images}
     orphans = []
     for index, entry in enumerate(_entries(content, "annotations", path=path)):
@@ -293,5 +295,6 @@ def _captions(content: dict, split_content: SplitContent, ids: _Ids, *, path: st
         if image_id in by_id:
             by_id[image_id].captions.append(caption)
         else:
-            orphans.append(Finding(kind="caption", file=path, image_id=image_id, reason="caption of an unknown image"))
+            reason = "caption of an unknown image"
+            orphans.append(ReportEntry(kind="caption", file=path, image_id=image_id, reason=reason))
     return orphans

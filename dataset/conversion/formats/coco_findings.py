@@ -3,23 +3,23 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from dataset.conversion.annotations import AnnotatedImage, Finding
+from dataset.conversion.annotations import AnnotatedImage, ReportEntry
 from dataset.files.untrusted_values import number_of_text
 
 
-def odd_images(images: list[AnnotatedImage]) -> Iterator[Finding]:
+def odd_images(images: list[AnnotatedImage]) -> Iterator[ReportEntry]:
     """Yield notes on images that share a file, and on images without a size."""
     times = Counter(image.file_name for image in images)
     for image in images:
         if times[image.file_name] > 1:
-            yield Finding(
+            yield ReportEntry(
                 kind="image",
                 file=image.file_name,
                 image_id=image.image_id,
                 reason=f"{times[image.file_name]} image ids share this file",
             )
         if image.size is None:
-            yield Finding(
+            yield ReportEntry(
                 kind="image",
                 file=image.file_name,
                 image_id=image.image_id,
@@ -27,20 +27,20 @@ def odd_images(images: list[AnnotatedImage]) -> Iterator[Finding]:
             )
 
 
-def odd_annotation_ids(annotations: list[dict], path: str) -> Iterator[Finding]:
+def odd_annotation_ids(annotations: list[dict], path: str) -> Iterator[ReportEntry]:
     """Yield notes on ids that are harmless in records but lead to wrong results in pycocotools."""
     ids = (number_of_text(entry.get("id")) for entry in annotations)
     times = Counter(int(one) for one in ids if type(one) is int or (type(one) is float and one.is_integer()))
     for annotation_id, count in times.items():
         if count > 1:
-            yield Finding(
+            yield ReportEntry(
                 kind="box",
                 file=path,
                 annotation_id=annotation_id,
                 reason=f"{count} annotations share this id: pycocotools would confuse them",
             )
     if 0 in times:
-        yield Finding(
+        yield ReportEntry(
             kind="box",
             file=path,
             annotation_id=0,

@@ -17,8 +17,8 @@ from dataset.conversion.annotations import (
     AnnotatedDataSet,
     AnnotatedImage,
     AnnotatedObject,
-    Finding,
     NothingUsable,
+    ReportEntry,
     SplitContent,
     box_around,
     box_around_rotated,
@@ -217,7 +217,7 @@ def _names_in_use(folder: str, paths: Iterable[Path]) -> ClassNames:
         try:
             used |= {_text(node, "name") for node in _read_xml(path).findall("object")}
         except InputError as error:
-            findings.append(Finding(kind="image", file=str(path), reason=str(error).removeprefix(f"{path}: ")))
+            findings.append(ReportEntry(kind="image", file=str(path), reason=str(error).removeprefix(f"{path}: ")))
     used -= {""}
     if not used and findings:
         raise NothingUsable(folder, findings)

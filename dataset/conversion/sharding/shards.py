@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, Finding
+from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, ReportEntry
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.conversion_report import (
     REFUSED_REPORT,
@@ -133,7 +133,7 @@ def _check_what_is_known(data: AnnotatedDataSet, stats: np.ndarray, config: Conv
         skipped=[
             *data.skipped,
             *(
-                Finding(
+                ReportEntry(
                     kind="image",
                     file=image.file_name,
                     image_id=image.image_id,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dataset.conversion.annotations import AnnotatedDataSet, Finding, NothingUsable
+from dataset.conversion.annotations import AnnotatedDataSet, NothingUsable, ReportEntry
 from dataset.conversion.formats.open_images.open_images_classes import SelectedClasses, selected_classes
 from dataset.conversion.formats.open_images.open_images_index import BoxIndex, IndexedImages
 from dataset.conversion.formats.open_images.open_images_rows import boxes_in
@@ -51,7 +51,7 @@ def read_open_images(
     )
     chosen = _read_image_ids(image_ids_file) if image_ids_file else None
     tally: Counter[str] = Counter()
-    skipped: list[Finding] = []
+    skipped: list[ReportEntry] = []
     choice = [selected.class_names.to_categories(), sorted(selected.category_of.items()), chosen and sorted(chosen)]
     hasher = hashlib.sha256(json.dumps(choice).encode())
     with _reading_progress(object_annotations_file) as line_read:
@@ -80,7 +80,7 @@ def read_open_images(
         raise InputError(f"{object_annotations_file}: contains no boxes of the selected classes{of_listed}")
     if expect:
         _check_number(len(images), expect, path=object_annotations_file, classes=len(selected.class_names))
-    noted = [Finding(kind="box", file=object_annotations_file, reason=reason) for reason in _odd_rows(repeated, tally)]
+    noted = [ReportEntry(kind="box", file=object_annotations_file, reason=text) for text in _odd_rows(repeated, tally)]
     noted += _odd_classes(selected, class_descriptions_file)
     if chosen is not None:
         noted += _images_without_boxes(len(chosen) - len(images), len(chosen), image_ids_file)
@@ -145,15 +145,15 @@ def _odd_rows(repeated: int, tally: Counter[str]) -> Iterator[str]:
         yield f"{tally['none']} rows have Confidence 0 (object absent): ignored"
 
 
-def _images_without_boxes(count: int, listed_images: int, path: str) -> list[Finding]:
+def _images_without_boxes(count: int, listed_images: int, path: str) -> list[ReportEntry]:
     if not count:
         return []
     reason = f"{count} of {listed_images} images have no boxes of the selected classes and are not converted"
-    return [Finding(kind="image", file=path, reason=reason)]
+    return [ReportEntry(kind="image", file=path, reason=reason)]
 
 
-def _odd_classes(selected: SelectedClasses, path: str) -> list[Finding]:
+def _odd_classes(selected: SelectedClasses, path: str) -> list[ReportEntry]:
     if not selected.renamed:
         return []
     reason = f"class names differ from the list for the same labels: {listed(selected.renamed)}"
-    return [Finding(kind="class", file=path, reason=reason)]
+    return [ReportEntry(kind="class", file=path, reason=reason)]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 
-from dataset.conversion.annotations import LEAST_SHARE, MOST_SHARE, Finding
+from dataset.conversion.annotations import LEAST_SHARE, MOST_SHARE, ReportEntry
 from dataset.files.untrusted_values import listed, shown
 from program_support.errors import InputError
 
@@ -30,7 +30,7 @@ def boxes_in(
     category_of: dict[str, int | None],
     chosen: set[str] | None,
     tally: Counter[str],
-    skipped: list[Finding],
+    skipped: list[ReportEntry],
 ) -> Iterator[Box]:
     """Yield the boxes in the `chosen` images whose labels have a category id.
 
@@ -44,7 +44,7 @@ def boxes_in(
     pick, has_confidence = _column_picker(header, path)
 
     def skip(line: int, reason: str) -> None:
-        skipped.append(Finding(kind="box", file=path, reason=f"line {line} {reason}"))
+        skipped.append(ReportEntry(kind="box", file=path, reason=f"line {line} {reason}"))
         if len(skipped) > MOST_SKIPPED:
             raise InputError(f"{path}: more than {MOST_SKIPPED} rows are invalid, such as: {skipped[0].reason}")
 

@@ -17,7 +17,7 @@ from dataset.conversion.annotations import (
     AnnotatedDataSet,
     AnnotatedImage,
     AnnotatedObject,
-    Finding,
+    ReportEntry,
     SplitContent,
     box_around,
 )
@@ -60,7 +60,7 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
             name = str(PurePosixPath(label).with_suffix(".jpg"))
             missing[split].append(AnnotatedImage(file_name=name))
         else:  # its split is unknown if there are several
-            note = Finding(kind="image", file=label, reason="a label file without an image")
+            note = ReportEntry(kind="image", file=label, reason="a label file without an image")
             next(iter(parts.values())).noted.append(note)
     parts = {split: replace(part, images=[*part.images, *missing[split]]) for split, part in parts.items()}
     if not any(part.listed_boxes for part in parts.values()):
@@ -91,7 +91,7 @@ def _read_part(
             try:
                 text, content = read_text_file(labels.path(label))
             except InputError as error:
-                split_content.skipped.append(Finding(kind="image", file=name, reason=str(error)))
+                split_content.skipped.append(ReportEntry(kind="image", file=name, reason=str(error)))
                 continue
             hasher.update(hashlib.sha256(label.encode() + b"\0" + content).digest())
             _add_objects(text, image, split_content, file=str(labels.path(label)), layout=layout, with_masks=with_masks)

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dataset.class_names import ClassNames
-from dataset.conversion.annotations import Finding
+from dataset.conversion.annotations import ReportEntry
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.named_splits import HELD_OUT, names_by_split, split_of_folders
 from dataset.files.bounded_files import read_text_file
@@ -30,7 +30,7 @@ class YoloLayout:
     class_names: ClassNames
     images: dict[str, list[str]]
     has_keypoints: bool
-    noted: list[Finding] = field(default_factory=list)
+    noted: list[ReportEntry] = field(default_factory=list)
 
 
 def yolo_layout(annotations: Path, images: ImageFolder) -> YoloLayout:
@@ -44,7 +44,7 @@ class _LayoutReader:
         self._root = annotations if annotations.is_dir() else annotations.parent
         self._files = FolderFiles(self._root, (".yaml", ".yml", ".data", ".txt", ".names", ".labels"))
         self._read: list[bytes] = []
-        self._noted: list[Finding] = []
+        self._noted: list[ReportEntry] = []
         self._without_images: list[tuple[str, str]] = []  # keys and values of splits
 
     def layout(self) -> YoloLayout:
@@ -65,7 +65,7 @@ class _LayoutReader:
             reason = f"{key} is {shown(entry)}, which has no image in {self._images.folder}"
             if key == "train":
                 raise InputError(f"{self._data_file}: {reason}; expected a folder or a list of images")
-            self._noted.append(Finding(kind="image", file=str(self._data_file), reason=f"{reason}: ignored"))
+            self._noted.append(ReportEntry(kind="image", file=str(self._data_file), reason=f"{reason}: ignored"))
         names_in_folder = self._images.names
         return YoloLayout(
             source=source,
