@@ -137,12 +137,12 @@ def test_a_file_that_is_no_results_is_one_line(drawn, tmp_path, content):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     rows(r"""
-{'results': 'a.json', 'ckpt_path': 'b'} | results=a.json and ckpt_path=b: expected only one of them
-{'results': 'a.json', 'weights': 'raw'} | a.json: is evaluated as it is, without weights
-{'results': 'a.json', 'runtime': 'openvino'} | a.json: is evaluated as it is, without runtime
+{'results': 'a.json', 'ckpt_path': 'b'} | results=a.json and --ckpt_path=b: expected only one of them
+{'results': 'a.json', 'weights': 'raw'} | a.json: is evaluated as it is, without --weights
+{'results': 'a.json', 'runtime': 'openvino'} | a.json: is evaluated as it is, without --runtime
 {'results': 'a.json', 'report': 'r', 'val_file_pattern': None} | val_file_pattern is missing
 {'results': 'nosuch.json'} | results=nosuch.json: there is no such file
-{'ckpt_path': 'a.onnx', 'hparams': 'image_size=64'} | a.onnx: is evaluated as it is, without hparams
+{'ckpt_path': 'a.onnx', 'hparams': 'image_size=64'} | a.onnx: is evaluated as it is, without --hparams
 {'ckpt_path': 'nosuch.onnx'} | ckpt_path=nosuch.onnx: there is no such file
 {'ckpt_path': 'a.tflite', 'runtime': 'openvino'} | a.tflite is a file of LiteRT; openvino cannot run it
 """),
