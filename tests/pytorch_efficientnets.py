@@ -26,6 +26,16 @@ def drawn(name: str, shape: tuple[int, ...]) -> np.ndarray:
     return generator.uniform(low, high, shape).astype(np.float32)
 
 
+def lite_images(number: int, side: int) -> np.ndarray:
+    """Return the normalized input of EfficientNet-Lite `number`, [1, side, side, 3]."""
+    return np.random.default_rng(number).uniform(-1, 1, (1, side, side, 3)).astype(np.float32)
+
+
+def some_values(features: np.ndarray, level: int) -> np.ndarray:
+    """Return the values of a level's features, counted from 0, that are stored."""
+    return features.reshape(-1)[:: 997 if level < 3 else 97]
+
+
 def main() -> None:
     """Run the networks and write the file."""
     import timm
@@ -75,9 +85,7 @@ def main() -> None:
             file = next(Path(package.__file__).parent.rglob("*.pth"))
             model = EfficientNet.from_name(f"efficientnet-lite{number}")
             model.eval().load_state_dict(torch.load(file))
-            network_input = torch.tensor(
-                np.random.default_rng(number).uniform(-1, 1, (1, side, side, 3)).astype(np.float32)
-            )
+            network_input = torch.tensor(lite_images(number, side))
             levels, last = [], model._swish(model._bn0(model._conv_stem(network_input.permute(0, 3, 1, 2))))
             for block in model._blocks:
                 features = block(last)
@@ -85,9 +93,7 @@ def main() -> None:
                     levels.append(last)
                 last = features
             for level, tensor in enumerate([*levels, last]):
-                outputs[f"lite{number}/{level}"] = (
-                    tensor.permute(0, 2, 3, 1).numpy().reshape(-1)[:: 997 if level < 3 else 97]
-                )
+                outputs[f"lite{number}/{level}"] = some_values(tensor.permute(0, 2, 3, 1).numpy(), level)
     target = Path(__file__).parents[1] / "testdata" / "pytorch_efficientnets.npz"
     np.savez_compressed(target, names=np.frombuffer(json.dumps(names).encode(), np.uint8), **outputs)
     print(target, target.stat().st_size, "bytes")

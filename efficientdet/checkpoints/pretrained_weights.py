@@ -208,7 +208,7 @@ def _named_arrays(
         InputError: a third-party file has no weight of this network.
     """
     arrays = family.named_arrays(source.arrays, variables, averaged=averaged)
-    if reader_of(source.prefix) and not any(name in variables for name in arrays):
+    if not any(name in variables for name in arrays) and reader_of(source.prefix):
         raise InputError(
             f"{source.prefix}: has the arrays {some(tuple(source.arrays))}, none of which is a weight of this "
             f"network of the family {family.name}; expected {some(tuple(variables))}"

@@ -1,7 +1,6 @@
 """Interface of a detector family. Imports neither Keras nor TensorFlow before a detector is built."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -101,9 +100,7 @@ class Family(Generic[AnyHyperparameters]):
         """Return the name of the published weights for --backbone_init=imagenet; None: there are none."""
         return None
 
-    def imported_conventions(
-        self, arrays: Arrays, *, stated: str = "", given: Mapping[str, Any] = MappingProxyType({})
-    ) -> dict[str, Any]:
+    def imported_conventions(self, arrays: Arrays, *, stated: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return hyperparameters of a third-party checkpoint, inferred from its arrays.
 
         Args:

@@ -1,7 +1,7 @@
 """Common parts of families with torchvision's ResNets that read weights of PyTorch."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -9,9 +9,6 @@ from efficientdet.families.family import Arrays, Family
 from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.published_files import BACKBONES
 from model.torch_weights import YX_OF_XY, from_torch, is_torch
-
-if TYPE_CHECKING:
-    pass
 
 
 class TorchHyperparameters(Hyperparameters):

@@ -6,8 +6,7 @@ from itertools import chain
 
 import keras
 
-from efficientdet.onnx_translation import attention, regions
-from efficientdet.onnx_translation import translations as translations
+from efficientdet.onnx_translation import attention, regions, translations
 from efficientdet.onnx_translation.convolutions import convolution, depthwise, normalization
 from efficientdet.onnx_translation.graph import OnnxGraph
 from model.activations import SiLU

@@ -1,7 +1,6 @@
 """EfficientDet D0 to D7x (Tan et al. 2020) and Lite 0 to 4, as in google/automl's and NVIDIA's programs."""
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -82,9 +81,7 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
         """Return the backbone's file of keras.applications, or of google/automl for Lite."""
         return hparams.backbone_name
 
-    def imported_conventions(
-        self, arrays: Arrays, *, stated: str = "", given: Mapping[str, Any] = MappingProxyType({})
-    ) -> dict[str, Any]:
+    def imported_conventions(self, arrays: Arrays, *, stated: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the conventions of NVIDIA's detectors and of PyTorch's programs, and the normalization of Lite.
 
         NVIDIA's classifiers normalize their input once, which is the default; its detectors normalize it twice.

