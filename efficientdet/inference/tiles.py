@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from efficientdet.inference.detect import Detect
+from efficientdet.options.model import TILE_OVERLAP
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import moved, united
 from program_support.errors import InputError
@@ -39,7 +40,7 @@ class Tiling:
     """
 
     size: tuple[int, int]
-    overlap: float = 0.2
+    overlap: float = TILE_OVERLAP
     whole: bool = True
 
     @classmethod

@@ -11,7 +11,7 @@ from efficientdet.exports.formats import export_formats, format_of
 from efficientdet.inference.result_files import FORMATS, chosen_formats
 from efficientdet.inference.tiles import Tiling
 from efficientdet.options.infer import InferOptions
-from efficientdet.options.model import CHECKPOINT_ONLY
+from efficientdet.options.model import CHECKPOINT_ONLY, MOST_DRAWN, TILE_OVERLAP
 from efficientdet.prediction.inputs import Inputs, find_inputs
 from program_support.errors import InputError
 
@@ -60,13 +60,13 @@ def _settings(options: InferOptions) -> dict:
         raise InputError("--overlap and --tile_whole need --tile, which is missing")
     tiling = options.tile is not None and Tiling.parse(
         options.tile,
-        overlap=0.2 if options.overlap is None else options.overlap,
+        overlap=TILE_OVERLAP if options.overlap is None else options.overlap,
         whole=options.tile_whole is not False,
     )
     return {
         "batch_size": options.batch_size,
         "min_score": options.min_score_thresh,
-        "max_boxes": options.max_boxes_to_draw or (None if tiling else 100),
+        "max_boxes": options.max_boxes_to_draw or (None if tiling else MOST_DRAWN),
         "apply_exif_orientation": options.apply_exif_orientation,
         "tiling": tiling or None,
         "formats": chosen_formats(options.format),

@@ -13,6 +13,7 @@ from efficientdet.configuration.model_settings import checked_overrides, model_c
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import checked_formats, export_formats
 from efficientdet.options.inspect import RANDOM_WEIGHTS, InspectOptions
+from efficientdet.options.model import MOST_DRAWN
 from program_support.errors import InputError
 
 
@@ -135,7 +136,7 @@ def _video(model: ModelConfig, options: InspectOptions) -> None:
             output_video=output,
             batch_size=options.batch_size,
             thresholds=thresholds,
-            max_boxes=100 if options.max_boxes_to_draw is None else options.max_boxes_to_draw,
+            max_boxes=MOST_DRAWN if options.max_boxes_to_draw is None else options.max_boxes_to_draw,
         ),
         opened.detect,
         opened.class_names,

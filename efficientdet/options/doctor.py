@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from dataset.conversion.format_recognition import FORMATS
-from efficientdet.options.model import ModelOptions
+from efficientdet.options.model import Labels, ModelOptions
 from program_support.checked_fields import Count, Help, checked, one_of
 
 
@@ -14,13 +14,7 @@ class ExamineOptions(ModelOptions):
     records: Annotated[str | None, Help("Glob pattern of the training TFRecords.")] = None
     val_records: Annotated[str | None, Help("Glob pattern of the validation TFRecords.")] = None
     images: Annotated[str | None, Help("Folder of labeled images, instead of --records.")] = None
-    annotations: Annotated[
-        str | None,
-        Help(
-            "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the folder of the "
-            "images."
-        ),
-    ] = None
+    annotations: Labels = None
     format: Annotated[
         str, one_of("auto", *FORMATS), Help("Format of the labels. Default: detected from the content.")
     ] = "auto"

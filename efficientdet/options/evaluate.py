@@ -3,8 +3,8 @@
 from typing import Annotated
 
 from dataset.conversion.format_recognition import FORMATS
-from efficientdet.options.model import MachineOptions, RuntimeOptions, WeightsOptions
-from program_support.checked_fields import Count, CountOrZero, Help, Share, checked, one_of
+from efficientdet.options.model import EvaluatedRecords, GroundTruth, MachineOptions, RuntimeOptions, WeightsOptions
+from program_support.checked_fields import Count, Help, Share, checked, one_of
 
 
 @checked
@@ -28,9 +28,7 @@ class EvaluateOptions(WeightsOptions, MachineOptions, RuntimeOptions):
     max_bad_fraction: Annotated[
         Share, Help("Maximum fraction of --images, and of their boxes, that may be skipped as unusable.")
     ] = 0.01
-    val_json_file: Annotated[
-        str | None, Help("COCO JSON file with the ground truth. Default: the boxes in the records.")
-    ] = None
+    val_json_file: GroundTruth = None
     ckpt_path: Annotated[
         str | None,
         Help(
@@ -46,7 +44,7 @@ class EvaluateOptions(WeightsOptions, MachineOptions, RuntimeOptions):
         ),
     ] = None
     batch_size: Annotated[Count, Help("Batch size per process, or per device under KERAS_BACKEND=jax.")] = 8
-    eval_samples: Annotated[CountOrZero, Help("Number of records to evaluate, from the first; 0: all.")] = 0
+    eval_samples: EvaluatedRecords = 0
     enable_map_parallelization: Annotated[bool, Help("Read and decode images in parallel.")] = True
     testdev_dir: Annotated[str | None, Help("Output folder for the detections as a COCO test-dev submission.")] = None
     output_json: Annotated[str | None, Help("Output file for the COCO measures as JSON.")] = None

@@ -2,8 +2,8 @@
 
 from typing import Annotated
 
-from efficientdet.options.model import WeightsOptions
-from program_support.checked_fields import Count, CountOrZero, Help, checked
+from efficientdet.options.model import EvaluatedRecords, Formats, GroundTruth, WeightsOptions
+from program_support.checked_fields import Count, Help, checked
 
 
 @checked
@@ -16,11 +16,7 @@ class ExportOptions(WeightsOptions):
     output_dir: Annotated[
         str | None, Help("Output folder for the exported files, artifacts.md and artifacts.json.")
     ] = None
-    formats: Annotated[tuple[str, ...], Help("Formats to export, comma-separated: ")] = (
-        "onnx",
-        "onnx-raw",
-        "savedmodel",
-    )
+    formats: Formats = ("onnx", "onnx-raw", "savedmodel")
     images: Annotated[
         tuple[str, ...],
         Help(
@@ -33,10 +29,8 @@ class ExportOptions(WeightsOptions):
     val_file_pattern: Annotated[
         str | None, Help("Glob pattern of TFRecords on which the AP of the checkpoint and of each file is measured.")
     ] = None
-    val_json_file: Annotated[
-        str | None, Help("COCO JSON file with the ground truth. Default: the boxes in the records.")
-    ] = None
-    eval_samples: Annotated[CountOrZero, Help("Number of records to evaluate, from the first; 0: all.")] = 0
+    val_json_file: GroundTruth = None
+    eval_samples: EvaluatedRecords = 0
     int8_images: Annotated[
         tuple[str, ...],
         Help(

@@ -2,7 +2,14 @@
 
 from typing import Annotated
 
-from efficientdet.options.model import TRUSTED_ONLY, MachineOptions, RuntimeOptions, WeightsOptions
+from efficientdet.options.model import (
+    MOST_DRAWN,
+    TILE_OVERLAP,
+    TRUSTED_ONLY,
+    MachineOptions,
+    RuntimeOptions,
+    WeightsOptions,
+)
 from program_support.checked_fields import Count, Help, Share, between, checked
 
 
@@ -52,7 +59,7 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
     overlap: Annotated[
         float | None,
         between(0, 0.9),
-        Help("With --tile: overlap of neighboring tiles as a fraction of the tile size, from 0 to 0.9.", 0.2),
+        Help("With --tile: overlap of neighboring tiles as a fraction of the tile size, from 0 to 0.9.", TILE_OVERLAP),
     ] = None
     tile_whole: Annotated[
         bool | None,
@@ -67,7 +74,7 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
     ] = None
     max_boxes_to_draw: Annotated[
         Count | None,
-        Help("Maximum number of boxes drawn per image, best first. Default with --tile: no limit.", 100),
+        Help("Maximum number of boxes drawn per image, best first. Default with --tile: no limit.", MOST_DRAWN),
     ] = None
     format: Annotated[tuple[str, ...], Help("Additional output formats of drawn detections, comma-separated: ")] = ()
     save_crops: Annotated[bool, Help("Save a crop of each drawn detection to OUTPUT/crops/CLASS/.")] = False

@@ -6,10 +6,22 @@ from typing import Annotated, Any
 
 from dataset.class_files import CLASS_FILE_SUFFIXES
 from efficientdet.families.registry import DEFAULT_MODEL, model_names
-from program_support.checked_fields import Help, checked, one_of
+from program_support.checked_fields import CountOrZero, Help, checked, one_of
 
 TRUSTED_ONLY = "use trusted sources only: its graph may read and write files"  # said where SavedModels are run
 RUNTIMES = ("keras", "onnxruntime", "openvino")
+MOST_DRAWN = 100  # boxes drawn per image by default
+TILE_OVERLAP = 0.2  # default share of a tile that the next one shows too
+
+Labels = Annotated[
+    str | None,
+    Help(
+        "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the folder of the images."
+    ),
+]
+GroundTruth = Annotated[str | None, Help("COCO JSON file with the ground truth. Default: the boxes in the records.")]
+EvaluatedRecords = Annotated[CountOrZero, Help("Number of records to evaluate, from the first; 0: all.")]
+Formats = Annotated[tuple[str, ...], Help("Formats to export, comma-separated: ")]
 
 
 @checked

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from dataset.conversion.format_recognition import FORMATS
 from efficientdet.families.registry import DEFAULT_MODEL, model_names
+from efficientdet.options.model import Formats, Labels
 from program_support.checked_fields import Help, Share, at_least, between, checked, one_of
 
 NO_WEIGHTS = "none"
@@ -17,13 +18,7 @@ class QuickstartOptions:
         str | None,
         Help("Folder, zip or tar archive of the images; also accepted as the first argument, without the flag's name."),
     ] = None
-    annotations: Annotated[
-        str | None,
-        Help(
-            "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the folder of the "
-            "images."
-        ),
-    ] = None
+    annotations: Labels = None
     format: Annotated[
         str | None, one_of(*FORMATS), Help("Format of the labels. Default: detected from the content.")
     ] = None
@@ -59,7 +54,7 @@ class QuickstartOptions:
             "weights, if they can be downloaded."
         ),
     ] = None
-    formats: Annotated[tuple[str, ...], Help("Formats to export, comma-separated: ")] = ("onnx",)
+    formats: Formats = ("onnx",)
     hparams: Annotated[str, Help("Hyperparameters that override the chosen ones: comma-separated key=value items.")] = (
         ""
     )

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated
 
-from efficientdet.options.model import MachineOptions, ModelOptions
+from efficientdet.options.model import EvaluatedRecords, GroundTruth, MachineOptions, ModelOptions
 from efficientdet.options.removed_flags import AUTOML_MODES
 from program_support.checked_fields import (
     Count,
@@ -72,7 +72,7 @@ class TrainSettings(MachineOptions):
         CountOrZero,
         Help("Number of evaluations without a better AP after which training stops; 0: never."),
     ] = 0
-    eval_samples: Annotated[CountOrZero, Help("Number of records to evaluate, from the first; 0: all.")] = 0
+    eval_samples: EvaluatedRecords = 0
     checkpoint_period: Annotated[Count, Help("Number of epochs between checkpoints, and between evaluations.")] = 10
     checkpoint_steps: Annotated[
         CountOrZero,
@@ -248,9 +248,7 @@ class TrainOptions(ModelOptions, TrainSettings):
 
     training_file_pattern: Annotated[str | None, Help("Glob pattern of the training TFRecords.")] = None
     val_file_pattern: Annotated[str | None, Help("Glob pattern of the validation TFRecords.")] = None
-    val_json_file: Annotated[
-        str | None, Help("COCO JSON file with the ground truth. Default: the boxes in the records.")
-    ] = None
+    val_json_file: GroundTruth = None
     model_dir: Annotated[
         str | None,
         Help("Output folder for checkpoints, logs and reports. An existing training in it resumes."),

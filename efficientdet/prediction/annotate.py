@@ -18,6 +18,7 @@ from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detect, Detector
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
 from efficientdet.inference.tiles import TiledDetector, Tiling
+from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.inputs import Inputs, read_input, recording_stem, shown_path
 from efficientdet.prediction.open_model import open_model
 from efficientdet.reports.drawing import draw_detections
@@ -42,7 +43,7 @@ class AnnotationConfig:
     saved_model_dir: str | None = None
     batch_size: int = 1
     min_score: float | None = None  # one for all classes; None: the thresholds stored with the model
-    max_boxes: int | None = 100  # None: all
+    max_boxes: int | None = MOST_DRAWN  # None: all
     debug: bool = False
     apply_exif_orientation: bool = True
     tiling: Tiling | None = None  # None: images are not tiled

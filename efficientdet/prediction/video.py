@@ -17,6 +17,7 @@ import numpy as np
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.detect import Detect
+from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.inputs import is_stream, shown_source
 from efficientdet.prediction.live_sources import NewestFrames, open_live, unreadable_camera
 from efficientdet.reports.drawing import draw_detections
@@ -47,7 +48,7 @@ class VideoConfig:
     output_video: str
     batch_size: int = 1
     thresholds: ScoreThresholds = field(default_factory=ScoreThresholds)
-    max_boxes: int | None = 100  # None: all
+    max_boxes: int | None = MOST_DRAWN  # None: all
 
 
 def annotate_video(
