@@ -27,7 +27,7 @@ class BifpnConfig:
         weight_method: "fastattn" (positive weights, normalized by their sum) or "sum".
         fusion_relu: apply ReLU to these weights, as in the paper but not in NVIDIA's code.
         half_pixel_upsampling: see `NearestResize`.
-        padding: of layers of stride 2: "same", TensorFlow's, or "symmetric", PyTorch's.
+        padding: how layers of stride 2 pad: "same" as in TensorFlow, or "symmetric" as in PyTorch.
     """
 
     filters: Count

@@ -23,7 +23,7 @@ class EfficientDetConfig:
     head: HeadConfig
     anchors: AnchorConfig
     survival_prob: float | None = None
-    backbone_epsilon: float = 1e-3  # of the backbone's batch normalization
+    backbone_epsilon: float = 1e-3  # the backbone's batch normalization
 
 
 def build_efficientdet(config: EfficientDetConfig, *, precision: str = "float32") -> keras.Model:

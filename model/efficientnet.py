@@ -38,8 +38,8 @@ def build_backbone(
         name: "efficientnet-b0" .. "efficientnet-b7" or "efficientnet-lite0" .. "efficientnet-lite4".
         image_size: height and width.
         survival_prob: stochastic depth (None: none).
-        padding: of convolutions of stride 2: "same", TensorFlow's, or "symmetric", PyTorch's.
-        epsilon: of batch normalization.
+        padding: how convolutions of stride 2 pad: "same" as in TensorFlow, or "symmetric" as in PyTorch.
+        epsilon: batch normalization's.
 
     Raises:
         InputError: unknown name.
@@ -76,7 +76,7 @@ def _cloned(
         return SiLU(name=config["name"])
     if isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)):
         return keras.layers.Identity(name=config["name"])  # the detector normalizes: padding must stay zero
-    if isinstance(layer, keras.layers.ZeroPadding2D):  # of a convolution of stride 2
+    if isinstance(layer, keras.layers.ZeroPadding2D):  # precedes a convolution of stride 2
         if padding == "symmetric":
             return keras.layers.ZeroPadding2D(layer.padding[0][1], name=config["name"])
         return keras.layers.Identity(name=config["name"])  # the next convolution pads by the same width

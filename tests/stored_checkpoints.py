@@ -1,4 +1,4 @@
-"""Which steps are stored in a model_dir."""
+"""The steps whose checkpoints a model_dir holds."""
 
 
 def steps_in(folder):

@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(folder):
-    """What the program of that commit detected, measured and learned."""
+    """Detections, measures and changes of weights that the program of that commit computed."""
     return json.loads((folder / "expected.json").read_text())
 
 

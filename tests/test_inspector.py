@@ -1,4 +1,4 @@
-"""What the modes dry and export of inspector.py do."""
+"""The modes dry and export of inspector.py."""
 
 import re
 from dataclasses import replace

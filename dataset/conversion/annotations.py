@@ -204,7 +204,8 @@ def ellipse_outline(center: tuple[float, float], radii: tuple[float, float], deg
 def size_of_texts(height: str | None, width: str | None) -> tuple[int, int] | None:
     """Return (height, width) in pixels; None if one is missing or 0, as some tools write an unknown size.
 
-    Raises InputError for other numbers than whole ones above 0.
+    Raises:
+        InputError: for other numbers than whole ones above 0.
     """
     if not height or not width:
         return None

@@ -185,19 +185,23 @@ def left_out_at_conversion(record_paths: Iterable[str]) -> tuple[list[str], list
 
 
 def white_level_of_records(record_paths: Iterable[str]) -> int:
-    """Return the white level in the reports next to the records. Raises InputError if they differ."""
-    found = {}
+    """Return the white level in the reports next to the records.
+
+    Raises:
+        InputError: they differ.
+    """
+    levels = {}
     for path in sorted({beside_records(record, ".report.json") for record in record_paths}):
         content = read_json(str(path)) if path.exists() else None
         made_from = content.get("made_from") if isinstance(content, dict) else None
         if isinstance(made_from, dict) and made_from.get("--white_level", WHITE_LEVEL) != WHITE_LEVEL:
-            found[made_from["--white_level"]] = path
-    if len(found) > 1:
+            levels[made_from["--white_level"]] = path
+    if len(levels) > 1:
         raise InputError(
             "the 16-bit images of the records were converted with different --white_level: "
-            + ", ".join(f"{level} ({path})" for level, path in found.items())
+            + ", ".join(f"{level} ({path})" for level, path in levels.items())
         )
-    return next(iter(found), WHITE_LEVEL)
+    return next(iter(levels), WHITE_LEVEL)
 
 
 def _line(finding: ReportEntry) -> str:

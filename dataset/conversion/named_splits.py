@@ -56,11 +56,15 @@ def split_of_each(names: Sequence[str], splits: Sequence[str | None], *, where: 
 
 
 def names_by_split(names: Sequence[str], splits: Iterable[str | None], *, where: str) -> dict[str, list[str]]:
-    """Return the names of each split, which `splits` names for each; raises InputError as `split_of_each` does."""
-    found: dict[str, list[str]] = {}
+    """Return the names of each split; `splits` names that of each.
+
+    Raises:
+        InputError: as `split_of_each` does.
+    """
+    by_split: dict[str, list[str]] = {}
     for name, split in zip(names, split_of_each(names, [*splits], where=where), strict=True):
-        found.setdefault(split, []).append(name)
-    return found or {"": []}
+        by_split.setdefault(split, []).append(name)
+    return by_split or {"": []}
 
 
 def split_of_word(word: str) -> str | None:

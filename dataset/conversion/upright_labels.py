@@ -89,7 +89,7 @@ def mark_upright(images: Sequence[AnnotatedImage], folder: str | Path) -> None:
     step = max(1, len(images) // _MOST_READ)
     chosen = [image for image in images[::step] if not (image.is_upright or image.in_shares)]
     with warnings.catch_warnings(), ThreadPoolExecutor(_READERS) as pool:
-        warnings.simplefilter("ignore")  # about metadata; here, as the filters belong to all threads
+        warnings.simplefilter("ignore")  # they concern metadata; set here, as the filters belong to all threads
         shapes = pool.map(_shape, [Path(folder, image.file_name) for image in chosen])
         evidence = {
             labels_are_upright(image, shape)

@@ -43,7 +43,11 @@ def _is_of_16_bits(image: Image.Image) -> bool:
 
 
 def _colors_of_16_bits(image: Image.Image) -> np.ndarray:
-    """Decode an opened file to [h, w, 3] uint16; Pillow keeps the upper 8 bits only. Raises ValueError."""
+    """Decode an opened file to [h, w, 3] uint16; Pillow keeps the upper 8 bits only.
+
+    Raises:
+        ValueError: the file is closed, or OpenCV does not read it.
+    """
     import cv2
 
     file = getattr(image, "fp", None)
@@ -62,7 +66,7 @@ def white_level_for(paths: Iterable[str | os.PathLike[str]], *, log: Callable[[s
     65535 without such images, and if the largest value has 15 or 16 bits. Files that cannot be decoded are ignored.
     """
     with warnings.catch_warnings(), ThreadPoolExecutor(_READERS) as pool:
-        warnings.simplefilter("ignore")  # about metadata; here, as the filters belong to all threads
+        warnings.simplefilter("ignore")  # they concern metadata; set here, as the filters belong to all threads
         largest = max(pool.map(_largest_in_file, paths), default=-1)
     bits = max(8, largest.bit_length())
     if largest < 0 or bits > _MOST_BITS_OF_SENSORS:

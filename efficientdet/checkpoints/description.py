@@ -41,8 +41,8 @@ class Description:
     @property
     def white_level(self) -> int:
         """Value of images with 16 bits per channel that becomes 255, see `as_rgb`."""
-        found = self.hparams.get("white_level")
-        return found if isinstance(found, int) and 255 <= found <= WHITE_LEVEL else WHITE_LEVEL
+        level = self.hparams.get("white_level")
+        return level if isinstance(level, int) and 255 <= level <= WHITE_LEVEL else WHITE_LEVEL
 
     def write(self, path: str | Path) -> None:
         """Write the description as JSON, atomically."""

@@ -163,9 +163,9 @@ def _lineage_of(start: _Saved | None, saved: list[_Saved]) -> Iterator[_Saved]:
     current = start
     while current:
         yield current
-        before = by_name.get(current.description.continues) if current.description else None
+        predecessor = by_name.get(current.description.continues) if current.description else None
         # A higher number: another training has overwritten that checkpoint.
-        current = before if before and before.save_number < current.save_number else None
+        current = predecessor if predecessor and predecessor.save_number < current.save_number else None
 
 
 def _read_each(bundles: Iterable[Path]) -> Iterator[Source | InputError]:

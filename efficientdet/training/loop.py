@@ -234,7 +234,7 @@ class Training:
         """Write the last checkpoint and the exported model and, if requested, evaluate the final weights."""
         run, config = self._run, self._run.config
         self._stop_request.raise_if_requested()
-        self._saver.save_if_changed()  # before the calibration: a resumed training with more epochs continues unchanged
+        self._saver.save_if_changed()  # not calibrated: a resumed training with more epochs continues unchanged
         self._calibration.calibrate()
         self._saver.save_final()
         with run.state.averaged_weights():

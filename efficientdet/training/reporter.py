@@ -35,7 +35,7 @@ class Reporter(Listener):
     def __init__(self, run: Run, validation: Validation, evaluator: Evaluator):
         self._run, self._validation, self._evaluator = run, validation, evaluator
         self._folder = Path(run.config.model_dir)
-        self._drawn: list[tuple[str, np.ndarray]] = []  # with captions
+        self._drawn: list[tuple[str, np.ndarray]] = []  # captions and images
         self._reported: Evaluation | None = None
 
     def epoch_finished(self, epoch: int) -> None:
@@ -94,7 +94,7 @@ class Reporter(Listener):
                 f"{' or --max_minutes' if config.max_minutes else ''} continues the training"
             )
         if config.target_ap and config.evaluates:
-            goal["target_mAP"] = round(100 * config.target_ap, 2)  # in percent, as the APs of the log
+            goal["target_mAP"] = round(100 * config.target_ap, 2)  # percent, the unit of the log's APs
             if (minutes := self._validation.time_to_target) is not None:
                 goal["time_to_target"] = minutes
         run.journal.finish(

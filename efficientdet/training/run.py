@@ -158,7 +158,7 @@ class Run:
         """True if images of the current epoch are composed of several; decided at its first step, to resume exactly."""
         hparams = self.config.hparams
         if not (hparams.mosaic_probability or hparams.copy_paste_probability):
-            return False  # in every epoch: a change would restart the input
+            return False  # never True: a change would restart the input
         first = self.epoch * self.steps_per_epoch
         return self.schedule_position(first) < hparams.mosaic_share * self.schedule_steps
 

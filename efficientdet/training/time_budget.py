@@ -31,11 +31,12 @@ class TimeBudget(Listener):
         step, position = run.state.step, run.schedule_position(run.state.step)
         progress.planned_seconds, progress.planned_end = self._seconds, 0
         if self._seconds and step:
-            left = self._fitting_epochs(self._seconds - progress.seconds, seconds_per_step=progress.seconds / step)
-            end = step + left * run.steps_per_epoch
+            epochs = self._fitting_epochs(self._seconds - progress.seconds, seconds_per_step=progress.seconds / step)
+            end = step + epochs * run.steps_per_epoch
             self._set_end(end, position=min(position, run.schedule_steps * step / end))
             run.journal.print(
-                f"time budget: {progress.seconds / 60:.1f} of {self._seconds / 60:.1f} minutes used: {left} epochs left"
+                f"time budget: {progress.seconds / 60:.1f} of {self._seconds / 60:.1f} minutes used: {epochs} "
+                "epochs left"
             )
 
     def steps_finished(self, epoch: int) -> None:

@@ -23,7 +23,7 @@ _HEAD = 512  # bytes
 class WeightReader(Protocol):
     """Reads the files of one format."""
 
-    SUFFIXES: tuple[str, ...]  # of the files, by which one with damaged content is recognized
+    SUFFIXES: tuple[str, ...]  # a file with damaged content is recognized by them
 
     def recognizes(self, head: bytes) -> bool:
         """Return whether a file with these first bytes, up to 512, may have the format."""

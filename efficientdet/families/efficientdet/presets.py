@@ -4,7 +4,7 @@ from efficientdet.families.published_files import CLASSIFIER, PackagedFile, Publ
 from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe
 
 LITE_PREFIX = "efficientnet-lite"
-LITE_NORMALIZATION = {"mean_rgb": (127.0,) * 3, "stddev_rgb": (128.0,) * 3}  # in which google/automl trained it
+LITE_NORMALIZATION = {"mean_rgb": (127.0,) * 3, "stddev_rgb": (128.0,) * 3}  # google/automl's training had it
 LITE_BACKBONES = tuple(f"{LITE_PREFIX}{number}" for number in range(5))
 BACKBONES = (*(f"efficientnet-b{number}" for number in range(8)), *LITE_BACKBONES)
 

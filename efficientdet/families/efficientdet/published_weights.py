@@ -70,9 +70,9 @@ def from_keras(arrays: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[s
         layers.setdefault(name.rpartition("/")[0], []).append(name)
     renamed, numbers = {}, Counter[str]()
     for layer, weights in layers.items():
-        if found := _KERAS_LAYER.search(layer):
-            kind = f"{found[1]}_{numbers[found[1]]}".removesuffix("_0")
-            numbers[found[1]] += 1
+        if match := _KERAS_LAYER.search(layer):
+            kind = f"{match[1]}_{numbers[match[1]]}".removesuffix("_0")
+            numbers[match[1]] += 1
             for place, name in enumerate(weights):
                 if (array := arrays.get(f"layers/{kind}/vars/{place}")) is not None:
                     renamed[name] = array
