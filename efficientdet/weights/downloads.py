@@ -21,6 +21,7 @@ from pathlib import Path
 from dataset.files.untrusted_values import error_context
 from efficientdet.families.published_files import PackagedFile, PublishedFile, published_files
 from efficientdet.weights.archives import unpack_checkpoint
+from efficientdet.weights.hub_files import SCHEME, hub_path
 from program_support.atomic_files import flush_to_disk, unfinished_path, write_text
 from program_support.errors import InputError
 from program_support.file_lock import lock_file
@@ -54,11 +55,14 @@ def cache_folder() -> Path:
 def local_path(value: str, *, log: Log = print_line) -> str:
     """Return the path of published weights for their name, downloading them if necessary; any other value unchanged.
 
-    An existing path takes precedence over a name.
+    hf://USER/NAME and hf://USER/NAME/FILE are names too. An existing path takes precedence over a name.
 
     Raises:
         InputError: the file cannot be downloaded.
     """
+    if value.startswith(SCHEME):
+        with error_context(f"{value}:"):
+            return str(hub_path(value, cache_folder(), log=log))
     if value not in published_files() or os.path.lexists(value) or os.path.lexists(f"{value}.index"):
         return value
     with error_context(f"{value}:"):
