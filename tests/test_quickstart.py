@@ -15,16 +15,21 @@ import numpy as np
 import pytest
 from drawn_records import draw_records
 from labeled import healthy
+from safetensors.numpy import save_file
+from stored_miniature import store_miniature
 
 from efficientdet.families.published_files import published_files
-from efficientdet.families.registry import family_of, hyperparameters_of, model_names
-from efficientdet.options.quickstart import NO_WEIGHTS
-from efficientdet.quickstart import choices, chosen_settings, steps, usable_input
+from efficientdet.families.registry import build_detector, family_of, hyperparameters_of, model_names
+from efficientdet.operations import quick_start
+from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartOptions
+from efficientdet.quickstart import choices, chosen_settings, initial_weights, steps, usable_input
 from efficientdet.quickstart.choices import StepTime
 from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.output_folder import sole_quickstart
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.steps import quickstart
+from efficientdet.weights.downloads import local_path
+from model.detection_model import named_variables
 from program_support.errors import InputError
 from program_support.marked_folders import MARKER
 
@@ -45,7 +50,7 @@ def _image(side, *, objects=()):
 def budget(seconds, **changes):
     """A budget without a smaller input; a step takes a second at 256 pixels."""
     step_time = StepTime(seconds=1.0, side=256, batch_size=4, accelerated=False)
-    settings = {"start_seconds": 30, "target_steps": 1000, "min_side": 128, "is_pretrained": True, **changes}
+    settings = {"start_seconds": 30, "target_steps": 1000, "min_side": 128, "smaller_input_first": False, **changes}
     settings = {"step_time": step_time, "object_share": None, **settings}
     return choices.Budget(seconds=seconds, **settings)
 
@@ -139,18 +144,18 @@ def test_a_step_with_a_fixed_share():
     assert [step_time.at(side) for side in (128, 256, 512)] == [3.25, 4.0, 7.0]
 
 
-def test_random_weights_begin_with_a_smaller_input():
-    limits = budget(1000, is_pretrained=False)
+def test_a_smaller_input_first():
+    limits = budget(1000, smaller_input_first=True)
     assert limits.inputs((240, 320)) == [(128, 160), (240, 320)]
     assert limits.inputs((512, 512)) == [(256, 256), (512, 512)]
     assert limits.inputs((192, 192)) == [(128, 128), (192, 192)]
     assert limits.inputs((160, 160)) == [(160, 160)]  # 128x128 has more than half of the pixels
-    small_objects = budget(1000, is_pretrained=False, object_share=0.05)
+    small_objects = budget(1000, smaller_input_first=True, object_share=0.05)
     assert small_objects.inputs((240, 320)) == [(128, 160), (240, 320)]  # 8 pixels
     assert small_objects.inputs((256, 256)) == [(160, 160), (256, 256)]  # 6.4 at 128
     assert small_objects.inputs((192, 192)) == [(192, 192)]
     assert budget(1000).inputs((512, 512)) == [(512, 512)]
-    assert budget(299, is_pretrained=False).inputs((512, 512)) == [(512, 512)]  # a start takes over a tenth
+    assert budget(299, smaller_input_first=True).inputs((512, 512)) == [(512, 512)]  # a start takes over a tenth
     assert limits.steps(512) == 500 / 4 + 500
     assert budget(1000).steps(512) == 250
     assert choices.image_side(_image(640), 640, limits)[0] == 320  # 1600 steps of 1562; at 352, 1153 of 1891
@@ -171,7 +176,7 @@ def test_recipes_of_the_families():
     for model in model_names():
         family = hyperparameters_of(model, {}).family
         recipe = family.quickstart
-        hparams = hyperparameters_of(model, {**recipe.settings, **recipe.random_settings})
+        hparams = hyperparameters_of(model, {**recipe.settings, **recipe.random.settings})
         assert hparams.is_training_bn, model  # from random weights everything is trained
         assert getattr(hparams, "trainable_backbone_stages", 5) == 5, model
         assert hparams.lr_decay_method == "cosine", model  # steps of a preset's schedule have other epochs
@@ -179,9 +184,9 @@ def test_recipes_of_the_families():
         assert set(recipe.detectors) <= set(family.presets)
         assert set(recipe.detectors.values()) <= set(published_files())
     recipe = family_of("efficientdet-d0").quickstart
-    assert recipe.random_rate.of(4) == pytest.approx(0.1)
-    assert recipe.random_rate.of(16) == pytest.approx(0.16)
-    assert recipe.pretrained_rate.of(4) == pytest.approx(0.01)
+    assert recipe.random.rate.of(4) == pytest.approx(0.1)
+    assert recipe.random.rate.of(16) == pytest.approx(0.16)
+    assert recipe.detector.rate.of(4) == pytest.approx(0.01)
 
 
 @pytest.fixture
@@ -222,7 +227,8 @@ def programs(tmp_path, monkeypatch):
 
 
 def config(folder, **changes):
-    return QuickstartConfig(**{"images": "photos", "output_dir": str(folder), "weights": NO_WEIGHTS, **changes})
+    settings = {"images": "photos", "output_dir": str(folder), "weights": NO_WEIGHTS, "model_name": "efficientdet-d0"}
+    return QuickstartConfig(**settings | changes)
 
 
 def test_the_way(programs, tmp_path, capsys):
@@ -265,7 +271,7 @@ def test_the_way(programs, tmp_path, capsys):
 
 def test_the_smaller_input(programs, tmp_path, monkeypatch, capsys):
     calls, _ = programs
-    monkeypatch.setattr(chosen_settings, "local_path", lambda name: name)  # as if the backbone were downloaded
+    monkeypatch.setattr(initial_weights, "local_path", lambda name: name)  # as if the backbone were downloaded
     wanted = {"model_name": "retinanet-resnet18", "hparams": "image_size=640,lr_end_factor=0.1", "weights": None}
     quickstart(config(tmp_path / "out", **wanted))
     first, last = [settings for module, settings in calls[2:] if module == "train"]
@@ -289,6 +295,76 @@ def test_the_smaller_input(programs, tmp_path, monkeypatch, capsys):
     wanted |= {"model_name": "retinanet-resnet50", "hparams": "image_size=640"}
     quickstart(config(tmp_path / "pretrained", **wanted))
     assert len([module for module, _ in calls[2:] if module == "train"]) == 1
+
+
+def test_weights_are_chosen_again_until_the_training_begins(programs, tmp_path, monkeypatch, capsys):
+    calls, fails = programs
+    present = set()
+
+    def local_path(name):
+        if name in present:
+            return f"/cache/{name}"
+        raise InputError(f"{name}: cannot be downloaded")
+
+    monkeypatch.setattr(initial_weights, "local_path", local_path)
+    fails.add("train")
+    wanted = {"model_name": "efficientdet-lite0", "weights": None}
+    with pytest.raises(SystemExit):
+        quickstart(config(tmp_path / "out", **wanted))
+    expected = "warning: initial weights: random (efficientdet-lite0: cannot be downloaded; efficientnet-lite0: cannot"
+    assert capsys.readouterr().out.startswith(expected)
+
+    fails.clear()
+    run = steps.run_program
+
+    def interrupted(module, settings):
+        run(module, settings)
+        if module == "train":
+            (settings["model_dir"] / "ckpt-1.index").touch()
+            sys.exit(3)
+
+    monkeypatch.setattr(steps, "run_program", lambda module, _: sys.exit(3))
+    with pytest.raises(SystemExit):
+        quickstart(config(tmp_path / "out", **wanted))
+    monkeypatch.setattr(steps, "run_program", interrupted)
+    for name in ("efficientnet-lite0", "efficientdet-lite0"):  # the second one appears when the training has begun
+        present.add(name)
+        with pytest.raises(SystemExit):
+            quickstart(config(tmp_path / "out", **wanted))
+        assert calls[-1][1]["backbone_init"] == "efficientnet-lite0"
+    said = capsys.readouterr().out
+    assert "initial weights: backbone pretrained on ImageNet (/cache/efficientnet-lite0)" in said
+    assert "choose: already done" in said
+
+
+def test_weights_of_a_file(programs, tmp_path, capsys):
+    """Of Google's EfficientNet-Lite0, from an installed package, and of a detector that has nothing else."""
+    calls, _ = programs
+    backbone = local_path("efficientnet-lite0")
+    quickstart(config(tmp_path / "backbone", model_name="efficientdet-lite0", weights=backbone))
+    assert f"initial weights: backbone of --weights={backbone}" in capsys.readouterr().out
+    assert calls[-3][1]["backbone_init"] == backbone
+    with pytest.raises(InputError, match=r"^--weights: .*expected weights of --model_name=efficientdet-d0"):
+        quickstart(config(tmp_path / "other", weights=backbone))
+    assert not (tmp_path / "other" / "records").exists()
+
+    network = build_detector(hyperparameters_of("efficientdet-lite0", {}), num_classes=2).network
+    arrays = {name: variable.numpy() for name, variable in named_variables(network).items()}
+    save_file(arrays, tmp_path / "detector.safetensors")
+    detector = str(tmp_path / "detector.safetensors")
+    quickstart(config(tmp_path / "detector", model_name="efficientdet-lite0", weights=detector))
+    assert calls[-3][1]["pretrained_ckpt"] == detector
+
+
+def test_the_model_of_the_weights(tmp_path, monkeypatch):
+    """Without --model_name it is the one of the checkpoint."""
+    chosen = []
+    monkeypatch.setattr(quick_start, "quickstart", chosen.append)
+    store_miniature(tmp_path)
+    options = {"images": str(tmp_path), "output_dir": str(tmp_path / "out")}
+    for weights in (str(tmp_path / "ckpt"), NO_WEIGHTS):
+        quick_start.run_quickstart(QuickstartOptions(**options, weights=weights))
+    assert [config.model_name for config in chosen] == ["efficientdet-d0", "efficientdet-lite0"]
 
 
 def test_a_size_at_which_objects_match_no_anchor_is_not_trained(programs, tmp_path, monkeypatch, capsys):
@@ -360,14 +436,14 @@ def test_other_families(programs, tmp_path, monkeypatch, capsys):
     training = next(settings for module, settings in calls[2:] if module == "train")
     recipe = family_of("mask-rcnn-resnet18").quickstart
     assert "trainable_backbone_stages=5,is_training_bn=True" in training["hparams"]
-    assert training["lr"] == recipe.random_rate.of(4)
+    assert training["lr"] == recipe.random.rate.of(4)
     printed = capsys.readouterr().out
     assert "mask-rcnn-resnet18 learns masks and needs outlines in the labels" in printed
     assert "mask AP 0.250, AP50 0.625" in printed
 
     del calls[:]
     (tmp_path / "weights.pth").write_bytes(b"PK\x03\x04")
-    for module in (chosen_settings, usable_input):  # as if it were downloaded
+    for module in (initial_weights, usable_input):  # as if it were downloaded
         monkeypatch.setattr(module, "local_path", lambda name: str(tmp_path / "weights.pth"))
     quickstart(config(tmp_path / "boxes", model_name="retinanet-resnet50", weights=None))
     assert "include_masks" not in calls[0][1]
@@ -384,7 +460,7 @@ def test_other_families(programs, tmp_path, monkeypatch, capsys):
     quickstart(config(tmp_path / "backbone", model_name="ssd300-resnet34", weights=None))
     training = next(settings for module, settings in calls[2:] if module == "train")
     assert training["backbone_init"] == "resnet34-333f7ec4.pth"
-    assert training["lr"] == family_of("ssd300-resnet34").quickstart.random_rate.of(4)
+    assert training["lr"] == family_of("ssd300-resnet34").quickstart.start("backbone").rate.of(4)
 
 
 def test_a_zip_is_unpacked_once(programs, tmp_path, monkeypatch):
@@ -537,12 +613,13 @@ def test_other_wishes_and_broken_notes_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("photos").mkdir()
     notes = tmp_path / "quickstart.json"
-    notes.write_text(json.dumps({"asked": {"minutes": 10}, "done": {"convert": None}, "seconds": {}}))
+    quickstart_of = {"version": 2, "asked": {"minutes": 10}, "done": {"convert": None}, "seconds": {}}
+    notes.write_text(json.dumps(quickstart_of))
     with pytest.raises(InputError, match=r"quickstart.json: was started with .*another --output_dir"):
         quickstart(config(tmp_path))
-    for text in ("{", "[]", "{}", '{"asked": 3, "done": 4}'):
+    for text in ("{", "[]", "{}", '{"version": 2, "asked": 3, "done": 4}', json.dumps(quickstart_of | {"version": 1})):
         notes.write_text(text)
-        with pytest.raises(InputError, match="not a state file of a quick start"):
+        with pytest.raises(InputError, match="not a state file of this quick start"):
             quickstart(config(tmp_path))
 
 

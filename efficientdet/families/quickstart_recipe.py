@@ -21,18 +21,32 @@ class LearningRate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartRecipe:
+    """Choices that depend on what a training starts from.
+
+    Attributes:
+        rate: learning rate.
+        steps: number of steps for a good AP with an input of 256 pixels and objects of 16.
+        settings: further hyperparameters.
+        smaller_input_first: whether a training with a smaller input comes first.
+    """
+
+    rate: LearningRate
+    steps: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    smaller_input_first: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class QuickstartRecipe:
     """Settings of a family's short training on own data.
 
     Attributes:
         settings: hyperparameters of every quick start.
-        random_settings: further hyperparameters for training without a pretrained detector. Where the presets freeze
-            batch norm or stages of the backbone, these train everything.
-        random_rate: learning rate for training without a pretrained detector.
-        pretrained_rate: learning rate for training from a pretrained detector.
-        random_steps: number of steps for a good AP with an input of 256 pixels and objects of 16, without a pretrained
-            detector.
-        pretrained_steps: the same, from a pretrained detector.
+        random: from random weights. Where the presets freeze batch norm or stages of the backbone, its settings train
+            everything.
+        backbone: from a backbone pretrained on ImageNet. None: as from random weights.
+        detector: from a pretrained detector.
         min_side: the smallest side of the input in pixels.
         fixed_share: share of the time of a step with an input of 256 pixels that does not depend on its size.
         evaluation_cost: time to evaluate an image relative to a training step's time per image.
@@ -41,13 +55,15 @@ class QuickstartRecipe:
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    random_settings: Mapping[str, Any]
-    random_rate: LearningRate
-    pretrained_rate: LearningRate
-    random_steps: int = 2200  # docs/measurements/accuracy.md
-    pretrained_steps: int = 250
+    random: StartRecipe
+    backbone: StartRecipe | None = None
+    detector: StartRecipe
     min_side: int = 128
     fixed_share: float = 0.0
     evaluation_cost: float = 0.5
     stretches: bool = False
     detectors: Mapping[str, str] = field(default_factory=dict)
+
+    def start(self, kind: str) -> StartRecipe:
+        """Return the choices for initial weights of a kind: random, backbone or detector."""
+        return {"random": self.random, "backbone": self.backbone or self.random, "detector": self.detector}[kind]

@@ -2,13 +2,15 @@
 
 from dataset.files.image_files import image_source
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.flag_definitions import program
 from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.configuration.model_settings import checked_overrides
+from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
 from efficientdet.exports.formats import checked_formats, export_formats
 from efficientdet.families.registry import hyperparameters_of, model_names
 from efficientdet.options.model import ModelOptions
-from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartOptions
+from efficientdet.options.quickstart import NO_WEIGHTS, QUICKSTART_MODEL, QuickstartOptions
 from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.steps import quickstart
 from program_support.errors import InputError
@@ -22,18 +24,33 @@ def run_quickstart(options: QuickstartOptions) -> None:
             "--output_dir=runs/photos; --help lists all flags"
         )
     images = image_source(options.images)
-    if hyperparameters_of(options.model_name, {}).family.quickstart is None:
+    weights, model_name = _weights_and_their_model(options.weights)
+    model_name = options.model_name or model_name or QUICKSTART_MODEL
+    if hyperparameters_of(model_name, {}).family.quickstart is None:
         chosen_for = ", ".join(name for name in model_names() if hyperparameters_of(name, {}).family.quickstart)
         raise InputError(
-            f"--model_name={options.model_name}: expected one of {chosen_for}; for others see "
-            "docs/reference/detectors.md"
+            f"--model_name={model_name}: expected one of {chosen_for}; for others see docs/reference/detectors.md"
         )
-    checked_overrides(ModelOptions(model_name=options.model_name, hparams=options.hparams))
+    checked_overrides(ModelOptions(model_name=model_name, hparams=options.hparams))
     formats = checked_formats(options.formats)  # refused before the training, not after it
-    weights = options.weights if options.weights == NO_WEIGHTS else existing_checkpoint(options.weights, "weights")
     output_dir = writable_folder(options.output_dir, "output_dir")
-    resolved = {"images": images, "output_dir": output_dir, "formats": formats, "weights": weights}
+    resolved = {
+        "images": images,
+        "output_dir": output_dir,
+        "formats": formats,
+        "weights": weights,
+        "model_name": model_name,
+    }
     quickstart(QuickstartConfig(**{**vars(options), **resolved}))
+
+
+def _weights_and_their_model(weights: str | None) -> tuple[str | None, str | None]:
+    """Return --weights with the prefix of a checkpoint, and the model that published or own weights are of."""
+    prefix = None if weights in (NO_WEIGHTS, PRETRAINED_BACKBONE) else existing_checkpoint(weights, "weights")
+    if prefix is None or weights in model_names():
+        return prefix or weights, prefix and weights
+    description = read_description(prefix)
+    return prefix, description.model_name if description else None
 
 
 define_flags, main = program("quickstart", QuickstartOptions, run_quickstart, formats=export_formats)

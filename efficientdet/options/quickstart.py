@@ -3,11 +3,12 @@
 from typing import Annotated
 
 from dataset.conversion.format_recognition import FORMATS
-from efficientdet.families.registry import DEFAULT_MODEL, model_names
+from efficientdet.families.registry import model_names
 from efficientdet.options.model import Formats, Labels
 from program_support.checked_fields import Help, Share, at_least, between, checked, one_of
 
 NO_WEIGHTS = "none"
+QUICKSTART_MODEL = "efficientdet-lite0"  # docs/measurements/accuracy.md
 
 
 @checked
@@ -38,7 +39,10 @@ class QuickstartOptions:
         ),
     ] = None
     output_dir: Annotated[str, Help("Output folder.")] = "quickstart"
-    model_name: Annotated[str, Help(f"Model; one of {', '.join(model_names())}.")] = DEFAULT_MODEL
+    model_name: Annotated[
+        str | None,
+        Help(f"Model; one of {', '.join(model_names())}. Default: that of --weights, else {QUICKSTART_MODEL}."),
+    ] = None
     minutes: Annotated[
         float,
         at_least(0.1),
@@ -50,8 +54,9 @@ class QuickstartOptions:
     weights: Annotated[
         str | None,
         Help(
-            f"Pretrained detector to start from: a name, a path, or {NO_WEIGHTS}. Default: the model's published "
-            "weights, if they can be downloaded."
+            f"Weights to start from, of a detector or a backbone: a name, a path, 'imagenet' for a backbone, or "
+            f"{NO_WEIGHTS}. Default: the first that is present or can be downloaded of the published detector and its "
+            "backbone, else random ones."
         ),
     ] = None
     formats: Formats = ("onnx",)

@@ -92,7 +92,7 @@ class Budget:
 
     seconds: of training. start_seconds: of train.py up to its first step. target_steps: for a good AP with an input of
     256 pixels and objects of 16. object_share: side of the objects relative to the image's, if known. min_side: the
-    smallest side of an input in pixels. is_pretrained: whether it starts from a pretrained detector.
+    smallest side of an input in pixels. smaller_input_first: whether a training with a smaller input may come first.
     """
 
     step_time: StepTime
@@ -101,16 +101,16 @@ class Budget:
     target_steps: int
     object_share: float | None
     min_side: int
-    is_pretrained: bool
+    smaller_input_first: bool
 
     def inputs(self, size: tuple[int, int]) -> list[tuple[int, int]]:
         """Return the inputs (height, width) of the trainings that share the seconds; the last is `size`.
 
-        From random weights the first has about half the sides, as more steps fit then, but more where objects would be
-        too small (docs/measurements/accuracy.md). It is left out if it has over half of the pixels, or if another start
-        of train.py takes much of the time.
+        A smaller first one has about half the sides, as more steps fit then, but more where objects would be too small
+        (docs/measurements/accuracy.md). It is left out if it has over half of the pixels, or if another start of
+        train.py takes much of the time.
         """
-        if self.is_pretrained or self.seconds < _MIN_STARTS * self.start_seconds:
+        if not self.smaller_input_first or self.seconds < _MIN_STARTS * self.start_seconds:
             return [size]
         scale = max(1 / 2, _MIN_FIRST_OBJECT_SIDE / (self.object_share or math.inf) / max(size))
         height, width = (max(self.min_side, math.ceil(scale * side / _MULTIPLE) * _MULTIPLE) for side in size)

@@ -13,36 +13,31 @@ import numpy as np
 
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.data_checks.findings import as_hparams, counted
-from efficientdet.families.hyperparameters import Hyperparameters
-from efficientdet.families.published_files import published_files
 from efficientdet.families.quickstart_recipe import QuickstartRecipe
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.options.quickstart import NO_WEIGHTS
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.configuration import QuickstartConfig
+from efficientdet.quickstart.initial_weights import InitialWeights
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.split_records import image_count, labeled_images, records_of, records_pattern
 from efficientdet.quickstart.usable_input import usable_side
 from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
-from efficientdet.weights.downloads import local_path
 from program_support.atomic_files import unfinished_folder
-from program_support.errors import InputError
 from program_support.marked_folders import claim_folder
 
 _FIRST_SIDE = 256  # longer side for the first measurement of the step time
 _TIMED_STEPS = 12
 
 
-def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, spent: float) -> dict[str, Any]:
+def choose_settings(
+    config: QuickstartConfig, folder: Path, *, weights: InitialWeights, measured: str, spent: float
+) -> dict[str, Any]:
     """Return the flags of one or two trainings, lines with the reasons, and the estimated time of the other steps."""
     start_time, images = time.monotonic(), labeled_images(records_pattern(folder, "train"))
     defaults = hyperparameters_of(config.model_name, {})
     recipe = defaults.family.quickstart
-    weights, weights_reason = _weights(config, defaults)
-    is_pretrained = "pretrained_ckpt" in weights
-    given = parse_overrides(config.hparams)
-    rate = recipe.pretrained_rate if is_pretrained else recipe.random_rate
-    of_family = {**recipe.settings, **({} if is_pretrained else recipe.random_settings)}
+    start_recipe, given = recipe.start(weights.kind), parse_overrides(config.hparams)
+    of_family = {**recipe.settings, **start_recipe.settings}
     published = max(defaults.input_size)
     default_side = max(hyperparameters_of(config.model_name, given).input_size)
     first = default_side if "image_size" in given else max(recipe.min_side, min(_FIRST_SIDE, published))
@@ -51,8 +46,8 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
     step_time, start = _measure_step_time(
         config,
         folder,
-        {"image_size": shape_of(first), **of_family, "learning_rate": rate.of(batch), **given},
-        weights=weights,
+        {"image_size": shape_of(first), **of_family, "learning_rate": start_recipe.rate.of(batch), **given},
+        weights=weights.flags,
         side=first,
         batch=batch,
     )
@@ -68,25 +63,26 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
         step_time=step_time,
         seconds=choices.training_seconds(config.minutes, others=spent + time.monotonic() - start_time + after),
         start_seconds=start,
-        target_steps=recipe.pretrained_steps if is_pretrained else recipe.random_steps,
+        target_steps=start_recipe.steps,
         object_share=choices.object_share(images),
         min_side=recipe.min_side,
-        is_pretrained=is_pretrained,
+        smaller_input_first=start_recipe.smaller_input_first,
     )
     side, side_reason, usable = first, "set by --hparams", 0
-    check = functools.partial(_suggested_settings, config, folder, weights=weights)
+    check = functools.partial(_suggested_settings, config, folder, weights=weights.flags)
     if "image_size" not in given:
         sizes = {shape_of(side): side for side in choices.possible_sides(images, published, min_side=recipe.min_side)}
-        usable = usable_side(config, images, sizes, {**of_family, **given}, weights=weights, check=check)
+        usable = usable_side(config, images, sizes, {**of_family, **given}, weights=weights.flags, check=check)
         side, side_reason = choices.image_side(images, published, budget, usable=usable)
     settings = {"image_size": shape_of(side), **of_family, **given}
     suggested = check(settings)
     settings |= {key: value for key, value in suggested.items() if key not in given}
-    learning_rate = rate.of(step_time.batch_size)
-    flags = {"batch_size": step_time.batch_size, **weights, "lr": None if "learning_rate" in given else learning_rate}
+    rate = start_recipe.rate.of(step_time.batch_size)
+    flags = {"batch_size": step_time.batch_size, **weights.flags, "lr": None if "learning_rate" in given else rate}
     size = hyperparameters_of(config.model_name, settings).input_size
     trainings, training_reason = _trainings(settings, flags, budget, size=size, images=len(images))
     return {
+        "weights": asdict(weights),
         "trainings": trainings,
         "minutes": config.minutes,
         "seconds_after_choice": after,
@@ -94,12 +90,11 @@ def choose_settings(config: QuickstartConfig, folder: Path, *, measured: str, sp
         "needed_minutes": _needed_minutes(config, side, budget, usable=usable),
         "larger_sides": {"published": published, "usable": usable, "budget": asdict(budget)},
         "why": [
-            f"weights: {weights_reason}",
             f"input size {side} pixels (longer side): {side_reason} (median of the images: "
             f"{choices.typical_side(images.sizes)})",
             f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
             training_reason,
-            f"learning rate {learning_rate:g}: {'low, for pretrained' if is_pretrained else 'for random'} weights",
+            f"learning rate {rate:g}: for {weights.kind} weights",
             *([f"{as_hparams(of_family)}: for a short training of {config.model_name}"] if of_family else []),
         ],
     }
@@ -125,7 +120,7 @@ def choose_larger_input(
         | {
             "step_time": choices.StepTime(**earlier["budget"]["step_time"]),
             "seconds": choices.training_seconds(config.minutes, others=spent + chosen["seconds_after_choice"]),
-            "is_pretrained": True,
+            "smaller_input_first": False,
         }
     )
     side, reason = choices.image_side(images, earlier["published"], budget, usable=earlier["usable"])
@@ -140,7 +135,7 @@ def choose_larger_input(
     flags = {**flags, "pretrained_ckpt": model, "backbone_init": None}
     trainings, training_reason = _trainings(settings, flags, budget, size=(height, width), images=len(images))
     why = [f"input size {side} pixels (longer side): {reason}; starts from {model}", training_reason]
-    return {**chosen, "trainings": trainings, "minutes": config.minutes, "side": side, "why": [chosen["why"][0], *why]}
+    return {**chosen, "trainings": trainings, "minutes": config.minutes, "side": side, "why": why}
 
 
 def _needed_minutes(config: QuickstartConfig, side: int, budget: choices.Budget, *, usable: int) -> int:
@@ -170,26 +165,6 @@ def _trainings(
         overrides = {} if is_last else {"image_size": f"{width}x{height}", "lr_end_factor": choices.FIRST_LR_END_FACTOR}
         trainings.append({**flags, "hparams": as_hparams(settings | overrides), **asdict(length)})
     return trainings, "; then ".join(reasons)
-
-
-def _weights(config: QuickstartConfig, defaults: Hyperparameters) -> tuple[dict[str, str], str]:
-    """Return the flag of the weights to start from, none for random weights, and the reason."""
-    if config.weights == NO_WEIGHTS:
-        return {}, "random, set by --weights=none"
-    if config.weights:
-        return {"pretrained_ckpt": config.weights}, "set by --weights"
-    detector = defaults.family.quickstart.detectors.get(config.model_name, config.model_name)
-    backbone = defaults.family.imagenet_backbone(defaults)
-    file = detector if detector in published_files() else backbone
-    if file is None:
-        return {}, f"random; there are no pretrained weights for {config.model_name}"
-    try:
-        local_path(file)
-    except InputError as error:
-        return {}, f"random; the pretrained weights are not available ({error})"
-    if file == detector:
-        return {"pretrained_ckpt": detector}, "pretrained on COCO"
-    return {"backbone_init": file}, f"backbone pretrained on ImageNet; no detector is published for {config.model_name}"
 
 
 def _measure_step_time(

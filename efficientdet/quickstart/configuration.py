@@ -9,3 +9,4 @@ class QuickstartConfig(QuickstartOptions):
     """Options of a quick start with resolved paths and formats."""
 
     images: str
+    model_name: str

@@ -10,6 +10,7 @@ from program_support.atomic_files import write_text
 from program_support.errors import InputError
 
 _MAY_CHANGE_UNTIL_CHOSEN = ("weights", "hparams", "formats")
+_VERSION = 2  # of the file
 _REPEATED_FOR_MORE_MINUTES = ("train", "evaluate", "export")
 
 
@@ -22,9 +23,11 @@ class State:
 
     def __init__(self, path: Path, settings: dict[str, Any]):
         self._path, settings = path, json.loads(json.dumps(settings))
-        new: dict[str, Any] = {"asked": settings, "done": {}, "seconds": {}}
+        new: dict[str, Any] = {"version": _VERSION, "asked": settings, "done": {}, "seconds": {}}
         try:
             self._content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else new
+            if self._content["version"] != _VERSION:
+                raise ValueError(f"version {self._content['version']}; expected {_VERSION}")
             if "convert" not in self._content["done"]:
                 self._content = new
             asked, self._done, self._seconds = (self._content[part] for part in ("asked", "done", "seconds"))
@@ -33,7 +36,7 @@ class State:
             longer = settings["minutes"] > asked["minutes"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise InputError(
-                f"{path}: not a state file of a quick start ({error}); expected another --output_dir"
+                f"{path}: not a state file of this quick start ({error}); expected another --output_dir"
             ) from error
         if other:
             raise InputError(
@@ -67,6 +70,15 @@ class State:
             write_text(self._path, json.dumps(self._content, indent=1))
         except OSError as error:
             raise InputError(f"{self._path}: cannot be written: {error.strerror}") from error
+
+    def result(self, step: str) -> Any:
+        """Return the result of a finished step; None if it is not finished."""
+        return self._done.get(step)
+
+    def discard(self, step: str) -> None:
+        """Have a step run again."""
+        del self._done[step]
+        self._write()
 
     def once(self, step: str, run: Callable[[], Any]) -> Any:
         """Return the result of a step, which is run unless an earlier call did."""

@@ -11,11 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from efficientdet.checkpoints.checkpoint import prefixes
 from efficientdet.exports.formats import export_formats
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.chosen_settings import choose_larger_input, choose_settings
 from efficientdet.quickstart.configuration import QuickstartConfig
+from efficientdet.quickstart.initial_weights import InitialWeights, initial_weights
 from efficientdet.quickstart.output_folder import METRICS, refuse_foreign_output, sole_quickstart
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.source_fingerprint import archive_fingerprint, folder_fingerprint, source_fingerprint
@@ -40,12 +42,14 @@ def quickstart(config: QuickstartConfig) -> None:
 def _run_steps(config: QuickstartConfig, folder: Path) -> None:
     start_time, state = time.monotonic(), State(folder / "quickstart.json", asdict(config))
     refuse_foreign_output(folder)
+    weights = _weights(config, folder, state=state)
     images = _source(config, folder, state=state)
     state.once("convert", lambda: _convert(config, folder, images=images))
     val, test = records_of(folder, "val"), records_of(folder, "test")
     measured = test or val or records_pattern(folder, "train")
     chosen = state.once(
-        "choose", lambda: choose_settings(config, folder, measured=measured, spent=state.seconds("choose"))
+        "choose",
+        lambda: choose_settings(config, folder, weights=weights, measured=measured, spent=state.seconds("choose")),
     )
     if state.is_longer:
         chosen = _choose_again(config, folder, chosen, state=state)
@@ -65,7 +69,7 @@ def _run_steps(config: QuickstartConfig, folder: Path) -> None:
     state.once("export", lambda: _export(config, folder, compared=compared, measured=measured))
     _print_summary(
         folder,
-        weights=chosen["why"][0],
+        weights=weights,
         measured_on="test" if test else "validation" if val else "training",
         image_folder=compared[0].parent,
     )
@@ -76,6 +80,18 @@ def _run_steps(config: QuickstartConfig, folder: Path) -> None:
         f"finished in {(time.monotonic() - start_time) / 60:.1f} minutes; to train longer, run the same command with "
         f"{more}"
     )
+
+
+def _weights(config: QuickstartConfig, folder: Path, *, state: State) -> InitialWeights:
+    """Return and print the initial weights; until the training begins, a download that failed is tried again."""
+    chosen = state.result("choose")
+    if chosen and any(prefixes(folder / name, "ckpt-*") for name in ("model_smaller_input", "model")):
+        return InitialWeights(**chosen["weights"])
+    weights = initial_weights(config)
+    if chosen and chosen["weights"] != asdict(weights):
+        state.discard("choose")
+    print(weights.line, flush=True)
+    return weights
 
 
 def _choose_again(config: QuickstartConfig, folder: Path, chosen: dict[str, Any], *, state: State) -> dict[str, Any]:
@@ -207,11 +223,11 @@ def _training_minutes(minutes: float, *, others: float) -> float:
     return seconds / 60
 
 
-def _print_summary(folder: Path, *, weights: str, measured_on: str, image_folder: Path) -> None:
+def _print_summary(folder: Path, *, weights: InitialWeights, measured_on: str, image_folder: Path) -> None:
     numbers = json.loads((folder / METRICS).read_text(encoding="utf-8"))
     artifact = folder / "exported" / "detector.onnx"
     print(f"\nAP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images")
-    print(f"initial {weights}")
+    print(weights.line)
     if masks := numbers.get("mask_numbers"):
         print(f"mask AP {masks['AP']:.3f}, AP50 {masks['AP50']:.3f}")
     for path, what in (

@@ -36,7 +36,7 @@ def usable_side(
     fixed |= settings.keys() & parse_overrides(config.hparams).keys()
     if getattr(hparams, "label_assignment", "iou") != "iou":
         return 0  # such an assignment needs no IoU
-    _use_no_accelerator()
+    use_no_accelerator()
     if (size := smallest_usable_size(images, hparams, cast(list[str], list(sizes)), fixed=fixed)) is not None:
         return sizes[size]
     largest = list(sizes)[-1]
@@ -47,7 +47,7 @@ def usable_side(
     )
 
 
-def _use_no_accelerator() -> None:
+def use_no_accelerator() -> None:
     """Keep TensorFlow, which computes sizes of images, from taking the memory of a GPU that the programs need."""
     prepare_environment(owns_process=False)
     import tensorflow as tf

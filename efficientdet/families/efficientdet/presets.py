@@ -1,7 +1,7 @@
 """Presets of `--model_name`: the published models (Tan et al. 2020, table 1; values of google/automl)."""
 
 from efficientdet.families.published_files import CLASSIFIER, PackagedFile, PublishedFile
-from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe
+from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe, StartRecipe
 
 LITE_PREFIX = "efficientnet-lite"
 LITE_NORMALIZATION = {"mean_rgb": (127.0,) * 3, "stddev_rgb": (128.0,) * 3}  # google/automl's training had it
@@ -154,8 +154,11 @@ NVIDIA_CONVENTIONS = {
 
 # Measured in docs/tutorials/bccd.md. The published jitter is 0.1 to 2: less suits a short training.
 QUICKSTART = QuickstartRecipe(
-    # survival_prob: without the stochastic depth that Lite's presets have for long trainings
-    random_settings={"jitter_min": 0.8, "jitter_max": 1.25, "survival_prob": 1.0},
-    random_rate=LearningRate(per_image=0.025, maximum=0.16),
-    pretrained_rate=LearningRate(per_image=0.0025, maximum=0.04),
+    random=StartRecipe(
+        # survival_prob: without the stochastic depth that Lite's presets have for long trainings
+        settings={"jitter_min": 0.8, "jitter_max": 1.25, "survival_prob": 1.0},
+        rate=LearningRate(per_image=0.025, maximum=0.16),
+        steps=2200,  # docs/measurements/accuracy.md
+    ),
+    detector=StartRecipe(rate=LearningRate(per_image=0.0025, maximum=0.04), steps=250, smaller_input_first=False),
 )

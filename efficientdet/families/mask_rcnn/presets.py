@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from efficientdet.families.nms_configs import NmsConfigs
 from efficientdet.families.published_files import torchvision_file
-from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe
+from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe, StartRecipe
 
 BACKBONES = {
     "mask-rcnn-resnet18": "resnet18",
@@ -57,11 +57,12 @@ QUICKSTART = QuickstartRecipe(
         "lr_warmup_least_steps": 0,
         "moving_average_decay": 0.998,
     },
-    random_settings={"trainable_backbone_stages": 5, "is_training_bn": True},
-    random_rate=LearningRate(per_image=1.25e-4, maximum=5e-4),
-    pretrained_rate=LearningRate(per_image=2.5e-5, maximum=1e-4),
-    random_steps=500,
-    pretrained_steps=125,
+    random=StartRecipe(
+        settings={"trainable_backbone_stages": 5, "is_training_bn": True},
+        rate=LearningRate(per_image=1.25e-4, maximum=5e-4),
+        steps=500,
+    ),
+    detector=StartRecipe(rate=LearningRate(per_image=2.5e-5, maximum=1e-4), steps=125, smaller_input_first=False),
     min_side=192,
     fixed_share=0.7,  # estimate: with resnet18 and 64 regions 4.4 s at 128 pixels, 5.0 s at 256
     evaluation_cost=0.9,  # 1.1 s with resnet18 at 256 pixels, masks included

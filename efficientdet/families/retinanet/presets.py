@@ -1,7 +1,7 @@
 """Presets of `--model_name`: the published models; 800 x 800 and 264 classes of Open Images in MLPerf's benchmark."""
 
 from efficientdet.families.published_files import torchvision_file
-from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe
+from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe, StartRecipe
 
 BACKBONES = {
     "retinanet-resnet18": "resnet18",
@@ -29,10 +29,12 @@ QUICKSTART = QuickstartRecipe(
         "moving_average_decay": 0.998,
         "train_on_crowds": False,
     },
-    random_settings={"trainable_backbone_stages": 5, "is_training_bn": True, "head_kernel_stddev": 0.03},
-    random_rate=LearningRate(per_image=0.0025, maximum=0.02),
-    pretrained_rate=LearningRate(per_image=0.000625, maximum=0.01),
-    random_steps=800,  # docs/measurements/accuracy.md: more steps with a smaller input gain nothing
+    random=StartRecipe(
+        settings={"trainable_backbone_stages": 5, "is_training_bn": True, "head_kernel_stddev": 0.03},
+        rate=LearningRate(per_image=0.0025, maximum=0.02),
+        steps=800,  # docs/measurements/accuracy.md: more steps with a smaller input gain nothing
+    ),
+    detector=StartRecipe(rate=LearningRate(per_image=0.000625, maximum=0.01), steps=250, smaller_input_first=False),
     stretches=True,
     detectors={"retinanet-resnet50": "retinanet_resnet50_fpn_coco"},
 )

@@ -1,7 +1,7 @@
 """Preset of `--model_name`: the published model; 300 x 300 pixels and COCO's 80 classes in MLPerf's benchmark."""
 
 from efficientdet.families.published_files import CLASSIFIER, torchvision_file
-from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe
+from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe, StartRecipe
 
 PRESETS = {"ssd300-resnet34": {"backbone_name": "resnet34"}}
 # The pretrained ResNet-34 of MLPerf's SSD.
@@ -18,9 +18,8 @@ QUICKSTART = QuickstartRecipe(
         "moving_average_decay": 0.998,
         "train_on_crowds": False,
     },
-    random_settings={},
-    random_rate=LearningRate(per_image=0.00125, maximum=0.02),
-    pretrained_rate=LearningRate(per_image=0.0003, maximum=0.005),
+    random=StartRecipe(rate=LearningRate(per_image=0.00125, maximum=0.02), steps=2200),
+    detector=StartRecipe(rate=LearningRate(per_image=0.0003, maximum=0.005), steps=250, smaller_input_first=False),
     stretches=True,
     min_side=257,  # its last feature map has no cell otherwise
 )

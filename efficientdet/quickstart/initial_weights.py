@@ -1,0 +1,97 @@
+"""Weights that a quick start begins with: those of a detector, of a backbone, or random ones."""
+
+from dataclasses import dataclass
+
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
+from efficientdet.families.published_files import published_files
+from efficientdet.families.registry import hyperparameters_of
+from efficientdet.options.quickstart import NO_WEIGHTS
+from efficientdet.quickstart.configuration import QuickstartConfig
+from efficientdet.quickstart.usable_input import use_no_accelerator
+from efficientdet.weights.downloads import local_path
+from program_support.errors import InputError
+
+_FLAGS = {"detector": "pretrained_ckpt", "backbone": "backbone_init"}
+
+
+@dataclass(frozen=True)
+class InitialWeights:
+    """Weights to start from. kind: random, backbone or detector; path: path or name of a file; description: source."""
+
+    kind: str
+    description: str
+    path: str | None = None
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """Return the flag of train.py with the weights; none for random ones."""
+        return {_FLAGS[self.kind]: self.path} if self.path else {}
+
+    @property
+    def line(self) -> str:
+        """Return a line for the log: a warning for random weights that --weights does not ask for."""
+        is_unwanted = self.kind == "random" and self != _RANDOM
+        return f"{'warning: ' if is_unwanted else ''}initial weights: {self.description}"
+
+
+_RANDOM = InitialWeights("random", f"random, set by --weights={NO_WEIGHTS}")
+
+
+def initial_weights(config: QuickstartConfig) -> InitialWeights:
+    """Return the weights that --weights names, else the first of a published detector and a backbone that is available.
+
+    Raises:
+        InputError: --weights names a file that does not fit the model.
+    """
+    if config.weights == NO_WEIGHTS:
+        return _RANDOM
+    if config.weights and config.weights != PRETRAINED_BACKBONE:
+        kind = _kind_of(config.weights, config)
+        return InitialWeights(kind, f"{kind} of --weights={config.weights}", config.weights)
+    hparams, reasons = hyperparameters_of(config.model_name, parse_overrides(config.hparams)), []
+    detector = hparams.family.quickstart.detectors.get(config.model_name, config.model_name)
+    backbone = hparams.family.imagenet_backbone(hparams)
+    candidates = {"backbone": (backbone, "backbone pretrained on ImageNet")}
+    if not config.weights and detector in published_files():
+        candidates = {"detector": (detector, "detector pretrained on COCO"), **candidates}
+    for kind, (name, description) in candidates.items():
+        if name is None:
+            continue
+        try:
+            path = local_path(name)
+        except InputError as error:
+            reasons.append(str(error))
+        else:
+            return InitialWeights(kind, f"{description} ({path})", name)
+    if config.weights:
+        raise InputError(f"--weights={config.weights}: {'; '.join(reasons) or f'none for {config.model_name}'}")
+    reason = "; ".join(reasons) or f"no pretrained ones are published for {config.model_name}"
+    return InitialWeights("random", f"random ({reason})")
+
+
+def _kind_of(path: str, config: QuickstartConfig) -> str:
+    """Return whether a file has the weights of a detector or only those of a backbone, which are loaded as a test.
+
+    Raises:
+        InputError: it has other weights.
+    """
+    use_no_accelerator()
+    from efficientdet.checkpoints.pretrained_weights import load_backbone, read_source
+    from efficientdet.families.registry import build_detector
+    from model.detection_model import named_variables
+
+    given = parse_overrides(config.hparams)
+    hparams = hyperparameters_of(config.model_name, given)
+    try:
+        source = read_source(path)
+        source.conventions(hparams.family, given)
+        network, family = build_detector(hparams, num_classes=1).network, hparams.family
+        names = named_variables(network)
+        arrays = family.named_arrays(source.arrays, names, averaged=True)
+        if any(name in names and not family.is_backbone(name) for name in arrays):
+            return "detector"
+        load_backbone(network, source, family=family)
+    except InputError as error:
+        raise InputError(f"--weights: {error}; expected weights of --model_name={config.model_name}") from error
+    return "backbone"
