@@ -3,6 +3,7 @@
 Layer names are those of the published TensorFlow checkpoints, with dots instead of slashes.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from model.batch_norm import BatchNormalization
 from object_detection.structures import Tensor
 from program_support.checked_fields import Count, checked_part, one_of
 
+PYRAMIDS = ("bifpn", "qufpn")
 WEIGHT_METHODS = ("fastattn", "sum")
 Shape = tuple[int | None, ...]
 
@@ -24,6 +26,7 @@ class BifpnConfig:
     """Shape of the pyramid: `cells` repeats of top-down and bottom-up fusion over levels min_level .. max_level.
 
     Attributes:
+        pyramid: "bifpn", or "qufpn" with four paths; see `cell_nodes`.
         weight_method: "fastattn" (positive weights, normalized by their sum) or "sum".
         fusion_relu: apply ReLU to these weights, as in the paper but not in NVIDIA's code.
         half_pixel_upsampling: see `NearestResize`.
@@ -34,6 +37,7 @@ class BifpnConfig:
     cells: Count
     min_level: int = 3
     max_level: int = 7
+    pyramid: Annotated[str, one_of(*PYRAMIDS)] = "bifpn"
     weight_method: Annotated[str, one_of(*WEIGHT_METHODS)] = "fastattn"
     fusion_relu: bool = True
     half_pixel_upsampling: bool = False
@@ -158,31 +162,41 @@ def build_bifpn(features: list[Tensor], config: BifpnConfig) -> list[Tensor]:
     return pyramid
 
 
-def cell_nodes(min_level: int, max_level: int) -> list[tuple[int, list[int]]]:
+def cell_nodes(min_level: int, max_level: int, pyramid: str = "bifpn") -> list[tuple[int, list[int]]]:
     """Return the nodes of a cell in order: (level, numbers of the feature maps it fuses).
 
-    Feature maps 0 .. n-1 are the cell's inputs from min_level up; node i makes map n + i. A top-down node fuses the
-    latest map of its level with the latest of the level above; a bottom-up node all maps of its level with the latest
-    of the level below.
+    Feature maps 0 .. n-1 are the cell's inputs from min_level up; node i makes map n + i. Each path visits the levels
+    in turn: a node fuses the maps that earlier paths have made of its level with the latest map of the level before.
+    The BiFPN has a top-down and then a bottom-up path. The quad FPN (Wang et al. 2020) has also a bottom-up and then a
+    top-down path, and fuses the ends of both pairs.
     """
-    maps = {level: [level - min_level] for level in range(min_level, max_level + 1)}
-    nodes = []
+    up = [*range(min_level, max_level + 1)]
+    down = up[::-1]
+    inputs = {level: number for number, level in enumerate(up)}
+    nodes: list[tuple[int, list[int]]] = []
 
-    def add(level: int, inputs: list[int]) -> None:
-        nodes.append((level, inputs))
-        maps[level].append(len(maps) + len(nodes) - 1)
+    def add(level: int, sources: list[int]) -> int:
+        nodes.append((level, sources))
+        return len(up) + len(nodes) - 1
 
-    for level in range(max_level - 1, min_level - 1, -1):
-        add(level, [maps[level][-1], maps[level + 1][-1]])
-    for level in range(min_level + 1, max_level + 1):
-        add(level, [*maps[level], maps[level - 1][-1]])
+    def path(levels: list[int], *earlier: dict[int, int]) -> dict[int, int]:
+        latest = {levels[0]: earlier[-1][levels[0]]}
+        for previous, level in itertools.pairwise(levels):
+            latest[level] = add(level, [*dict.fromkeys(maps[level] for maps in earlier), latest[previous]])
+        return latest
+
+    bottom_up = path(up, inputs, path(down, inputs))
+    if pyramid == "qufpn":
+        top_down = path(down, inputs, path(up, inputs))
+        for level in up:
+            add(level, [bottom_up[level], top_down[level]])
     return nodes
 
 
 def _bifpn_cell(inputs: list[Tensor], config: BifpnConfig, *, name: str) -> list[Tensor]:
     maps = list(inputs)
     latest = {}
-    for node, (level, sources) in enumerate(cell_nodes(config.min_level, config.max_level)):
+    for node, (level, sources) in enumerate(cell_nodes(config.min_level, config.max_level, config.pyramid)):
         size = inputs[level - config.min_level].shape[1:3]
         resampled = [
             _resampled(maps[source], size, config, name=f"{name}.fnode{node}.resample_{i}_{source}_{len(maps)}")

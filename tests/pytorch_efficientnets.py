@@ -73,7 +73,7 @@ def main() -> None:
             state = stage(state)
             if number in (3, 5, 7):
                 outputs[f"torchvision_b0/{(number - 3) // 2}"] = state.permute(0, 2, 3, 1).numpy()
-        for key in ("tf_efficientdet_d0", "efficientdet_d0", "tf_efficientdet_lite0"):
+        for key in ("tf_efficientdet_d0", "efficientdet_d0", "efficientdet_q0", "tf_efficientdet_lite0"):
             config = get_efficientdet_config(key)
             config.image_size = INPUT.shape[1:3]
             model = with_drawn_weights(EfficientDet(config, pretrained_backbone=False), key)

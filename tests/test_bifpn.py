@@ -44,6 +44,15 @@ def test_the_nodes_are_the_published_ones(max_level, table):
     assert cell_nodes(3, max_level) == table
 
 
+def test_the_nodes_of_a_quad_pyramid():
+    """The list of effdet's `qufpn_config` from level 3 to 5, where paths are short."""
+    assert cell_nodes(3, 5, "qufpn") == [
+        *[(4, [1, 2]), (3, [0, 3]), (4, [1, 3, 4]), (5, [2, 5])],
+        *[(4, [1, 0]), (5, [2, 7]), (4, [1, 7, 8]), (3, [0, 9])],
+        *[(3, [4, 10]), (4, [5, 9]), (5, [6, 8])],
+    ]
+
+
 def test_the_nodes_of_two_levels_and_of_one():
     assert cell_nodes(4, 5) == [(4, [0, 1]), (5, [1, 2])]
     assert cell_nodes(3, 3) == []

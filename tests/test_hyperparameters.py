@@ -256,7 +256,7 @@ def test_the_references_whole_default_configuration_is_taken(reference):
 data_format=channels_first | XLA chooses its own layout
 heads=object_detection*segmentation | no segmentation
 heads=segmentation | no segmentation
-fpn_name=qufpn | the pyramid is the BiFPN
+fpn_config=mine | use fpn_name
 poly_lr_power=0.5 | no schedule is a polynomial
 mixed_precision=True | use --precision
 grid_mask=True | flipping, scaling and cropping
@@ -275,7 +275,7 @@ def test_a_gone_key_that_asks_for_something_is_refused_with_the_reason(text, rea
 
 
 def test_a_gone_key_that_asks_for_nothing_is_passed_over():
-    text = "data_format=channels_last,heads=object_detection,skip_mismatch=True,nms_configs.pyfunc=False,fpn_name=bifpn"
+    text = "data_format=channels_last,heads=object_detection,skip_mismatch=True,fpn_name=bifpn_dyn"
     assert with_overrides(EfficientDetHyperparameters(), parse_overrides(text)) == EfficientDetHyperparameters()
 
 
@@ -329,6 +329,7 @@ IMPOSSIBLE = {  # key -> values that no training, or no network, can be made wit
     "num_classes": [0, -1],
     "fpn_num_filters": [0, -8],
     "fpn_cell_repeats": [0],
+    "fpn_name": ["pan"],
     "fpn_weight_method": ["attn"],
     "box_class_repeats": [-1],
     "min_level": [0, 6, 7, 8],

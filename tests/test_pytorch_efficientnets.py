@@ -68,6 +68,11 @@ def test_features_equal_pytorch(model, backbone, options):
     [
         ("tf_efficientdet_d0", "efficientdet-d0", {}),
         ("efficientdet_d0", "efficientdet-d0", {"conv_padding": "symmetric", "batch_norm_epsilon": 1e-5}),
+        (
+            "efficientdet_q0",
+            "efficientdet-d0",
+            {"conv_padding": "symmetric", "batch_norm_epsilon": 1e-5, "fpn_name": "qufpn"},
+        ),
         ("tf_efficientdet_lite0", "efficientdet-lite0", {}),
     ],
 )
@@ -78,6 +83,16 @@ def test_detectors_equal_effdet(model, preset, hparams):
     assert not load(network, names[model])
     for role, rows in zip(("class", "box"), network(INPUT), strict=True):
         assert_near(to_numpy(rows)[0, ::7], outputs[f"{model}/{role}"])
+
+
+def test_refuses_the_pyramid_that_resamples_bilinearly():
+    names = ("backbone.blocks.0.0.conv_dw.weight", "fpn.cell.0.fnode.20.after_combine.conv.conv_pw.weight")
+    arrays = {name: np.zeros((88, 88, 1, 1), np.float32) for name in names}
+    with pytest.raises(
+        InputError, match=r"efficientdet_q1, whose pyramid resamples bilinearly: this is not supported$"
+    ):
+        FAMILY.named_arrays(arrays, ["fpn_cells/cell_0/fnode0/WSM"], averaged=True)
+    FAMILY.named_arrays(arrays, ["efficientnet-b1/stem/conv2d/kernel"], averaged=True)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +108,7 @@ def test_detectors_equal_effdet(model, preset, hparams):
         ("tf_efficientdet_d0", "mine.pth", "same", 1e-3, 123.675),
         ("tf_efficientdet_d0", "tf_efficientdet_d0_ap-d0cdbd0a.pth", "same", 1e-3, 127.5),
         ("efficientdet_d0", "mine.pth", "symmetric", 1e-5, 123.675),
+        ("efficientdet_q0", "mine.pth", "symmetric", 1e-5, 123.675),
         ("tf_efficientdet_lite0", "mine.pth", "same", 1e-3, 127.5),
     ],
 )
@@ -102,6 +118,7 @@ def test_hyperparameters_of_each_program(model, stated, padding, epsilon, mean):
     values = hyperparameters_of_torch(names[model], scheme=scheme_of(names[model]), stated=stated)
     assert (values["conv_padding"], values["batch_norm_epsilon"]) == (padding, epsilon)
     assert values["mean_rgb"][0] == pytest.approx(mean)
+    assert values.get("fpn_name", "bifpn") == ("qufpn" if model == "efficientdet_q0" else "bifpn")
 
 
 @pytest.mark.parametrize("model", ["tf_efficientnet_lite0", "efficientnet_lite0"])

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from dataset.class_names import COCO_2017, ClassNames
+from dataset.files.untrusted_values import error_context
 from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_bundle
 from efficientdet.checkpoints.checkpoint_classes import (
     StatedClasses,
@@ -207,7 +208,8 @@ def _named_arrays(
     Raises:
         InputError: a third-party file has no weight of this network.
     """
-    arrays = family.named_arrays(source.arrays, variables, averaged=averaged)
+    with error_context(f"{source.prefix}:"):
+        arrays = family.named_arrays(source.arrays, variables, averaged=averaged)
     if not any(name in variables for name in arrays) and reader_of(source.prefix):
         raise InputError(
             f"{source.prefix}: has the arrays {some(tuple(source.arrays))}, none of which is a weight of this "

@@ -244,7 +244,7 @@ def _check_key(key: str, owner: type[Hyperparameters]) -> None:
 
 def _fitted(family: type[Hyperparameters], owner: type, key: str, value: Any) -> Any:
     """Convert a value to the declared type of a key; integers are accepted for float keys."""
-    if value is None or type(value) is int:
+    if value is None or type(value) in (int, str):
         value = family.RESOLVED.get((key, value), value)
     kinds = plain_types(next(item.type for item in dataclasses.fields(owner) if item.name == key))
     if value is None and type(None) in kinds:

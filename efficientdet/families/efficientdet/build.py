@@ -36,6 +36,7 @@ def network_config(hparams: EfficientDetHyperparameters, *, num_classes: int) ->
             cells=hparams.fpn_cell_repeats,
             min_level=hparams.min_level,
             max_level=hparams.max_level,
+            pyramid=hparams.fpn_name,
             weight_method=hparams.fpn_weight_method,
             fusion_relu=hparams.fusion_relu,
             half_pixel_upsampling=hparams.half_pixel_upsampling,

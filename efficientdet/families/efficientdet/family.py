@@ -43,6 +43,7 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
         "num_scales",
         "anchor_scale",
         "act_type",
+        "fpn_name",
         "separable_conv",
         "apply_bn_for_resampling",
         "conv_after_downsample",

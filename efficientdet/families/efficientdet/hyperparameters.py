@@ -45,6 +45,8 @@ class EfficientDetHyperparameters(Hyperparameters):
 
     REMOVED: ClassVar[dict[str, Removed]] = REMOVED
     RESOLVED: ClassVar[dict[tuple[str, Any], Any]] = {
+        ("fpn_name", None): "bifpn",
+        ("fpn_name", "bifpn_dyn"): "bifpn",
         ("fpn_weight_method", None): "fastattn",
         ("loss_scale", None): 2.0**15,
         ("max_nms_inputs", 0): 5000,
@@ -58,6 +60,7 @@ class EfficientDetHyperparameters(Hyperparameters):
     backbone_name: Annotated[str, one_of(*BACKBONES)] = "efficientnet-b0"
     fpn_num_filters: Count = 64  # channels of the BiFPN and the heads
     fpn_cell_repeats: Count = 3  # BiFPN cells
+    fpn_name: Annotated[str, one_of("bifpn", "qufpn")] = "bifpn"  # paths of a cell; qufpn: four, as in efficientdet_q0
     fpn_weight_method: Annotated[str, one_of("fastattn", "sum")] = "fastattn"
     fusion_relu: bool = True  # ReLU on the fusion weights
     half_pixel_upsampling: bool = False  # rule for odd level sizes: True: NVIDIA's, False: google/automl's

@@ -62,6 +62,9 @@ _EFFDET = (
     (r"(class|box)_net/\w+-(\d+)-bn-(?P<level>\d+)", "{}_net.bn_rep.{}.{level}.bn"),
 )
 _FUSION_WEIGHT = re.compile(r"fpn_cells/cell_(\d+)/fnode(\d+)/WSM(?:_(\d+))?")
+_LEVEL_FIRST = re.compile(r"bn_rep\.(\d+)\.(\d+)\.(?!bn\.)")  # heads of efficientdet_q0 to q2
+_QUAD_NODE = "fpn.cell.0.fnode.20."  # a BiFPN of six levels has 10 nodes in a cell, a quad FPN of five has 21
+_BILINEAR_FILTERS = 88  # of efficientdet_q1, the only quad FPN that resamples bilinearly
 _EDGE_WEIGHTS = "fpn.cell.{}.fnode.{}.combine.edge_weights"
 
 
@@ -132,8 +135,15 @@ def from_torch(arrays: Mapping[str, np.ndarray], names: Iterable[str], *, scheme
     """Return the arrays by the given names; unused ones keep their own, for `check_against` to report.
 
     effdet leaves out biases that a normalization follows: they are 0.
+
+    Raises:
+        InputError: the pyramid is another one than those of `BifpnConfig`.
     """
     names = dict.fromkeys(names)
+    last = np.shape(arrays.get(f"{_QUAD_NODE}after_combine.conv.conv_pw.weight", ()))
+    if last[:1] == (_BILINEAR_FILTERS,) and any(name.startswith("fpn_cells/") for name in names):
+        raise InputError("is effdet's efficientdet_q1, whose pyramid resamples bilinearly: this is not supported")
+    arrays = {_LEVEL_FIRST.sub(r"bn_rep.\2.\1.bn.", name): array for name, array in arrays.items()}
     blocks = sorted({match[1] for name in arrays if (match := scheme.block.fullmatch(name))}, key=_numbers_in)
     levels = [int(match[1]) for name in names if (match := re.search(r"-bn-(\d+)/", name))]
     used, translated = set[str](), dict[str, np.ndarray]()
@@ -235,4 +245,5 @@ def hyperparameters_of_torch(
         (_TENSORFLOW if is_port else _PYTORCH)
         | (_INCEPTION if has_inception else _IMAGENET)
         | ({"aspect_ratios": _ASPECT_RATIOS} if scheme.program == "effdet" else {})
+        | ({"fpn_name": "qufpn"} if any(name.startswith(_QUAD_NODE) for name in names) else {})
     )
