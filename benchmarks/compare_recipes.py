@@ -2,8 +2,8 @@
 
 Data sets and recipes are in recipes.yaml beside this file, or in another --table. A cell is one training of a recipe on
 a data set with a seed. It has a fixed number of steps and is evaluated on the validation images; with --test also on
-the test images. After each cell the tables val.md and test.md, and results.json are written, with all cells in the
-output folder. The same command skips finished cells and resumes an interrupted one.
+the test images. After each cell the tables val.md and test.md of all cells in the output folder are written. The same
+command skips finished cells and resumes an interrupted one.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import yaml
 from absl import flags
 from recipe_tables import write_tables
-from throughput.running import commit_here
+from throughput_cells import commit_here
 
 from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.data_checks.findings import as_hparams
@@ -130,7 +130,7 @@ def measure(
         else:
             print(f"{cell.name}: failed; see {_folder(cell, paths)}/output.txt", flush=True)
             failed.append(cell.name)
-    print(f"wrote {paths.output}/val.md, test.md and results.json")
+    print(f"wrote the tables in {paths.output}")
     return failed
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from throughput.tables import published_figures
+from throughput_tables import published_figures
 
 _MODEL, _SIZE, _MULTIPLY_ADDS = "efficientdet-d0", [512, 512], 2.5e9  # the published model; hyperparameters change it
 _PRECISIONS = {"mixed_float16": ("amp", "FP16"), "float32": ("tf32", "TF32")}

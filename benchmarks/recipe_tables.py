@@ -1,6 +1,5 @@
 """Tables of compare_recipes.py: mean and standard error by recipe, differences to the baseline."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -102,40 +101,14 @@ def _shown(value: float, form: str = ".4f") -> str:
 
 
 def write_tables(folder: Path, cells: Sequence[Mapping[str, Any]], *, baseline: str) -> None:
-    """Write val.md, test.md and results.json into a folder."""
-    results = {}
+    """Write val.md and test.md into a folder, as far as there are results."""
+    commits = ", ".join(sorted({cell["commit"] for cell in cells}))
     for split in ("val", "test"):
         if any(split in cell for cell in cells):
-            tables = [comparison(cells, split, measure, baseline=baseline) for measure in MEASURES]
-            results[split] = {measure: _results(cells, split, measure, baseline) for measure in MEASURES}
-            text = "\n\n".join(_markdown(columns, rows) for columns, rows in tables)
-            write_text(folder / f"{split}.md", f"{text}\n\n{EXPLANATION}\n\nCommits: {_commits(cells)}.\n")
-    write_text(folder / "results.json", json.dumps({**results, "cells": list(cells)}, indent=1) + "\n")
-
-
-def _results(cells: Sequence[Mapping[str, Any]], split: str, measure: str, baseline: str) -> dict[str, Any]:
-    values = values_by_recipe(cells, split, measure)
-    results: dict[str, Any] = {}
-    for recipe, sets in values.items():
-        change = difference(values, recipe, baseline)
-        results[recipe] = {
-            "data_sets": {
-                name: {"seeds": len(got), "mean": float(got.mean()), "standard_error": _or_none(standard_error(got))}
-                for name, got in sets.items()
-            },
-            "difference": change and {name: _or_none(value) for name, value in change._asdict().items()},
-        }
-    return results
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
+            tables = [_markdown(*comparison(cells, split, measure, baseline=baseline)) for measure in MEASURES]
+            write_text(folder / f"{split}.md", "\n\n".join([*tables, EXPLANATION, f"Commits: {commits}.\n"]))
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = (columns, ["---"] * len(columns), *rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _commits(cells: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(sorted({cell["commit"] for cell in cells}))

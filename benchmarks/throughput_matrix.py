@@ -5,7 +5,7 @@ r"""Measure the throughput of one model by GPUs, precision and batch size, with 
         --output_dir=DIR --dropped_steps=100 --timed_steps=200 --device=auto|gpu|cpu --minutes_per_cell=30 \
         --retry_failed]
 
-Writes matrix.md, matrix.csv and matrix.json. A cell that cannot run here shows the reason. Published figures of other
+Writes matrix.md and matrix.csv. A cell that cannot run here shows the reason. Published figures of other
 machines are in separate columns. Running the same command again resumes an interrupted matrix.
 """
 
@@ -22,9 +22,8 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from absl import flags
-from throughput.machine import PRECISIONS, Cell, Machine
-from throughput.running import ROOT, commit_here, run_cell
-from throughput.tables import Outcome, write_tables
+from throughput_cells import PRECISIONS, ROOT, Cell, Machine, Outcome, commit_here, run_cell
+from throughput_tables import write_tables
 
 from dataset.synthetic import draw_data_set
 from efficientdet.configuration.flag_paths import records_of, writable_folder
@@ -103,7 +102,7 @@ def main() -> None:
         write_text(_path(folder, cell), json.dumps(stored, indent=1) + "\n")
         write_tables(folder, settings, outcomes)
         print(f"{cell.name}: {_summary(outcomes[cell])}", flush=True)
-    print(f"wrote {folder}/matrix.md, .csv and .json")
+    print(f"wrote {folder}/matrix.md and .csv")
 
 
 _PENDING = {"reason": "pending"}
@@ -132,23 +131,21 @@ def _summary(outcome: Outcome) -> str:
 
 
 def _synthetic_records(folder: Path, image_size: tuple[int, int]) -> str:
-    """Return the glob of synthetic records of about this size, with masks if the model needs them; written once."""
+    """Return the glob of synthetic records with masks, images of about this size; written once."""
     height, width = image_size
     records = folder / f"drawn-{height}x{width}"
     if not records.is_dir():
         with unfinished_folder(records) as unfinished:
             draw_data_set(unfinished, images={"train": SYNTHETIC_IMAGES}, image_size=image_size)
-            annotations = unfinished / "annotations" / "instances_train.json"
-            has_masks = "segmentation" in json.loads(annotations.read_text(encoding="utf-8"))["annotations"][0]
             subprocess.run(
                 [
                     sys.executable,
                     str(ROOT / "dataset" / "create_coco_tfrecord.py"),
                     f"--image_dir={unfinished / 'train'}",
-                    f"--object_annotations_file={annotations}",
+                    f"--object_annotations_file={unfinished / 'annotations' / 'instances_train.json'}",
                     f"--output_file_prefix={unfinished / 'train'}",
                     "--num_shards=8",
-                    f"--include_masks={has_masks}",
+                    "--include_masks",
                 ],
                 check=True,
                 stdout=subprocess.DEVNULL,

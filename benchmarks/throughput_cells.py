@@ -1,6 +1,6 @@
-"""Run a cell with the launcher of the recipes and read its figures, or the reason why there are none."""
+"""Cells of throughput_matrix.py: what this machine can run, one run with the launcher of the recipes, its figures."""
 
-import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -10,16 +10,80 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from efficientdet.run_log.journal import average_speed, read_intervals, read_log
+from program_support.errors import InputError
 from program_support.marked_folders import claim_folder, refuse_unmarked
-from throughput.machine import PRECISIONS, Cell
-from throughput.tables import Outcome
+from program_support.processor import available_cores, processor_name
 
-ROOT = Path(__file__).resolve().parents[2]
-SECONDS_TO_END = 180  # horovodrun waits 60 s for its processes; a busy machine takes longer
+ROOT = Path(__file__).resolve().parents[1]
+PRECISIONS = {"fp32": "float32", "tf32": "float32", "amp": "mixed_float16", "bf16": "mixed_bfloat16"}  # to --precision
+Outcome = Mapping[str, Any]  # figures, or the key "reason" alone: why the cell did not run
+_SECONDS_TO_END = 180  # horovodrun waits 60 s for its processes; a busy machine takes longer
 _RANK = re.compile(r"^\[\d+(?:,\d+)?\]<std(?:out|err)>: ?")  # horovodrun's, before each line of a process
+
+
+class Cell(NamedTuple):
+    """One measurement: model, mode, GPUs, precision and batch size."""
+
+    model: str
+    mode: str  # training or inference
+    gpus: int
+    precision: str
+    batch_size: int  # per GPU
+
+    @property
+    def name(self) -> str:
+        """Return the name of its files."""
+        return f"{self.model}-{self.mode}-{self.gpus}x-{self.precision}-batch-{self.batch_size}"
+
+
+class Machine(NamedTuple):
+    """This machine: `count` GPUs, or processes that its cores can run."""
+
+    device: str  # gpu or cpu
+    name: str
+    count: int
+    compute_capability: float
+    has_horovod: bool
+    description: str = ""  # GPU with memory and driver, and processor
+
+    @classmethod
+    def here(cls, device: str) -> "Machine":
+        """Return this machine with a device: gpu, cpu, or auto (GPUs if there are any).
+
+        Raises:
+            InputError: for gpu if there is none.
+        """
+        gpus = ""
+        if device != "cpu" and shutil.which("nvidia-smi"):
+            query = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version,memory.total", "--format=csv,noheader"]
+            gpus = subprocess.run(query, capture_output=True, text=True).stdout
+        if device == "gpu" and not gpus:
+            raise InputError("--device=gpu: nvidia-smi shows none; expected --device=cpu or auto")
+        has_horovod = importlib.util.find_spec("horovod") is not None
+        if not gpus:
+            cores = available_cores()
+            return cls("cpu", f"CPU with {cores} cores", cores, 0.0, has_horovod, processor_name())
+        name, capability, driver, memory = gpus.splitlines()[0].rsplit(", ", 3)
+        description = f"{name}, {memory}, driver {driver}; {processor_name()}"
+        return cls("gpu", name, len(gpus.splitlines()), float(capability), has_horovod, description)
+
+    def skip_reason(self, cell: Cell) -> str:
+        """Return the reason why a cell cannot run on this machine; empty if it can."""
+        if cell.gpus > self.count:
+            here = f"{self.name} here, no GPU"
+            return here if self.device == "cpu" else f"{self.count} GPU{'s' * (self.count != 1)} here"
+        if cell.mode == "inference" and cell.gpus > 1:
+            return "inference is one process"
+        if cell.gpus > 1 and not self.has_horovod:
+            return "Horovod is not installed: bash scripts/install_horovod.sh"
+        if self.device == "cpu" and cell.precision in ("tf32", "amp"):
+            return f"{cell.precision} is for GPUs, {self.name} here"
+        if cell.precision == "tf32" and self.compute_capability < 8.0:  # older than Ampere
+            return f"{self.name} has no TF32"
+        return ""
 
 
 def commit_here() -> str:
@@ -33,15 +97,9 @@ def commit_here() -> str:
 
 
 def run_cell(
-    cell: Cell,
-    main_folder: Path,
-    settings: Mapping[str, Any],
-    *,
-    records: str | None,
-    device: str,
-    minutes: float,
+    cell: Cell, main_folder: Path, settings: Mapping[str, Any], *, records: str | None, device: str, minutes: float
 ) -> Outcome:
-    """Run a cell with the launcher of the recipes in a separate folder, which has its output; failures are outcomes.
+    """Run a cell in a folder of its own, which has its output; failures are outcomes.
 
     settings: hparams, dropped_steps and timed_steps.
 
@@ -52,7 +110,12 @@ def run_cell(
     refuse_unmarked(folder)
     shutil.rmtree(folder, ignore_errors=True)
     claim_folder(folder)
-    dropped, timed = settings["dropped_steps"], settings["timed_steps"]
+    dropped, timed, report = settings["dropped_steps"], settings["timed_steps"], folder / "report.json"
+    words = (
+        [f"NGPU={cell.gpus}", "BACKBONE=", f"TRAIN={records}", f"STEPS={dropped + timed}"]
+        if cell.mode == "training"
+        else [f"RUNS={timed}", f"--bm_warm_up_runs={dropped}", f"--output_json={report}"]
+    )
     command = [
         "bash",
         str(ROOT / "scripts" / "benchmark" / f"{cell.mode}.sh"),
@@ -63,12 +126,8 @@ def run_cell(
         f"HPARAMS={settings['hparams']}",
         f"PYTHON={sys.executable}",
         f"PRECISION={PRECISIONS[cell.precision]}",
+        *words,
     ]
-    report = folder / "report.json"
-    if cell.mode == "training":
-        command += [f"NGPU={cell.gpus}", "BACKBONE=", f"TRAIN={records}", f"STEPS={dropped + timed}"]
-    else:
-        command += [f"RUNS={timed}", f"--bm_warm_up_runs={dropped}", f"--output_json={report}"]
     environment = {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0", **os.environ}
     environment.pop("NVIDIA_TF32_OVERRIDE", None)
     if cell.precision == "fp32":
@@ -130,13 +189,13 @@ def _figures(
 ) -> Outcome:
     work = machine["multiply_adds_per_image"]
     return {
-        "images_per_second": rate,
-        "p50_ms": latency["p50"],
+        "images_per_second": rate,  # of all GPUs
+        "p50_ms": latency["p50"],  # of a step
         "p95_ms": latency["p95"],
         "memory_bytes": machine["peak_device_memory_bytes"] or machine["peak_host_memory_bytes"],
-        "input_share": input_share,
+        "input_share": input_share,  # share of the timed steps spent waiting for input
         "arithmetic_share": rate * work / machine["machine_multiply_adds_per_second"],
-        "multiply_adds_per_image": work,
+        "multiply_adds_per_image": work,  # of inference, or of a training step
         "dropped_steps": steps[0],
         "timed_steps": steps[1],
         "device": machine["device"],
@@ -159,21 +218,10 @@ def failure_reason(code: int, output: str) -> str:
 
 
 def _end_process(process: subprocess.Popen) -> None:
-    """Terminate a process and its descendants, then kill them; horovodrun starts them in separate sessions."""
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(timeout=SECONDS_TO_END)
-    except subprocess.TimeoutExpired:
-        parents = {}
-        for status in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # it ended
-                _, _, fields = status.read_text(encoding="utf-8", errors="replace").rpartition(")")
-                parents[int(status.parent.name)] = int(fields.split()[1])
-        numbers = [process.pid]
-        for number in numbers:  # grows during the loop
-            numbers += [child for child, parent in parents.items() if parent == number]
-        for number in reversed(numbers):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
+    """Terminate a launcher, which ends its processes, and kill its session if it hangs."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(timeout=_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)

@@ -1,1 +1,0 @@
-"""Parts of benchmarks/throughput_matrix.py."""
