@@ -9,6 +9,7 @@ from pycocotools.cocoeval import COCOeval
 
 from object_detection.coco.ground_truth import ground_truth_from_dataset
 from object_detection.coco.results import DetectionRows
+from object_detection.coco.run_length_masks import encoded
 
 CATEGORIES = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
 BOX = (10, 20, 100, 50)
@@ -38,21 +39,29 @@ def ground_truth(objects, *, images=(0, 1), categories=CATEGORIES):
     )
 
 
-def detections(found, *, images=(0, 1)):
+def detections(found, *, images=(0, 1), dtype=np.float32):
     """`found`: (image id, category id, (x, y, width, height), score)."""
     boxes = [(y, x, y + height, x + width) for _, _, (x, y, width, height), _ in found]
     return DetectionRows(
         np.array([row[0] for row in found], np.int64),
-        np.array(boxes, np.float32).reshape(-1, 4),
-        np.array([row[3] for row in found], np.float32),
+        np.array(boxes, dtype).reshape(-1, 4),
+        np.array([row[3] for row in found], dtype),
         np.array([row[1] for row in found], np.int64),
-        np.array(images, np.int64),
+        np.array([*images], np.int64),
     )
 
 
-def rows_of(results, *, image_ids):
-    """Rows from a COCO list of results."""
-    return detections([(r["image_id"], r["category_id"], r["bbox"], r["score"]) for r in results], images=image_ids)
+def rows_of(results, *, truth, image_ids=None, dtype=np.float64):
+    """Rows from a COCO list of results, with masks if the results have them."""
+    found = [(r["image_id"], r["category_id"], r.get("bbox", (0, 0, 1, 1)), r["score"]) for r in results]
+    rows = detections(found, images=truth.image_sizes if image_ids is None else image_ids, dtype=dtype)
+    if not all(result.get("segmentation") for result in results):
+        return rows
+    masks = np.empty(len(results), object)
+    for number, result in enumerate(results):
+        mask, size = result["segmentation"], truth.image_sizes[result["image_id"]]
+        masks[number] = encoded(mask, size or mask["size"])
+    return rows._replace(masks=masks)
 
 
 def by_pycocotools(truth, results, *, image_ids):

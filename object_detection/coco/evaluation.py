@@ -19,7 +19,6 @@ from object_detection.coco.matching import IOU_THRESHOLDS, Instances, ObjectFlag
 from object_detection.coco.results import DetectionRows, boxes_xywh
 from object_detection.coco.run_length_masks import Masks, RunLengths, encoded, mask_areas, mask_overlap
 from object_detection.coco.score_thresholds import thresholds_to_store
-from program_support.errors import InputError
 
 MEASURE_NAMES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "ARmax1", "ARmax10", "ARmax100", "ARs", "ARm", "ARl")
 _MEASURE_MEANINGS = (
@@ -167,40 +166,6 @@ class CocoEvaluator:
             boxes[:, 2] * boxes[:, 3],
             evaluated_ids=rows.evaluated_ids,
             overlap_of=self._overlap_of_boxes(boxes),
-        )
-
-    def evaluate_results(
-        self, results: Sequence[dict[str, Any]], *, image_ids: Sequence[int], iou_type: str = "bbox"
-    ) -> CocoMeasures:
-        """Return the COCO metrics of a list of results as in `detections.json`, without an explanation.
-
-        With `iou_type` "segm", IoU and area are computed from the masks, which the ground truth must have, even if a
-        result also has a box (pycocotools' own loader then uses the area of the box).
-        """
-
-        def values(key: str, kind: type) -> np.ndarray:
-            return np.array([result[key] for result in results], kind)
-
-        if iou_type == "bbox":
-            boxes = values("bbox", np.float64).reshape(-1, 4)
-            areas, overlap_of = boxes[:, 2] * boxes[:, 3], self._overlap_of_boxes(boxes)
-        elif self._masks is None:
-            raise InputError(f"{self.ground_truth.source}: {_LACKS_MASKS}; expected masks for all annotations")
-        else:
-            sizes = self.ground_truth.image_sizes
-            segmentations = [(result["segmentation"], sizes[result["image_id"]]) for result in results]
-            masks = [encoded(mask, size or mask["size"]) for mask, size in segmentations]
-            areas, overlap_of = mask_areas(masks), self._overlap_of_masks(masks, self._masks)
-        return self._measures(
-            self._compare(
-                values("image_id", np.int64),
-                values("category_id", np.int64),
-                values("score", np.float64),
-                areas,
-                evaluated_ids=np.asarray(image_ids, np.int64),
-                overlap_of=overlap_of,
-            ),
-            num_detections=len(results),
         )
 
     @cached_property

@@ -8,7 +8,6 @@ from object_detection.coco.ground_truth import Annotation, GroundTruth
 from object_detection.coco.matching import box_overlap
 from object_detection.coco.results import DetectionRows, boxes_xywh
 
-_FOREIGN_FRACTION = 0.5  # fraction of boxes outside their image from which this is reported as the cause
 _MAX_SHOWN_IDS = 5  # ids listed in a message
 
 
@@ -36,39 +35,16 @@ def explain_poor_result(ground_truth: GroundTruth, rows: DetectionRows) -> str:
             f"no class in common: the detections have the category ids {_ids(detected)}, the objects {_ids(expected)} "
             f"of {ground_truth.source}"
         )
-    return _misplaced_boxes(ground_truth, rows) or _poor_overlap(rows, objects)
+    empty = int((rows.boxes[:, 2:] <= rows.boxes[:, :2]).any(axis=-1).sum())
+    if empty > len(rows.boxes) / 2:  # clipped to the image
+        return f"{empty} of {len(rows.boxes)} boxes have no area inside their image: the detector has hardly learned"
+    return _poor_overlap(rows, objects)
 
 
 def _ids(ids: Iterable[int]) -> str:
     ordered = sorted(ids)
     more = f", ... ({len(ordered)} in all)" if len(ordered) > _MAX_SHOWN_IDS else ""
     return "[" + ", ".join(map(str, ordered[:_MAX_SHOWN_IDS])) + more + "]"
-
-
-def _misplaced_boxes(ground_truth: GroundTruth, rows: DetectionRows) -> str:
-    """Describe boxes outside their images, in fractions, or without area; empty if most boxes are valid."""
-    unknown = (np.inf, np.inf)
-    sizes = np.array([ground_truth.image_sizes.get(image_id) or unknown for image_id in rows.image_ids.tolist()])
-    low, high = rows.boxes[:, :2], rows.boxes[:, 2:]  # [N, 2] y and x
-    count = len(rows.boxes)
-    reversed_boxes, empty = (int(each.any(axis=-1).sum()) for each in (high < low, high <= low))
-    if reversed_boxes > _FOREIGN_FRACTION * count:
-        order = "the expected order is y_min, x_min, y_max, x_max"
-        return f"{reversed_boxes} of {count} boxes end before they begin ({order})"
-    if empty > _FOREIGN_FRACTION * count:  # clipped to the image: no other order gives this
-        return f"{empty} of {count} boxes have no area inside their image: the detector has hardly learned"
-    if high.max() <= 1.5 and np.isfinite(sizes).all() and sizes.min() > 2:
-        return f"all {count} boxes lie within {high.max():.3g} pixels of the corner: fractions instead of pixels?"
-    centers = (low + high) / 2
-    outside = int(((centers < 0) | (centers > sizes)).any(axis=-1).sum())
-    if outside > _FOREIGN_FRACTION * count:
-        first = int(np.flatnonzero(((centers < 0) | (centers > sizes)).any(axis=-1))[0])
-        return (
-            f"boxes outside the images: {outside} of {count} have their center there, such as "
-            f"{rows.boxes[first].round(1).tolist()} (yxyx) on image {rows.image_ids[first]} of height and width "
-            f"{sizes[first].astype(int).tolist()}"
-        )
-    return ""
 
 
 def _poor_overlap(rows: DetectionRows, objects: Sequence[Annotation]) -> str:
