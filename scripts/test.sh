@@ -3,7 +3,7 @@
 #
 #   bash scripts/test.sh                 all checks and tests
 #   bash scripts/test.sh --quick         linters and the test files of tests/quick.txt (under 3 minutes), without Horovod
-#   bash scripts/test.sh --cov           all checks and tests, and the coverage by package (also with --quick)
+#   bash scripts/test.sh --cov           all checks and tests, and the coverage of each file (also with --quick)
 #   bash scripts/test.sh --endurance     all checks and tests, and trainings that are killed more often (nightly)
 #   bash scripts/test.sh -k pipeline     other arguments are passed to pytest
 #
@@ -76,7 +76,7 @@ for name in "ruff" "ruff format" "mypy" "bash -n" "shellcheck"; do
     check "$name" show_lint "$name"
 done
 if [[ " ${arguments[*]} " == *" --cov "* ]]; then
-    check "coverage" "$PYTHON" scripts/coverage_by_package.py
+    check "coverage" "$PYTHON" -m coverage report
 fi
 
 if ((${#failed[@]})); then

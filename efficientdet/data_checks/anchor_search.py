@@ -141,7 +141,7 @@ def scaled_size(size: tuple[int, int], factor: float) -> str:
     return f"{width}x{height}"
 
 
-def clustered_ratios(view: InputView, count: int) -> tuple[float, ...]:
+def _clustered_ratios(view: InputView, count: int) -> tuple[float, ...]:
     """Return `aspect_ratios` from `count` cluster centers of k-means on the logarithm of width / height."""
     sides = view.boxes[:, 2:] - view.boxes[:, :2]
     logarithms = np.log(np.maximum(sides[:, 1], 1e-3) / np.maximum(sides[:, 0], 1e-3))
@@ -157,11 +157,6 @@ def clustered_ratios(view: InputView, count: int) -> tuple[float, ...]:
     return tuple(float(f"{np.exp(center):.2g}") for center in np.sort(centers))
 
 
-def weaker_jitters(hparams: Hyperparameters) -> list[float]:
-    """Return the candidates for `jitter_min` above the current one; none for a family without scale jitter."""
-    return [jitter for jitter in _JITTERS if jitter > getattr(hparams, "jitter_min", np.inf)]
-
-
 def rounded_up(side: int) -> int:
     """Return the side rounded up to a multiple of 32."""
     return -(-side // _MULTIPLE) * _MULTIPLE
@@ -173,9 +168,10 @@ def _combinations(view: InputView, fixed: Collection[str]) -> Iterator[dict[str,
     ratios: list[dict[str, Any]] = [{}]
     jitters: list[dict[str, Any]] = [{}]
     if hasattr(hparams, "aspect_ratios") and "aspect_ratios" not in fixed:
-        ratios.append({"aspect_ratios": clustered_ratios(view, len(hparams.aspect_ratios))})
+        ratios.append({"aspect_ratios": _clustered_ratios(view, len(hparams.aspect_ratios))})
     if "jitter_min" not in fixed:
-        jitters += [{"jitter_min": jitter} for jitter in weaker_jitters(hparams)]
+        current = getattr(hparams, "jitter_min", np.inf)
+        jitters += [{"jitter_min": jitter} for jitter in _JITTERS if jitter > current]
     yield from (ratio | jitter for jitter in jitters for ratio in ratios)
 
 

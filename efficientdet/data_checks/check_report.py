@@ -56,6 +56,7 @@ def page(examination: Examination) -> str:
         f"{len(split.images):,} {split.name} images with {len(split.images.boxes):,} boxes"
         for split in examination.splits
     )
+    suggested = command(f"--hparams={as_hparams(examination.settings)}") if examination.settings else ""
     figure = f"{warnings} warning{'s' * (warnings != 1)}" if warnings else "No problems found"
     return document(
         "Data check",
@@ -66,7 +67,7 @@ def page(examination: Examination) -> str:
                 lead=f"{what}. Input of {examination.hparams.name}: {width} x {height} pixels (width x height).",
             ),
             notices([(finding.level, finding.line) for finding in examination.findings if finding.level != NOTE]),
-            section("Suggested hyperparameters", _settings(examination)),
+            section("Suggested hyperparameters", suggested),
             section(
                 "Notes",
                 notices([(finding.level, finding.line) for finding in examination.findings if finding.level == NOTE]),
@@ -78,29 +79,6 @@ def page(examination: Examination) -> str:
             section("Most suspicious images", _suspicious(examination)),
         ],
     )
-
-
-def _settings(examination: Examination) -> str:
-    if not examination.trials:
-        return ""
-    rows = [
-        (
-            as_hparams(trial.settings) or "current",
-            share(trial.unmatched),
-            share(trial.unmatched_in_training),
-            share(trial.padding),
-            f"{trial.cost:.2f}",
-        )
-        for trial in examination.trials
-    ]
-    columns = ("Hyperparameters", "Unmatched (evaluation)", "Unmatched (training)", "Padding", "Relative cost")
-    lead = paragraph(
-        "Unmatched: share of objects that no anchor overlaps with an IoU of 0.5 or more, at the scale of "
-        "evaluation and with the scale augmentation of training. Padding: share of the network input. Relative "
-        "cost: number of anchors relative to the current hyperparameters."
-    )
-    suggested = command(f"--hparams={as_hparams(examination.settings)}") if examination.settings else ""
-    return suggested + lead + table(columns, rows, label="Suggested hyperparameters")
 
 
 def _classes(examination: Examination) -> str:

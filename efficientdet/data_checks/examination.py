@@ -20,7 +20,6 @@ from efficientdet.data_checks.image_checks import (
 from efficientdet.data_checks.input_checks import input_findings
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.data_checks.label_checks import label_findings
-from efficientdet.data_checks.suggestions import Trial, trials
 from efficientdet.data_checks.suspicion import suspicions
 from efficientdet.families.hyperparameters import Hyperparameters
 
@@ -48,7 +47,6 @@ class Examination:
     view: InputView
     splits: Sequence[Split]
     findings: Sequence[Finding]
-    trials: Sequence[Trial]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -111,9 +109,7 @@ def examine(
             )
         )
     findings, view = _sorted(findings), InputView(images=training, hparams=hparams)
-    settings = {key: value for finding in findings for key, value in finding.settings.items()}
-    tried = list(trials(view, settings)) if view.has_anchors and len(view.boxes) else []
-    return Examination(hparams=hparams, view=view, splits=examined, findings=findings, trials=tried)
+    return Examination(hparams=hparams, view=view, splits=examined, findings=findings)
 
 
 def numbers(examination: Examination) -> dict[str, Any]:
@@ -133,16 +129,6 @@ def numbers(examination: Examination) -> dict[str, Any]:
             for finding in examination.findings
         ],
         "suggested": {"settings": examination.settings, "hparams": as_hparams(examination.settings)},
-        "trials": [
-            {
-                "hparams": as_hparams(trial.settings),
-                "unmatched": trial.unmatched,
-                "padding": trial.padding,
-                "unmatched_in_training": trial.unmatched_in_training,
-                "cost": trial.cost,
-            }
-            for trial in examination.trials
-        ],
         "classes": class_rows(view),
         "sizes": histogram(view, view.sides, SIZES),
         "aspect_ratios": histogram(view, ratios(view), RATIOS),

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,18 +13,40 @@ from efficientdet.data_checks.anchor_search import (
     finer_level,
     is_better,
     larger_size,
+    rounded_up,
     scaled_size,
     unmatched_severity,
 )
 from efficientdet.data_checks.findings import WARNING, Finding, as_hparams, named, share
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.data_checks.orientation_checks import orientation_findings
-from efficientdet.data_checks.suggestions import better_shape
 from program_support.errors import InputError
 
 _OBJECTS_OF_A_CLASS = 20  # fewer objects give no reliable share
 _MIN_TILE = 64  # pixels
 _COMMON, _TILE_OF_OBJECT = 90, 1.5  # percentile of the objects' sides, and the smallest tile as a multiple of it
+_WASTE = 0.1  # share of padding from which another shape is suggested
+_SHRUNK = 0.03  # tolerated reduction of the image scale
+_MAY_SHRINK = 0.02  # share of images for which it is tolerated
+
+
+def better_shape(view: InputView) -> dict[str, Any]:
+    """Return an `image_size` with less padding at the same image scale; empty if there is none or no need."""
+    if view.padding < _WASTE:
+        return {}
+    height, width = (rounded_up(int(most)) for most in view.scaled.max(axis=0))
+    candidates = {(height, width), *(tuple(rounded_up(int(side)) for side in np.percentile(view.scaled, 98, axis=0)),)}
+    best, least = {}, view.padding - _WASTE / 2
+    for candidate in candidates:
+        settings = {"image_size": f"{candidate[1]}x{candidate[0]}"}
+        try:
+            after = view.after(**settings)
+        except InputError:
+            continue
+        smaller = np.mean(np.min(after.scaled / view.scaled, axis=1) < 1 - _SHRUNK)
+        if smaller <= _MAY_SHRINK and after.padding < least and np.prod(after.size) < np.prod(view.size):
+            best, least = settings, after.padding
+    return best
 
 
 def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[Finding]:
