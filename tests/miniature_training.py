@@ -26,6 +26,7 @@ from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.exports import saved_model
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training import inputs, loop, run
+from efficientdet.training import settings as training_settings
 from efficientdet.training import start as training_start
 from program_support.errors import InputError
 
@@ -84,7 +85,7 @@ def main(arguments):
     runs = []
     run.Run.prepare = keeping(run.Run.prepare, runs)
     saved_model.export_saved_model = lambda *_, **__: None
-    loop.with_suggestions = lambda config: (config, [])  # a second of each start
+    training_settings.with_suggestions = lambda config, *, log: config  # a second of each start
     training_start.build_detector = restore.build_detector = build_miniature
     if own_rank() == str(settings.pop("without_folder", None)):
         settings["model_dir"] += "/elsewhere"

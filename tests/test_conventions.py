@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from drawn_records import draw_records
+from log_lines import logged
 from miniature import build_miniature
 
 from dataset.class_names import ClassNames
@@ -19,7 +20,7 @@ from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training import loop as train_loop
 from efficientdet.training import start as training_start
-from efficientdet.training.conventions import with_conventions_of_resumed, with_conventions_of_start
+from efficientdet.training.settings import with_conventions_of_resumed, with_conventions_of_start
 from efficientdet.training.start import initial_state
 from program_support.errors import InputError
 
@@ -67,11 +68,13 @@ def nvidias(prefix, arrays=None):
 
 def test_without_a_checkpoint_nothing_changes(tmp_path):
     start = config(tmp_path)
-    assert with_conventions_of_start(start) == (start, [])
+    assert logged(with_conventions_of_start, start) == (start, [])
 
 
 def test_nvidias_conventions_come_with_its_weights_and_are_said(tmp_path):
-    found, lines = with_conventions_of_start(config(tmp_path / "out", pretrained_ckpt=nvidias(tmp_path / "emackpt-10")))
+    found, lines = logged(
+        with_conventions_of_start, config(tmp_path / "out", pretrained_ckpt=nvidias(tmp_path / "emackpt-10"))
+    )
     assert conventions(found.hparams) == NVIDIAS
     network = network_config(found.hparams, num_classes=3)
     assert (network.bifpn.fusion_relu, network.bifpn.half_pixel_upsampling) == (False, True)
@@ -93,12 +96,12 @@ def test_nvidias_saved_model_of_the_backbone_normalizes_once(tmp_path):
         existing_backbone(str(tmp_path / "mounted"))
     nvidias(tmp_path / "mounted" / "variables" / "variables", weights)
     start = config(tmp_path / "out", backbone_init=existing_backbone(str(tmp_path / "mounted")))
-    assert with_conventions_of_start(start) == (start, [])
+    assert logged(with_conventions_of_start, start) == (start, [])
     assert start.hparams.normalizations == 1
 
 
 def test_of_a_backbone_alone_only_what_is_its_own(tmp_path):
-    found, _ = with_conventions_of_start(config(tmp_path / "out", backbone_init=nvidias(tmp_path / "ckpt")))
+    found, _ = logged(with_conventions_of_start, config(tmp_path / "out", backbone_init=nvidias(tmp_path / "ckpt")))
     assert conventions(found.hparams) == (hyperparameters_of("efficientdet-d0", {}).aspect_ratios, 2, True, False)
 
 
@@ -106,34 +109,34 @@ def test_of_a_backbone_alone_only_what_is_its_own(tmp_path):
 def test_an_override_is_refused_unless_it_is_meant(key, value, tmp_path):
     start = config(tmp_path / "out", pretrained_ckpt=nvidias(tmp_path / "ckpt"), overrides={key: value})
     with pytest.raises(InputError, match=rf"ckpt: was trained, .*with {key} .*; --hparams sets {key} .*--override_che"):
-        with_conventions_of_start(start)
-    found, lines = with_conventions_of_start(replace(start, override_checkpoint=True))
+        logged(with_conventions_of_start, start)
+    found, lines = logged(with_conventions_of_start, replace(start, override_checkpoint=True))
     assert getattr(found.hparams, key) == getattr(start.hparams, key)
     assert lines[1].startswith(f"warning: {tmp_path / 'ckpt'} was trained, as far as its arrays show, with {key} ")
     same = config(tmp_path / "out", pretrained_ckpt=nvidias(tmp_path / "ckpt"), overrides={"anchor_scale": 4.0})
-    assert len(with_conventions_of_start(same)[1]) == 1
+    assert len(logged(with_conventions_of_start, same)[1]) == 1
 
 
 def test_an_override_of_a_resumed_training_is_refused(tmp_path):
     prefix = described(tmp_path / "ckpt-5", {"anchor_scale": 2.0})
     start = config(tmp_path, overrides={"anchor_scale": 4.0})
     with pytest.raises(InputError, match=rf"{prefix}: was trained with anchor_scale 2\.0; --hparams sets anchor_scale"):
-        with_conventions_of_resumed(start, given=start.hparams_given)
+        logged(with_conventions_of_resumed, start, given=start.hparams_given)
 
 
 def test_depth_and_width_are_those_of_the_weights(tmp_path):
     """A training of the demo, with two cells of the BiFPN, was refused as lacking the weights of the third."""
     own = {"fpn_num_filters": 32, "fpn_cell_repeats": 2, "box_class_repeats": 1, "backbone_name": "efficientnet-b1"}
     prefix = described(tmp_path / "ckpt", hyperparameters_of("efficientdet-d0", own).to_dict())
-    found, [line] = with_conventions_of_start(config(tmp_path / "out", pretrained_ckpt=prefix))
+    found, [line] = logged(with_conventions_of_start, config(tmp_path / "out", pretrained_ckpt=prefix))
     assert {key: getattr(found.hparams, key) for key in own} == own
     assert "fpn_cell_repeats 2, box_class_repeats 1" in line
     start = config(tmp_path / "out", pretrained_ckpt=prefix, overrides={"box_class_repeats": 2})
-    found, lines = with_conventions_of_start(start)
+    found, lines = logged(with_conventions_of_start, start)
     assert found.hparams.box_class_repeats == 2
     assert lines[1].startswith(f"warning: {prefix} was trained with box_class_repeats 1")
     third_party = config(tmp_path / "out", pretrained_ckpt=nvidias(tmp_path / "a"), overrides={"fpn_cell_repeats": 2})
-    assert len(with_conventions_of_start(third_party)[1]) == 1
+    assert len(logged(with_conventions_of_start, third_party)[1]) == 1
 
 
 def test_the_resize_rule_may_be_changed(tmp_path):
@@ -145,7 +148,7 @@ def test_the_resize_rule_may_be_changed(tmp_path):
         hparams_given=frozenset({"resize"}),
         pretrained_ckpt=prefix,
     )
-    found, lines = with_conventions_of_start(start)
+    found, lines = logged(with_conventions_of_start, start)
     assert (found.hparams.resize, found.hparams.min_level) == ("stretch", 2)
     assert lines[-1] == f"warning: {prefix} was trained with resize fit; --hparams sets resize stretch"
 
@@ -155,11 +158,11 @@ def test_the_data_check_keeps_the_anchors_of_the_weights(is_ours, tmp_path):
     """Objects of 3 to 8 pixels: without weights, --suggest halves the anchors."""
     drawn = draw_records(tmp_path / "drawn", images={"train": 8})
     start = config(tmp_path / "out", records=drawn.records("train"), class_names=drawn.class_names, suggest=True)
-    assert with_suggestions(start)[0].hparams.anchor_scale < 4.0
+    assert logged(with_suggestions, start)[0].hparams.anchor_scale < 4.0
     prefix = str(tmp_path / "ckpt")
     (described(prefix, {"anchor_scale": 4.0}) if is_ours else nvidias(prefix))
-    found, _ = with_conventions_of_start(replace(start, pretrained_ckpt=prefix))
-    suggested, lines = with_suggestions(found)
+    found, _ = logged(with_conventions_of_start, replace(start, pretrained_ckpt=prefix))
+    suggested, lines = logged(with_suggestions, found)
     assert suggested.hparams.anchor_scale == 4.0
     assert not any("--suggest sets anchor_scale" in line for line in lines)
 
@@ -169,7 +172,7 @@ def test_a_checkpoint_of_ours_hands_them_on(tmp_path):
         "efficientdet-d0", {**NVIDIA_CONVENTIONS, "anchor_scale": 2.0, "momentum": 0.5}
     ).to_dict()
     prefix = described(tmp_path / "ckpt-final", json.loads(json.dumps(stored)))
-    found, [line] = with_conventions_of_start(config(tmp_path / "out", pretrained_ckpt=prefix))
+    found, [line] = logged(with_conventions_of_start, config(tmp_path / "out", pretrained_ckpt=prefix))
     assert (found.hparams.half_pixel_upsampling, found.hparams.normalizations, found.hparams.anchor_scale) == (
         True,
         2,
@@ -187,16 +190,16 @@ def test_a_training_that_goes_on_keeps_its_own(tmp_path):
     source = nvidias(tmp_path / "start")
     cases = [("auto", (1, 2.0)), (str(tmp_path / "ckpt-100"), (1, 3.0)), ("never", (2, 4.0))]
     for resume, wanted in cases:
-        found, _ = with_conventions_of_start(config(tmp_path, pretrained_ckpt=source, resume=resume))
-        found, _ = with_conventions_of_resumed(found, given=frozenset())
+        found, _ = logged(with_conventions_of_start, config(tmp_path, pretrained_ckpt=source, resume=resume))
+        found, _ = logged(with_conventions_of_resumed, found, given=frozenset())
         assert (found.hparams.normalizations, found.hparams.anchor_scale) == wanted, resume
-    found, _ = with_conventions_of_start(config(tmp_path, pretrained_ckpt=source, benchmark=True))
-    found, _ = with_conventions_of_resumed(found, given=frozenset())
+    found, _ = logged(with_conventions_of_start, config(tmp_path, pretrained_ckpt=source, benchmark=True))
+    found, _ = logged(with_conventions_of_resumed, found, given=frozenset())
     assert found.hparams.normalizations == 2  # a benchmark continues from scratch
 
 
 def test_number_of_classes_is_said_or_refused(tmp_path):
-    _, [line] = with_conventions_of_start(config(tmp_path, overrides={"num_classes": 91}))
+    _, [line] = logged(with_conventions_of_start, config(tmp_path, overrides={"num_classes": 91}))
     assert line == "num_classes=91 counts as the reference does; the network has the 3 classes of the data"
     with pytest.raises(InputError, match="num_classes is 7; the data has 3 classes"):
         config(tmp_path, overrides={"num_classes": 7})

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 import tiny_records
 from drawn_records import draw_records
+from log_lines import logged
 from PIL import Image
 
 from dataset.class_names import ClassNames
@@ -108,20 +109,20 @@ FITTING = {"image_size": 256, "anchor_scale": 2.8, "jitter_min": 0.9, "jitter_ma
 
 def test_training_is_told_nothing_of_healthy_records(drawn):
     healthy = config(drawn, hparams=FITTING)
-    assert with_suggestions(healthy) == (healthy, [])
+    assert logged(with_suggestions, healthy) == (healthy, [])
 
 
 def test_training_is_told_what_is_wrong_and_mended_if_it_asks(drawn):
     wrong = config(drawn, hparams=FITTING | {"anchor_scale": 12.0, "max_instances_per_image": 1})
-    same, lines = with_suggestions(wrong)
+    same, lines = logged(with_suggestions, wrong)
     assert same == wrong
     assert [line.split(":")[0] for line in lines[:-1]] == ["warning", "warning"]
     assert lines[-1].startswith("--suggest, or --hparams=anchor_scale=")
-    mended, lines = with_suggestions(replace(wrong, suggest=True))
+    mended, lines = logged(with_suggestions, replace(wrong, suggest=True))
     assert mended.hparams.anchor_scale < 6
     assert mended.hparams.max_instances_per_image > 1
     assert {"anchor_scale", "max_instances_per_image"} <= mended.hparams_given
-    kept, _ = with_suggestions(replace(wrong, suggest=True, hparams_given=frozenset({"anchor_scale"})))
+    kept, _ = logged(with_suggestions, replace(wrong, suggest=True, hparams_given=frozenset({"anchor_scale"})))
     assert kept.hparams.anchor_scale == 12.0
     assert kept.hparams.max_instances_per_image == mended.hparams.max_instances_per_image
 
@@ -156,25 +157,27 @@ def test_training_is_refused_where_no_object_can_be_trained_on_or_measured(drawn
     usable, crowds = of_two_classes(tmp_path, [(1, ""), (2, "")]), of_two_classes(tmp_path, [(1, "crowd")] * 3)
     difficult = of_two_classes(tmp_path, [(1, "difficult"), (2, "crowd")])
     with pytest.raises(InputError, match=r"none of the 3 objects can be trained on \(3 crowds\); --crowds_as_objects"):
-        with_suggestions(of_records(drawn, crowds))
-    with_suggestions(of_records(drawn, crowds, benchmark=True))
+        logged(with_suggestions, of_records(drawn, crowds))
+    logged(with_suggestions, of_records(drawn, crowds, benchmark=True))
     trained = of_records(drawn, crowds)
-    with_suggestions(replace(trained, hparams=trained.hparams.overridden({"train_on_crowds": True})))
+    logged(with_suggestions, replace(trained, hparams=trained.hparams.overridden({"train_on_crowds": True})))
     with pytest.raises(InputError, match=r"counted in the AP \(1 crowd, 1 difficult\); .*--training_mode=train300"):
-        with_suggestions(of_records(drawn, usable, difficult))
-    with_suggestions(of_records(drawn, usable, difficult, training_mode="train300"))
+        logged(with_suggestions, of_records(drawn, usable, difficult))
+    logged(with_suggestions, of_records(drawn, usable, difficult, training_mode="train300"))
     empty = tiny_records.write(tmp_path / "empty", [tiny_records.without_box_keys(number) for number in range(2)])
     with pytest.raises(InputError, match="the 2 images have no objects; expected records with labels"):
-        with_suggestions(of_records(drawn, (empty,)))
+        logged(with_suggestions, of_records(drawn, (empty,)))
 
 
 def test_training_warns_of_classes_without_a_usable_object_after_reading_all_records(drawn, tmp_path):
     """A sample alone would not tell either: it has no usable pen, and of many records no sample has all."""
     usable, crowd_pens = of_two_classes(tmp_path, [(1, ""), (2, "")]), [(1, ""), (2, "crowd")]
-    lines = with_suggestions(of_records(drawn, of_two_classes(tmp_path, crowd_pens), usable))[1]
+    lines = logged(with_suggestions, of_records(drawn, of_two_classes(tmp_path, crowd_pens), usable))[1]
     assert any("1 of 2 classes have no object that is trained on: pen (1 object)" in line for line in lines)
-    lines = with_suggestions(of_records(drawn, usable, of_two_classes(tmp_path, [(1, ""), (2, "difficult")])))[1]
+    lines = logged(with_suggestions, of_records(drawn, usable, of_two_classes(tmp_path, [(1, ""), (2, "difficult")])))[
+        1
+    ]
     assert any("1 of 2 classes have no object that is counted in the AP: pen (1 object)" in line for line in lines)
     shards = [*of_two_classes(tmp_path, crowd_pens), *of_two_classes(tmp_path, [(2, "")])] * 8
-    lines = with_suggestions(of_records(drawn, tuple(shards[:16])))[1]
+    lines = logged(with_suggestions, of_records(drawn, tuple(shards[:16])))[1]
     assert not any("no object" in line for line in lines)

@@ -7,6 +7,7 @@ from itertools import chain
 import numpy as np
 import pytest
 import tensorflow as tf
+from log_lines import logged
 from unfilled import unfilled_weights
 
 from dataset.class_names import ClassNames
@@ -50,7 +51,7 @@ def config(model="efficientdet-d0", image_size=512, **changes):
 
 
 def batch_sizes(runtime=FLOAT32, world=None, **changes):
-    found, _ = with_batch_sizes(config(**changes), runtime, world or World())
+    found, _ = logged(with_batch_sizes, config(**changes), runtime, world or World())
     return found.batch_size, found.eval_batch_size
 
 
@@ -108,7 +109,7 @@ def test_default_batches_by_hand(machine):
     assert batch_sizes(image_size=256) == (16, 16)
     assert batch_sizes(model="efficientdet-d4") == (2, 16)  # 2.11 GB an image
     labeled = replace(config(), hparams=hyperparameters_of("efficientdet-d0", {"name": "mine"}))
-    assert with_batch_sizes(labeled, FLOAT32, World())[0].batch_size == 8  # a label is no model
+    assert logged(with_batch_sizes, labeled, FLOAT32, World())[0].batch_size == 8  # a label is no model
     machine(host=1 * GB)
     assert batch_sizes() == (1, 1)
 
@@ -117,16 +118,15 @@ def test_what_is_given_stands(machine):
     machine(host=1 * GB)
     assert batch_sizes(batch_size=200, eval_batch_size=10) == (200, 10)
     assert batch_sizes(batch_size=200) == (200, 1)
-    assert with_batch_sizes(config(batch_size=200, eval_batch_size=10), FLOAT32, World())[1] is None
+    assert logged(with_batch_sizes, config(batch_size=200, eval_batch_size=10), FLOAT32, World())[1] == []
 
 
 def test_line(machine):
     machine(host=16 * GB)
-    assert (
-        with_batch_sizes(config(), FLOAT32, World())[1]
-        == "--batch_size=8 --eval_batch_size=16, chosen automatically: 16 GB for this process on a CPU, float32"
-    )
-    assert with_batch_sizes(config(batch_size=2), FLOAT32, World())[1].startswith(
+    assert logged(with_batch_sizes, config(), FLOAT32, World())[1] == [
+        "--batch_size=8 --eval_batch_size=16, chosen automatically: 16 GB for this process on a CPU, float32"
+    ]
+    assert logged(with_batch_sizes, config(batch_size=2), FLOAT32, World())[1][0].startswith(
         "--eval_batch_size=16, chosen automatically"
     )
 

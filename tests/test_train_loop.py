@@ -41,6 +41,7 @@ from efficientdet.run_log.journal import Journal
 from efficientdet.training import epoch as epoch_module
 from efficientdet.training import guards, inputs, reporter, saving, validation
 from efficientdet.training import loop as train_loop
+from efficientdet.training import settings as training_settings
 from efficientdet.training import start as training_start
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.interruption import StopRequest
@@ -67,7 +68,7 @@ def miniature_network():
     with pytest.MonkeyPatch.context() as patch:
         for module in (training_start, restore):
             patch.setattr(module, "build_detector", build_miniature)
-        patch.setattr(train_loop, "with_suggestions", lambda config: (config, []))
+        patch.setattr(training_settings, "with_suggestions", lambda config, *, log: config)
         patch.setattr(saved_model, "export_saved_model", lambda *_, **__: None)
         yield
 
@@ -474,7 +475,7 @@ def test_starts_from_a_checkpoint_and_the_class_predictor_anew_for_other_classes
 
 
 def test_records_without_objects_are_refused(drawn, tmp_path, monkeypatch):
-    monkeypatch.setattr(train_loop, "with_suggestions", with_suggestions)
+    monkeypatch.setattr(training_settings, "with_suggestions", with_suggestions)
     convert(
         read_coco(image_info_file=drawn.annotations("train")),
         ConversionConfig(

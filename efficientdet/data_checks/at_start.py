@@ -1,7 +1,7 @@
 """The quick part of the data check, which a training runs on its records before it starts, and --suggest."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from program_support.errors import InputError
 _FILES, _RECORDS = 8, 1000  # numbers of files and records in the sample, evenly spaced: shards are shuffled
 
 
-def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]:
-    """Check a sample of the records; return the configuration, with --suggest fixed, and a line for each finding.
+def with_suggestions(config: TrainingConfig, *, log: Callable[[str], None]) -> TrainingConfig:
+    """Check a sample of the records and log the findings; return the configuration, with --suggest fixed.
 
     Findings are warnings and suggestions. A hyperparameter that the user set keeps its value. Records that cannot be
     read are reported later, when all are indexed and verified.
@@ -28,7 +28,7 @@ def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]
         InputError: no object can be used.
     """
     if config.benchmark:
-        return config, []
+        return config
     findings = [*_training_findings(config), *_validation_findings(config)]
     actionable = [finding for finding in findings if finding.level == WARNING or finding.settings]
     suggested = {
@@ -37,15 +37,17 @@ def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]
         for key, value in finding.settings.items()
         if key not in config.hparams_given
     }
-    lines = [f"{finding.level}: {finding.line}" for finding in actionable]
+    for finding in actionable:
+        log(f"{finding.level}: {finding.line}")
     if not suggested:
-        return config, lines
+        return config
     if not config.suggest:
-        return config, [*lines, f"--suggest, or --hparams={as_hparams(suggested)}, applies it"]
-    changed = dataclasses.replace(
+        log(f"--suggest, or --hparams={as_hparams(suggested)}, applies it")
+        return config
+    log(f"--suggest sets {as_hparams(suggested)}")
+    return dataclasses.replace(
         config, hparams=with_overrides(config.hparams, suggested), hparams_given=config.hparams_given | suggested.keys()
     )
-    return changed, [*lines, f"--suggest sets {as_hparams(suggested)}"]
 
 
 def _training_findings(config: TrainingConfig) -> list[Finding]:

@@ -1,7 +1,7 @@
 """The batch size that fits in memory: the default batch size, and the error message for one that did not fit."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from efficientdet.configuration.training_config import TrainingConfig
@@ -34,10 +34,12 @@ class Memory:
     place: str
 
 
-def with_batch_sizes(config: TrainingConfig, runtime: Runtime, world: World) -> tuple[TrainingConfig, str | None]:
-    """Return the configuration with default batch sizes, equal on all ranks, and a line that reports them."""
+def with_batch_sizes(
+    config: TrainingConfig, runtime: Runtime, world: World, *, log: Callable[[str], None]
+) -> TrainingConfig:
+    """Return the configuration with default batch sizes, equal on all ranks; log them."""
     if config.batch_size is not None and config.eval_batch_size is not None:
-        return config, None
+        return config
     on_device = accelerator_count() > 0
     memory = available_memory(on_device=on_device, local_ranks=world.local_size)
     most = _MOST_IMAGES if on_device else _MOST_IMAGES_ON_CPU
@@ -51,7 +53,8 @@ def with_batch_sizes(config: TrainingConfig, runtime: Runtime, world: World) -> 
             sizes[name] = min(world.gather(images))
             flags.append(f"--{name}={sizes[name]}")
     where = "memory unknown" if memory is None else f"{memory.total / 1e9:.0f} GB {memory.place}"
-    return replace(config, **sizes), f"{' '.join(flags)}, chosen automatically: {where}, {runtime.precision}"
+    log(f"{' '.join(flags)}, chosen automatically: {where}, {runtime.precision}")
+    return replace(config, **sizes)
 
 
 def available_memory(*, on_device: bool, local_ranks: int) -> Memory | None:

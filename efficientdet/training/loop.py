@@ -8,11 +8,9 @@ import keras
 import tensorflow as tf
 
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.data_checks.at_start import with_suggestions
 from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.distributed import World
 from efficientdet.devices.launchers import join_world
-from efficientdet.devices.memory import with_batch_sizes
 from efficientdet.devices.runtime import skip_graph_rewriting, start_runtime
 from efficientdet.inference.predictor import keras_predictor
 from efficientdet.loggers.registry import open_loggers
@@ -20,7 +18,6 @@ from efficientdet.reports.training_report import FILE_NAME as REPORT_FILE
 from efficientdet.run_log.journal import Journal
 from efficientdet.training.batch_norm_calibration import CalibrationOfAverages
 from efficientdet.training.build_step import build_train_step
-from efficientdet.training.conventions import with_conventions_of_resumed, with_conventions_of_start
 from efficientdet.training.epoch import EpochSteps
 from efficientdet.training.guards import NotFinite, one_line_errors
 from efficientdet.training.inputs import OWN_SETTINGS
@@ -30,6 +27,7 @@ from efficientdet.training.model_dir_lock import sole_training
 from efficientdet.training.reporter import Reporter, report_start
 from efficientdet.training.run import Run
 from efficientdet.training.saving import Saver
+from efficientdet.training.settings import settings_at_start
 from efficientdet.training.start import with_teacher
 from efficientdet.training.time_budget import TimeBudget
 from efficientdet.training.validation import Evaluator, Validation
@@ -76,11 +74,8 @@ def _train(config: TrainingConfig, world: World, *, clock: Callable[[], float]) 
         deterministic=config.deterministic,
     )
     require_agreement(config, world, rank_fields=OWN_SETTINGS)
-    given = config.hparams_given
-    config, lines = with_conventions_of_start(config)
-    config, data_check_lines = with_suggestions(config)
-    config, resumed_lines = with_conventions_of_resumed(config, given=given)
-    config, batch_size_line = with_batch_sizes(config, runtime, world)
+    lines: list[str] = []  # the log file is opened last
+    config = settings_at_start(config, runtime, world, log=lines.append)
     skip_graph_rewriting()
     tf.config.run_functions_eagerly(config.debug)
     folder = config.model_dir if world.is_first else None
@@ -93,9 +88,8 @@ def _train(config: TrainingConfig, world: World, *, clock: Callable[[], float]) 
             loggers=open_loggers(config, folder) if folder else (),
         ) as journal,
     ):
-        for line in (lock_warning, *data_check_lines, *lines, *resumed_lines, batch_size_line):
-            if line:
-                journal.print(line)
+        for line in filter(None, (lock_warning, *lines)):
+            journal.print(line)
         run = Run.prepare(config, runtime, journal, world, clock=clock)
         report_start(run)
         saver = Saver(run)

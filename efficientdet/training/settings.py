@@ -1,7 +1,7 @@
-"""Conventions (see `Family`) of a network in training: those of the weights that it starts or resumes from."""
+"""Settings that are decided when a training starts: conventions (see `Family`), suggestions and batch sizes."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,57 +9,76 @@ from efficientdet.checkpoints.checkpoint import checkpoint_prefix, prefixes, wri
 from efficientdet.checkpoints.description import read_description
 from efficientdet.checkpoints.pretrained_weights import read_source
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
+from efficientdet.data_checks.at_start import with_suggestions
+from efficientdet.devices.distributed import World
+from efficientdet.devices.memory import with_batch_sizes
+from efficientdet.devices.runtime import Runtime
 from efficientdet.families.hyperparameters import Hyperparameters, stated_classes, with_overrides
 from program_support.errors import InputError
 
+Log = Callable[[str], None]
 
-def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]:
+
+def settings_at_start(config: TrainingConfig, runtime: Runtime, world: World, *, log: Log) -> TrainingConfig:
+    """Return the configuration with all that is decided when a training starts; log what the user did not set.
+
+    In this order: conventions of the checkpoint that a new training starts from, with --suggest the suggestions of the
+    data check, conventions of the checkpoint that the training resumes from, and batch sizes.
+
+    Raises:
+        InputError: --hparams contradicts a checkpoint, or no object of the records can be used.
+    """
+    given = config.hparams_given
+    config = with_conventions_of_start(config, log=log)
+    config = with_suggestions(config, log=log)
+    config = with_conventions_of_resumed(config, given=given, log=log)
+    return with_batch_sizes(config, runtime, world, log=log)
+
+
+def with_conventions_of_start(config: TrainingConfig, *, log: Log) -> TrainingConfig:
     """Return the configuration with the conventions of the checkpoint that a new training starts from.
 
-    The data check suggests no other values for them: they are in `hparams_given` of the result. The lines report which
-    values were taken from the checkpoint, and how hparam num_classes is interpreted. --backbone_init=imagenet is
-    replaced by the file that the family uses for it.
+    The data check suggests no other values for them: they are in `hparams_given` of the result.
+    --backbone_init=imagenet is replaced by the file that the family uses for it.
 
     Raises:
         InputError: --hparams has other values, unless --override_checkpoint is set.
     """
     config = _with_named_backbone(config)
-    lines = [line for line in [stated_classes(config.hparams.num_classes, config.class_names)] if line]
+    if line := stated_classes(config.hparams.num_classes, config.class_names):
+        log(line)
     prefix, known, is_stated = _conventions_of_start(config)
-    config, taken = _with_conventions(config, known, prefix=prefix, given=config.hparams_given, is_stated=is_stated)
-    config = dataclasses.replace(config, hparams_given=config.hparams_given | known.keys())
-    return config, [*lines, *taken]
+    given = config.hparams_given
+    config = _with_conventions(config, known, prefix=prefix, given=given, is_stated=is_stated, log=log)
+    return dataclasses.replace(config, hparams_given=given | known.keys())
 
 
-def with_conventions_of_resumed(config: TrainingConfig, *, given: frozenset[str]) -> tuple[TrainingConfig, list[str]]:
+def with_conventions_of_resumed(config: TrainingConfig, *, given: frozenset[str], log: Log) -> TrainingConfig:
     """Return the configuration with the conventions of the checkpoint that the training resumes from, if there is one.
 
     `given`: the keys in --hparams; with other values for them than the checkpoint's, as `with_conventions_of_start`.
     """
-    resumed = _resumed(config)
-    if resumed is None:
-        return config, []
-    family = config.hparams.family
-    known = _only(resumed[1], family.conventions)
-    return _with_conventions(config, known, prefix=resumed[0], given=given, is_stated=True)
+    if (resumed := _resumed(config)) is None:
+        return config
+    known = _only(resumed[1], config.hparams.family.conventions)
+    return _with_conventions(config, known, prefix=resumed[0], given=given, is_stated=True, log=log)
 
 
 def _with_conventions(
-    config: TrainingConfig, known: dict[str, Any], *, prefix: str, given: frozenset[str], is_stated: bool
-) -> tuple[TrainingConfig, list[str]]:
-    """Return the configuration with the known conventions, except given ones, and lines.
+    config: TrainingConfig, known: dict[str, Any], *, prefix: str, given: frozenset[str], is_stated: bool, log: Log
+) -> TrainingConfig:
+    """Return the configuration with the known conventions, except given ones.
 
     `is_stated`: whether the checkpoint states them; else they are inferred.
 
     Raises:
         InputError: for others.
     """
-    lines = []
     chosen = {key: value for key, value in known.items() if key in given}
     taken = {key: value for key, value in known.items() if key not in given}
     hparams = with_overrides(config.hparams, taken)
     if changed := _differences(hparams, config.hparams, taken):
-        lines.append(f"hyperparameters taken from {prefix}: {_shown(hparams, changed)}")
+        log(f"hyperparameters taken from {prefix}: {_shown(hparams, changed)}")
     of_checkpoint = with_overrides(hparams, chosen)
     if other := _differences(of_checkpoint, hparams, chosen):
         trained = "was trained with" if is_stated else "was trained, as far as its arrays show, with"
@@ -70,10 +89,8 @@ def _with_conventions(
                 f"{_shown(hparams, refused)}, with which its weights mean something "
                 "else: leave this out, or add --override_checkpoint if it is meant"
             )
-        lines.append(
-            f"warning: {prefix} {trained} {_shown(of_checkpoint, other)}; --hparams sets {_shown(hparams, other)}"
-        )
-    return dataclasses.replace(config, hparams=hparams), lines
+        log(f"warning: {prefix} {trained} {_shown(of_checkpoint, other)}; --hparams sets {_shown(hparams, other)}")
+    return dataclasses.replace(config, hparams=hparams)
 
 
 def _with_named_backbone(config: TrainingConfig) -> TrainingConfig:
