@@ -163,8 +163,7 @@ def test_it_is_evaluated_drawn_and_exported(drawn, env, trained, tmp_path):
         precision="float32",
         use_xla=False,
     )
-    assert "read back: outputs agree" in told
-    assert "detections agree" in told
+    assert told.count("detections agree") == 2
     call(
         env,
         "infer.py",

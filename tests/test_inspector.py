@@ -78,7 +78,7 @@ def test_dry_run_writes_a_checkpoint_by_name(miniature, tmp_path, capsys):
 
 def test_export_is_read_back_compared_and_timed(miniature, tmp_path, capsys, monkeypatch):
     folder = str(tmp_path)
-    inspection.export(MODEL, folder, input_image=None)
+    inspection.export(MODEL, "savedmodel", tmp_path, input_image=None)
     assert "read back: 100.0% of 20 detections agree" in capsys.readouterr().out
     report = benchmark(MODEL, BenchmarkConfig(batch_size=2, runs=2, warm_up_runs=1, saved_model_dir=folder))
     assert list(report["latency_ms"]) == ["end_to_end"]
@@ -88,7 +88,7 @@ def test_export_is_read_back_compared_and_timed(miniature, tmp_path, capsys, mon
         variable.assign(-variable)
     monkeypatch.setattr(export_module, "export_saved_model", lambda *_, **__: None)
     with pytest.raises(RuntimeError, match="has other detections than the detector in memory"):
-        inspection.export(MODEL, folder, input_image=None)
+        inspection.export(MODEL, "savedmodel", tmp_path, input_image=None)
 
 
 def found(boxes, scores, category_ids):

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from dataset.class_names import ClassNames
+from efficientdet.inference.detect import Detector
 from efficientdet.prediction import live_sources
 from efficientdet.prediction.inputs import Inputs, find_inputs, recording_stem, shown_source
 from efficientdet.prediction.live_sources import NewestFrames, open_live
-from efficientdet.prediction.video import VideoConfig, annotate_video
+from efficientdet.prediction.video import annotate_video
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
@@ -89,7 +90,7 @@ def test_a_stream_is_recorded_through_an_interruption_until_it_ends(tmp_path, ca
 
     # The camera comes back with another size
     with server([until_seen(50, HEIGHT, WIDTH), until_seen(200, 2 * HEIGHT, 2 * WIDTH)]) as url:
-        annotate_video(VideoConfig(source=url, live=True, output_video=str(tmp_path / "a.mp4")), detect, NAMES)
+        annotate_video(Detector(detect, NAMES), url, tmp_path / "a.mp4", live=True)
     assert {shape for shape, _ in seen} == {(HEIGHT, WIDTH), (2 * HEIGHT, 2 * WIDTH)}
     assert all(abs(value - 50) < 5 or abs(value - 200) < 5 for _, value in seen)
     found = cv2.VideoCapture(str(tmp_path / "a.mp4"))

@@ -95,5 +95,4 @@ def test_a_trained_detector_is_evaluated_and_exported(drawn, env, trained, tmp_p
         precision="float32",
         use_xla=False,
     )
-    assert "read back: outputs agree" in told
-    assert "detections agree" in told
+    assert told.count("detections agree") == 2

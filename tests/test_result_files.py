@@ -206,8 +206,8 @@ def test_an_image_on_the_standard_input(place, monkeypatch):
 
 
 def test_a_second_recording_of_a_camera_leaves_the_first(place, monkeypatch):
-    def record(config, *_, **__):
-        Path(config.output_video).write_text(f"recording {len(list((place / 'out').glob('*.mp4')))}")
+    def record(model, number, target, **_):
+        target.write_text(f"recording {len(list((place / 'out').glob('*.mp4')))}")
 
     monkeypatch.setattr(video, "open_source", lambda number, *, live: SimpleNamespace(release=lambda: None))
     monkeypatch.setattr(video, "annotate_video", record)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from dataset.class_names import ClassNames
+from efficientdet.inference.detect import Detector
 from efficientdet.prediction import live_sources, video
-from efficientdet.prediction.video import VideoConfig, annotate_video
+from efficientdet.prediction.video import annotate_video
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
@@ -58,7 +59,7 @@ def test_every_frame_is_drawn_at_the_rate_of_the_source(gray_video, tmp_path):
         return one_dog(images)
 
     target = tmp_path / "out" / "drawn.mp4"
-    annotate_video(VideoConfig(source=str(gray_video), output_video=str(target), batch_size=3), detect, NAMES)
+    annotate_video(Detector(detect, NAMES), str(gray_video), target, batch_size=3)
     assert batches == [[(HEIGHT, WIDTH, 3)] * 3, [(HEIGHT, WIDTH, 3)] * 3, [(HEIGHT, WIDTH, 3)]]
     rate, frames = frames_of(target)
     assert rate == pytest.approx(12.5)
@@ -81,7 +82,7 @@ def test_colors_keep_their_order(tmp_path):
     writer.write(np.full((HEIGHT, WIDTH, 3), (0, 0, 255), np.uint8))  # BGR
     writer.release()
     target = tmp_path / "drawn.mp4"
-    annotate_video(VideoConfig(source=str(red), output_video=str(target)), detect, NAMES)
+    annotate_video(Detector(detect, NAMES), str(red), target)
     for image in (seen[0], frames_of(target)[1][0]):
         assert image[90, 10, 0] > 200
         assert image[90, 10, 2] < 60
@@ -91,7 +92,7 @@ def test_a_file_that_is_no_video_is_named(tmp_path):
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"no video" * 100)
     with pytest.raises(InputError, match=r"broken\.mp4: cannot be read as a video"):
-        annotate_video(VideoConfig(source=str(broken), output_video=str(tmp_path / "a.mp4")), one_dog, NAMES)
+        annotate_video(Detector(one_dog, NAMES), str(broken), tmp_path / "a.mp4")
     assert list(tmp_path.iterdir()) == [broken]
 
 
@@ -104,9 +105,7 @@ def test_a_video_that_was_cut_short_is_told(tmp_path, capsys):
     (tmp_path / "cut.mkv").write_bytes(content[: len(content) // 2])
     told = {}
     for name in ("whole", "cut"):
-        annotate_video(
-            VideoConfig(source=str(tmp_path / f"{name}.mkv"), output_video=str(tmp_path / "a.mp4")), one_dog, NAMES
-        )
+        annotate_video(Detector(one_dog, NAMES), str(tmp_path / f"{name}.mkv"), tmp_path / "a.mp4")
         told[name] = capsys.readouterr().out
     assert "is the file complete?" not in told["whole"]
     found = len(frames_of(tmp_path / "a.mp4")[1])
@@ -119,7 +118,7 @@ def test_an_error_leaves_nothing_behind(gray_video, tmp_path):
         raise RuntimeError("no memory")
 
     with pytest.raises(RuntimeError, match="no memory"):
-        annotate_video(VideoConfig(source=str(gray_video), output_video=str(tmp_path / "a.mp4")), detect, NAMES)
+        annotate_video(Detector(detect, NAMES), str(gray_video), tmp_path / "a.mp4")
     assert list(tmp_path.iterdir()) == [gray_video]
 
 
@@ -135,9 +134,7 @@ def test_a_full_disk_leaves_the_earlier_video(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
     try:
         with pytest.raises(InputError, match=r"out\.mp4: \d of 7 frames could be written; is the disk full\?"):
-            annotate_video(
-                VideoConfig(source=str(tmp_path / "noise.mp4"), output_video=str(tmp_path / "out.mp4")), one_dog, NAMES
-            )
+            annotate_video(Detector(one_dog, NAMES), str(tmp_path / "noise.mp4"), tmp_path / "out.mp4")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (tmp_path / "out.mp4").read_text() == "the earlier one"
@@ -192,9 +189,11 @@ def film(monkeypatch, tmp_path):
             )
             patch.setattr(video, "time", SimpleNamespace(monotonic=lambda: next(clock)))
             annotate_video(
-                VideoConfig(source=0, live=True, output_video=str(tmp_path / "a.mp4"), batch_size=4),
-                detect_and_ask,
-                NAMES,
+                Detector(detect_and_ask, NAMES),
+                0,
+                tmp_path / "a.mp4",
+                live=True,
+                batch_size=4,
             )
         for camera in cameras:
             camera.asked.release()
@@ -252,9 +251,10 @@ def test_a_camera_that_is_not_there_is_one_line(film, frames, tmp_path):
 def test_frames_are_handed_on_with_their_numbers(gray_video, tmp_path):
     found = []
     annotate_video(
-        VideoConfig(source=str(gray_video), output_video=str(tmp_path / "a.mp4"), batch_size=3),
-        one_dog,
-        NAMES,
+        Detector(one_dog, NAMES),
+        str(gray_video),
+        tmp_path / "a.mp4",
+        batch_size=3,
         on_frame=lambda number, frame, rows: found.append((number, frame.shape, rows.category_ids.tolist())),
     )
     assert found == [(number, (HEIGHT, WIDTH, 3), [8]) for number in range(1, FRAMES + 1)]

@@ -1,10 +1,9 @@
-"""Inspection of a detector: summary, and export to a checkpoint, SavedModel or ONNX file."""
+"""Inspection of a detector: summary, and export to a checkpoint or to a file that is compared with the detector."""
 
 import math
 from collections import Counter
 from pathlib import Path
 
-import keras
 import numpy as np
 
 from efficientdet.checkpoints.checkpoint import write_arrays
@@ -12,12 +11,10 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.exports.agreement import compare_detections
 from efficientdet.exports.formats import export_formats
-from efficientdet.inference.checkpoint_model import load_model
-from efficientdet.inference.runtimes import Network, copied
+from efficientdet.inference.checkpoint_model import checkpoint_detector, load_model
 from model.detection_model import named_variables
 from model.multiply_adds import multiply_adds
 
-_LARGEST_NETWORK_DIFFERENCE = 1e-3
 _LEAST_AGREEMENT = 0.95  # rounding may change the order of near-equal scores, and so the last detections
 _TOLERANCES = {"float32": (1e-3, 0.5), "mixed_float16": (2e-2, 4.0), "mixed_bfloat16": (5e-2, 8.0)}  # score, pixels
 
@@ -55,27 +52,27 @@ def summary(restored: Restored) -> dict[str, str]:
     }
 
 
-def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None:
-    """Write a SavedModel, load it and compare its detections with those of the detector in memory.
+def export(config: ModelConfig, name: str, path: Path, *, input_image: str | None) -> None:
+    """Write a file or folder of a format, open it and compare its detections with those of the detector in memory.
 
     Compares on `input_image`, else on random pixels.
 
     Raises:
-        InputError: for backends other than TensorFlow.
+        InputError: the backend or the format cannot express the detector.
         RuntimeError: the detections differ.
     """
     from dataset.files.image_files import read_image
-    from efficientdet.exports.saved_model import export_saved_model, open_saved_model
-    from efficientdet.inference.checkpoint_model import checkpoint_detector
 
     restored, runtime = load_model(config)
     height, width = restored.detector.image_size
     noise = np.random.default_rng(0).integers(0, 256, (height * 3 // 4, width * 5 // 4, 3), np.uint8)
     image = read_image(input_image) if input_image else noise
-    export_saved_model(restored.detector, folder, description=restored.description, resize=restored.resize)
-    print(f"wrote {folder}")
+    form = export_formats()[name]
+    form.write(restored, path)
+    print(f"wrote {path}")
     detect = checkpoint_detector(restored, batch_size=1, compiled=False).detect
-    reloaded = open_saved_model(folder).detect
+    reloaded = form.open_for(restored, path)
+    assert reloaded is not None  # the formats that an inspection writes run here
     score_tolerance, pixels = _TOLERANCES[runtime.precision]
     agreement = compare_detections(detect([image])[0], reloaded([image])[0], pixels=pixels)
     print(
@@ -83,31 +80,6 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
         f"largest difference of scores {agreement.score_difference:.2g}"
     )
     if agreement.share < _LEAST_AGREEMENT or agreement.score_difference > score_tolerance:
-        raise RuntimeError(f"{folder}: the SavedModel has other detections than the detector in memory")
+        raise RuntimeError(f"{path}: has other detections than the detector in memory")
     if not agreement.compared:
         print("no detections to compare in this image; use --input_image=FILE with an image of objects")
-
-
-def export_network(config: ModelConfig, path: str) -> None:
-    """Export the network to an ONNX file and compare its outputs in ONNX Runtime with those of the network.
-
-    Raises:
-        RuntimeError: they differ.
-    """
-    restored, _ = load_model(config)
-    detector = restored.detector
-    export_formats()["onnx-raw"].write(restored, Path(path))
-    print(f"wrote {path}")
-    height, width = detector.image_size
-    images = np.random.default_rng(0).integers(0, 256, (1, height, width, 3), np.uint8)
-    sizes = np.array([[height, width * 3 // 4]], np.int32)
-    [actual] = Network(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes, copied)
-    outputs = keras.tree.flatten(detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes))))
-    expected = [np.asarray(output)[0] for output in outputs]
-    difference = max(  # the file of a dense detector has one more output, the best logits
-        np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max())
-        for ours, theirs in zip(actual[: len(expected)], expected, strict=True)
-    )
-    print(f"read back: outputs agree within {difference:.2g} of the largest")
-    if not difference < _LARGEST_NETWORK_DIFFERENCE:
-        raise RuntimeError(f"{path}: the file's network has other outputs than the detector in memory")

@@ -47,15 +47,20 @@ def _export(model: ModelConfig, options: InspectOptions) -> None:
     if options.formats:
         _export_formats(model, options, (image,) if image else ())
         return
+    paths = {}
     if options.onnx_path:
-        _export_onnx(model, options.onnx_path)
-    if options.onnx_path and not options.saved_model_dir:
-        return
-    folder = writable_folder(options.saved_model_dir, "saved_model_dir")
+        if not options.onnx_path.endswith(".onnx"):
+            raise InputError(f"--onnx_path={options.onnx_path}: expected a file name that ends in .onnx")
+        writable_file(options.onnx_path, "onnx_path")
+        paths["onnx-raw"] = options.onnx_path
+        require_runtime("onnxruntime", asked_by="--onnx_path")
+    if options.saved_model_dir or not paths:
+        paths["savedmodel"] = writable_folder(options.saved_model_dir, "saved_model_dir")
     _prepare(needs_tensorflow=True)
     from efficientdet.exports.inspection import export
 
-    export(model, folder, input_image=image)
+    for name, path in paths.items():
+        export(model, name, Path(path), input_image=image)
 
 
 def _export_formats(model: ModelConfig, options: InspectOptions, images: tuple[str, ...]) -> None:
@@ -72,17 +77,6 @@ def _export_formats(model: ModelConfig, options: InspectOptions, images: tuple[s
         replace(model, precision="float32", amp=None, use_xla=False),
         ExportConfig(output_dir=output_dir, formats=formats, images=images),
     )
-
-
-def _export_onnx(model: ModelConfig, path: str) -> None:
-    if not path.endswith(".onnx"):
-        raise InputError(f"--onnx_path={path}: expected a file name that ends in .onnx")
-    writable_file(path, "onnx_path")
-    require_runtime("onnxruntime", asked_by="--onnx_path")
-    _prepare(needs_tensorflow=bool(model.ckpt_path))
-    from efficientdet.exports.inspection import export_network
-
-    export_network(model, path)
 
 
 def _benchmark(model: ModelConfig, options: InspectOptions) -> None:
@@ -120,26 +114,17 @@ def _video(model: ModelConfig, options: InspectOptions) -> None:
         raise InputError(f"--output_video={output}: expected a file name that ends in .mp4")
     writable_file(output, "output_video")
     _check_saved_model(model, options)
-    from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-    from efficientdet.prediction.open_model import open_model
-    from efficientdet.prediction.video import VideoConfig, annotate_video
+    from efficientdet.prediction.open_model import open_model, with_min_score
+    from efficientdet.prediction.video import annotate_video
 
     _prepare(needs_tensorflow=True)
     model = replace(model, ckpt_path=options.saved_model_dir or model.ckpt_path)
-    opened = open_model(model, batch_size=options.batch_size, same_size=True)
-    given = options.min_score_thresh
-    thresholds = opened.thresholds if given is None else ScoreThresholds(overall=given, source="--min_score_thresh")
-    print(f"score threshold: {thresholds}")
     annotate_video(
-        VideoConfig(
-            source=video,
-            output_video=output,
-            batch_size=options.batch_size,
-            thresholds=thresholds,
-            max_boxes=MOST_DRAWN if options.max_boxes_to_draw is None else options.max_boxes_to_draw,
-        ),
-        opened.detect,
-        opened.class_names,
+        with_min_score(open_model(model, batch_size=options.batch_size, same_size=True), options.min_score_thresh),
+        video,
+        Path(output),
+        batch_size=options.batch_size,
+        max_boxes=options.max_boxes_to_draw or MOST_DRAWN,
     )
 
 

@@ -9,21 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from dataset.class_names import ClassNames
-from dataset.files.exif_orientation import stored_image, upright_boxes, upright_image
+from dataset.files.exif_orientation import stored_image
 from dataset.files.image_files import StoredImage, distinct_names, distinct_stem, encode_image, image_ids, output_names
-from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detect, Detector
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
 from efficientdet.inference.tiles import TiledDetector, Tiling
 from efficientdet.options.model import MOST_DRAWN
+from efficientdet.prediction.drawn_rows import drawn_rows
 from efficientdet.prediction.inputs import Inputs, read_input, recording_stem, shown_path
-from efficientdet.prediction.open_model import open_model
-from efficientdet.reports.drawing import draw_detections
+from efficientdet.prediction.open_model import open_model, with_min_score
 from object_detection.coco.results import DetectionRows, results_json, write_results
-from object_detection.coco.run_length_masks import DecodedMasks
 from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError, printable
 from program_support.marked_folders import claim_outputs
@@ -76,10 +73,7 @@ def annotate(config: AnnotationConfig) -> None:
         from efficientdet.prediction.video import open_source
 
         open_source(inputs.camera, live=True).release()  # checked before the detector is loaded, which takes longer
-    model = _opened_model(config)
-    if config.min_score is not None:
-        model = replace(model, thresholds=ScoreThresholds(overall=config.min_score, source="--min_score_thresh"))
-    print(f"score threshold: {model.thresholds}")
+    model = with_min_score(_opened_model(config), config.min_score)
     files = ResultFiles(config.output_dir, model.class_names, formats=config.formats, crops=config.save_crops)
     ids = image_ids([shown_path(path) for path in inputs.images])
     failures: list[str] = []
@@ -121,14 +115,16 @@ def _annotate_images(
                 results += [{**result, **image_fields} for result in results_json(rows.with_image_id(ids[number]))]
                 shown = rows.drawn(model.thresholds.of(rows.category_ids), config.max_boxes)
                 orientation = 1 if config.apply_exif_orientation else image.orientation
-                _draw(
+                drawn_image = drawn_rows(
                     image.pixels,
                     shown,
-                    outputs[number],
-                    names=model.class_names,
+                    model.class_names,
                     orientation=orientation,
                     shorter_side=None if config.tiling is None else min(config.tiling.size),
                 )
+                # The pixels stay in the coordinate system of the boxes in detections.json, with the EXIF orientation.
+                pixels = stored_image(drawn_image, orientation)
+                write_output(outputs[number], encode_image(pixels, "JPEG", quality=92, orientation=orientation))
                 files.add(
                     outputs[number].stem,
                     file_names[number],
@@ -159,11 +155,12 @@ def _annotate_videos(
     failures: list[str],
 ) -> None:
     """Annotate videos or a camera; frames are named STEM_000001 etc. and have image ids from `first_id` on."""
-    from efficientdet.prediction.video import UnreadableVideo, VideoConfig, annotate_video
+    from efficientdet.prediction.video import UnreadableVideo, annotate_video
 
     camera = config.inputs.camera
     sources = videos if camera is None else {camera: _camera_output(Path(config.output_dir), camera)}
     ids = itertools.count(first_id)
+    model = replace(model, detect=_in_tiles(config, model.detect))
     for source, target in sources.items():
 
         def add(number: int, frame: np.ndarray, rows: DetectionRows, stem: str = target.stem) -> None:
@@ -172,16 +169,12 @@ def _annotate_videos(
 
         try:
             annotate_video(
-                VideoConfig(
-                    source=source,
-                    live=camera is not None,
-                    output_video=str(target),
-                    batch_size=config.batch_size,
-                    thresholds=model.thresholds,
-                    max_boxes=config.max_boxes,
-                ),
-                _in_tiles(config, model.detect),
-                model.class_names,
+                model,
+                source,
+                target,
+                live=camera is not None,
+                batch_size=config.batch_size,
+                max_boxes=config.max_boxes,
                 on_frame=add,
             )
         except UnreadableVideo as error:
@@ -270,31 +263,3 @@ def _opened_model(config: AnnotationConfig) -> Detector:
     else:
         start_runtime(precision=config.model.precision, amp=config.model.amp, use_xla=config.model.use_xla)
     return saved_model.open(config.saved_model_dir)
-
-
-def _draw(
-    pixels: np.ndarray,
-    rows: DetectionRows,
-    path: Path,
-    *,
-    names: ClassNames,
-    orientation: int,
-    shorter_side: int | None,
-) -> None:
-    """Write the image with detections.
-
-    Its pixels are in the coordinate system of the boxes in detections.json. An EXIF `orientation` other than 1 is kept,
-    and the labels are drawn so that they are upright in a viewer that applies it.
-    """
-    drawn = draw_detections(
-        upright_image(pixels, orientation),
-        upright_boxes(rows.boxes, orientation, size=pixels.shape[:2]),
-        classes=np.searchsorted(names.category_ids, rows.category_ids),
-        names=names.names,
-        scores=rows.scores,
-        shorter_side=shorter_side,
-        masks=None
-        if rows.masks is None
-        else DecodedMasks(rows.masks.tolist(), lambda mask: upright_image(mask, orientation)),
-    )
-    write_output(path, encode_image(stored_image(drawn, orientation), "JPEG", quality=92, orientation=orientation))

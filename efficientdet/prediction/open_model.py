@@ -121,6 +121,16 @@ def open_model(
     return open_checkpoint(config, batch_size=batch_size, owns_process=owns_process, once=once)
 
 
+def with_min_score(detector: "Detector", min_score: float | None) -> "Detector":
+    """Return the detector with --min_score_thresh as threshold of all classes, if it is given; print the thresholds."""
+    from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+
+    if min_score is not None:
+        detector = replace(detector, thresholds=ScoreThresholds(overall=min_score, source="--min_score_thresh"))
+    print(f"score threshold: {detector.thresholds}")
+    return detector
+
+
 def open_for_serving(path: str, *, runtime: Runtime, max_batch: int, **settings: Any) -> "Detector":
     """Load a model to detect in up to `max_batch` images at a time.
 

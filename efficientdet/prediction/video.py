@@ -8,21 +8,17 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import cv2
 import numpy as np
 
-from dataset.class_names import ClassNames
-from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.inference.detect import Detect
+from efficientdet.inference.detect import Detector
 from efficientdet.options.model import MOST_DRAWN
+from efficientdet.prediction.drawn_rows import drawn_rows
 from efficientdet.prediction.inputs import is_stream, shown_source
 from efficientdet.prediction.live_sources import NewestFrames, open_live, unreadable_camera
-from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.results import DetectionRows
-from object_detection.coco.run_length_masks import DecodedMasks
 from program_support.atomic_files import unfinished_folder
 from program_support.errors import InputError
 from program_support.progress import Progress
@@ -39,20 +35,15 @@ class UnreadableVideo(InputError):
     """A video file without a decodable frame."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class VideoConfig:
-    """Configuration: a video, camera or stream to read, the MP4 to write, and which detections are drawn."""
-
-    source: str | int
-    live: bool = False  # a camera or stream
-    output_video: str
-    batch_size: int = 1
-    thresholds: ScoreThresholds = field(default_factory=ScoreThresholds)
-    max_boxes: int | None = MOST_DRAWN  # None: all
-
-
 def annotate_video(
-    config: VideoConfig, detect: Detect, names: ClassNames, *, on_frame: OnFrame = lambda *_: None
+    model: Detector,
+    source_name: str | int,
+    target: Path,
+    *,
+    live: bool = False,
+    batch_size: int = 1,
+    max_boxes: int | None = MOST_DRAWN,
+    on_frame: OnFrame = lambda *_: None,
 ) -> None:
     """Detect in every frame and write an MP4 with the frame rate of the source, atomically when it is complete.
 
@@ -60,32 +51,39 @@ def annotate_video(
     processing are skipped, and each annotated frame is repeated until the next one, so that the video has the duration
     of the recording. A stream of known length is read as a file.
 
+    Args:
+        model: the detector; its thresholds decide what is drawn.
+        source_name: video file, number of a camera, device or address.
+        target: the MP4.
+        live: the source is a camera or stream.
+        batch_size: number of frames per call of the detector.
+        max_boxes: maximum number of drawn boxes per frame; None: all.
+        on_frame: called after each frame.
+
     Raises:
         UnreadableVideo: the file is not a video.
         InputError: the camera cannot be read, or the output cannot be written.
     """
-    source = open_source(config.source, live=config.live)
-    target = Path(config.output_video)
+    source = open_source(source_name, live=live)
     writer, done, written = None, 0, 0
     try:
         frames_per_second, total = _rate_and_length(source)
-        of_stream = config.live and isinstance(config.source, str) and is_stream(config.source)
-        live = config.live and not (of_stream and total)
+        live = live and not (is_stream(source_name) and total)
         with (
             _folder_beside(target) as folder,
             _stop_event(live) as stop,
             Progress("video", total=None if live else total or None, noun="frame", rate_of="frames") as progress,
         ):
             if live:
-                source = NewestFrames(config.source, source, stop)
+                source = NewestFrames(source_name, source, stop)
             start = time.monotonic()
-            for frames in _batches(source, 1 if live else config.batch_size, stop):
+            for frames in _batches(source, 1 if live else batch_size, stop):
                 if writer is None:
                     size = frames[0].shape[:2]
                     writer = _open_writer(folder / "unfinished.mp4", frames_per_second, size, target)
-                for frame, rows in zip(frames, detect(frames), strict=True):
-                    shown = rows.drawn(config.thresholds.of(rows.category_ids), config.max_boxes)
-                    drawn = _drawn(frame, shown, names)[..., ::-1].copy()  # OpenCV uses BGR
+                for frame, rows in zip(frames, model.detect(frames), strict=True):
+                    shown = rows.drawn(model.thresholds.of(rows.category_ids), max_boxes)
+                    drawn = drawn_rows(frame, shown, model.class_names)[..., ::-1].copy()  # OpenCV uses BGR
                     if drawn.shape[:2] != size:  # a stream that was connected again; OpenCV would drop the frame
                         drawn = cv2.resize(drawn, size[::-1])
                     due = int((time.monotonic() - start) * frames_per_second) if live else written + 1
@@ -97,9 +95,9 @@ def annotate_video(
                 progress.advance(len(frames), images=len(frames))
             if writer is None:
                 raise (
-                    unreadable_camera(config.source)
+                    unreadable_camera(source_name)
                     if live
-                    else UnreadableVideo(f"{shown_source(config.source)}: contains no decodable frame")
+                    else UnreadableVideo(f"{shown_source(source_name)}: contains no decodable frame")
                 )
             writer.release()
             _check_complete(folder / "unfinished.mp4", written, target)
@@ -107,7 +105,7 @@ def annotate_video(
     finally:
         source.release()
     if total and done < _MIN_DECODED * total and not live:
-        print(f"{shown_source(config.source)}: only {done} of {total} frames could be decoded; is the file complete?")
+        print(f"{shown_source(source_name)}: only {done} of {total} frames could be decoded; is the file complete?")
     print(f"wrote {target}")
 
 
@@ -199,14 +197,3 @@ def _batches(source, batch_size: int, stop: threading.Event) -> Iterator[list[np
             frames = []
     if frames:
         yield frames
-
-
-def _drawn(frame: np.ndarray, rows: DetectionRows, names: ClassNames) -> np.ndarray:
-    return draw_detections(
-        frame,
-        rows.boxes,
-        classes=np.searchsorted(names.category_ids, rows.category_ids),
-        names=names.names,
-        scores=rows.scores,
-        masks=None if rows.masks is None else DecodedMasks(rows.masks.tolist()),
-    )
