@@ -8,16 +8,15 @@ import pytest
 from PIL import Image, ImageOps
 
 from dataset.class_names import ClassNames
-from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.inference.detect import Detector, rows_of_signature
+from efficientdet.inference.detect import Detector
 from efficientdet.prediction import annotate as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs
 from efficientdet.reports.drawing import class_color
 from object_detection.coco.results import DetectionRows
-from object_detection.coco.run_length_masks import decoded, pasted_run_lengths, run_lengths
+from object_detection.coco.run_length_masks import decoded, run_lengths
 from program_support.errors import InputError
 
 TOP, LEFT, BOTTOM, RIGHT = 24, 100, 48, 172  # of the white patch in the 96 x 192 stored pixels
@@ -204,20 +203,3 @@ def test_a_drawing_that_cannot_be_written_is_one_line(place):
     (place / "out" / "a.jpg").mkdir()
     with pytest.raises(InputError, match=r"out/a\.jpg: cannot be written \(Is a directory\)"):
         run(place, save(place / "in" / "a.jpg"))
-
-
-def test_masks_of_a_saved_model_are_pasted_by_the_rule_of_its_description():
-    outputs = {
-        "boxes": np.float32([[3.3, 4.4, 20.2, 30.9]]),
-        "scores": np.float32([0.9]),
-        "classes": np.array([8]),
-        "count": 1,
-        "masks": np.random.default_rng(0).random((1, 7, 7), np.float32),
-    }
-    for in_whole_pixels in (False, True):
-        hparams = {"masks_in_whole_pixels": True} if in_whole_pixels else {}  # none: exported before there was the rule
-        described = Description(model_name="a", hparams=hparams, categories=[], weights="raw")
-        rows = rows_of_signature(outputs, np.zeros((30, 40, 3), np.uint8), description=described)
-        assert rows.masks.tolist() == pasted_run_lengths(
-            outputs["masks"], outputs["boxes"], size=(30, 40), in_whole_pixels=in_whole_pixels
-        )

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -531,7 +532,8 @@ def test_writing_and_running_litert_says_nothing(exported, tmp_path, capfd, capl
     detector = build_miniature(
         hyperparameters_of("efficientdet-d0", description.hparams), num_classes=len(description.categories)
     )
-    write_litert(detector, tmp_path / "detector.tflite", description=description, resize=Letterbox((64, 64)))
+    restored = SimpleNamespace(detector=detector, description=description, resize=Letterbox((64, 64)))
+    write_litert(restored, tmp_path / "detector.tflite")
     assert len(efficientdet.load_detector(tmp_path / "detector.tflite").predict([images[0]], min_score=0)[0].scores)
     assert not [line for line in capfd.readouterr().err.splitlines() if "delegate" in line]
     assert not [record for record in caplog.records if "gradient" in record.getMessage()]

@@ -23,6 +23,7 @@ from efficientdet.inference import checkpoint_model
 from efficientdet.inference.checkpoint_model import load_model
 from model.detection_model import named_variables
 from object_detection.coco.results import DetectionRows
+from object_detection.coco.run_length_masks import pasted_run_lengths
 
 MODEL = ModelConfig(ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={})
 
@@ -89,6 +90,25 @@ def test_export_is_read_back_compared_and_timed(miniature, tmp_path, capsys, mon
     monkeypatch.setattr(export_module, "export_saved_model", lambda *_, **__: None)
     with pytest.raises(RuntimeError, match="has other detections than the detector in memory"):
         inspection.export(MODEL, "savedmodel", tmp_path, input_image=None)
+
+
+def test_masks_of_a_saved_model_are_pasted_by_the_rule_of_its_description(monkeypatch):
+    outputs = {
+        "boxes": np.float32([[3.3, 4.4, 20.2, 30.9]]),
+        "scores": np.float32([0.9]),
+        "classes": np.array([8]),
+        "count": np.array(1),
+        "masks": np.random.default_rng(0).random((1, 7, 7), np.float32),
+    }
+    for in_whole_pixels in (False, True):
+        hparams = {"masks_in_whole_pixels": True} if in_whole_pixels else {}  # none: exported before there was the rule
+        described = Description(model_name="a", hparams=hparams, categories=[{"id": 8, "name": "a"}], weights="raw")
+        loaded = lambda _: {name: values[None] for name, values in outputs.items()}, described
+        monkeypatch.setattr(export_module, "load_saved_model", lambda _, loaded=loaded: loaded)
+        [rows] = export_module.open_saved_model("folder").detect([np.zeros((30, 40, 3), np.uint8)])
+        assert rows.masks.tolist() == pasted_run_lengths(
+            outputs["masks"], outputs["boxes"], size=(30, 40), in_whole_pixels=in_whole_pixels
+        )
 
 
 def found(boxes, scores, category_ids):

@@ -8,6 +8,7 @@ import tarfile
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime
@@ -90,7 +91,7 @@ def page(tmp_path_factory):
         if not HAS_RUNTIME:
             patch.setenv("EFFICIENTDET_WEIGHTS", str(cache))
             patch.setattr(web_page, "RUNTIME", empty_runtime(cache))
-        write_web_page(detector, folder, description=DESCRIPTION, resize=Letterbox((64, 64)))
+        write_web_page(SimpleNamespace(detector=detector, description=DESCRIPTION, resize=Letterbox((64, 64))), folder)
     return folder, detector
 
 
@@ -137,7 +138,7 @@ def test_without_a_connection_the_error_is_one_line(tmp_path, monkeypatch):
     monkeypatch.delenv("EFFICIENTDET_WEIGHTS_URL", raising=False)
     monkeypatch.setattr(web_page, "RUNTIME", PublishedFile("runtime.tgz", 9, "", "", site="http://127.0.0.1:9"))
     with pytest.raises(InputError, match=r"127\.0\.0\.1:9/runtime\.tgz: cannot be downloaded .*download it to /.*tgz$"):
-        write_web_page(None, tmp_path / "web", description=DESCRIPTION, resize=Letterbox((64, 64)))
+        write_web_page(None, tmp_path / "web")
     assert not (tmp_path / "web").exists()
 
 

@@ -34,7 +34,7 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     formats = [export_formats()[name] for name in config.formats]
     for form in formats:
         form.check(restored.detector)
-    reference = checkpoint_detector(restored, batch_size=1, compiled=False).detect
+    reference = checkpoint_detector(restored).detect
     comparison = ArtifactComparison(restored, reference, config)
     restored = comparison.restored
     lines = []

@@ -2,13 +2,19 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dataset.files.bounded_files import open_regular_file
 from efficientdet.exports.export_format import ExportFormat
 from efficientdet.exports.metadata import ArtifactMetadata, metadata_of
-from efficientdet.inference.detect import Detector, exported_predictor
+from efficientdet.inference.detect import Detect, Detector, exported_predictor
 from efficientdet.inference.runtimes import ModelContent, Network
 from program_support.errors import InputError
+
+if TYPE_CHECKING:
+    from dataset.input.host_resize import HostResize
+    from dataset.input.resize import ResizeRule
+    from efficientdet.checkpoints.restore import Restored
 
 
 class ExportedFile(ExportFormat):
@@ -48,6 +54,16 @@ class ExportedFile(ExportFormat):
         network = Network(content, runtime=runtime, path=path)
         predict = exported_predictor(network, path=path, class_count=len(metadata.class_names))
         return Detector.resizing(predict, resize=metadata.resize, description=metadata.description)
+
+
+def detect_with_postprocessing(
+    restored: "Restored", path: Path, *, runtime: str, resize: "ResizeRule | HostResize"
+) -> Detect:
+    """Return the detection of a written file without post-processing, with that of its checkpoint."""
+    from efficientdet.inference.predictor import host_predictor
+
+    predict = host_predictor(restored.detector, Network(path.read_bytes(), runtime=runtime))
+    return Detector.resizing(predict, resize=resize, description=restored.description).detect
 
 
 def file_content(path: Path) -> bytes:

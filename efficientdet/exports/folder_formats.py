@@ -69,7 +69,7 @@ class Web(_Folder):
         """See `ExportFormat`."""
         from efficientdet.exports.web_page import write_web_page
 
-        write_web_page(restored.detector, path, description=restored.description, resize=restored.resize)
+        write_web_page(restored, path)
 
     def open_for(self, restored: "Restored", path: Path) -> "Detect":
         """Return the detection of the page's model, run by ONNX Runtime."""

@@ -70,7 +70,7 @@ def export(config: ModelConfig, name: str, path: Path, *, input_image: str | Non
     form = export_formats()[name]
     form.write(restored, path)
     print(f"wrote {path}")
-    detect = checkpoint_detector(restored, batch_size=1, compiled=False).detect
+    detect = checkpoint_detector(restored).detect
     reloaded = form.open_for(restored, path)
     assert reloaded is not None  # the formats that an inspection writes run here
     score_tolerance, pixels = _TOLERANCES[runtime.precision]

@@ -14,7 +14,7 @@ import tensorflow as tf
 from dataset.class_names import ClassNames
 from dataset.input.resize import ResizeRule
 from efficientdet.checkpoints.description import DESCRIPTION_FILE, Description, description_of
-from efficientdet.inference.detect import Detector, rows_of_signature
+from efficientdet.inference.detect import Detector, rows_of_image
 from model.detection_model import DetectionModel, detections_in_original
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
@@ -132,8 +132,13 @@ def open_saved_model(folder: str, *, same_size: bool = False) -> Detector:
     def detect_batch(images: list[np.ndarray]) -> list[DetectionRows]:
         outputs = {name: np.asarray(values) for name, values in signature(np.stack(images)).items()}
         return [
-            rows_of_signature({name: values[i] for name, values in outputs.items()}, image, description=description)
-            for i, image in enumerate(images)
+            rows_of_image(
+                *(outputs[name][i][:count] for name in ("boxes", "scores", "classes")),
+                image=image,
+                masks=outputs["masks"][i][:count] if "masks" in outputs else None,
+                description=description,
+            )
+            for i, (image, count) in enumerate(zip(images, outputs["count"], strict=True))
         ]
 
     return Detector.described(detect, description)

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.input.resize import ResizeRule, host_resize
+from dataset.input.resize import host_resize
 from efficientdet.checkpoints.description import Description
+from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.families.published_files import PublishedFile
 from efficientdet.inference.detect import Detect, rows_of_image
 from efficientdet.onnx_translation.model import web_model
 from efficientdet.serving.pages import model_description, static_page
 from efficientdet.weights.downloads import cache_folder, cached_file
-from model.detection_model import DetectionModel
 from object_detection.coco.results import DetectionRows
 from object_detection.structures import DETECTIONS
 from program_support.atomic_files import write_bytes
@@ -37,7 +37,7 @@ _RUNTIME_FILES = {
 _MODEL = "detector.onnx"
 
 
-def write_web_page(detector: DetectionModel, folder: Path, *, description: Description, resize: ResizeRule) -> None:
+def write_web_page(restored: Restored, folder: Path) -> None:
     """Write the page, the model and ONNX Runtime Web, which is downloaded once, to a folder.
 
     Raises:
@@ -45,7 +45,8 @@ def write_web_page(detector: DetectionModel, folder: Path, *, description: Descr
             disk.
     """
     runtime = cached_file(RUNTIME, cache_folder())
-    model = web_model(detector, host_resize(resize))
+    model = web_model(restored.detector, host_resize(restored.resize))
+    description = restored.description
     threshold = ScoreThresholds.stored_in(description).overall
     about = model_description(description.model_name, ClassNames.from_categories(description.categories), threshold)
     page, worker = static_page(threshold)

@@ -13,8 +13,6 @@ from efficientdet.families.hyperparameters import Hyperparameters, with_override
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.predict import build_predict
-from efficientdet.inference.predictor import host_predictor
-from efficientdet.inference.runtimes import Network
 from model import tensorflow_cpu
 
 
@@ -42,22 +40,14 @@ def load_model(config: ModelConfig, *, owns_process: bool = True, silent: bool =
 def checkpoint_detector(
     restored: Restored,
     *,
-    batch_size: int,
-    compiled: bool,
+    batch_size: int = 1,
+    compiled: bool = False,
     runtime: str = "keras",
     int8_images: tuple[str, ...] = (),
-    network: Network | None = None,
 ) -> Detector:
-    """Return the detector of a restored model for up to `batch_size` images at a time, resized by its rule.
-
-    `network` replaces the model's own network.
-    """
-    predict = (
-        build_predict(
-            restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images, resize=restored.resize
-        )
-        if network is None
-        else host_predictor(restored.detector, network)
+    """Return the detector of a restored model for up to `batch_size` images at a time, resized by its rule."""
+    predict = build_predict(
+        restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images, resize=restored.resize
     )
     return Detector.resizing(predict, resize=restored.resize, description=restored.description, batch_size=batch_size)
 

@@ -3,7 +3,7 @@
 Imports neither Keras nor TensorFlow.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -169,20 +169,6 @@ class Detector:
                     image_detections(chosen, self.class_names, image=image, pixels=array, white_level=self.white_level)
                 )
         return results
-
-
-def rows_of_signature(
-    outputs: Mapping[str, np.ndarray], image: np.ndarray, *, description: Description
-) -> DetectionRows:
-    """Return the outputs of a SavedModel for one image as rows; `masks` [D, S, S] are optional."""
-    count = int(outputs["count"])
-    masks = outputs["masks"][:count] if "masks" in outputs else None
-    return rows_of_image(
-        *(outputs[name][:count] for name in ("boxes", "scores", "classes")),
-        image=image,
-        masks=masks,
-        description=description,
-    )
 
 
 def rows_of_image(

@@ -94,11 +94,7 @@ def annotate_video(
                     on_frame(done, frame, shown)
                 progress.advance(len(frames), images=len(frames))
             if writer is None:
-                raise (
-                    unreadable_camera(source_name)
-                    if live
-                    else UnreadableVideo(f"{shown_source(source_name)}: contains no decodable frame")
-                )
+                raise _without_frames(source_name, live=live)
             writer.release()
             _check_complete(folder / "unfinished.mp4", written, target)
             (folder / "unfinished.mp4").replace(target)
@@ -107,6 +103,12 @@ def annotate_video(
     if total and done < _MIN_DECODED * total and not live:
         print(f"{shown_source(source_name)}: only {done} of {total} frames could be decoded; is the file complete?")
     print(f"wrote {target}")
+
+
+def _without_frames(source: str | int, *, live: bool) -> InputError:
+    if live:
+        return unreadable_camera(source)
+    return UnreadableVideo(f"{shown_source(source)}: contains no decodable frame")
 
 
 def open_source(source: str | int, *, live: bool):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from efficientdet.exports.export_format import NetworkInputs, Runs
-from efficientdet.exports.exported_file import ExportedFile, file_content
+from efficientdet.exports.exported_file import ExportedFile, detect_with_postprocessing, file_content
 from efficientdet.exports.metadata import NAMES, POSTPROCESSING, postprocessing_file
 from efficientdet.inference.runtimes import ModelContent, Network, copied
 from efficientdet.onnx_translation.calibration import CalibrationImages
@@ -65,14 +65,7 @@ class Litert(ExportedFile):
         """See `ExportFormat`."""
         from efficientdet.exports.litert.model_file import write_litert
 
-        images = calibration.inputs(restored.resize) if calibration and self.calibrates else None
-        write_litert(
-            restored.detector,
-            path,
-            description=restored.description,
-            resize=restored.resize,
-            calibration=images,
-        )
+        write_litert(restored, path, calibration if self.calibrates else None)
 
     def parts(self, restored: "Restored", path: Path, inputs: NetworkInputs) -> Runs:
         """Run int8's second file, which is float32, as the post-processing of both formats."""
@@ -117,14 +110,7 @@ class LitertFullInt8(Litert):
         from efficientdet.exports.litert.integer import write_full_integer
 
         assert calibration is not None
-        write_full_integer(
-            restored.detector,
-            path,
-            description=restored.description,
-            resize=restored.resize,
-            calibration=calibration,
-            detects=self._detects,
-        )
+        write_full_integer(restored, path, calibration, detects=self._detects)
 
     def parts(self, *_: Any) -> Runs:
         """Return nothing: the file cannot be divided."""
@@ -157,9 +143,6 @@ class LitertFullInt8Raw(LitertFullInt8):
     def open_for(self, restored: "Restored", path: Path) -> "Detect":
         """Return the detection with the post-processing of the checkpoint."""
         from efficientdet.exports.litert.integer import integer_resize
-        from efficientdet.inference.detect import Detector
-        from efficientdet.inference.predictor import host_predictor
 
-        predict = host_predictor(restored.detector, Network(path.read_bytes(), runtime=self.needs))
         rule = integer_resize(restored.detector, restored.resize)
-        return Detector.resizing(predict, resize=rule, description=restored.description).detect
+        return detect_with_postprocessing(restored, path, runtime=self.needs, resize=rule)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from dataset.input.host_resize import HostResize
 from dataset.input.resize import ResizeRule, host_resize
-from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.checkpoints.restore import Restored
 from efficientdet.exports.litert.metadata import LABELS, OPERATOR_OUTPUTS, labels_file, with_metadata
 from efficientdet.exports.litert.model_file import converted, write_with_files
 from efficientdet.exports.metadata import ArtifactMetadata
@@ -30,15 +30,7 @@ PIXEL_MEAN, PIXEL_SCALE = 127.0, 128.0
 _RAW_OUTPUTS = ("class_logits", "box_deltas")
 
 
-def write_full_integer(
-    detector: DetectionModel,
-    path: str | Path,
-    *,
-    description: Description,
-    resize: ResizeRule,
-    calibration: CalibrationImages,
-    detects: bool = True,
-) -> None:
+def write_full_integer(restored: Restored, path: Path, calibration: CalibrationImages, *, detects: bool = True) -> None:
     """Write a file with one input `images` uint8 [1, H, W, 3], quantized on the calibration images.
 
     detects: the outputs are those of the operator; else `class_logits` [1, A, K] and `box_deltas` [1, A, 4] in int8.
@@ -48,11 +40,11 @@ def write_full_integer(
     Raises:
         InputError: for detectors that LiteRT or its operator cannot compute; OSError of the disk.
     """
-    rule = integer_resize(detector, resize)
+    detector = restored.detector
+    rule = integer_resize(detector, restored.resize)
     model = _model(detector, quantize=_quantizer(calibration, rule, raw=not detects), detects=detects)
-    metadata = ArtifactMetadata(
-        description=description, resize=rule, outputs=DETECTIONS if detects else detector.output_names or _RAW_OUTPUTS
-    )
+    outputs = DETECTIONS if detects else detector.output_names or _RAW_OUTPUTS
+    metadata = replace(ArtifactMetadata.of(restored, outputs), resize=rule)
     files = metadata.to_props()
     if detects:
         files[LABELS] = labels_file(metadata.class_names)

@@ -11,35 +11,26 @@ import json
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from dataset.input.resize import ResizeRule, host_resize
-from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.checkpoints.restore import Restored
 from efficientdet.exports.metadata import POSTPROCESSING, ArtifactMetadata, postprocessing_file
 from efficientdet.exports.saved_model import FOR_INFERENCE, without_gradient_warnings
+from efficientdet.onnx_translation.calibration import CalibrationImages
 from model.detection_model import DetectionModel
 from object_detection.geometry.box_geometry import clip_boxes
 from object_detection.structures import DETECTIONS
 from program_support.atomic_files import write_bytes
 
-Inputs = Iterable[Mapping[str, np.ndarray]]
 _SIZES = tf.TensorSpec([1, 2], tf.int32)
 
 
-def write_litert(
-    detector: DetectionModel,
-    path: str | Path,
-    *,
-    description: Description,
-    resize: ResizeRule,
-    calibration: Inputs | None = None,
-) -> None:
-    """Write one file, or with `calibration` inputs an int8 file and its `postprocessing_file`.
+def write_litert(restored: Restored, path: Path, calibration: CalibrationImages | None = None) -> None:
+    """Write one file, or with `calibration` an int8 file and its `postprocessing_file`.
 
     The model computes `DETECTIONS` of one image, as `onnx_model` does, from `images` [1, H, W, 3] uint8 and `sizes` [1,
     2] int32. Not for two-stage detectors or other backends than TensorFlow.
@@ -47,8 +38,9 @@ def write_litert(
     Raises:
         OSError: the file cannot be written.
     """
+    detector = restored.detector
     image = tf.TensorSpec([1, *detector.image_size, 3], tf.uint8), _SIZES
-    files = ArtifactMetadata(description=description, resize=host_resize(resize), outputs=DETECTIONS).to_props()
+    files = ArtifactMetadata.of(restored, DETECTIONS).to_props()
     if calibration is None:
         model = converted(
             lambda images, sizes: _detections(detector, detector.outputs(images, sizes), sizes),
@@ -60,7 +52,7 @@ def write_litert(
 
         def quantize(converter: tf.lite.TFLiteConverter) -> None:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
-            converter.representative_dataset = lambda: iter(calibration)
+            converter.representative_dataset = lambda: calibration.inputs(restored.resize)
 
         names = network_output_names(detector)
         model = converted(detector.outputs, ("images", "sizes"), image, names, configure=quantize)

@@ -1,16 +1,16 @@
 """Quantization error of a full-integer LiteRT file by layer."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 
 from efficientdet.exports.litert.graph import CONVOLUTIONS, LitertGraph, LitertTensor, litert_graph
 from efficientdet.exports.litert.integer import PIXEL_MEAN, PIXEL_SCALE
-from efficientdet.exports.onnx.quantization_noise import ratios
+from efficientdet.exports.onnx.quantization_noise import Input, Layers, ratios
 
 
 def litert_signal_to_noise(
-    exact: bytes, in_8_bits: bytes, inputs: Iterable[Mapping[str, np.ndarray]]
+    exact: bytes, in_8_bits: bytes, inputs: Iterable[Input]
 ) -> tuple[dict[str, float], list[float]]:
     """Return what `signal_to_noise` returns, for the float32 and the integer file of one network.
 
@@ -22,15 +22,11 @@ def litert_signal_to_noise(
     if shapes[0] != shapes[1]:
         raise RuntimeError("the float32 and the int8 network have different convolutions; no layers can be compared")
     expected, quantized = (_run(model, tensors) for model, tensors in zip((exact, in_8_bits), layers, strict=True))
-    by_image = []
-    for one in inputs:
-        pairs = zip(expected(one["images"]), quantized(one["images"]), strict=True)
-        by_image.append([(np.mean(np.square(ours)), np.mean(np.square(ours - theirs))) for ours, theirs in pairs])
     last = np.isin([tensor.number for tensor in layers[1]], _last(graphs[1]))
     names = [
         tensor.name.split(";")[-1] for tensor in layers[0]
     ]  # the last of a fused operation's names is the convolution's
-    return ratios(np.array(by_image, np.float64), names, last)
+    return ratios(expected, quantized, inputs, names=names, last=last)
 
 
 def _convolutions(graph: LitertGraph) -> list[LitertTensor]:
@@ -49,8 +45,8 @@ def _last(graph: LitertGraph) -> list[int]:
     return producers
 
 
-def _run(model: bytes, tensors: list[LitertTensor]) -> Callable[[np.ndarray], list[np.ndarray]]:
-    """Return a function from images [1, H, W, 3] uint8 to tensors in float32."""
+def _run(model: bytes, tensors: list[LitertTensor]) -> Layers:
+    """Return a function from `images` [1, H, W, 3] uint8 to tensors in float32."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     interpreter = Interpreter(
@@ -63,7 +59,8 @@ def _run(model: bytes, tensors: list[LitertTensor]) -> Callable[[np.ndarray], li
     [image] = interpreter.get_input_details()
     details = {detail["index"]: detail["quantization"] for detail in interpreter.get_tensor_details()}
 
-    def run(images: np.ndarray) -> list[np.ndarray]:
+    def run(inputs: Input) -> list[np.ndarray]:
+        images = inputs["images"]
         values = images if image["dtype"] == np.uint8 else (images.astype(np.float32) - PIXEL_MEAN) / PIXEL_SCALE
         interpreter.set_tensor(image["index"], values.astype(image["dtype"]))
         interpreter.invoke()

@@ -13,7 +13,7 @@ from dataset.files.xml_files import parse_xml
 from dataset.records.record_fields import message_fields
 from efficientdet.devices.signal_stack import kept_signal_stack
 from efficientdet.exports.export_format import NetworkInputs, Runs
-from efficientdet.exports.exported_file import ExportedFile, file_content
+from efficientdet.exports.exported_file import ExportedFile, detect_with_postprocessing, file_content
 from efficientdet.exports.metadata import NAMES, ArtifactMetadata
 from efficientdet.inference.runtimes import ModelContent, Network, copied
 from efficientdet.onnx_translation.calibration import CalibrationImages
@@ -121,10 +121,7 @@ class OnnxRaw(Onnx):
 
     def open_for(self, restored: "Restored", path: Path) -> "Detect":
         """Return the detection with the post-processing of the checkpoint."""
-        from efficientdet.inference.checkpoint_model import checkpoint_detector
-
-        network = Network(path.read_bytes(), runtime=self.needs)
-        return checkpoint_detector(restored, batch_size=1, compiled=False, network=network).detect
+        return detect_with_postprocessing(restored, path, runtime=self.needs, resize=restored.resize)
 
 
 class OnnxEfficientNms(Onnx):

@@ -1,6 +1,7 @@
 """Quantization error of an int8 network by layer."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +12,12 @@ from efficientdet.onnx_translation.quantization import last_convolutions
 if TYPE_CHECKING:
     import onnxruntime
 
+Input = Mapping[str, np.ndarray]
+Layers = Callable[[Input], Sequence[np.ndarray]]  # outputs of the layers for the inputs of one image
+
 
 def signal_to_noise(
-    exact: onnx.ModelProto, in_8_bits: onnx.ModelProto, inputs: Iterable[Mapping[str, np.ndarray]]
+    exact: onnx.ModelProto, in_8_bits: onnx.ModelProto, inputs: Iterable[Input]
 ) -> tuple[dict[str, float], list[float]]:
     """Return the signal-to-noise ratio of convolutions by name over all `inputs`, and of the last ones by input.
 
@@ -22,23 +26,32 @@ def signal_to_noise(
     """
     names = [node.name for node in exact.graph.node if node.op_type == "Conv"]
     last = np.isin(names, last_convolutions(exact))
-    sessions = [_session_with_outputs(model, names) for model in (exact, in_8_bits)]
-    by_image = []
-    for one in inputs:
-        expected, quantized = (session.run(names, one) for session in sessions)
-        pairs = zip(expected, quantized, strict=True)
-        by_image.append([(np.mean(np.square(ours)), np.mean(np.square(ours - theirs))) for ours, theirs in pairs])
-    return ratios(np.array(by_image, np.float64), names, last)
+    expected, quantized = (partial(_session_with_outputs(model, names).run, names) for model in (exact, in_8_bits))
+    return ratios(expected, quantized, inputs, names=names, last=last)
 
 
-def ratios(powers: np.ndarray, names: Sequence[str], last: np.ndarray) -> tuple[dict[str, float], list[float]]:
+def ratios(
+    expected: Layers, quantized: Layers, inputs: Iterable[Input], *, names: Sequence[str], last: np.ndarray
+) -> tuple[dict[str, float], list[float]]:
     """Return the result of `signal_to_noise`.
 
     Args:
-        powers: [images, layers, 2], signal and noise.
+        expected: the network in float32.
+        quantized: the network in 8 bits.
+        inputs: the images.
         names: the layers.
         last: [layers] bool, whether there is no convolution between a layer and the outputs.
     """
+    powers = np.array(
+        [
+            [
+                (np.mean(np.square(ours)), np.mean(np.square(ours - theirs)))
+                for ours, theirs in zip(expected(one), quantized(one), strict=True)
+            ]
+            for one in inputs
+        ],
+        np.float64,
+    )
     by_layer = dict(zip(names, _decibels(powers.sum(axis=0)), strict=True))
     return (
         dict(sorted(by_layer.items(), key=lambda entry: entry[1])),
