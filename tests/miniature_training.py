@@ -83,7 +83,7 @@ def main(arguments):
         inputs.training_dataset = with_accident(inputs.training_dataset, *accident)
     run.CheckpointStore.save = slow(run.CheckpointStore.save, settings.pop("slow_writing", 0))
     runs = []
-    run.Run.prepare = keeping(run.Run.prepare, runs)
+    loop.Run = keeping(loop.Run, runs)
     saved_model.export_saved_model = lambda *_, **__: None
     training_settings.with_suggestions = lambda config, *, log: config  # a second of each start
     training_start.build_detector = restore.build_detector = build_miniature
@@ -113,7 +113,7 @@ def main(arguments):
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    if outcome.stopped:
+    if outcome.exit_code:
         sys.exit(outcome.exit_code)
     write_digest(runs[0])
 

@@ -158,7 +158,7 @@ def test_training_gets_the_default_batch_and_says_it(machine, monkeypatch, tmp_p
         raise Ended(given.batch_size)
 
     machine(host=16 * GB)
-    monkeypatch.setattr(train_loop.Run, "prepare", training)
+    monkeypatch.setattr(train_loop, "Run", training)
     with pytest.raises(Ended, match=r"^8$"):
         train_loop.train(config_in(tmp_path))
     assert "--batch_size=8 --eval_batch_size=16, chosen automatically" in capsys.readouterr().out
@@ -182,7 +182,7 @@ def test_every_kind_of_out_of_memory_is_one_line(error, machine, monkeypatch, tm
 
     assert is_out_of_memory(error)
     machine(host=16 * GB)
-    monkeypatch.setattr(train_loop.Run, "prepare", fail)
+    monkeypatch.setattr(train_loop, "Run", fail)
     with pytest.raises(InputError, match=r"^out of memory at --batch_size=12 .* --batch_size=9 should fit") as told:
         train_loop.train(config_in(tmp_path, batch_size=12))
     assert told.value.__cause__ is error

@@ -55,7 +55,7 @@ def run(drawn, model_dir, seconds_of, *, dies_at=None, max_minutes=1.0):
         max_minutes=max_minutes,
     )
     with Journal(model_dir) as journal:
-        run = Run.prepare(settings, Runtime(precision="float32", use_xla=False), journal, World(), clock=lambda: now[0])
+        run = Run(settings, Runtime(precision="float32", use_xla=False), journal, World(), clock=lambda: now[0])
         rates, loss = [], None
         run.start(evaluated_images=0)
         listeners = [TimeBudget(run, evaluated_images=0), Saver(run)]

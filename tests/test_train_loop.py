@@ -562,7 +562,7 @@ def validated(drawn, folder, averaged, raw, hparams=None, **changes):
     """A run and its `Validation` after epochs in which nothing is trained and the APs of the weights are these."""
     settings = config(drawn, folder, hparams, **changes)
     with Journal(folder) as journal:
-        run = Run.prepare(settings, Runtime(precision="float32", use_xla=False), journal, World(), clock=time.monotonic)
+        run = Run(settings, Runtime(precision="float32", use_xla=False), journal, World(), clock=time.monotonic)
         pairs = zip(averaged, raw, strict=True)
         evaluator = Mock(
             evaluate=lambda: {
@@ -728,7 +728,7 @@ def test_stopped_in_a_last_step_and_an_evaluation_and_another_step_equals_the_un
 
     def stopped(number, step, *, unfinished, metrics):
         outcome = train(settings)
-        assert (outcome.stopped, outcome.stop_signal) == (True, number)
+        assert outcome.exit_code == 128 + number
         line = f"stop requested: saved after step {step}; --resume=auto, the default, resumes"
         assert line in capsys.readouterr().out
         stored = read_description(str(tmp_path / "ckpt"))
@@ -766,7 +766,7 @@ def test_asked_to_stop_in_the_first_step_of_a_benchmark(drawn, tmp_path, monkeyp
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)
     signalled(monkeypatch, 1, signal.SIGINT, StandInStep)
     outcome = train(config(drawn, tmp_path, benchmark=True, benchmark_steps=3))
-    assert outcome == TrainingOutcome(model_dir=str(tmp_path), stop_signal=signal.SIGINT)
+    assert outcome == TrainingOutcome(exit_code=130)
     assert "stop requested: no checkpoint was saved; the same command starts from scratch" in capsys.readouterr().out
     assert not list(tmp_path.glob("ckpt*"))
 

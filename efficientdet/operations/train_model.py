@@ -38,7 +38,7 @@ def train(options: TrainOptions) -> TrainingResult:
     from efficientdet.training import loop
 
     outcome, folder = loop.train(config), Path(config.model_dir)
-    if outcome.stopped:  # A checkpoint is saved: the same command resumes.
+    if outcome.exit_code:  # A checkpoint is saved: the same command resumes.
         sys.exit(outcome.exit_code)
     saved_model, report = folder / "emackpt-final", folder / "report.html"
     return TrainingResult(

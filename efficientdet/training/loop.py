@@ -37,21 +37,10 @@ from program_support.signals import exit_code
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOutcome:
-    """Result of `train`: where its files are and how it ended."""
+    """Result of `train`."""
 
-    model_dir: str
     metrics: dict[str, float] = field(default_factory=dict)  # COCO metrics of the last evaluation; empty without one
-    stop_signal: int = 0  # the signal that stopped the training, with its state saved; 0: none
-
-    @property
-    def stopped(self) -> bool:
-        """True if a signal stopped the training; the same configuration resumes it."""
-        return self.stop_signal != 0
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of a process that ends with this outcome."""
-        return exit_code(self.stop_signal) if self.stopped else 0
+    exit_code: int = 0  # of a process that a signal stopped, with its state saved; 0: the training has ended
 
 
 def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic) -> TrainingOutcome:
@@ -90,7 +79,7 @@ def _train(config: TrainingConfig, world: World, *, clock: Callable[[], float]) 
     ):
         for line in filter(None, (lock_warning, *lines)):
             journal.print(line)
-        run = Run.prepare(config, runtime, journal, world, clock=clock)
+        run = Run(config, runtime, journal, world, clock=clock)
         report_start(run)
         saver = Saver(run)
         with StopRequest(
@@ -141,7 +130,7 @@ class Training:
 
     def run(self) -> TrainingOutcome:
         """Train the remaining epochs, then write and evaluate the final weights."""
-        run, config, signal = self._run, self._run.config, 0
+        run, config, code = self._run, self._run.config, 0
         run.start(evaluated_images=self._evaluated_images)
         for listener in self._listeners:
             listener.training_started()
@@ -154,11 +143,11 @@ class Training:
             if not config.benchmark:
                 self._saver.save_if_changed()
             run.journal.print(f"stop requested: {stop_message(self._saver.step)}")
-            signal = interrupted.signal
+            code = exit_code(interrupted.signal)
         else:
             self._reporter.end(loss=self._last_loss)
         metrics = self._evaluator.last.numbers if self._evaluator.last else {}
-        return TrainingOutcome(model_dir=config.model_dir, metrics=metrics, stop_signal=signal)
+        return TrainingOutcome(metrics=metrics, exit_code=code)
 
     def _train_epochs(self) -> None:
         """For each epoch: train, save, then what the listeners do.

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.store import CheckpointStore
@@ -14,86 +13,65 @@ from efficientdet.run_log.stopwatch import Stopwatch
 from efficientdet.training.inputs import TrainingInputs
 from efficientdet.training.schedule import Schedule
 from efficientdet.training.start import starting_state
-from efficientdet.training.state import TrainingState
 from model.detection_model import named_variables
 
 
-@dataclass(kw_only=True)
 class Run:
-    """One training from its start, or from where it resumes, to its end."""
+    """One training from its start, or from where it resumes, to its end.
 
-    config: TrainingConfig
-    runtime: Runtime
-    world: World
-    journal: Journal
-    stopwatch: Stopwatch
-    inputs: TrainingInputs
-    global_batch_size: int  # sum over all ranks and devices
-    steps_per_epoch: int
-    schedule: Schedule
-    description: Description
-    store: CheckpointStore
-    state: TrainingState
-    begun: float  # clock time when the records were found
-    first_step: int = field(init=False)  # the step after which this process starts
-    _clock_zero: float | None = None  # clock time at which the training would have started in one process
+    Attributes:
+        inputs, state: the records, and what the steps change.
+        global_batch_size: number of images per step, of all ranks and devices.
+        steps_per_epoch, schedule: how often the learning rate changes, and how.
+        description, store: what checkpoints state, and where they are.
+        begun: clock time when the records were found.
+        first_step: the step after which this process starts.
+    """
 
-    @classmethod
-    def prepare(
-        cls,
+    def __init__(
+        self,
         config: TrainingConfig,
         runtime: Runtime,
         journal: Journal,
         world: World,
         *,
         clock: Callable[[], float],
-    ) -> "Run":
+    ):
         """Find the records, derive the schedule, and create or restore the state."""
-        inputs = TrainingInputs(config, runtime, world, log=journal.print)
-        stopwatch, devices = Stopwatch(clock), world.size * world.devices
-        assert config.batch_size is not None  # set by `with_batch_sizes`
-        global_batch_size = config.batch_size * config.accumulate_steps * devices
-        steps_per_epoch = math.ceil(inputs.images_per_epoch / global_batch_size)
+        self.config, self.runtime, self.journal, self.world = config, runtime, journal, world
+        self.inputs = TrainingInputs(config, runtime, world, log=journal.print)
+        self.stopwatch, devices = Stopwatch(clock), world.size * world.devices
+        self.global_batch_size = self.batch_size * config.accumulate_steps * devices
+        self.steps_per_epoch = math.ceil(self.inputs.images_per_epoch / self.global_batch_size)
         if config.benchmark:
-            steps_per_epoch = config.benchmark_steps
+            self.steps_per_epoch = config.benchmark_steps
         if devices > 1:
-            journal.print(f"{world.size} processes, {devices} devices, {global_batch_size} images per step")
+            journal.print(f"{world.size} processes, {devices} devices, {self.global_batch_size} images per step")
         journal.event("initialization_started", processes=world.size)
-        store = CheckpointStore(config.model_dir)
-        peak_learning_rate = _peak_learning_rate(config, global_batch_size=global_batch_size, log=journal.print)
-        return cls(
-            config=config,
-            runtime=runtime,
-            world=world,
-            journal=journal,
-            stopwatch=stopwatch,
-            begun=stopwatch.now(),
-            inputs=inputs,
-            global_batch_size=global_batch_size,
-            steps_per_epoch=steps_per_epoch,
-            store=store,
-            schedule=Schedule.from_hyperparameters(
-                config.hparams, steps_per_epoch=steps_per_epoch, peak_learning_rate=peak_learning_rate
-            ),
-            description=Description(
-                model_name=config.hparams.model_name,
-                hparams=config.hparams.to_dict(),
-                categories=config.class_names.to_categories(),
-                weights="raw and averaged",
-                steps_per_epoch=steps_per_epoch,
-            ),
-            state=starting_state(
-                config,
-                precision=runtime.precision,
-                world=world,
-                store=store,
-                global_batch_size=global_batch_size,
-                log=journal.print,
-            ),
+        self.store = CheckpointStore(config.model_dir)
+        self.schedule = Schedule.from_hyperparameters(
+            config.hparams,
+            steps_per_epoch=self.steps_per_epoch,
+            peak_learning_rate=_peak_learning_rate(config, global_batch_size=self.global_batch_size, log=journal.print),
         )
-
-    def __post_init__(self):
+        self.description = Description(
+            model_name=config.hparams.model_name,
+            hparams=config.hparams.to_dict(),
+            categories=config.class_names.to_categories(),
+            weights="raw and averaged",
+            steps_per_epoch=self.steps_per_epoch,
+        )
+        self.begun = self.stopwatch.now()
+        self.state = starting_state(
+            config,
+            precision=runtime.precision,
+            world=world,
+            store=self.store,
+            global_batch_size=self.global_batch_size,
+            log=journal.print,
+        )
         self.first_step = self.state.step
+        self._clock_zero: float | None = None  # clock time at which the training would have started in one process
 
     @property
     def seconds(self) -> float:

@@ -35,8 +35,12 @@ class Saver(Listener):
     def epoch_finished(self, epoch: int) -> None:
         """Write the averaged weights of a period, and a checkpoint that names no unfinished epoch."""
         run = self._run
-        if run.ends_period(epoch) and run.state.average is not None:
-            self.save_average(epoch)
+        if run.ends_period(epoch) and run.state.average is not None and run.world.is_first:
+            write_arrays(
+                str(Path(run.config.model_dir) / "ema_weights" / f"emackpt-{epoch}"),
+                run.state.averages_by_name(),
+                run.state.description(run.description, weights="averaged"),
+            )
         run.state.progress.unfinished_epoch = 0
         since_save = run.world.gather(time.monotonic() - self._at)[0]  # all ranks go by the clock of the first
         if run.uses_average(epoch) or run.config.checkpoint_steps or since_save > _SECONDS_BETWEEN_EPOCH_SAVES:
@@ -96,16 +100,6 @@ class Saver(Listener):
             f"rollback {rollbacks} of {_MOST_ROLLBACKS}: restored step {state.step}, learning rate multiplied by "
             f"{factor:g}"
         )
-
-    def save_average(self, epoch: int) -> None:
-        """Write the averaged weights of a period."""
-        run = self._run
-        if run.world.is_first:
-            write_arrays(
-                str(Path(run.config.model_dir) / "ema_weights" / f"emackpt-{epoch}"),
-                run.state.averages_by_name(),
-                run.state.description(run.description, weights="averaged"),
-            )
 
     def _write(self, write: Callable[[dict, Description], object]) -> None:
         """Write the state in the first rank; the other ranks wait for it."""

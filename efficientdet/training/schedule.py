@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 from efficientdet.families.hyperparameters import ScheduleHyperparameters
-from program_support.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +29,6 @@ class Schedule:
     flat_share: float = 0.75
     end_factor: float = 0.0
 
-    def __post_init__(self):
-        for name in ("peak_learning_rate", "warmup_init"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"schedule: {name} is {value}; expected a finite number of at least 0")
-        if self.warmup_steps < 0:
-            raise InputError(f"schedule: warmup_steps is {self.warmup_steps}; expected 0 or more")
-        if self.total_steps < 1:
-            raise InputError(f"schedule: total_steps is {self.total_steps}; expected 1 or more")
-
     @classmethod
     def from_hyperparameters(
         cls, hparams: ScheduleHyperparameters, *, peak_learning_rate: float, steps_per_epoch: int
@@ -63,8 +52,6 @@ class Schedule:
 
     def __call__(self, step: float) -> float:
         """Return the learning rate of step `step` (0 is the first), which a plan may place between two steps."""
-        if step < 0:
-            raise ValueError(f"step {step} is negative")
         if step < self.warmup_steps:
             return self.warmup_init + step / self.warmup_steps * (self.peak_learning_rate - self.warmup_init)
         if self.method == "stepwise":

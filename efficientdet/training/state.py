@@ -121,16 +121,13 @@ class TrainingState:
         variables = [
             variable for name, variable in named_variables(self.detector.network).items() if is_batch_statistic(name)
         ]
-        means = average_over_ranks(self.world, [np.asarray(variable.value) for variable in variables])
-        _assign_all(variables, means)
+
+        def average() -> None:
+            _assign_all(variables, average_over_ranks(self.world, [np.asarray(each.value) for each in variables]))
+
+        average()
         if self.average is not None:
-            averages = self.average.averages
-            place_of = {id(variable): place for place, variable in enumerate(self.average.variables)}
-            places = [place_of[id(variable)] for variable in variables]
-            means = average_over_ranks(self.world, [np.asarray(averages[place]) for place in places])
-            for place, mean in zip(places, means, strict=True):
-                averages[place] = mean
-            self.average.packed.assign(self.average.packing.pack(averages))
+            self.change_averages(average)
 
     def rank_arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays of this rank by the names of the published checkpoints."""

@@ -35,22 +35,21 @@ class TensorflowStep(TrainStep):
 
     def _step(self, batch, learning_rate, stop_requested):
         scale = self.loss_scale(self._state()) + 0.0  # a copy: the variable itself would be read after the update
-        learns = self.detector.learns_from_outputs
-        counts = self.detector.counts_of_objects(batch.objects) if learns else None
-        if learns and counts is None:
-            gradients, terms, counts, stop_requests = self._gradients_from_outputs(batch, scale, stop_requested)
+        if self.detector.learns_from_outputs:
+            targets, counts = None, self.detector.counts_of_objects(batch.objects)  # None: known with the outputs
         else:
-            targets, counts = (None, counts) if learns else self._target_program(batch)
-            counts, stop_requests = self._sum_of_counts(counts, stop_requested)
-            compiled = self._gradients if self._matches_in(targets) else self._forward_program(self._gradients)
-            gradients, terms = compiled(batch, targets, counts, scale)
+            targets, counts = self._target_program(batch)
+        if counts is not None:
+            counts = self._summed(counts)
+        gradients_of = self._gradients if self._is_divided(targets, counts) else self._forward_program(self._gradients)
+        gradients, terms, counts = gradients_of(batch, targets, counts, scale)
         if self.world.size > 1:
             # Scaled for float16, the gradient also fits its range on the way to the other ranks; losses stay float32.
             packing = self.optimizer.packing
             gradients = packing.unpack(self.world.sum([packing.pack(gradients)], half=self.optimizer.scales_loss)[0])
-        names = list(terms)
-        [values] = self.world.sum([ops.stack([terms[name] for name in names])])
-        terms = dict(zip(names, ops.unstack(values, len(names)), strict=True))
+        [values] = self.world.sum([ops.stack([*terms.values(), stop_requested])])
+        *values, stop_requests = ops.unstack(values, len(terms) + 1)
+        terms = dict(zip(terms, values, strict=True))
         return self._program(self._update)(gradients, terms, counts, scale, learning_rate, stop_requests)
 
     def _program(self, function: Callable) -> Callable:
@@ -65,9 +64,12 @@ class TensorflowStep(TrainStep):
     def _training_outputs(self, images, sizes):
         return self.detector.outputs(images, sizes, training=True)
 
-    def _matches_in(self, targets) -> bool:
-        """Return whether the forward pass calls the host for targets, so that XLA compiles what is around the call."""
-        return targets is None and self.detector.matches_on_host
+    def _is_divided(self, targets, counts) -> bool:
+        """Return whether XLA compiles the parts of the forward pass, between which the host or other ranks are called.
+
+        The host is called for targets, the ranks for counts that are known only with the outputs.
+        """
+        return counts is None or (targets is None and self.detector.matches_on_host)
 
     def _target_program(self, *arguments) -> tuple:
         """Return `targets_and_counts` of a batch and, where targets depend on them, constant outputs."""
@@ -82,33 +84,19 @@ class TensorflowStep(TrainStep):
     def _state(self) -> dict:
         return {name: variable.value for name, variable in self.optimizer.variables.items()}
 
-    def _sum_of_counts(self, counts: dict, stop_requested) -> tuple[dict, tf.Tensor]:
-        *summed, stop_requests = self.world.sum([*counts.values(), stop_requested])
-        return dict(zip(counts, summed, strict=True)), stop_requests
-
-    def _gradients_from_outputs(self, batch, scale, stop_requested):
-        """Return gradients of the scaled loss, its terms and summed counts, with targets assigned from the outputs."""
-        weights = [weight.value for weight in self.network.trainable_variables]
-        forward = self._forward_program(self._training_outputs)
-        with tf.GradientTape() as tape:
-            outputs = forward(batch.images, batch.sizes)
-            targets, counts = self._targets_from(outputs, batch)
-            with tape.stop_recording():
-                counts, stop_requests = self._sum_of_counts(counts, stop_requested)
-            loss, terms = self._program(self.loss)(outputs, targets, counts)
-            scaled = loss * scale
-        return _gradients_of(tape, scaled, weights), terms, counts, stop_requests
+    def _summed(self, counts: dict) -> dict:
+        return dict(zip(counts, self.world.sum([*counts.values()]), strict=True))
 
     def _gradients(self, batch, targets, counts, scale):
-        """Return gradients of the scaled loss and its terms, summed over the parts."""
+        """Return gradients of the scaled loss and its terms, summed over the parts, and the counts of all ranks."""
         if self.parts == 1:
             return self._gradients_of_part(batch, targets, counts, scale)
-        gradients, terms = self._gradients_of_part(self.part_of(batch, 0), self.part_of(targets, 0), counts, scale)
+        gradients, terms, _ = self._gradients_of_part(self.part_of(batch, 0), self.part_of(targets, 0), counts, scale)
         names, packing = list(terms), self.optimizer.packing
 
         def add(number, gradient, values):
             part = self.part_of(batch, number), self.part_of(targets, number)
-            more, terms = self._gradients_of_part(*part, counts, scale)
+            more, terms, _ = self._gradients_of_part(*part, counts, scale)
             return number + 1, gradient + packing.pack(more), values + ops.stack([terms[name] for name in names])
 
         _, gradient, values = tf.while_loop(
@@ -117,20 +105,24 @@ class TensorflowStep(TrainStep):
             [tf.constant(1), packing.pack(gradients), ops.stack([terms[name] for name in names])],
             parallel_iterations=1,
         )
-        return packing.unpack(gradient), dict(zip(names, ops.unstack(values, len(names)), strict=True))
+        return packing.unpack(gradient), dict(zip(names, ops.unstack(values, len(names)), strict=True)), counts
 
     def _gradients_of_part(self, batch, targets, counts, scale):
         weights = [weight.value for weight in self.network.trainable_variables]
         forward, loss_of = self._training_outputs, self.loss
-        if self._matches_in(targets):
+        if self._is_divided(targets, counts):
             forward, loss_of = self._forward_program(forward), self._program(loss_of)
         with tf.GradientTape() as tape:
             outputs = forward(batch.images, batch.sizes)
             if targets is None:
-                targets, _ = self._targets_from(outputs, batch)
+                targets, of_rank = self._targets_from(outputs, batch)
+                if counts is None:
+                    with tape.stop_recording():
+                        counts = self._summed(of_rank)
             loss, terms = loss_of(outputs, targets, counts)
             scaled = loss * scale if self.optimizer.scales_loss else loss
-        return _gradients_of(tape, scaled, weights), terms
+        gradients = tape.gradient(scaled, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return gradients, terms, counts
 
     def _update(self, gradients: Sequence, terms, counts, scale, learning_rate, stop_requests):
         weights = self.network.trainable_variables
@@ -152,10 +144,6 @@ class TensorflowStep(TrainStep):
             packed_average=packed_average,
             stop_requests=stop_requests,
         )
-
-
-def _gradients_of(tape: tf.GradientTape, loss: tf.Tensor, weights: list) -> list[tf.Tensor]:
-    return tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
 
 def _batch_signature(batch: Batch, *, fixed_slots: bool) -> Batch:
