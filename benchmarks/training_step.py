@@ -26,9 +26,9 @@ from efficientdet.devices.device import backend_name, device_name, peak_device_m
 from efficientdet.devices.runtime import accelerator_count, skip_graph_rewriting
 from efficientdet.devices.runtime_environment import keep_freed_memory
 from efficientdet.families.registry import build_detector, hyperparameters_of
-from efficientdet.training.build_step import build_train_step
-from efficientdet.training.optimizer import build_optimizer
-from efficientdet.training.weight_average import WeightAverage
+from efficientdet.optimization.build_step import build_train_step
+from efficientdet.optimization.optimizer import build_optimizer
+from efficientdet.optimization.weight_average import WeightAverage
 from model.dense_detector import DenseDetector
 from model.detection_model import named_variables
 from object_detection.structures import Batch, Objects

@@ -19,9 +19,9 @@ from small_families import SMALL, batch_of, small_detector
 
 from efficientdet.devices.distributed import World
 from efficientdet.inference.predict import build_predict
+from efficientdet.optimization.build_step import build_train_step
+from efficientdet.optimization.optimizer import build_optimizer
 from efficientdet.training.batch_norm_calibration import Calibration
-from efficientdet.training.build_step import build_train_step
-from efficientdet.training.optimizer import build_optimizer
 from model.detection_model import named_variables
 
 RATES = (0.01, 0.02)

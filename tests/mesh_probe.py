@@ -19,10 +19,10 @@ from efficientdet.devices.distributed import World
 from efficientdet.devices.launchers import join_world
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predict import build_predict
+from efficientdet.optimization.build_step import build_train_step
+from efficientdet.optimization.optimizer import build_optimizer
+from efficientdet.optimization.weight_average import WeightAverage
 from efficientdet.training.batch_norm_calibration import Calibration
-from efficientdet.training.build_step import build_train_step
-from efficientdet.training.optimizer import build_optimizer
-from efficientdet.training.weight_average import WeightAverage
 from model.batch_norm import BatchNormalization, divide_statistics
 from model.detection_model import named_variables
 from object_detection.structures import Batch, Objects

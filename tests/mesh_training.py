@@ -21,8 +21,8 @@ from miniature import HPARAMS, build_miniature
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.optimization.jax_step import JaxStep
 from efficientdet.training import start as training_start
-from efficientdet.training.jax_step import JaxStep
 from efficientdet.training.loop import train
 
 POISONED, STOPPED = 3, 6  # calls of the step

@@ -45,6 +45,7 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "configuration",  # flags and the values they may have
         "data_checks",  # data sets as a family's network is shown them: what is wrong, and which setting fixes it
         "devices",  # devices, memory, precision, several processes
+        "optimization",  # the training step: gradients, optimizers, moving average, learning rate
         "loggers",  # logs of a training in formats of others
         "onnx_translation",  # detectors as ONNX graphs, layer by layer
         "weights",  # published and third-party weights: downloads, PyTorch, safetensors
@@ -64,7 +65,7 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
 MOST_LINES_OF_A_FILE = 300
 LEAST_LINES_OF_A_FILE = 35  # of a module that only one other imports: below, it belongs into that one
 MAY_BE_SMALL = {
-    "efficientdet.training.build_step",  # one class for each backend, imported where the backend is known
+    "efficientdet.optimization.build_step",  # one class for each backend, imported where the backend is known
     "efficientdet.loggers.json_lines",  # each logger is a file
     "efficientdet.loggers.wandb",
 }
@@ -85,7 +86,7 @@ KNOWN_IN = {
     "tensorflow": {"dataset.*", "efficientdet.*", "model.batch_norm", "model.tensorflow_cpu"},
     "keras": {"object_detection.*", "model.*", "efficientdet.*"},
     "jax": {
-        "efficientdet.training.jax_step",
+        "efficientdet.optimization.jax_step",
         "efficientdet.devices.runtime",
         "efficientdet.devices.distributed",
         "efficientdet.devices.device",
@@ -129,7 +130,7 @@ ASKS_FOR_THE_BACKEND = {
     "model.batch_norm",  # TensorFlow's fused kernel, a third of the training speed on a CPU
     "model.tensorflow_cpu",
     "object_detection.suppression.tensor_suppression",  # TensorFlow's kernel on a CPU
-    "efficientdet.training.build_step",  # one class for each backend
+    "efficientdet.optimization.build_step",  # one class for each backend
     "efficientdet.devices.launchers",
     "efficientdet.devices.runtime",
     "efficientdet.devices.device",

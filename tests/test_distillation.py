@@ -18,10 +18,10 @@ from efficientdet.checkpoints.checkpoint import Description, read_arrays, write_
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.exports import saved_model
 from efficientdet.families.registry import build_detector, hyperparameters_of
+from efficientdet.optimization.build_step import build_train_step
+from efficientdet.optimization.optimizer import build_optimizer
 from efficientdet.training import start as training_start
-from efficientdet.training.build_step import build_train_step
 from efficientdet.training.loop import train
-from efficientdet.training.optimizer import build_optimizer
 from model.detection_model import named_variables
 from model.distillation import DistilledDetector, pyramid
 from object_detection.feature_distillation import feature_loss

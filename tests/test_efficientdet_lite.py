@@ -13,8 +13,8 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.families.efficientdet.build import detector_config
 from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.training.build_step import build_train_step
-from efficientdet.training.optimizer import build_optimizer
+from efficientdet.optimization.build_step import build_train_step
+from efficientdet.optimization.optimizer import build_optimizer
 from model.detection_model import SEED_STATE, named_variables
 from object_detection.structures import Batch, Objects
 

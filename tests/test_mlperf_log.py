@@ -7,8 +7,8 @@ from mlperf_checker import verdict
 
 from efficientdet.families.registry import family_of
 from efficientdet.loggers.mlperf import MlperfLog, benchmark, torch_parameters
+from efficientdet.optimization.schedule import Schedule
 from efficientdet.run_log.journal import Journal
-from efficientdet.training.schedule import Schedule
 from program_support.errors import InputError
 
 RETINANET = family_of("retinanet-resnext50")

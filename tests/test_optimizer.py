@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.training.optimizer import SGD, build_optimizer, global_norm, weights_rate_factors
+from efficientdet.optimization.optimizer import SGD, build_optimizer, global_norm, weights_rate_factors
 from program_support.errors import InputError
 
 

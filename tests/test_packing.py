@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from efficientdet.training.packing import Packing
+from efficientdet.optimization.packing import Packing
 
 
 def test_comes_back_as_it_was():

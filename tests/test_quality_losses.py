@@ -11,8 +11,8 @@ from oracles import to_numpy
 from test_dense_detector import batch_of, random_outputs, with_config
 
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.training.build_step import build_train_step
-from efficientdet.training.optimizer import build_optimizer
+from efficientdet.optimization.build_step import build_train_step
+from efficientdet.optimization.optimizer import build_optimizer
 from model.dense_losses import LossConfig
 from model.detection_model import losses
 from object_detection.assignment.anchor_assignment import IouAssigner

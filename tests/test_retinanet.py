@@ -14,8 +14,8 @@ from dataset.class_names import COCO_2017, ClassNames
 from dataset.input.resize import FitWithin, Stretch
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights, load_weights
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
-from efficientdet.training.build_step import build_train_step
-from efficientdet.training.optimizer import build_optimizer, weights_rate_factors
+from efficientdet.optimization.build_step import build_train_step
+from efficientdet.optimization.optimizer import build_optimizer, weights_rate_factors
 from model.batch_norm import BatchNormalization
 from model.detection_model import losses, named_variables
 from object_detection.structures import Batch, Objects

@@ -10,8 +10,8 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 
 from efficientdet.families.hyperparameters import Hyperparameters
-from efficientdet.training.build_step import build_train_step
-from efficientdet.training.optimizer import build_optimizer
+from efficientdet.optimization.build_step import build_train_step
+from efficientdet.optimization.optimizer import build_optimizer
 from model.detection_model import named_variables
 from object_detection.structures import Batch, Objects
 from program_support.errors import InputError

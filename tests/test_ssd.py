@@ -18,7 +18,7 @@ from efficientdet.inference.predict import build_predict
 from efficientdet.inference.runtimes import Network, copied
 from efficientdet.onnx_translation.graph import OnnxGraph
 from efficientdet.onnx_translation.model import onnx_model
-from efficientdet.training.schedule import Schedule
+from efficientdet.optimization.schedule import Schedule
 from model.detection_model import named_variables
 from model.ssd import SsdConfig, build_ssd
 from object_detection.onnx_nodes import not_suppressed

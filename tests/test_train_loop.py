@@ -37,13 +37,13 @@ from efficientdet.exports import saved_model
 from efficientdet.exports.saved_model import load_saved_model
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predictor import keras_predictor
+from efficientdet.optimization.build_step import build_train_step
 from efficientdet.run_log.journal import Journal
 from efficientdet.training import epoch as epoch_module
 from efficientdet.training import guards, inputs, reporter, saving, validation
 from efficientdet.training import loop as train_loop
 from efficientdet.training import settings as training_settings
 from efficientdet.training import start as training_start
-from efficientdet.training.build_step import build_train_step
 from efficientdet.training.interruption import StopRequest
 from efficientdet.training.loop import TrainingOutcome, train
 from efficientdet.training.run import Run

@@ -11,9 +11,9 @@ from miniature import miniature_detector
 from oracles import losses_of_batch
 
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.training.build_step import build_train_step
-from efficientdet.training.optimizer import build_optimizer
-from efficientdet.training.weight_average import WeightAverage
+from efficientdet.optimization.build_step import build_train_step
+from efficientdet.optimization.optimizer import build_optimizer
+from efficientdet.optimization.weight_average import WeightAverage
 from model.batch_norm import BatchNormalization
 from model.detection_model import named_variables
 from object_detection.structures import Batch, Objects

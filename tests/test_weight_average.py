@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from efficientdet.training.weight_average import WeightAverage
+from efficientdet.optimization.weight_average import WeightAverage
 
 
 def test_against_a_plain_loop():

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from efficientdet.devices.runtime import accelerator_count
+from efficientdet.optimization.step import TrainStep
 from efficientdet.run_log.journal import Interval
 from efficientdet.run_log.stopwatch import input_stall
 from efficientdet.training.guards import StepFacts, StepGuard
 from efficientdet.training.interruption import StopRequest
 from efficientdet.training.run import Run
 from efficientdet.training.saving import Saver
-from efficientdet.training.step import TrainStep
 from object_detection.structures import Batch, Tensor
 from program_support.errors import InputError
 from program_support.progress import Progress

@@ -14,10 +14,10 @@ from efficientdet.devices.launchers import join_world
 from efficientdet.devices.runtime import skip_graph_rewriting, start_runtime
 from efficientdet.inference.predictor import keras_predictor
 from efficientdet.loggers.registry import open_loggers
+from efficientdet.optimization.build_step import build_train_step
 from efficientdet.reports.training_report import FILE_NAME as REPORT_FILE
 from efficientdet.run_log.journal import Journal
 from efficientdet.training.batch_norm_calibration import CalibrationOfAverages
-from efficientdet.training.build_step import build_train_step
 from efficientdet.training.epoch import EpochSteps
 from efficientdet.training.guards import NotFinite, one_line_errors
 from efficientdet.training.inputs import OWN_SETTINGS

@@ -8,10 +8,10 @@ from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime
+from efficientdet.optimization.schedule import Schedule
 from efficientdet.run_log.journal import Journal
 from efficientdet.run_log.stopwatch import Stopwatch
 from efficientdet.training.inputs import TrainingInputs
-from efficientdet.training.schedule import Schedule
 from efficientdet.training.start import starting_state
 from model.detection_model import named_variables
 

@@ -10,9 +10,9 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
 from efficientdet.devices.distributed import World
 from efficientdet.families.registry import build_detector
-from efficientdet.training.optimizer import build_optimizer, weights_rate_factors
+from efficientdet.optimization.optimizer import build_optimizer, weights_rate_factors
+from efficientdet.optimization.weight_average import WeightAverage
 from efficientdet.training.state import TrainingState
-from efficientdet.training.weight_average import WeightAverage
 from model.batch_norm import BatchNormalization, divide_statistics, join_statistics
 from model.detection_model import DetectionModel, named_variables
 from model.distillation import DistilledDetector

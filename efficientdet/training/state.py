@@ -11,9 +11,9 @@ import numpy as np
 from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.training_progress import TrainingProgress
 from efficientdet.devices.distributed import World, average_over_ranks, is_batch_statistic
-from efficientdet.training.optimizer import PackedOptimizer
-from efficientdet.training.packing import Packing
-from efficientdet.training.weight_average import WeightAverage
+from efficientdet.optimization.optimizer import PackedOptimizer
+from efficientdet.optimization.packing import Packing
+from efficientdet.optimization.weight_average import WeightAverage
 from model.detection_model import SEED_STATE, DetectionModel, named_variables
 from model.weight_arrays import AVERAGE_SUFFIX
 from program_support.errors import InputError

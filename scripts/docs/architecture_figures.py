@@ -28,7 +28,7 @@ DATA_PATH = (  # stage, place in the code, output
         "object_detection.assignment.anchor_assignment:assign_anchors",
         "Targets: class and box of each anchor",
     ),
-    ("Training step", "efficientdet.training.step:TrainStep", "updated weights, losses"),
+    ("Training step", "efficientdet.optimization.step:TrainStep", "updated weights, losses"),
     (
         "Post-processing",
         "model.detection_model:detections_in_original",

@@ -12,7 +12,7 @@ from keras import ops
 
 from efficientdet.families.hyperparameters import OptimizerHyperparameters
 from efficientdet.families.rate_factors import rate_factors
-from efficientdet.training.packing import Packing
+from efficientdet.optimization.packing import Packing
 from model import tensorflow_cpu
 from model.detection_model import named_variables
 from object_detection.structures import Tensor

@@ -3,9 +3,9 @@
 import keras
 
 from efficientdet.devices.distributed import World
-from efficientdet.training.optimizer import PackedOptimizer
-from efficientdet.training.step import TrainStep
-from efficientdet.training.weight_average import WeightAverage
+from efficientdet.optimization.optimizer import PackedOptimizer
+from efficientdet.optimization.step import TrainStep
+from efficientdet.optimization.weight_average import WeightAverage
 from model.detection_model import DetectionModel
 from program_support.errors import InputError
 
@@ -42,11 +42,11 @@ def build_train_step(
     optimizer.build(detector.network.trainable_variables)
     step_class: type[TrainStep]
     if keras.backend.backend() == "jax":
-        from efficientdet.training.jax_step import JaxStep
+        from efficientdet.optimization.jax_step import JaxStep
 
         step_class = JaxStep
     else:
-        from efficientdet.training.tensorflow_step import TensorflowStep
+        from efficientdet.optimization.tensorflow_step import TensorflowStep
 
         step_class = TensorflowStep
     return step_class(

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from efficientdet.training.packing import Packing
+from efficientdet.optimization.packing import Packing
 
 
 class WeightAverage:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from keras import ops
 
-from efficientdet.training.step import TrainStep
+from efficientdet.optimization.step import TrainStep
 from object_detection.structures import Batch, Objects
 
 

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 
 from efficientdet.devices.mesh import finished, for_each_device, local, replicate, replicated, shard_batch, sharded
-from efficientdet.training.step import TrainStep
+from efficientdet.optimization.step import TrainStep
 from object_detection.stateless_random import seeds_of
 from object_detection.structures import Batch
 
