@@ -11,7 +11,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices import agreement
 from efficientdet.devices.agreement import require_agreement
-from efficientdet.evaluation.evaluate import EvaluationConfig
+from efficientdet.evaluation.evaluate import RANK_FIELDS, EvaluationConfig
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training.inputs import OWN_SETTINGS
 from program_support.errors import InputError
@@ -99,11 +99,10 @@ def test_another_version_of_the_code_is_named(monkeypatch):
 
 def test_evaluations_compare_the_settings_of_their_model():
     one, other = (
-        EvaluationConfig(model=ModelConfig(ckpt_path="a", overrides={"nms": value}), records=("a",), json_file=None)
-        for value in (1, 2)
+        EvaluationConfig(model=ModelConfig(ckpt_path="a", overrides={"nms": value}), records=("a",)) for value in (1, 2)
     )
     with pytest.raises(InputError, match="--overrides"):
-        agree((one, None), (other, None), own=("records",))
+        agree((one, None), (other, None), own=RANK_FIELDS)
 
 
 def test_a_single_process_compares_nothing():

@@ -88,7 +88,7 @@ def run(place, *images, **settings):
         AnnotationConfig(
             inputs=Inputs(images=tuple(map(str, images))),
             output_dir=str(place / "out"),
-            model=ModelConfig(ckpt_path="none"),
+            model_config=ModelConfig(ckpt_path="none"),
             **settings,
         )
     )

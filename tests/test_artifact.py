@@ -117,7 +117,7 @@ def exported(tmp_path_factory):
                 runs=2,
                 images=tuple(map(str, images)),
                 records=records,
-                json_file=truth,
+                val_json_file=truth,
                 calibration_records=records,
                 list_layers=True,
             ),
@@ -126,7 +126,7 @@ def exported(tmp_path_factory):
             EvaluationConfig(
                 model=ModelConfig(ckpt_path=f"{folder}/ckpt", class_names=read_class_names(truth), **MODEL),
                 records=records,
-                json_file=truth,
+                val_json_file=truth,
                 batch_size=2,
             )
         )
@@ -453,7 +453,7 @@ def test_a_file_in_8_bits_that_is_not_faster_is_reported(
 
     monkeypatch.setattr(artifact_comparison, "medians_in_turns", in_turns)
     config = ExportConfig(
-        output_dir=str(tmp_path), formats=("onnx-int8",), runs=1, calibration_records=records, calibration_samples=1
+        output_dir=str(tmp_path), formats=("onnx-int8",), runs=1, calibration_records=records, int8_samples=1
     )
     export_artifacts(ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL), config)
     warning = (

@@ -47,7 +47,7 @@ def stored(tmp_path_factory):
                 AnnotationConfig(
                     inputs=Inputs(images=tuple(map(str, images))),
                     output_dir=str(folder / name),
-                    model=ModelConfig(ckpt_path=model["ckpt_path"], precision="float32"),
+                    model_config=ModelConfig(ckpt_path=model["ckpt_path"], precision="float32"),
                     saved_model_dir=model["saved_model_dir"],
                 )
             )

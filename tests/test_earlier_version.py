@@ -63,7 +63,6 @@ def test_evaluates(folder, expected):
         EvaluationConfig(
             model=ModelConfig(ckpt_path=str(folder / "model" / "ckpt-596")),
             records=tuple(sorted(map(str, folder.glob("train-*.tfrecord")))),
-            json_file=None,
         )
     )
     assert measures.numbers == pytest.approx(expected["metrics"], abs=1e-3)

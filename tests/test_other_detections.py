@@ -186,7 +186,6 @@ def test_an_exported_file_is_evaluated_with_the_ids_of_the_data(drawn, truth):
         config = EvaluationConfig(
             model=ModelConfig(class_names=drawn.class_names),
             records=drawn.records("val"),
-            json_file=None,
             others=others,
         )
         return evaluate_checkpoint(config)

@@ -305,7 +305,7 @@ def test_evaluates_a_checkpoint(checkpoint, drawn, tmp_path, capsys):
         EvaluationConfig(
             model=ModelConfig(ckpt_path=checkpoint, class_names=drawn.class_names, precision="float32", use_xla=False),
             records=drawn.records("val"),
-            json_file=drawn.annotations("val"),
+            val_json_file=drawn.annotations("val"),
             batch_size=4,
             testdev_dir=str(tmp_path / "testdev"),
             output_json=str(tmp_path / "new" / "numbers.json"),
@@ -366,8 +366,8 @@ def annotation(images, output_dir, *, ckpt_path=None, **changes):
     defaults = {
         "inputs": Inputs(images=tuple(map(str, images))),
         "output_dir": str(output_dir),
-        "min_score": 0.0,
-        "model": ModelConfig(ckpt_path=ckpt_path, precision="float32", use_xla=False),
+        "min_score_thresh": 0.0,
+        "model_config": ModelConfig(ckpt_path=ckpt_path, precision="float32", use_xla=False),
     }
     return AnnotationConfig(**{**defaults, **changes})
 
@@ -430,7 +430,7 @@ def test_nothing_readable(checkpoint, tmp_path):
 
 def test_drawn_are_scores_from_the_threshold_on(checkpoint, drawn, tmp_path, capsys):
     image = sorted((drawn.folder / "val").glob("*.jpg"))[0]
-    annotate(annotation([image], tmp_path, ckpt_path=checkpoint, min_score=1.1))
+    annotate(annotation([image], tmp_path, ckpt_path=checkpoint, min_score_thresh=1.0))
     results = json.loads((tmp_path / "detections.json").read_text())
     assert len(results) > 0  # all of them, whatever is drawn
     highest = max(result["score"] for result in results)
@@ -472,7 +472,7 @@ def test_the_default_threshold_is_the_stored_one_of_each_class(
         lambda *_, **__: Detector(lambda images: [rows] * len(images), drawn.class_names, thresholds),
     )
     image = sorted((drawn.folder / "val").glob("*.jpg"))[0]
-    annotate(annotation([image], tmp_path, min_score=None, formats=("coco",)))
+    annotate(annotation([image], tmp_path, min_score_thresh=None, format=("coco",)))
     found = json.loads((tmp_path / "coco.json").read_text())["annotations"]
     assert [entry["score"] for entry in found] == pytest.approx(drawn_scores)
     assert f"score threshold: {told}" in capsys.readouterr().out
@@ -480,7 +480,7 @@ def test_the_default_threshold_is_the_stored_one_of_each_class(
 
 def test_the_detections_of_infer_can_be_converted_and_trained_on(checkpoint, drawn, tmp_path):
     images = sorted((drawn.folder / "val").glob("*.jpg"))
-    annotate(annotation(images, tmp_path, ckpt_path=checkpoint, min_score=0.0, formats=("coco",)))
+    annotate(annotation(images, tmp_path, ckpt_path=checkpoint, format=("coco",)))
     labels, records = tmp_path / "coco.json", tmp_path / "records"
     reports = create_tfrecord.convert_labels(
         ConvertOptions(images=str(drawn.folder / "val"), annotations=str(labels), output_dir=str(records))
@@ -498,7 +498,7 @@ def test_batch_size_of_an_evaluation_is_per_device(checkpoint, drawn, monkeypatc
     monkeypatch.setattr(evaluate, "evaluation_dataset", refuse)
     model = ModelConfig(ckpt_path=checkpoint, class_names=drawn.class_names, precision="float32", use_xla=False)
     with pytest.raises(InputError, match=r"^6 images"):
-        evaluate_checkpoint(EvaluationConfig(model=model, records=drawn.records("val"), json_file=None, batch_size=3))
+        evaluate_checkpoint(EvaluationConfig(model=model, records=drawn.records("val"), batch_size=3))
 
 
 def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, drawn, tmp_path, capsys):
@@ -506,7 +506,6 @@ def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, dra
     write_arrays(prefix, *read_bundle(checkpoint))
     settings = {
         "records": drawn.records("val"),
-        "json_file": None,
         "model": ModelConfig(ckpt_path=prefix, class_names=drawn.class_names, precision="float32", use_xla=False),
     }
     with pytest.MonkeyPatch.context() as patch:

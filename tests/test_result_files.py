@@ -54,7 +54,7 @@ def run(place, images, **settings):
 
 def test_every_format_has_the_boxes_of_the_results(place):
     images = [place / "a" / "1.png", place / "b" / "1.png"]
-    run(place, images, formats=FORMATS)
+    run(place, images, format=FORMATS)
     out = place / "out"
     results = [result for result in json.loads((out / "detections.json").read_text()) if result["score"] > 0.4]
     assert [result.pop("file_name") for result in results] == [str(image) for image in images for _ in range(2)]
@@ -83,7 +83,7 @@ def test_every_format_has_the_boxes_of_the_results(place):
 
 
 def test_the_csv_is_one_that_a_training_takes(place):
-    run(place, [place / "a" / "1.png"], formats=("csv",))
+    run(place, [place / "a" / "1.png"], format=("csv",))
     [image] = read_csv_boxes(str(place / "out" / "detections.csv"), ImageFolder(str(place / "a"))).images
     assert image.size == (24, 40)
     assert [tracked.box_xywh for tracked in image.objects] == [(10, 4.5, 20.25, 15.5), (-2, -3, 11, 12)]
@@ -125,7 +125,9 @@ def test_crops_are_the_pixels_that_a_box_touches(place):
         with Image.open(crops / name) as crop:
             sizes.append(crop.size)
     assert sizes == [(21, 16), (21, 16), (9, 9), (9, 9)]
-    run(place, [place / "a" / "1.png"], save_crops=True, min_score=0.85)  # other crops of the first image are old
+    run(
+        place, [place / "a" / "1.png"], save_crops=True, min_score_thresh=0.85
+    )  # other crops of the first image are old
     assert sorted(str(path.relative_to(crops)) for path in crops.rglob("*.jpg")) == [*found[:2], "cat/1-2_2.jpg"]
     assert sorted(path.name for path in place.iterdir()) == ["a", "b", "out"]
 
@@ -184,14 +186,14 @@ def test_files_and_folders_of_others_are_refused(place):
         target = place / "out" / name
         target.mkdir() if "." in name else target.touch()
         with pytest.raises(InputError, match=f"out/{name}: exists and was not written by this program"):
-            run(place, [place / "a" / "1.png"], formats=FORMATS, save_crops=True)
+            run(place, [place / "a" / "1.png"], format=FORMATS, save_crops=True)
         assert [path.name for path in (place / "out").rglob("*")] == [name]
 
 
 def test_an_image_on_the_standard_input(place, monkeypatch):
     encoded = (place / "a" / "1.png").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(encoded)))
-    run(place, find_inputs(["-"]).images, formats=("csv",))
+    run(place, find_inputs(["-"]).images, format=("csv",))
     assert {path.name for path in (place / "out").glob("[!.]*")} == {"stdin_1.jpg", "detections.json", "detections.csv"}
     for content, reason in (
         (b"", "it is empty"),

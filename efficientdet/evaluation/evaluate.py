@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from dataset.input.pipeline import evaluation_dataset
 from dataset.records.record_index import RecordIndex, index_records
@@ -19,31 +19,26 @@ from efficientdet.evaluation.other_detections import OtherDetections
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.checkpoint_model import load_model
 from efficientdet.inference.predict import build_predict
+from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.reports.coco_metrics import csv_line
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator, CocoMeasures
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from program_support.atomic_files import report_write_errors
-from program_support.checked_fields import Count, CountOrZero, checked
+from program_support.checked_fields import checked
 
+# Paths on the machine of a process, and hyperparameters, which are those of the model
+RANK_FIELDS = ("records", "val_file_pattern", "images", "annotations", "hparams")
 _PLOTTED_IMAGES = 20  # images in a report
 
 
 @checked
-class EvaluationConfig:
-    """Configuration of an evaluation: the flags of eval.py, resolved."""
+class EvaluationConfig(EvaluateOptions):
+    """Options of an evaluation with resolved model and records."""
 
     model: ModelConfig  # its class names are the data's
-    records: tuple[str, ...]  # () only for `others` and a json_file
+    records: tuple[str, ...]  # () only for `others` and a val_json_file
     data: str | None = None  # what the records hold, for the report; None: the records themselves
-    json_file: str | None
-    batch_size: Count = 8  # images per process; per device under JAX
-    samples: Annotated[CountOrZero, "eval_samples"] = 0
-    num_threads: int = 0
-    testdev_dir: str | None = None
-    output_json: str | None = None
-    report: str | None = None
-    store_thresholds: bool = False
     others: OtherDetections | None = None  # evaluated in place of a checkpoint
 
 
@@ -62,8 +57,8 @@ def _evaluate_others(config: EvaluationConfig, others: OtherDetections) -> CocoM
     """Evaluate the detections of an exported file or of another program."""
     index, class_names = index_records(config.records) if config.records else None, config.model.class_names
     assert class_names is not None  # the data's
-    evaluator = read_evaluator(index, class_names, json_file=config.json_file)
-    rows = others.rows(index, evaluator.ground_truth, class_names=class_names, samples=config.samples)
+    evaluator = read_evaluator(index, class_names, json_file=config.val_json_file)
+    rows = others.rows(index, evaluator.ground_truth, class_names=class_names, samples=config.eval_samples)
     facts: dict[str, Any] = {others.kind: others.path}
     return _finish(config, evaluator, rows, index=index, name=Path(others.path).name, facts=facts, epoch=0)
 
@@ -71,11 +66,14 @@ def _evaluate_others(config: EvaluationConfig, others: OtherDetections) -> CocoM
 def _evaluate(config: EvaluationConfig, world: World) -> CocoMeasures | None:
     restored, runtime = load_model(config.model, silent=not world.is_first)
     index = index_records(config.records)
-    require_agreement(config, world, rank_fields=("records",), index=index)
-    evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file) if world.is_first else None
+    require_agreement(config, world, rank_fields=RANK_FIELDS, index=index)
+    evaluator = read_evaluator(index, restored.class_names, json_file=config.val_json_file) if world.is_first else None
     batch_size = config.batch_size * world.devices
     inputs = input_config(
-        restored.hparams, class_names=restored.class_names, batch_size=batch_size, num_threads=config.num_threads
+        restored.hparams,
+        class_names=restored.class_names,
+        batch_size=batch_size,
+        num_threads=0 if config.enable_map_parallelization else 1,
     )
     replicate(restored.detector.network, batch_size=batch_size)
     predict = build_predict(
@@ -87,7 +85,7 @@ def _evaluate(config: EvaluationConfig, world: World) -> CocoMeasures | None:
     )
     rows = detect_all(
         predict,
-        evaluation_dataset(index, inputs, samples=config.samples, rank=world.rank, world_size=world.size),
+        evaluation_dataset(index, inputs, samples=config.eval_samples, rank=world.rank, world_size=world.size),
         class_names=restored.class_names,
         world=world,
         masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels,
@@ -142,13 +140,13 @@ def _finish(
             write_measures(config.output_json, measures)
     if config.report and index is not None:
         analysis = ErrorAnalysis(comparison=evaluator.compare(rows))
-        numbers = record_numbers(index, samples=config.samples, world_size=world_size)
+        numbers = record_numbers(index, samples=config.eval_samples, world_size=world_size)
         plots = error_plots(analysis, rows, index, count=_PLOTTED_IMAGES, record_numbers=numbers)
         files = len(config.records)
         facts = {
             **facts,
             "records": config.data or config.records[0] + (f" and {files - 1} more" if files > 1 else ""),
-            "ground truth": config.json_file or "the records",
+            "ground truth": config.val_json_file or "the records",
         }
         title = f"Evaluation of {name}"
         write_evaluation_report(

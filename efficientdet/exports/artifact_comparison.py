@@ -37,7 +37,7 @@ class ArtifactComparison:
         self.measures: CocoMeasures | None = None
         if index:
             self._index = index
-            self._evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file)
+            self._evaluator = read_evaluator(index, restored.class_names, json_file=config.val_json_file)
             self.measures = self._measured(reference)
             print(f"checkpoint: AP {self.measures.numbers['AP']:.4f} on {self.measures.images} images")
             if not restored.description.score_thresholds:
@@ -97,7 +97,7 @@ class ArtifactComparison:
         )
 
     def _measured(self, detect: Detect) -> CocoMeasures:
-        return self._evaluator.evaluate(detect_images(detect, self._index, samples=self._config.samples))
+        return self._evaluator.evaluate(detect_images(detect, self._index, samples=self._config.eval_samples))
 
 
 def _in_batches(detect: Detect, images: list[np.ndarray], size: int) -> list:

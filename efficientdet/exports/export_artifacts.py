@@ -83,7 +83,7 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
 
 
 def _calibration(config: ExportConfig) -> CalibrationImages:
-    most = config.calibration_samples
+    most = config.int8_samples
     if config.calibration_records:
         return calibration_of_records(index_records(config.calibration_records), most=most)
     return calibration_of_files(config.calibration_images, most=most)

@@ -41,31 +41,25 @@ def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
     prefix = None if others else existing_checkpoint(required(options.ckpt_path, "ckpt_path"), "ckpt_path")
     class_names, name, opened_records = _data_set(options, prefix, json_file=json_file)
     runtime: dict[str, Any] = {} if others else runtime_settings(options)
-    output_json = writable_file(options.output_json, "output_json")
-    testdev_dir = writable_folder(options.testdev_dir, "testdev_dir") if options.testdev_dir else None
-    report = writable_folder(options.report, "report") if options.report is not None else None
+    writable_file(options.output_json, "output_json")
+    if options.testdev_dir:
+        writable_folder(options.testdev_dir, "testdev_dir")
+    if options.report is not None:
+        writable_folder(options.report, "report")
     prepare_environment()
     from efficientdet.devices.memory import report_out_of_memory
     from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
     from efficientdet.evaluation.other_detections import OtherDetections
 
     with opened_records as records, report_out_of_memory(batch_size=options.batch_size):
-        measures = evaluate_checkpoint(
-            EvaluationConfig(
-                model=model_config(prefix, overrides, options, class_names=class_names, **runtime),
-                records=records,
-                data=name,
-                json_file=json_file,
-                batch_size=options.batch_size,
-                samples=options.eval_samples,
-                num_threads=0 if options.enable_map_parallelization else 1,
-                testdev_dir=testdev_dir,
-                output_json=output_json,
-                report=report,
-                store_thresholds=options.store_thresholds,
-                others=OtherDetections(**others) if others else None,
-            )
-        )
+        resolved: dict[str, Any] = {
+            "val_json_file": json_file,
+            "model": model_config(prefix, overrides, options, class_names=class_names, **runtime),
+            "records": records,
+            "data": name,
+            "others": OtherDetections(**others) if others else None,
+        }
+        measures = evaluate_checkpoint(EvaluationConfig(**{**vars(options), **resolved}))
     if measures is None:
         return None
     return EvaluationResult(
@@ -75,7 +69,7 @@ def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
         images=measures.images,
         detections=measures.detections,
         score_thresholds=measures.score_thresholds,
-        report=Path(report, "report.html") if report else None,
+        report=Path(options.report, "report.html") if options.report else None,
     )
 
 

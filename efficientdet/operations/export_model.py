@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from dataset.files.image_files import find_images
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
@@ -27,24 +28,25 @@ def export(options: ExportOptions) -> ExportResult:
     overrides = checked_overrides(options)
     formats = checked_formats(options.formats)
     images = find_images(options.images, flag="images") if options.images else ()
-    measured = _validation(options)
-    calibrated = _calibration(measured["records"], formats, options)
+    json_file = existing_file(options.val_json_file, "val_json_file")
+    records = _validation(options, json_file=json_file)
+    calibrated = _calibration(records, formats, options)
     prefix = existing_checkpoint(required(options.ckpt, "ckpt"), "ckpt")
     output_dir = writable_folder(options.output_dir, "output_dir")
+    resolved: dict[str, Any] = {
+        "output_dir": output_dir,
+        "formats": formats,
+        "images": images,
+        "records": records,
+        "val_json_file": json_file,
+        **calibrated,
+    }
     prepare_environment()
     from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
 
     table = export_artifacts(
         model_config(prefix, overrides, options, precision="float32", use_xla=False),
-        ExportConfig(
-            output_dir=output_dir,
-            formats=formats,
-            images=images,
-            runs=options.runs,
-            list_layers=options.list_layers,
-            **measured,
-            **calibrated,
-        ),
+        ExportConfig(**{**vars(options), **resolved}),
     )
     lines = {line.format: line for line in table.artifacts}
     return ExportResult(
@@ -56,16 +58,15 @@ def export(options: ExportOptions) -> ExportResult:
     )
 
 
-def _validation(options: ExportOptions) -> dict:
-    """Return the settings of the AP measurement, without records if there is none."""
-    json_file = existing_file(options.val_json_file, "val_json_file")
+def _validation(options: ExportOptions, *, json_file: str | None) -> tuple[str, ...]:
+    """Return the records of the AP measurement, () if there is none."""
     if not options.val_file_pattern:
         if json_file or options.eval_samples:
             raise InputError("--val_file_pattern is missing: --val_json_file and --eval_samples need it")
-        return {"records": ()}
+        return ()
     records = records_of(options.val_file_pattern, "val_file_pattern")
     class_names_for(records, json_file=json_file)
-    return {"records": records, "json_file": json_file, "samples": options.eval_samples}
+    return records
 
 
 def _calibration(records: tuple[str, ...], formats: Sequence[str], options: ExportOptions) -> dict:
@@ -75,16 +76,15 @@ def _calibration(records: tuple[str, ...], formats: Sequence[str], options: Expo
         if named:
             raise InputError(f"--int8_images is for int8 formats; --formats={','.join(formats)} has none")
         return {}
-    details = {"calibration_samples": options.int8_samples}
     images, chosen = images_or_records(named, "int8_images") if named else ((), ())
     if images:
-        return {**details, "calibration_images": images}
+        return {"calibration_images": images}
     if not named:
         chosen = _training_records(records)
         print(f"int8 calibration: {chosen[0]}" + (f" and {len(chosen) - 1} more" if len(chosen) > 1 else ""))
     if {*chosen} & {*records}:
         print("warning: AP is measured on the calibration images; pass training images with --int8_images")
-    return {**details, "calibration_records": chosen}
+    return {"calibration_records": chosen}
 
 
 def _training_records(records: tuple[str, ...]) -> tuple[str, ...]:

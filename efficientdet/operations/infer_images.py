@@ -1,5 +1,7 @@
 """The operation of infer.py: turn options into a configuration and detect in images, videos or a camera."""
 
+from typing import Any
+
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.flag_definitions import program
 from efficientdet.configuration.flag_paths import existing_file, required, writable_folder
@@ -11,17 +13,21 @@ from efficientdet.exports.formats import export_formats, format_of
 from efficientdet.inference.result_files import FORMATS, chosen_formats
 from efficientdet.inference.tiles import Tiling
 from efficientdet.options.infer import InferOptions
-from efficientdet.options.model import CHECKPOINT_ONLY, MOST_DRAWN, TILE_OVERLAP
-from efficientdet.prediction.inputs import Inputs, find_inputs
+from efficientdet.options.model import CHECKPOINT_ONLY, TILE_OVERLAP
+from efficientdet.prediction.inputs import find_inputs
 from program_support.errors import InputError
 
 
 def infer(options: InferOptions) -> None:
     """Detect as the options state."""
     inputs = find_inputs(options.image_path or [required(None, "image_path")])
-    settings = _settings(options)
+    resolved: dict[str, Any] = {"inputs": inputs, "tiling": _tiling(options), "format": chosen_formats(options.format)}
     if options.model and (exported := format_of(options.model)) and exported.runtimes:
-        _annotate_with_exported_file(exported, options.model, inputs, options, settings)
+        model = _exported_file(exported, options.model, options)
+        resolved["output_dir"] = writable_folder(options.output_dir, "output_dir")
+        from efficientdet.prediction.annotate import AnnotationConfig, annotate
+
+        annotate(AnnotationConfig(**{**vars(options), **resolved, "model_config": model}))
         return
     overrides = checked_overrides(options)
     if options.model and options.model_dir:
@@ -34,7 +40,7 @@ def infer(options: InferOptions) -> None:
     runtime = runtime_settings(options)
     if runtime["runtime"] != "keras" and options.saved_model_dir:
         raise InputError(f"--runtime={options.runtime} runs a checkpoint; --saved_model_dir needs --runtime=keras")
-    output_dir = writable_folder(options.output_dir, "output_dir")
+    resolved["output_dir"] = writable_folder(options.output_dir, "output_dir")
     if prefix and options.saved_model_dir:
         writable_folder(options.saved_model_dir, "saved_model_dir")
     prepare_environment()
@@ -42,54 +48,25 @@ def infer(options: InferOptions) -> None:
     from efficientdet.prediction.annotate import AnnotationConfig, annotate
 
     with report_out_of_memory(batch_size=options.batch_size):
-        annotate(
-            AnnotationConfig(
-                inputs=inputs,
-                output_dir=output_dir,
-                saved_model_dir=options.saved_model_dir,
-                debug=options.debug,
-                model=model_config(prefix, overrides, options, **runtime),
-                **settings,
-            )
-        )
+        model = model_config(prefix, overrides, options, **runtime)
+        annotate(AnnotationConfig(**{**vars(options), **resolved, "model_config": model}))
 
 
-def _settings(options: InferOptions) -> dict:
-    """Return the fields of `AnnotationConfig` that do not depend on the runtime."""
-    if options.tile is None and first_given(options, ("overlap", "tile_whole")):
+def _tiling(options: InferOptions) -> Tiling | None:
+    if options.tile is not None:
+        overlap = TILE_OVERLAP if options.overlap is None else options.overlap
+        return Tiling.parse(options.tile, overlap=overlap, whole=options.tile_whole is not False)
+    if first_given(options, ("overlap", "tile_whole")):
         raise InputError("--overlap and --tile_whole need --tile, which is missing")
-    tiling = options.tile is not None and Tiling.parse(
-        options.tile,
-        overlap=TILE_OVERLAP if options.overlap is None else options.overlap,
-        whole=options.tile_whole is not False,
-    )
-    return {
-        "batch_size": options.batch_size,
-        "min_score": options.min_score_thresh,
-        "max_boxes": options.max_boxes_to_draw or (None if tiling else MOST_DRAWN),
-        "apply_exif_orientation": options.apply_exif_orientation,
-        "tiling": tiling or None,
-        "formats": chosen_formats(options.format),
-        "save_crops": options.save_crops,
-    }
+    return None
 
 
-def _annotate_with_exported_file(
-    exported: ExportFormat, path: str, inputs: Inputs, options: InferOptions, settings: dict
-) -> None:
+def _exported_file(exported: ExportFormat, path: str, options: InferOptions) -> ModelConfig:
     if flag := first_given(options, ("model_dir", "saved_model_dir", "debug", *CHECKPOINT_ONLY)):
         raise InputError(f"--model={path}: an exported file runs without --{flag}")
     existing_file(path, "model")
-    from efficientdet.prediction.annotate import AnnotationConfig, annotate
-
-    runtime = exported.runtime_of(path, options.runtime or "keras", asked_by="--model")
-    annotate(
-        AnnotationConfig(
-            inputs=inputs,
-            output_dir=writable_folder(options.output_dir, "output_dir"),
-            model=ModelConfig(ckpt_path=path, runtime=runtime),
-            **settings,
-        )
+    return ModelConfig(
+        ckpt_path=path, runtime=exported.runtime_of(path, options.runtime or "keras", asked_by="--model")
     )
 
 

@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,14 @@ from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detect, Detector
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
 from efficientdet.inference.tiles import TiledDetector, Tiling
+from efficientdet.options.infer import InferOptions
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.drawn_rows import drawn_rows
 from efficientdet.prediction.inputs import Inputs, read_input, recording_stem, shown_path
 from efficientdet.prediction.open_model import open_model, with_min_score
 from object_detection.coco.results import DetectionRows, results_json, write_results
 from program_support.atomic_files import report_write_errors
+from program_support.checked_fields import checked
 from program_support.errors import InputError, printable
 from program_support.marked_folders import claim_outputs
 from program_support.progress import Progress
@@ -30,22 +32,18 @@ DETECTIONS_FILE = "detections.json"
 _MAX_JPEG_SIDE = 65_500  # pixels of a JPEG side, the limit of libjpeg
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnnotationConfig:
-    """Configuration of infer.py: its flags, resolved."""
+@checked
+class AnnotationConfig(InferOptions):
+    """Options of infer.py with resolved inputs, model and tiles."""
 
     inputs: Inputs
-    output_dir: str
-    model: ModelConfig = field(default_factory=ModelConfig)  # checkpoint or exported file
-    saved_model_dir: str | None = None
-    batch_size: int = 1
-    min_score: float | None = None  # one for all classes; None: the thresholds stored with the model
-    max_boxes: int | None = MOST_DRAWN  # None: all
-    debug: bool = False
-    apply_exif_orientation: bool = True
+    model_config: ModelConfig = field(default_factory=ModelConfig)  # checkpoint or exported file
     tiling: Tiling | None = None  # None: images are not tiled
-    formats: tuple[str, ...] = ()  # further files, see `ResultFiles`
-    save_crops: bool = False
+
+    @property
+    def max_boxes(self) -> int | None:
+        """The maximum number of boxes drawn per image; None: all."""
+        return self.max_boxes_to_draw or (None if self.tiling else MOST_DRAWN)
 
     @property
     def runs_network_once(self) -> bool:
@@ -67,14 +65,14 @@ def annotate(config: AnnotationConfig) -> None:
     inputs = config.inputs
     outputs = _output_paths(config, [shown_path(path) for path in inputs.images], ".jpg")
     videos = dict(zip(inputs.videos, _output_paths(config, inputs.videos, ".mp4"), strict=True))
-    names = names_of_files(config.formats, crops=config.save_crops) + [DETECTIONS_FILE] * bool(inputs.images)
+    names = names_of_files(config.format, crops=config.save_crops) + [DETECTIONS_FILE] * bool(inputs.images)
     claim_outputs(Path(config.output_dir), [path.name for path in (*outputs, *videos.values())] + names)
     if inputs.camera is not None:
         from efficientdet.prediction.video import open_source
 
         open_source(inputs.camera, live=True).release()  # checked before the detector is loaded, which takes longer
-    model = with_min_score(_opened_model(config), config.min_score)
-    files = ResultFiles(config.output_dir, model.class_names, formats=config.formats, crops=config.save_crops)
+    model = with_min_score(_opened_model(config), config.min_score_thresh)
+    files = ResultFiles(config.output_dir, model.class_names, formats=config.format, crops=config.save_crops)
     ids = image_ids([shown_path(path) for path in inputs.images])
     failures: list[str] = []
     if inputs.images:
@@ -164,7 +162,7 @@ def _annotate_videos(
     for source, target in sources.items():
 
         def add(number: int, frame: np.ndarray, rows: DetectionRows, stem: str = target.stem) -> None:
-            if config.formats or config.save_crops:  # a stream without an end must not fill the memory
+            if config.format or config.save_crops:  # a stream without an end must not fill the memory
                 files.add(f"{stem}_{number:06d}", None, next(ids), pixels=frame, rows=rows)
 
         try:
@@ -251,15 +249,17 @@ def _opened_model(config: AnnotationConfig) -> Detector:
 
         tf.config.run_functions_eagerly(True)
     if not config.saved_model_dir:
-        return open_model(config.model, batch_size=config.batch_size, once=config.runs_network_once)
+        return open_model(config.model_config, batch_size=config.batch_size, once=config.runs_network_once)
     from efficientdet.devices.runtime import start_runtime
     from efficientdet.inference.checkpoint_model import load_model
 
     saved_model = export_formats()["savedmodel"]
-    if config.model.ckpt_path:
-        restored, _ = load_model(config.model)
+    if config.model_config.ckpt_path:
+        restored, _ = load_model(config.model_config)
         saved_model.write(restored, Path(config.saved_model_dir))
         print(f"wrote {config.saved_model_dir}")
     else:
-        start_runtime(precision=config.model.precision, amp=config.model.amp, use_xla=config.model.use_xla)
+        start_runtime(
+            precision=config.model_config.precision, amp=config.model_config.amp, use_xla=config.model_config.use_xla
+        )
     return saved_model.open(config.saved_model_dir)
