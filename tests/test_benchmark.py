@@ -16,7 +16,7 @@ from dataset.input.resize import Letterbox
 from efficientdet.benchmark import measurements as module
 from efficientdet.benchmark.latency import Latency, Run, figures, latency_of, timed_runs
 from efficientdet.benchmark.latency_report import log_values
-from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
+from efficientdet.benchmark.measurements import benchmark
 from efficientdet.benchmark.stages import Images, measure_detector, preprocess
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.restore import Restored
@@ -25,6 +25,7 @@ from efficientdet.devices.runtime import Runtime
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference.checkpoint_model import load_model
 from efficientdet.inference.predict import build_predict
+from efficientdet.options.inspect import InspectOptions
 from model.multiply_adds import multiply_adds
 from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates
 from object_detection.suppression.tensor_suppression import SuppressionConfig
@@ -161,12 +162,12 @@ def test_candidates_of_a_softmax_by_hand(scores, options, wanted):
 def test_report_log_and_trace(miniature, tmp_path, capsys):
     report = benchmark(
         MODEL,
-        BenchmarkConfig(
+        InspectOptions(
             batch_size=2,
-            runs=3,
-            warm_up_runs=2,
-            trace_folder=str(tmp_path / "trace"),
-            log_file=str(tmp_path / "time_log.txt"),
+            bm_runs=3,
+            bm_warm_up_runs=2,
+            trace_filename=str(tmp_path / "trace"),
+            dllogger_path=str(tmp_path / "time_log.txt"),
             output_json=str(tmp_path / "report.json"),
         ),
     )
@@ -215,7 +216,8 @@ def test_report_names_what_really_ran(miniature, monkeypatch, runtime, int8_imag
     monkeypatch.setattr(module, "peak_device_memory", lambda: 5)
     monkeypatch.setattr(module, "processor_name", lambda: "a processor")
     report = benchmark(
-        replace(MODEL, runtime=runtime, int8_images=int8_images), BenchmarkConfig(runs=1, warm_up_runs=1)
+        replace(MODEL, runtime=runtime, int8_images=int8_images),
+        InspectOptions(bm_runs=1, bm_warm_up_runs=1, dllogger_path=""),
     )
     assert tuple(report[name] for name in ("runtime", "precision", "device", "peak_device_memory_bytes")) == wanted
 

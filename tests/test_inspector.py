@@ -8,7 +8,7 @@ import pytest
 from miniature import miniature_detector
 
 from dataset.class_names import COCO_2017, ClassNames
-from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
+from efficientdet.benchmark.measurements import benchmark
 from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_arrays, read_description
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
@@ -21,6 +21,7 @@ from efficientdet.exports.inspection import dry_run, summary
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference import checkpoint_model
 from efficientdet.inference.checkpoint_model import load_model
+from efficientdet.options.inspect import InspectOptions
 from model.detection_model import named_variables
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import pasted_run_lengths
@@ -81,7 +82,9 @@ def test_export_is_read_back_compared_and_timed(miniature, tmp_path, capsys, mon
     folder = str(tmp_path)
     inspection.export(MODEL, "savedmodel", tmp_path, input_image=None)
     assert "read back: 100.0% of 20 detections agree" in capsys.readouterr().out
-    report = benchmark(MODEL, BenchmarkConfig(batch_size=2, runs=2, warm_up_runs=1, saved_model_dir=folder))
+    report = benchmark(
+        MODEL, InspectOptions(batch_size=2, bm_runs=2, bm_warm_up_runs=1, saved_model_dir=folder, dllogger_path="")
+    )
     assert list(report["latency_ms"]) == ["end_to_end"]
     assert report["image_size"] == [64, 64]
     assert report["detections_per_image"] == 20

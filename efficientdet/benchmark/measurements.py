@@ -7,7 +7,7 @@ backends and, under JAX, without TensorFlow.
 import importlib.util
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,9 +29,9 @@ from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.devices.runtime import start_runtime
 from efficientdet.inference.checkpoint_model import load_model
 from efficientdet.inference.predict import build_predict
+from efficientdet.options.inspect import InspectOptions
 from model.detection_model import DetectionModel
 from model.multiply_adds import multiply_adds
-from program_support.checked_fields import Count, checked
 from program_support.processor import processor_name
 
 if TYPE_CHECKING:
@@ -40,44 +40,30 @@ if TYPE_CHECKING:
 _RANDOM_INPUT = "random pixels, new for each run"
 
 
-@checked
-class BenchmarkConfig:
-    """Configuration of a benchmark: number and input of the runs, and output files."""
-
-    batch_size: Count = 1
-    runs: Annotated[Count, "bm_runs"] = 100
-    warm_up_runs: Annotated[Count, "bm_warm_up_runs"] = 10
-    input_image: str | None = None  # None: random pixels
-    saved_model_dir: str | None = None
-    trace_folder: str | None = None
-    log_file: str | None = None
-    output_json: str | None = None
-
-
 Measure = Callable[[], Run]
 Describe = Callable[[], dict[str, Any]]  # called after the runs
 
 
-def benchmark(model: ModelConfig, config: BenchmarkConfig) -> dict[str, Any]:
+def benchmark(model: ModelConfig, options: InspectOptions) -> dict[str, Any]:
     """Measure, print a table, write the requested files, and return the report."""
-    measure, describe = (_saved_model_measure if config.saved_model_dir else _detector_measure)(model, config)
-    first, runs = timed_runs(measure, warm_up_runs=config.warm_up_runs, runs=config.runs)
-    if config.trace_folder:
-        with trace(config.trace_folder):
+    measure, describe = (_saved_model_measure if options.saved_model_dir else _detector_measure)(model, options)
+    first, runs = timed_runs(measure, warm_up_runs=options.bm_warm_up_runs, runs=options.bm_runs)
+    if options.trace_filename:
+        with trace(options.trace_filename):
             measure()
-        print(f"wrote a trace of one run: {config.trace_folder}")
-    report = {**_machine(), **describe(), **figures(first, runs, batch_size=config.batch_size)}
+        print(f"wrote a trace of one run: {options.trace_filename}")
+    report = {**_machine(), **describe(), **figures(first, runs, batch_size=options.batch_size)}
     print("\n".join(table(report)))
-    write_report(report, log_file=config.log_file, output_json=config.output_json)
+    write_report(report, log_file=options.dllogger_path, output_json=options.output_json)
     return report
 
 
-def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:
+def _detector_measure(model: ModelConfig, options: InspectOptions) -> tuple[Measure, Describe]:
     """Return a function that times each stage of a checkpoint's or random detector, and one that describes it."""
     restored, runtime = load_model(model)
     detector = restored.detector
     size = detector.image_size
-    images = _images(config, size, lambda: restored.resize)
+    images = _images(options, size, lambda: restored.resize)
     predict = build_predict(
         detector,
         compiled=runtime.use_xla,
@@ -102,7 +88,7 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
             "precision": runtime.precision,
             **(_exported_runtime(model) if model.runtime != "keras" else {}),
             "image_size": list(size),
-            "input": config.input_image or _RANDOM_INPUT,
+            "input": options.input_image or _RANDOM_INPUT,
             "multiply_adds_per_image": multiply_adds(detector.network),
             "machine_multiply_adds_per_second": multiply_adds_per_second(runtime.precision),
             **_suppression_work(detector, images),
@@ -111,11 +97,11 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
     return lambda: measure_detector(predict, images, preprocessing=preprocessing), describe
 
 
-def _images(config: BenchmarkConfig, size: tuple[int, int], resize: Callable[[], "ResizeRule"]) -> Images:
+def _images(options: InspectOptions, size: tuple[int, int], resize: Callable[[], "ResizeRule"]) -> Images:
     """Return the images; `resize` is called only for a photograph, because it needs TensorFlow."""
-    if not config.input_image:
-        return Images(None, size=size, batch_size=config.batch_size)
-    return Images(read_image(config.input_image), size=size, batch_size=config.batch_size, resize=resize())
+    if not options.input_image:
+        return Images(None, size=size, batch_size=options.batch_size)
+    return Images(read_image(options.input_image), size=size, batch_size=options.batch_size, resize=resize())
 
 
 def _suppression_work(detector: DetectionModel, images: Images) -> dict[str, Any]:
@@ -128,17 +114,17 @@ def _suppression_work(detector: DetectionModel, images: Images) -> dict[str, Any
     return detector.postprocessing.suppression_work([np.asarray(tensor[0]) for tensor in outputs])
 
 
-def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:
+def _saved_model_measure(model: ModelConfig, options: InspectOptions) -> tuple[Measure, Describe]:
     """Return a function that times a SavedModel on images of its input size, and one that describes it."""
     from efficientdet.exports.saved_model import load_saved_model
     from efficientdet.families.registry import hyperparameters_of
 
-    assert config.saved_model_dir is not None
+    assert options.saved_model_dir is not None
     start_runtime(precision=model.precision, amp=model.amp, use_xla=model.use_xla)
-    signature, description = load_saved_model(config.saved_model_dir)
+    signature, description = load_saved_model(options.saved_model_dir)
     hparams = hyperparameters_of(description.model_name, description.hparams)
     rule = hparams.family.resize_rule(hparams)
-    images = _images(config, rule.size, lambda: rule)
+    images = _images(options, rule.size, lambda: rule)
 
     def detect(batch) -> dict[str, np.ndarray]:
         return {name: np.asarray(tensor) for name, tensor in signature(batch).items()}
@@ -150,11 +136,11 @@ def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[M
 
     return measure, lambda: {
         "model": description.model_name,
-        "weights": config.saved_model_dir,
+        "weights": options.saved_model_dir,
         "runtime": "SavedModel",
         "precision": "as exported",
         "image_size": list(rule.size),
-        "input": config.input_image or _RANDOM_INPUT,
+        "input": options.input_image or _RANDOM_INPUT,
     }
 
 

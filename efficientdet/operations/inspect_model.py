@@ -87,23 +87,11 @@ def _benchmark(model: ModelConfig, options: InspectOptions) -> None:
     if options.trace_filename:
         writable_folder(options.trace_filename, "trace_filename")
     _prepare(needs_tensorflow=bool(model.ckpt_path or model.int8_images or image or options.saved_model_dir))
-    from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
+    from efficientdet.benchmark.measurements import benchmark
     from efficientdet.devices.memory import report_out_of_memory
 
     with report_out_of_memory(batch_size=options.batch_size):
-        benchmark(
-            model,
-            BenchmarkConfig(
-                batch_size=options.batch_size,
-                runs=options.bm_runs,
-                warm_up_runs=options.bm_warm_up_runs,
-                input_image=image,
-                saved_model_dir=options.saved_model_dir,
-                trace_folder=options.trace_filename,
-                log_file=options.dllogger_path,
-                output_json=options.output_json,
-            ),
-        )
+        benchmark(model, options)
 
 
 def _video(model: ModelConfig, options: InspectOptions) -> None:
