@@ -89,10 +89,8 @@ class ExportFormat:
         """Return the runtime of a user's file."""
         return self.runtimes[0]
 
-    def open(self, path: str, *, runtime: str = "keras", same_size: bool = False) -> "Detector":
+    def open(self, path: str, *, runtime: str = "keras") -> "Detector":
         """Open a file with the result of `runtime_of`.
-
-        same_size: all images of a call have the same size.
 
         Raises:
             InputError: for other files.

@@ -48,7 +48,7 @@ class ExportedFile(ExportFormat):
             raise InputError(f"{path}: is no {self.title} file ({error})") from error
         return content, metadata_of(props, path=str(path))
 
-    def open(self, path: str, *, runtime: str = "keras", same_size: bool = False) -> Detector:
+    def open(self, path: str, *, runtime: str = "keras") -> Detector:
         """See `ExportFormat`."""
         content, metadata = self.load(path)
         network = Network(content, runtime=runtime, path=path)

@@ -36,11 +36,11 @@ class SavedModel(_Folder):
 
         export_saved_model(restored.detector, str(path), description=restored.description, resize=restored.resize)
 
-    def open(self, path: str, *, runtime: str = "keras", same_size: bool = False) -> "Detector":
-        """See `ExportFormat`. A call with images of several sizes runs them one after another."""
+    def open(self, path: str, *, runtime: str = "keras") -> "Detector":
+        """See `ExportFormat`."""
         from efficientdet.exports.saved_model import open_saved_model
 
-        return open_saved_model(path, same_size=same_size)
+        return open_saved_model(path)
 
     def parts(self, restored: "Restored", path: Path, inputs: NetworkInputs) -> Runs:
         """Run the functions that the signature of the file calls after it has resized the images."""

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +116,8 @@ def load_saved_model(folder: str) -> tuple[Callable[[Any], dict[str, Any]], Desc
     return signature, description
 
 
-def open_saved_model(folder: str, *, same_size: bool = False) -> Detector:
-    """Open a SavedModel, which includes resizing and NMS.
-
-    same_size: all images of a call have the same size and run as a batch; else they run one after another.
+def open_saved_model(folder: str) -> Detector:
+    """Open a SavedModel, which includes resizing and NMS. Successive images of a size run as a batch.
 
     Raises:
         InputError: for another folder.
@@ -126,8 +125,7 @@ def open_saved_model(folder: str, *, same_size: bool = False) -> Detector:
     signature, description = load_saved_model(folder)
 
     def detect(images: list[np.ndarray]) -> list[DetectionRows]:
-        batches = [images] if same_size else [[image] for image in images]
-        return [rows for batch in batches for rows in detect_batch(batch)]
+        return [rows for _, batch in groupby(images, np.shape) for rows in detect_batch(list(batch))]
 
     def detect_batch(images: list[np.ndarray]) -> list[DetectionRows]:
         outputs = {name: np.asarray(values) for name, values in signature(np.stack(images)).items()}

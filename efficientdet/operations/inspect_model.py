@@ -108,7 +108,7 @@ def _video(model: ModelConfig, options: InspectOptions) -> None:
     _prepare(needs_tensorflow=True)
     model = replace(model, ckpt_path=options.saved_model_dir or model.ckpt_path)
     annotate_video(
-        with_min_score(open_model(model, batch_size=options.batch_size, same_size=True), options.min_score_thresh),
+        with_min_score(open_model(model, batch_size=options.batch_size), options.min_score_thresh),
         video,
         Path(output),
         batch_size=options.batch_size,

@@ -95,7 +95,6 @@ def open_model(
     batch_size: int = 1,
     owns_process: bool = True,
     once: bool = False,
-    same_size: bool = False,
 ) -> "Detector":
     """Open a checkpoint, an exported file or a SavedModel for up to `batch_size` images at a time.
 
@@ -105,7 +104,6 @@ def open_model(
         owns_process: see `start_runtime`.
         once: a checkpoint's network runs a single time. On a CPU, tracing and compiling it would then take longer than
             the run.
-        same_size: all images of a call have the same size; a SavedModel runs them as a batch.
     """
     from efficientdet.exports.formats import format_of
 
@@ -115,7 +113,7 @@ def open_model(
             from efficientdet.devices.runtime import start_runtime
 
             start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, owns_process=owns_process)
-        return exported.open(config.ckpt_path, runtime=config.runtime, same_size=same_size)
+        return exported.open(config.ckpt_path, runtime=config.runtime)
     from efficientdet.inference.checkpoint_model import open_checkpoint
 
     return open_checkpoint(config, batch_size=batch_size, owns_process=owns_process, once=once)
