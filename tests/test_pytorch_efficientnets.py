@@ -3,16 +3,18 @@
 import json
 from functools import cache
 
+import keras
 import numpy as np
 import pytest
 from oracles import TESTDATA, to_numpy
 from pytorch_efficientnets import INPUT, drawn, lite_images, some_values
 from safetensors.numpy import save_file
 
-from efficientdet.checkpoints.pretrained_weights import load_backbone, read_source
+from dataset.class_names import COCO_2017
+from efficientdet.checkpoints.pretrained_weights import load_backbone, load_weights, read_source
 from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.family import FAMILY
-from efficientdet.families.efficientdet.torch_names import hyperparameters_of_torch, scheme_of
+from efficientdet.families.efficientdet.torch_schemes import hyperparameters_of_torch, scheme_of
 from efficientdet.families.registry import hyperparameters_of
 from model.detection_model import named_variables, set_value
 from model.efficientdet import build_efficientdet
@@ -83,6 +85,37 @@ def test_detectors_equal_effdet(model, preset, hparams):
     assert not load(network, names[model])
     for role, rows in zip(("class", "box"), network(INPUT), strict=True):
         assert_near(to_numpy(rows)[0, ::7], outputs[f"{model}/{role}"])
+
+
+@pytest.mark.parametrize(
+    ("model", "layer"),
+    [
+        ("tf_efficientnet_b0", "blocks.6.0.conv.weight"),
+        ("tf_efficientnet_b0", "blocks.2.0.conv_dw.1.weight"),
+        ("tf_efficientdet_d0", "backbone.blocks.0.0.conv_exp.weight"),
+    ],
+)
+def test_refuses_layers_of_other_networks(model, layer):
+    """Of MobileNet-v3, MixNet and EfficientNet-EdgeTPU, whose other layers have the names of EfficientNet's."""
+    names, _ = stored()
+    with pytest.raises(InputError, match=rf"mine.pth: has {layer}, a layer of another network than EfficientNet"):
+        hyperparameters_of_torch([*names[model], layer], scheme=scheme_of(names[model]), stated="mine.pth")
+
+
+def test_refuses_another_size_of_the_backbone():
+    names, _ = stored()
+    arrays = {name: drawn(name, (1,)) for name in names["tf_efficientnet_b0"]}
+    with pytest.raises(InputError, match=r"^has an EfficientNet of 16 blocks; expected 23$"):
+        FAMILY.named_arrays(arrays, ["efficientnet-b1/blocks_22/conv2d/kernel"], averaged=True)
+
+
+def test_refuses_a_backbone_in_place_of_a_detector(tmp_path):
+    layers = [keras.layers.Conv2D(2, 1, name=name) for name in ("efficientnet-b0.stem.conv2d", "box_net.box-0")]
+    network = keras.Sequential([keras.Input((8, 8, 3)), *layers])
+    save_file({"efficientnet-b0/stem/conv2d/kernel": np.zeros((1, 1, 3, 2), np.float32)}, tmp_path / "b0.safetensors")
+    source = read_source(str(tmp_path / "b0.safetensors"))
+    with pytest.raises(InputError, match=r"b0.safetensors: has a backbone without a detector; expected .*--backbone_"):
+        load_weights(network, source, family=FAMILY, class_names=COCO_2017)
 
 
 def test_refuses_the_pyramid_that_resamples_bilinearly():

@@ -94,6 +94,23 @@ def test_one_level_around_the_weights_is_taken_off(file, wrapper):
         read(file(zipped(dictionary(model=dictionary(model=dictionary(a=tensor()))))))
 
 
+@pytest.mark.parametrize("around", ["module.", "_orig_mod.", "model.", "model._orig_mod.", "module.model."])
+def test_names_of_modules_around_the_network_are_removed(file, around):
+    """torch.compile, Lightning, effdet's DetBenchTrain, whose anchors are beside the network."""
+    weights = {f"{around}a.weight": tensor(), f"{around}model.b": tensor(), "anchors.boxes": tensor()}
+    assert [*read(file(zipped(dictionary(state_dict=dictionary(**weights)))))] == ["a.weight", "model.b"]
+
+
+def test_a_model_of_ultralytics_is_refused_with_the_reason(file):
+    """torch.save({"epoch": -1, "model": DetectionModel(..)})."""
+    model = call(named("ultralytics.nn.tasks", "DetectionModel"))
+    reason = (
+        r"its entry 'model' refers to ultralytics\.nn\.tasks\.DetectionModel; the networks of ultralytics are none of"
+    )
+    with pytest.raises(InputError, match=reason):
+        read(file(zipped(dictionary(epoch=integer(-1), ema=b"N", model=model))))
+
+
 class Config(dict):
     """Stands for a class of a training program."""
 

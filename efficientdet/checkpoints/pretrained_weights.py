@@ -150,11 +150,8 @@ def load_matching_weights(
         rows = None
     if rows is not None:
         load_weights(network, source, family=family, class_names=class_names)
-        return [
-            *ignored,
-            f"all {len(variables)} weights from {source.prefix}",
-            *_assumption(source, class_names, count),
-        ]
+        line = f"all {len(variables)} weights from {source.prefix}"
+        return [*ignored, line, *_assumption(source, class_names, count)]
     named = {_folded(name): row for name, row in _rows_by_name(source, count=count, family=family).items()}
     for alias in aliases:
         _add_alias(named, alias, class_names, source=source)
@@ -206,11 +203,14 @@ def _named_arrays(
     """Rename the checkpoint's arrays.
 
     Raises:
-        InputError: a third-party file has no weight of this network.
+        InputError: a third-party file has no weight of this network, or only those of its backbone.
     """
     with error_context(f"{source.prefix}:"):
         arrays = family.named_arrays(source.arrays, variables, averaged=averaged)
-    if not any(name in variables for name in arrays) and reader_of(source.prefix):
+    loaded = [name for name in arrays if name in variables]
+    if loaded and all(map(family.is_backbone, loaded)) and not all(map(family.is_backbone, variables)):
+        raise InputError(f"{source.prefix}: has a backbone without a detector; expected a detector, or --backbone_init")
+    if not loaded and reader_of(source.prefix):
         raise InputError(
             f"{source.prefix}: has the arrays {some(tuple(source.arrays))}, none of which is a weight of this "
             f"network of the family {family.name}; expected {some(tuple(variables))}"

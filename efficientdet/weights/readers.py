@@ -65,4 +65,4 @@ def stated_architecture(prefix: str) -> str:
         content = read_json(str(path.with_name("config.json")))
         if isinstance(content, dict) and isinstance(content.get("architecture"), str):
             return content["architecture"]
-    return "/".join(path.parts[-4:])
+    return str(Path(*path.parts[-4:]))

@@ -9,6 +9,7 @@ Files are untrusted: every offset and length is compared with the file's size be
 """
 
 import os
+import re
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ from efficientdet.weights.torch_tar import read_tar
 from efficientdet.weights.torch_tensors import ONLY_TENSORS, Placeholder, Storage, StorageKind, Tensor
 from program_support.errors import InputError
 
-SUFFIXES = (".pth", ".pt")
+SUFFIXES = (".pth", ".pth.tar", ".pt")
 _ZIP = b"PK\x03\x04"
 _TAR_OFFSET, _TAR = 257, b"ustar"
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -33,8 +34,10 @@ _MAGIC_PICKLED = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # two bytes of the proto
 _HEAD = 512  # bytes that determine the layout
 # Keys under which training programs put the weights, those of a moving average first
 _WRAPPERS = ("state_dict_ema", "model_ema", "model", "state_dict", "model_state_dict")
-_DATA_PARALLEL = "module."
-_COUNT_OF_AVERAGE = "n_averaged"  # a number beside the weights in torch.optim.swa_utils.AveragedModel
+# Modules around the network: of data parallel and averaged models, torch.compile, Lightning and effdet's benches
+_AROUND = re.compile(r"(?:(?:module|_orig_mod|model)\.)*")
+# Beside it: a number in torch.optim.swa_utils.AveragedModel, and the boxes of effdet's benches
+_BESIDE_MODULE = ("n_averaged", "anchors.boxes")
 _ZIP_DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OverflowError, struct.error)
 
 
@@ -42,7 +45,8 @@ def read(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """Return the tensors of a file of torch.save with PyTorch's names and layout; bfloat16 as float32.
 
     Of a dictionary with a key `state_dict_ema`, `model_ema`, `model`, `state_dict` or `model_state_dict`, only the
-    first such entry is used, and other entries may be objects of any class. A prefix `module.` of all names is removed.
+    first such entry is used, and other entries may be objects of any class. Prefixes `module.`, `_orig_mod.` and
+    `model.` of all names are removed.
     The arrays are read-only; tensors that share memory in the file share it.
 
     Raises:
@@ -171,26 +175,28 @@ def _from_pickles(file: BoundedFile) -> Any:
     return saved
 
 
-def _refuse_placeholder(value: Any) -> None:
+def _refuse_placeholder(value: Any, where: str = "") -> None:
     if isinstance(value, Placeholder):
-        raise InputError(f"refers to {value!r}; {ONLY_TENSORS}")
+        is_of_ultralytics = repr(value).startswith("ultralytics.")
+        expected = "the networks of ultralytics are none of this project's" if is_of_ultralytics else ONLY_TENSORS
+        raise InputError(f"{where}refers to {value!r}; {expected}")
 
 
 def _arrays(saved: Any) -> dict[str, np.ndarray]:
-    for key in _WRAPPERS:
-        if isinstance(saved, Mapping) and isinstance(saved.get(key), Mapping):
-            saved = saved[key]
-            break
+    if isinstance(saved, Mapping):
+        present = [key for key in _WRAPPERS if isinstance(saved.get(key), Mapping | Placeholder)]
+        present.sort(key=lambda key: isinstance(saved[key], Placeholder))
+        if present:
+            _refuse_placeholder(saved[present[0]], f"its entry {shown(present[0])} ")
+            saved = saved[present[0]]
     _refuse_placeholder(saved)
     if not isinstance(saved, Mapping) or not saved:
         raise InputError(f"holds {'nothing' if saved == {} else f'a {type(saved).__name__}'}; {ONLY_TENSORS}")
     for name, value in saved.items():
-        if isinstance(value, Placeholder):
-            raise InputError(f"its entry {shown(name)} refers to {value!r}; {ONLY_TENSORS}")
+        _refuse_placeholder(value, f"its entry {shown(name)} ")
         if type(name) is not str or not isinstance(value, Tensor):
             raise InputError(f"its entry {shown(name)} is a {type(value).__name__}; {ONLY_TENSORS}")
-    names = [name for name in saved if name != _COUNT_OF_AVERAGE] or list(saved)
-    is_parallel = all(name.startswith(_DATA_PARALLEL) for name in names)
-    if not is_parallel:
-        names = list(saved)
-    return {name[len(_DATA_PARALLEL) if is_parallel else 0 :]: saved[name].array() for name in names}
+    names = [name for name in saved if name not in _BESIDE_MODULE]
+    around = min((match[0] for name in names if (match := _AROUND.match(name))), key=len, default="")
+    length = len(around) if all(name.startswith(around) for name in names) else 0
+    return {name[length:]: saved[name].array() for name in (names if length else saved)}

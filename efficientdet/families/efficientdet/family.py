@@ -15,7 +15,8 @@ from efficientdet.families.efficientdet.presets import (
     PRESETS,
     QUICKSTART,
 )
-from efficientdet.families.efficientdet.torch_names import from_torch, hyperparameters_of_torch, scheme_of
+from efficientdet.families.efficientdet.torch_names import from_torch
+from efficientdet.families.efficientdet.torch_schemes import hyperparameters_of_torch, scheme_of
 from efficientdet.families.family import Arrays, ClassLayout, Family, Shapes
 from model.weight_arrays import is_object_based
 from object_detection.geometry.anchor_grid import AnchorGrid, anchor_grid

@@ -1,0 +1,179 @@
+"""PyTorch programs' names of EfficientNet's layers, and the hyperparameters of their networks.
+
+Each program has an entry in `SCHEMES`; a further program is a further entry. effdet's detectors have timm's names below
+`backbone.`.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from efficientdet.families.efficientdet.hyperparameters import IMAGENET_MEAN_RGB, IMAGENET_STDDEV_RGB
+from efficientdet.families.efficientdet.presets import LITE_NORMALIZATION
+from program_support.errors import InputError
+
+QUAD_NODE = "fpn.cell.0.fnode.20."  # a BiFPN of six levels has 10 nodes in a cell, a quad FPN of five has 21
+_TENSORFLOW = {"conv_padding": "same", "batch_norm_epsilon": 1e-3}
+_PYTORCH = {"conv_padding": "symmetric", "batch_norm_epsilon": 1e-5}
+_BLOCKS_OF_B4 = 32  # torchvision's larger networks have epsilon 1e-3
+_INCEPTION = {"mean_rgb": (127.5,) * 3, "stddev_rgb": (127.5,) * 3}
+_IMAGENET = {"mean_rgb": IMAGENET_MEAN_RGB, "stddev_rgb": IMAGENET_STDDEV_RGB}
+_ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))
+_REDUNDANT_BIAS = "class_net.conv_rep.0.conv_pw.bias"  # effdet's ports of TensorFlow's detectors have it
+_TIMM_NAME = re.compile(r"(?<![a-z])(?P<port>tf_)?efficientnet_(?:lite|b)\d")
+_INCEPTION_NAME = re.compile(r"[_.](ap|ra4)(?=[_.-]|$)")  # AdvProp, and the recipe of MobileNet-v4
+
+
+class Evidence(NamedTuple):
+    """Evidence of the hyperparameters of weights.
+
+    names: of the weights. blocks: their number. stated: name of the architecture or end of the file's path. padding: as
+    set by the user.
+    """
+
+    names: frozenset[str]
+    blocks: int
+    stated: str
+    padding: str | None
+
+    @property
+    def is_lite(self) -> bool:
+        """Return whether the blocks have no squeeze-and-excitation."""
+        return not any(".se." in name or "_se_" in name for name in self.names)
+
+
+def _hyperparameters_of_timm(evidence: Evidence) -> dict[str, Any]:
+    """Return those of a port of TensorFlow's weights, or of timm's own.
+
+    Both have the same names and shapes, but other padding, another epsilon of batch normalization and, for Lite,
+    another normalization of the input.
+
+    Raises:
+        InputError: nothing says which they are.
+    """
+    if evidence.padding is not None:
+        return _ported_or_own(evidence, is_port=evidence.padding == "same")
+    if match := _TIMM_NAME.search(evidence.stated):
+        return _ported_or_own(evidence, is_port=match["port"] is not None)
+    raise InputError(
+        f"{evidence.stated}: has the names of timm, whose ports of TensorFlow's weights (tf_efficientnet_*) and own "
+        "weights (efficientnet_*) differ in nothing but padding, batch normalization and the input's normalization: "
+        "name the file as timm does, or set --hparams=conv_padding=same for a port or conv_padding=symmetric"
+    )
+
+
+def _hyperparameters_of_effdet(evidence: Evidence) -> dict[str, Any]:
+    is_quad = any(name.startswith(QUAD_NODE) for name in evidence.names)
+    return {
+        **_ported_or_own(evidence, is_port=_REDUNDANT_BIAS in evidence.names),
+        "aspect_ratios": _ASPECT_RATIOS,
+        **({"fpn_name": "qufpn"} if is_quad else {}),
+    }
+
+
+def _ported_or_own(evidence: Evidence, *, is_port: bool) -> dict[str, Any]:
+    has_inception = (is_port and evidence.is_lite) or _INCEPTION_NAME.search(evidence.stated)
+    return (_TENSORFLOW if is_port else _PYTORCH) | (_INCEPTION if has_inception else _IMAGENET)
+
+
+def _hyperparameters_of_efficientnet_pytorch(evidence: Evidence) -> dict[str, Any]:
+    of_input = LITE_NORMALIZATION if evidence.is_lite else _INCEPTION if "adv-" in evidence.stated else _IMAGENET
+    return _TENSORFLOW | of_input
+
+
+def _hyperparameters_of_torchvision(evidence: Evidence) -> dict[str, Any]:
+    return {**_PYTORCH, **_IMAGENET} | ({} if evidence.blocks <= _BLOCKS_OF_B4 else {"batch_norm_epsilon": 1e-3})
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Names of a PyTorch program, and how its weights are meant.
+
+    Attributes:
+        block: pattern of the path of a block.
+        stem: paths of the first convolution and its normalization.
+        plain: path of each role in a block without expansion.
+        expanded: path of each role in a block with expansion.
+        hyperparameters: with which the weights mean what they meant in training.
+    """
+
+    block: str
+    stem: tuple[str, str]
+    plain: Mapping[str, str]
+    expanded: Mapping[str, str]
+    hyperparameters: Callable[[Evidence], dict[str, Any]]
+
+    def blocks(self, names: Iterable[str]) -> list[str]:
+        """Return the paths of the blocks in their order."""
+        pattern = re.compile(rf"({self.block}){re.escape(self.plain['depthwise'])}\.weight")
+        return sorted({match[1] for match in map(pattern.fullmatch, names) if match}, key=_numbers_in)
+
+    def foreign_layer(self, names: Iterable[str]) -> str | None:
+        """Return a layer of a block that no block of an EfficientNet has; None if there is none."""
+        layers = {*self.plain.values(), *self.expanded.values()}
+        paths = (re.fullmatch(rf"{self.block}(.+)\.\w+", name) for name in names)
+        return next((path[0] for path in paths if path and path[1] not in layers), None)
+
+
+def _paths(text: str) -> dict[str, str]:
+    roles = ("depthwise", "depthwise norm", "squeeze", "excite", "project", "project norm", "expand", "expand norm")
+    return dict(zip(roles, text.split(), strict=False))
+
+
+_TIMM = Scheme(
+    r"blocks\.\d+\.\d+\.",
+    ("conv_stem", "bn1"),
+    _paths("conv_dw bn1 se.conv_reduce se.conv_expand conv_pw bn2"),
+    _paths("conv_dw bn2 se.conv_reduce se.conv_expand conv_pwl bn3 conv_pw bn1"),
+    _hyperparameters_of_timm,
+)
+SCHEMES = {
+    "timm": _TIMM,
+    "effdet": replace(
+        _TIMM,
+        block=rf"backbone\.{_TIMM.block}",
+        stem=("backbone.conv_stem", "backbone.bn1"),
+        hyperparameters=_hyperparameters_of_effdet,
+    ),
+    "EfficientNet-PyTorch": Scheme(
+        r"_blocks\.\d+\.",
+        ("_conv_stem", "_bn0"),
+        _paths("_depthwise_conv _bn1 _se_reduce _se_expand _project_conv _bn2"),
+        _paths("_depthwise_conv _bn1 _se_reduce _se_expand _project_conv _bn2 _expand_conv _bn0"),
+        _hyperparameters_of_efficientnet_pytorch,
+    ),
+    "torchvision": Scheme(
+        r"features\.\d+\.\d+\.block\.",
+        ("features.0.0", "features.0.1"),
+        _paths("0.0 0.1 1.fc1 1.fc2 2.0 2.1"),
+        _paths("1.0 1.1 2.fc1 2.fc2 3.0 3.1 0.0 0.1"),
+        _hyperparameters_of_torchvision,
+    ),
+}
+
+
+def _numbers_in(path: str) -> list[int]:
+    return [int(digits) for digits in re.findall(r"\d+", path)]
+
+
+def scheme_of(names: Iterable[str]) -> Scheme | None:
+    """Return the scheme of a program that names weights like these, or None."""
+    names = tuple(names)
+    return next((scheme for scheme in SCHEMES.values() if scheme.blocks(names)), None)
+
+
+def hyperparameters_of_torch(
+    names: Iterable[str], *, scheme: Scheme, stated: str, padding: str | None = None
+) -> dict[str, Any]:
+    """Return the hyperparameters with which weights of a PyTorch program mean what they meant in training.
+
+    `stated`: see `Evidence`; `padding`: the one that a user states.
+
+    Raises:
+        InputError: they are of another network, or timm's and nothing tells its ports of TensorFlow's weights apart.
+    """
+    names = frozenset(names)
+    if layer := scheme.foreign_layer(sorted(names)):
+        raise InputError(f"{stated}: has {layer}, a layer of another network than EfficientNet B0 to B7 or Lite")
+    return scheme.hyperparameters(Evidence(names, len(scheme.blocks(names)), stated, padding))
