@@ -15,6 +15,7 @@ from dataset.conversion.segmentation import UnusableSegmentation, mask_png
 from dataset.conversion.sharding.shard_task import ShardTask, flush_and_rename
 from dataset.conversion.upright_labels import rotation_of
 from dataset.files.bounded_files import read_image_file
+from dataset.files.pixel_values import WHITE_LEVEL
 from dataset.records.schema import Record, RecordObject, encode_record
 from program_support.atomic_files import write_text
 
@@ -36,7 +37,7 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
                         encode_record(_record(image, checked=checked, objects=objects, masks=masks, task=task))
                     )
                     report.add_image(image.file_name, objects)
-                    if task.keep_annotations:
+                    if task.config.keep_annotations:
                         written.append(_coco_entry(image, checked=checked, objects=objects))
                 image_done()
         size = flush_and_rename(task.partial_path, task.finished_path)
@@ -57,11 +58,11 @@ def _usable_image(
     checked = _checked_file(image, task=task, report=report)
     if checked is None:
         return None
-    objects, masks = _fitted_objects(image, checked=checked, report=report, with_masks=task.include_masks)
-    if task.crowds_as_objects:
+    objects, masks = _fitted_objects(image, checked=checked, report=report, with_masks=task.config.include_masks)
+    if task.config.crowds_as_objects:
         objects = [replace(one, is_crowd=False, is_difficult=False) for one in objects]
     listed = image.refused + len(image.objects)
-    if listed and not objects and not task.keep_images_of_refused_boxes:
+    if listed and not objects and not task.config.keep_images_of_refused_boxes:
         report.dropped.append(
             ReportEntry(
                 kind="image",
@@ -78,11 +79,12 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
     def finding(reason: str) -> ReportEntry:
         return ReportEntry(kind="image", file=image.file_name, image_id=image.image_id, reason=reason)
 
-    path = Path(task.image_folder, image.file_name)
+    path = Path(task.config.image_folder, image.file_name)
     try:
         content = read_image_file(path)
         orientation, doubt = rotation_of(image, content)
-        checked = check_image(content, expected_size=image.size, orientation=orientation, white_level=task.white_level)
+        white_level = task.config.white_level or WHITE_LEVEL
+        checked = check_image(content, expected_size=image.size, orientation=orientation, white_level=white_level)
     except (OSError, UnusableImage, SizeDisagreement) as error:
         reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
         reason += f" in {task.source}" if isinstance(error, SizeDisagreement) else ""

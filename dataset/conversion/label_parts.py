@@ -62,32 +62,26 @@ def read_labels(
             f"--include_masks: {FORMATS[labels.format][0]} labels have only boxes; expected outlines from COCO, "
             "YOLO, CVAT, labelme or Label Studio"
         )
-    if labels.format == "coco":
-        parts = _read_files(
-            labels, annotations, lambda path, split: _read_coco(path, images, split=split, with_masks=with_masks)
-        )
+    read_file: dict[str, Callable[[str, str | None], AnnotatedDataSet]] = {  # of a split, or of all
+        "coco": lambda path, split: read_coco(
+            object_annotations_file=path,
+            with_segmentation=with_masks,
+            file_name=functools.partial(images.named, split=split),
+        ),
+        "open_images": lambda path, split: _read_open_images(
+            path, images, split=split, annotations=annotations, output_folder=output_folder
+        ),
+        "label_studio": lambda path, split: read_label_studio(path, images, with_masks=with_masks),
+        "csv": lambda path, split: read_csv_boxes(path, images, split=split),
+    }
+    if labels.format in read_file:
+        parts = _read_files(labels, annotations, read_file[labels.format])
     elif labels.format == "voc":
         parts = read_voc_splits(annotations, labels.files, images)
-    elif labels.format == "yolo":
-        parts = read_yolo(annotations, images, with_masks=with_masks)
-    elif labels.format == "open_images":
-        parts = _read_files(
-            labels,
-            annotations,
-            lambda path, split: _read_open_images(
-                path, images, split=split, annotations=annotations, output_folder=output_folder
-            ),
-        )
     elif labels.format == "cvat":
         parts = read_cvat(_only_file(labels, annotations), images, with_masks=with_masks)
-    elif labels.format == "label_studio":
-        parts = _read_files(
-            labels, annotations, lambda path, split: read_label_studio(path, images, with_masks=with_masks)
-        )
-    elif labels.format == "labelme":
-        parts = read_labelme(annotations, images, with_masks=with_masks)
     else:
-        parts = _read_files(labels, annotations, lambda path, split: read_csv_boxes(path, images, split=split))
+        parts = {"yolo": read_yolo, "labelme": read_labelme}[labels.format](annotations, images, with_masks=with_masks)
     parts = _named_parts(parts, annotations, images)
     if labels.format != "coco":  # COCO has image ids
         parts = {split: _with_distinct_images(part) for split, part in parts.items()}
@@ -156,14 +150,6 @@ def _read_files(
         if split in of_split
     }
     return without_held_out(parts) if is_rest else parts
-
-
-def _read_coco(path: str, images: ImageFolder, *, split: str | None, with_masks: bool) -> AnnotatedDataSet:
-    return read_coco(
-        object_annotations_file=path,
-        with_segmentation=with_masks,
-        file_name=functools.partial(images.named, split=split),
-    )
 
 
 def _read_open_images(

@@ -12,20 +12,13 @@ _EXPECTED = {
     FileKind.VOC: "a folder of Pascal VOC XML files",
     FileKind.OPEN_IMAGES: "a csv of Open Images boxes (oidv6-train-annotations-bbox.csv)",
 }
-_ANY_FORMAT = "use dataset/create_tfrecord.py --images=FOLDER --annotations={path}"
-_ANY_FORMAT_OF_FOLDER = "use dataset/create_tfrecord.py --images=FOLDER --annotations={folder}"
-_WHAT_TO_DO = {
-    FileKind.COCO: "use dataset/create_coco_tfrecord.py --object_annotations_file={path}",
-    FileKind.VOC: "use dataset/create_pascal_tfrecord.py --annotations_dir={folder}",
-    FileKind.OPEN_IMAGES: "use dataset/create_open_images_tfrecord.py --object_annotations_file={path}",
-    FileKind.YOLO_DATA: _ANY_FORMAT,
-    FileKind.YOLO_LABELS: _ANY_FORMAT_OF_FOLDER,
-    FileKind.CVAT: _ANY_FORMAT,
-    FileKind.LABELME: _ANY_FORMAT_OF_FOLDER,
-    FileKind.LABEL_STUDIO: _ANY_FORMAT,
-    FileKind.CSV: _ANY_FORMAT,
-    FileKind.ZIP: "unpack it first",
+_CONVERTERS = {
+    FileKind.COCO: "dataset/create_coco_tfrecord.py --object_annotations_file={path}",
+    FileKind.VOC: "dataset/create_pascal_tfrecord.py --annotations_dir={folder}",
+    FileKind.OPEN_IMAGES: "dataset/create_open_images_tfrecord.py --object_annotations_file={path}",
 }
+_ANY_FORMAT = "dataset/create_tfrecord.py --images=FOLDER --annotations={path}"
+_FILE_PER_IMAGE = (FileKind.YOLO_LABELS, FileKind.LABELME)
 _REPORTED_BY_READER = (FileKind.JSON, FileKind.COCO_RESULTS)
 
 
@@ -39,11 +32,7 @@ def recognized(*paths: str, expected: FileKind) -> Iterator[None]:
         yield
     except InputError as error:
         for path in filter(None, paths):
-            if (
-                message := _recognized_folder(path, expected)
-                if Path(path).is_dir()
-                else _recognized_file(path, expected)
-            ):
+            if message := (_recognized_folder if Path(path).is_dir() else _recognized_file)(path, expected):
                 raise InputError(message) from error
         raise
 
@@ -58,18 +47,21 @@ def _recognized_file(path: str, expected: FileKind) -> str | None:
 
 
 def _recognized_folder(folder: str, expected: FileKind) -> str | None:
-    by_kind: dict[FileKind, Path] = {}
-    for path, kind in annotations_in(folder):
-        by_kind.setdefault(kind, path)
+    by_kind = {kind: path for path, kind in reversed([*annotations_in(folder)])}  # the first file of each
     if expected in by_kind:
         if expected is not FileKind.VOC:
             return f"{folder}: is a folder, expected a file of it: --object_annotations_file={by_kind[expected]}"
         return None
-    return next((_message(path, kind, expected=expected) for kind, path in by_kind.items()), None)
+    return next((_message(path, kind, expected=expected) for path, kind in annotations_in(folder)), None)
 
 
 def _message(path: Path, kind: FileKind, *, expected: FileKind) -> str:
     if kind is FileKind.UNREAD:
         return f"{path}: is {kind_and_advice(path)[1]}"
-    advice = _WHAT_TO_DO.get(kind, "").format(path=path, folder=path.parent)
-    return f"{path}: is {kind.value}, expected {_EXPECTED[expected]}{advice and f': {advice}'}"
+    advice = ""
+    if kind is FileKind.ZIP:
+        advice = ": unpack it first"
+    elif kind.holds_annotations:
+        given = path.parent if kind in _FILE_PER_IMAGE else path
+        advice = f": use {_CONVERTERS.get(kind, _ANY_FORMAT).format(path=given, folder=path.parent)}"
+    return f"{path}: is {kind.value}, expected {_EXPECTED[expected]}{advice}"

@@ -1,10 +1,9 @@
-"""Recognize label formats that no converter reads, each by two keys, and name the export to choose instead."""
+"""Recognize label formats that no converter reads, by keys or lines, and name the export to choose instead."""
 
 import re
 from collections.abc import Callable
 from typing import Any
 
-Test = Callable[[dict], bool]
 LinesTest = Callable[[list[str]], bool]
 
 
@@ -13,100 +12,46 @@ def _every(pattern: str) -> LinesTest:
     return lambda lines: all(re.fullmatch(pattern, line.strip()) for line in lines)
 
 
-_COCO = "export COCO instead"
-_OBJECTS: list[tuple[str, str, Test]] = [  # what it is, what to do, test of the outermost object or of a list's first
-    (
-        "a Datumaro json",
-        "convert it with: datum convert -if datumaro -f coco_instances",
-        lambda one: isinstance(one.get("items"), list) and isinstance(one.get("categories"), dict),
-    ),
-    (
-        "a project or export of VGG Image Annotator (VIA)",
-        "choose Annotation > Export Annotations (COCO format)",
-        lambda one: "_via_img_metadata" in one or {"project", "metadata", "config"} <= {*one} or _is_via(one),
-    ),
-    (
-        "a VoTT json",
-        "export Pascal VOC instead",
-        lambda one: {"asset", "regions"} <= {*one} or {"assets", "tags"} <= {*one},
-    ),
-    (
-        "a Supervisely json",
-        "run its app Export to COCO",
-        lambda one: (
-            (isinstance(one.get("objects"), list) and isinstance(one.get("size"), dict))
-            or (isinstance(one.get("classes"), list) and "tags" in one)
-        ),
-    ),
-    (
-        "a SuperAnnotate json",
-        "export COCO instead (superannotate: sa.export_annotation)",
-        lambda one: isinstance(one.get("instances"), list) and isinstance(one.get("metadata"), dict),
-    ),
-    (
-        "a V7 Darwin json",
-        "export COCO, Pascal VOC or YOLO instead",
-        lambda one: "annotations" in one and (isinstance(one.get("item"), dict) or isinstance(one.get("image"), dict)),
-    ),
+_COCO, _VIA = "export COCO instead", "choose Annotation > Export Annotations (COCO format)"
+_OBJECTS = (  # what it is, what to do, keys of the outermost object or of a list's first: "all,of,these|or,of,these"
+    ("a Datumaro json", "convert it with: datum convert -if datumaro -f coco_instances", "items,categories"),
+    ("a project or export of VGG Image Annotator (VIA)", _VIA, "_via_img_metadata|project,metadata,config"),
+    ("a VoTT json", "export Pascal VOC instead", "asset,regions|assets,tags"),
+    ("a Supervisely json", "run its app Export to COCO", "objects,size|classes,tags"),
+    ("a SuperAnnotate json", "export COCO instead (superannotate: sa.export_annotation)", "instances,metadata"),
+    ("a V7 Darwin json", "export COCO, Pascal VOC or YOLO instead", "annotations,item|annotations,image,dataset"),
     (
         "a FiftyOne json",
         "export with dataset_type=fiftyone.types.COCODetectionDataset",
-        lambda one: (
-            (isinstance(one.get("classes"), list) and isinstance(one.get("labels"), dict))
-            or isinstance(one.get("samples"), list)
-            or "filepath" in one
-        ),
+        "classes,labels|samples|filepath",
     ),
     (
         "a Labelbox export",
         "convert it to COCO, with labelbox.data.serialization.COCOConverter",
-        lambda one: (
-            {"data_row", "projects"} <= {*one}
-            or ("Label" in one and bool({"Labeled Data", "DataRow ID", "ID"} & {*one}))
-        ),
+        "data_row,projects|Label,Labeled Data|Label,DataRow ID|Label,ID",
     ),
-    ("a Hasty json", _COCO, lambda one: {"label_classes", "images"} <= {*one}),
-    (
-        "a Cityscapes json",
-        "convert it to COCO, with cityscapesscripts",
-        lambda one: {"imgHeight", "imgWidth", "objects"} <= {*one},
-    ),
-    (
-        "a BDD100K json",
-        "convert it with: python -m bdd100k.label.to_coco -m det",
-        lambda one: "name" in one and ("labels" in one or "frames" in one),
-    ),
-    ("a Scale AI json", _COCO, lambda one: "task_id" in one or {"params", "response"} <= {*one}),
-    ("a Dataloop json", _COCO, lambda one: {"datasetId", "annotations"} <= {*one}),
-    ("an Encord json", _COCO, lambda one: {"data_hash", "label_hash"} & {*one} != set()),
-    ("a Kili json", _COCO, lambda one: "labels" in one and {"externalId", "content"} & {*one} != set()),
-    (
-        "a manifest of SageMaker Ground Truth",
-        "convert it to COCO",
-        lambda one: "source-ref" in one,
-    ),
-    (
-        "JSON Lines of Vertex AI",
-        "export the CSV of AutoML instead",
-        lambda one: "imageGcsUri" in one,
-    ),
+    ("a Hasty json", _COCO, "label_classes,images"),
+    ("a Cityscapes json", "convert it to COCO, with cityscapesscripts", "imgHeight,imgWidth,objects"),
+    ("a BDD100K json", "convert it with: python -m bdd100k.label.to_coco -m det", "name,labels|name,frames"),
+    ("a Scale AI json", _COCO, "task_id|params,response"),
+    ("a Dataloop json", _COCO, "datasetId,annotations"),
+    ("an Encord json", _COCO, "data_hash|label_hash"),
+    ("a Kili json", _COCO, "labels,externalId|labels,content"),
+    ("a manifest of SageMaker Ground Truth", "convert it to COCO", "source-ref"),
+    ("JSON Lines of Vertex AI", "export the CSV of AutoML instead", "imageGcsUri"),
     (
         "a CreateML json",
         "export COCO or Pascal VOC from the labeling tool instead",
-        lambda one: {"image", "imagefilename"} & {*one} != set() and {"annotations", "annotation"} & {*one} != set(),
+        "image,annotations|image,annotation|imagefilename,annotations|imagefilename,annotation",
     ),
-    ("a Prodigy export", "convert it to COCO", lambda one: {"image", "spans"} <= {*one}),
+    ("a Prodigy export", "convert it to COCO", "image,spans"),
     (
         "an annotation file of MMDetection",
         "expected the COCO json that it was made from",
-        lambda one: {"metainfo", "data_list"} <= {*one} or {"filename", "ann"} <= {*one},
+        "metainfo,data_list|filename,ann",
     ),
-    (
-        "a file of Label Studio's storage, one task",
-        "export JSON from the project instead",
-        lambda one: {"result", "task"} <= {*one},
-    ),
-]
+    ("a file of Label Studio's storage, one task", "export JSON from the project instead", "result,task"),
+)
 _is_wider_face = _every(r"\S+/\S+\.jpg|\d+|(\d+ ){9}\d+ ?")
 _LINES: list[tuple[str, str, LinesTest]] = [  # what it is, what to do, test of the lines, of which there is one
     (
@@ -136,7 +81,7 @@ _LINES: list[tuple[str, str, LinesTest]] = [  # what it is, what to do, test of 
     ),
     (
         "a table of VGG Image Annotator (VIA)",
-        "choose Annotation > Export Annotations (COCO format)",
+        _VIA,
         lambda lines: "region_shape_attributes" in lines[0],
     ),
     (
@@ -156,7 +101,11 @@ def unread_json(content: Any) -> str | None:
     one = content[0] if isinstance(content, list) and content else content
     if not isinstance(one, dict):
         return None
-    return next((f"{what}, which is not read: {advice}" for what, advice, test in _OBJECTS if test(one)), None)
+    keys = {"_via_img_metadata"} if _is_via(one) else {*one}
+    for what, advice, alternatives in _OBJECTS:
+        if any(keys.issuperset(names.split(",")) for names in alternatives.split("|")):
+            return f"{what}, which is not read: {advice}"
+    return None
 
 
 def unread_lines(lines: list[str]) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dataset.conversion.annotations import AnnotatedImage
+from dataset.conversion.conversion_config import ConversionConfig
 from program_support.atomic_files import flush_to_disk
 
 
@@ -15,13 +16,8 @@ class ShardTask:
 
     images: Sequence[AnnotatedImage]
     source: str
-    image_folder: str
     category_names: dict[int, str]
-    include_masks: bool
-    keep_annotations: bool
-    keep_images_of_refused_boxes: bool
-    crowds_as_objects: bool
-    white_level: int
+    config: ConversionConfig  # with the white level that was found
     fingerprint: str
     partial_path: Path
     finished_path: Path

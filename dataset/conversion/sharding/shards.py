@@ -178,7 +178,6 @@ def _shard_tasks(data: AnnotatedDataSet, stats: np.ndarray, config: ConversionCo
     names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True)) if data.class_names else {}
     settings = _job_settings(data, config)
     tasks = []
-    assert config.white_level is not None
     for index in range(config.num_shards):
         images = data.images[index :: config.num_shards]
         made_from = json.dumps(
@@ -189,13 +188,8 @@ def _shard_tasks(data: AnnotatedDataSet, stats: np.ndarray, config: ConversionCo
             ShardTask(
                 images=images,
                 source=data.source,
-                image_folder=config.image_folder,
                 category_names=names,
-                include_masks=config.include_masks,
-                keep_annotations=config.keep_annotations,
-                keep_images_of_refused_boxes=config.keep_images_of_refused_boxes,
-                crowds_as_objects=config.crowds_as_objects,
-                white_level=config.white_level,
+                config=config,
                 fingerprint=hashlib.sha256(made_from.encode()).hexdigest(),
                 partial_path=path.with_name(f".{path.name}.partial"),
                 finished_path=path.with_name(f".{path.name}.finished"),
