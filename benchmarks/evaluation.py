@@ -108,10 +108,10 @@ def main() -> None:
         ours = evaluator.evaluate(rows)
         seconds["ours"].append(time.perf_counter() - start)
         for name, peer in peers.items():
-            theirs, spent = peer(dataset, rows)
+            peer_metrics, spent = peer(dataset, rows)
             seconds[name].append(spent)
             differences[name] = max(
-                abs(ours.numbers[key] - value) for key, value in zip(MEASURE_NAMES, theirs, strict=True)
+                abs(ours.numbers[key] - value) for key, value in zip(MEASURE_NAMES, peer_metrics, strict=True)
             )
     print(
         f"{arguments.images} images, {len(rows.scores)} detections: AP {ours.numbers['AP']:.4f}; "

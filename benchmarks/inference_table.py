@@ -26,14 +26,14 @@ def table(reports: list[dict]) -> list[str]:
     if any(published):
         heads += [f"reference, A100 {_PRECISIONS[reports[0]['precision']][1]}: ms", "images/s", "ratio of images/s"]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for report, theirs in zip(reports, published, strict=True):
+    for report, reference in zip(reports, published, strict=True):
         latency = report["latency_ms"]
         rate = 1000 * report["batch_size"] / latency["end_to_end"]["mean"]
         cells = [str(report["batch_size"]), f"{rate:.1f}"]
         cells += [f"{latency['end_to_end'][name]:.2f}" for name in ("mean", "p50", "p90", "p95", "p99")]
         cells.append(f"{latency['network']['p50']:.2f}" if "network" in latency else "-")
-        if theirs:
-            latency_ms, images_per_second = float(theirs["latency_ms"]), float(theirs["images_per_second"])
+        if reference:
+            latency_ms, images_per_second = float(reference["latency_ms"]), float(reference["images_per_second"])
             cells += [f"{latency_ms:.2f}", f"{images_per_second:g}", f"{rate / images_per_second:.2f}"]
         lines.append(f"| {' | '.join(cells + ['-'] * (len(heads) - len(cells)))} |")
     first = reports[0]

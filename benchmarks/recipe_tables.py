@@ -50,9 +50,9 @@ def difference(values: Values, recipe: str, baseline: str) -> Difference | None:
         return None
     means, variances = [], []
     for name in sets:
-        ours, theirs = values[recipe][name], values[baseline][name]
-        means.append(ours.mean() - theirs.mean())
-        variances.append(_variance_of_seeds(values, name) * (1 / len(ours) + 1 / len(theirs)))
+        recipe_values, baseline_values = values[recipe][name], values[baseline][name]
+        means.append(recipe_values.mean() - baseline_values.mean())
+        variances.append(_variance_of_seeds(values, name) * (1 / len(recipe_values) + 1 / len(baseline_values)))
     by_seeds = math.sqrt(sum(variances)) / len(sets)
     return Difference(float(np.mean(means)), by_seeds, standard_error(np.array(means)))
 

@@ -32,7 +32,7 @@ from dataset.conversion.conversion_report import Report, refusal_with_report
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
 from dataset.conversion.image_split import split_off
-from dataset.conversion.label_parts import read_labels
+from dataset.conversion.label_splits import read_labels
 from dataset.conversion.named_splits import SPLITS
 from dataset.conversion.sharding.shard_files import existing_shards
 from dataset.conversion.sharding.shards import check_annotations, white_level_of
@@ -61,7 +61,7 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
     print(labels.reason, flush=True)
     images.report_unread()
     try:
-        parts = read_labels(
+        by_split = read_labels(
             labels,
             annotations,
             images,
@@ -72,22 +72,22 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
     except NothingUsable as error:
         report = Report(skipped=[*error.findings])
         raise refusal_with_report(error, report, None, prefix=Path(options.output_dir, "train")) from error
-    _print_unused(parts, images)
+    _print_unused(by_split, images)
     configs = {split: _config(split, options) for split in ("", *SPLITS)}
-    for split, data in parts.items():
+    for split, data in by_split.items():
         check_annotations(data, configs[split])
     refuse_without_usable_objects(
-        [parts[split] for split in ("", "train") if split in parts] or parts.values(),
+        [by_split[split] for split in ("", "train") if split in by_split] or by_split.values(),
         crowds_as_objects=options.crowds_as_objects,
         are_all_splits=True,
     )
-    all_images = [image for data in parts.values() for image in data.images]
+    all_images = [image for data in by_split.values() for image in data.images]
     white_level = white_level_of(all_images, configs["train"])
-    parts = _with_val(parts, images, options=options, white_level=white_level)
-    _warn_about_shared_images(parts)
-    _refuse_other_parts(options.output_dir, parts)
+    by_split = _with_val(by_split, images, options=options, white_level=white_level)
+    _warn_about_shared_images(by_split)
+    _refuse_other_splits(options.output_dir, by_split)
     reports = {}
-    for split, data in parts.items():
+    for split, data in by_split.items():
         print(f"\n{split}: {len(data.images)} images", flush=True)
         reports[split] = convert_and_report(
             data,
@@ -108,9 +108,9 @@ def _config(split: str, options: ConvertOptions) -> ConversionConfig:
     )
 
 
-def _print_unused(parts: dict[str, AnnotatedDataSet], images: ImageFolder) -> None:
+def _print_unused(by_split: dict[str, AnnotatedDataSet], images: ImageFolder) -> None:
     """Print the number of images that the labels do not name: some tools write no file for one without objects."""
-    named = {image.file_name for data in parts.values() for image in data.images}
+    named = {image.file_name for data in by_split.values() for image in data.images}
     if unused := [name for name in images.names if name not in named]:
         print(
             f"not used: {len(unused)} of the {len(images.names)} images in {images.folder}, such as {unused[0]}, "
@@ -119,34 +119,34 @@ def _print_unused(parts: dict[str, AnnotatedDataSet], images: ImageFolder) -> No
 
 
 def _with_val(
-    parts: dict[str, AnnotatedDataSet], images: ImageFolder, *, options: ConvertOptions, white_level: int
+    by_split: dict[str, AnnotatedDataSet], images: ImageFolder, *, options: ConvertOptions, white_level: int
 ) -> dict[str, AnnotatedDataSet]:
     """Return the splits by name; split val off train if there is none and one is requested. Prints the result."""
-    by_split = {split or "train": data for split, data in parts.items()}
-    if "train" not in by_split:
+    named = {split or "train": data for split, data in by_split.items()}
+    if "train" not in named:
         print(
-            f"split: {' and '.join(by_split)} only, as folders or files are named: no train records are written; to "
+            f"split: {' and '.join(named)} only, as folders or files are named: no train records are written; to "
             "train on these images, rename that folder or file"
         )
-    elif "val" in by_split or not options.val_fraction or not by_split["train"].images:
-        print("split: from the data set" if "" not in parts else "split: none, all images are train")
+    elif "val" in named or not options.val_fraction or not named["train"].images:
+        print("split: from the data set" if "" not in by_split else "split: none, all images are train")
     else:
-        by_split["train"], by_split["val"], alike = split_off(
-            by_split["train"], images, fraction=options.val_fraction, seed=options.split_seed, white_level=white_level
+        named["train"], named["val"], alike = split_off(
+            named["train"], images, fraction=options.val_fraction, seed=options.split_seed, white_level=white_level
         )
-        train_count, aside = (len(by_split[split].images) for split in ("train", "val"))
+        train_count, aside = (len(named[split].images) for split in ("train", "val"))
         print(
             f"split: {aside} images for val, {train_count} for train, stratified by class (--val_fraction="
             f"{options.val_fraction:g}, --split_seed={options.split_seed}); {alike} possible near-duplicates are in "
             "the same split as the image that they resemble"
         )
-    return {split: by_split[split] for split in SPLITS if split in by_split}
+    return {split: named[split] for split in SPLITS if split in named}
 
 
-def _warn_about_shared_images(parts: dict[str, AnnotatedDataSet]) -> None:
+def _warn_about_shared_images(by_split: dict[str, AnnotatedDataSet]) -> None:
     """Warn of images in both train and another split, as in ultralytics' coco128, whose val is its train."""
-    trained = {image.file_name for image in parts["train"].images} if "train" in parts else set()
-    for split, data in parts.items():
+    trained = {image.file_name for image in by_split["train"].images} if "train" in by_split else set()
+    for split, data in by_split.items():
         if split != "train" and (shared := sum(image.file_name in trained for image in data.images)):
             print(
                 f"warning: {shared} of the {len(data.images)} images of {split} are also in train: metrics on them do "
@@ -154,10 +154,10 @@ def _warn_about_shared_images(parts: dict[str, AnnotatedDataSet]) -> None:
             )
 
 
-def _refuse_other_parts(output_dir: str, parts: dict[str, AnnotatedDataSet]) -> None:
+def _refuse_other_splits(output_dir: str, by_split: dict[str, AnnotatedDataSet]) -> None:
     """Raise InputError for existing records of a split that this data set lacks; they would be mixed with it."""
     for split in SPLITS:
-        if split not in parts and (existing := existing_shards(str(Path(output_dir, split)))):
+        if split not in by_split and (existing := existing_shards(str(Path(output_dir, split)))):
             raise InputError(
                 f"{next(iter(existing.values()))} is left from another conversion, and these labels have no "
                 f"{split}: delete those shards or choose another --output_dir"

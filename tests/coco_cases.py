@@ -55,7 +55,7 @@ def rows_of(results, *, truth, image_ids=None, dtype=np.float64):
     """Rows from a COCO list of results, with masks if the results have them."""
     found = [(r["image_id"], r["category_id"], r.get("bbox", (0, 0, 1, 1)), r["score"]) for r in results]
     rows = detections(found, images=truth.image_sizes if image_ids is None else image_ids, dtype=dtype)
-    if not all(result.get("segmentation") for result in results):
+    if not results or not all(result.get("segmentation") for result in results):
         return rows
     masks = np.empty(len(results), object)
     for number, result in enumerate(results):

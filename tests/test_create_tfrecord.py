@@ -18,7 +18,7 @@ from dataset.conversion.class_numbering import VOC_NAMES
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
-from dataset.conversion.label_parts import read_labels
+from dataset.conversion.label_splits import read_labels
 from dataset.conversion.sharding.shards import convert
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import index_records

@@ -28,7 +28,7 @@ def test_curves_and_ap_by_size_are_pycocotools(data_folder):
     for result in results:  # as float32 holds them
         result.update(bbox=np.round(np.array(result["bbox"]) * 4).clip(1) / 4, score=float(np.float32(result["score"])))
         result["bbox"] = result["bbox"].tolist()
-    analysis = analysis_of(truth, rows_of(results, image_ids=list(truth.image_sizes)))
+    analysis = analysis_of(truth, rows_of(results, truth=truth))
     wanted = by_pycocotools(truth, results, image_ids=list(truth.image_sizes)).eval["precision"][..., 2]
     wanted = np.where(wanted < 0, np.nan, wanted)  # [T, R, K, A]
     for name, place in {"IoU 0.50": 0, "IoU 0.75": 5}.items():
@@ -125,7 +125,7 @@ FOUND = [
 def test_confusion_by_hand():
     analysis = analysis_of(ground_truth(OBJECTS, images=(0, 1, 2)), detections(FOUND, images=(0, 1, 2)))
     assert [best.score for best in analysis.thresholds] == pytest.approx([0.7, 0.6])
-    assert analysis.kept.tolist() == [True] * 8 + [False] * 2
+    assert analysis.above_threshold.tolist() == [True] * 8 + [False] * 2
     # Of cats two are found and one missed, of dogs two found and one taken for a cat. Other boxes are on what is found
     # already.
     assert analysis.confusion.tolist() == [[2, 0, 1], [1, 2, 0], [2, 1, 0]]

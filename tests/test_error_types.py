@@ -189,5 +189,6 @@ def test_nothing_found_and_nothing_wanted():
     empty = analysis_of(ground_truth(OBJECTS, images=(0, 1, 2)), detections([], images=(0, 1, 2)))
     assert empty.errors.missed.all()
     assert {name: cost.count for name, cost in empty.costs.items()} == dict.fromkeys(ERROR_TYPES, 0) | {"missed": 5}
-    none = analysis_of(ground_truth([], categories=CATEGORIES), rows_of([], image_ids=[0, 1]))
+    truth = ground_truth([], categories=CATEGORIES)
+    none = analysis_of(truth, rows_of([], truth=truth))
     assert all(np.isnan(cost.class_ap).all() for cost in none.costs.values())

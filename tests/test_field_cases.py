@@ -20,7 +20,7 @@ from dataset.conversion.conversion_flags import refuse_without_usable_objects
 from dataset.conversion.conversion_options import ConvertOptions
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
-from dataset.conversion.label_parts import read_labels
+from dataset.conversion.label_splits import read_labels
 from dataset.files.file_kinds import FileKind, kind_and_advice
 from program_support.errors import InputError
 

@@ -33,7 +33,7 @@ from text_tables import rows
 from dataset.class_names import ClassNames
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.format_recognition import FORMATS, recognize
-from dataset.conversion.label_parts import read_labels
+from dataset.conversion.label_splits import read_labels
 from dataset.conversion.labeled_annotations import labeled_annotations
 from program_support.errors import InputError
 

@@ -22,7 +22,7 @@ from label_sets import (
 
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
-from dataset.conversion.label_parts import read_labels
+from dataset.conversion.label_splits import read_labels
 from dataset.conversion.named_splits import split_of_folder, split_of_root
 
 SCRIPT = Path(__file__).resolve().parent.parent / "dataset" / "create_tfrecord.py"

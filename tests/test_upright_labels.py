@@ -10,7 +10,7 @@ from PIL import Image
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
-from dataset.conversion.label_parts import read_labels
+from dataset.conversion.label_splits import read_labels
 from dataset.conversion.labeled_annotations import labeled_annotations
 from dataset.conversion.sharding.shards import convert
 from dataset.files.exif_orientation import stored_image

@@ -105,37 +105,37 @@ def _class_id(category_id: object, name: str) -> int:
         return whole_number(category_id, "id", least=-LARGEST_ID)
 
 
-def named_classes(part: AnnotatedDataSet) -> ClassNames:
+def named_classes(data: AnnotatedDataSet) -> ClassNames:
     """Return the classes of labels with boxes, which always name them."""
-    assert part.class_names is not None, f"{part.source}: labels without classes"
-    return part.class_names
+    assert data.class_names is not None, f"{data.source}: labels without classes"
+    return data.class_names
 
 
-def common_classes(parts: Mapping[str, AnnotatedDataSet], *, own_numbers: bool) -> ClassNames:
+def common_classes(by_split: Mapping[str, AnnotatedDataSet], *, own_numbers: bool) -> ClassNames:
     """Return the classes of all splits: with the ids of the data set, which must agree, or numbered by name."""
     if own_numbers:
-        brought = {pair for part in parts.values() for pair in _names_by_id(part).items()}
-        with error_context(f"{', '.join(part.source for part in parts.values())}:"):
+        brought = {pair for data in by_split.values() for pair in _names_by_id(data).items()}
+        with error_context(f"{', '.join(data.source for data in by_split.values())}:"):
             return ClassNames.from_categories([{"id": number, "name": name} for number, name in brought])
     used: set[str] = set()
-    for part in parts.values():
-        names = _names_by_id(part)
-        all_of_voc = named_classes(part).names == VOC_NAMES  # the reader's default, not the classes in use
+    for data in by_split.values():
+        names = _names_by_id(data)
+        all_of_voc = named_classes(data).names == VOC_NAMES  # the reader's default, not the classes in use
         used |= (
-            {names[one.category_id] for image in part.images for one in image.objects}
+            {names[one.category_id] for image in data.images for one in image.objects}
             if all_of_voc
             else {*names.values()}
         )
     return classes_by_name(used)
 
 
-def _names_by_id(part: AnnotatedDataSet) -> dict[int, str]:
-    class_names = named_classes(part)
+def _names_by_id(data: AnnotatedDataSet) -> dict[int, str]:
+    class_names = named_classes(data)
     return dict(zip(class_names.category_ids, class_names.names, strict=True))
 
 
 def in_one_order(
-    parts: Mapping[str, AnnotatedDataSet], class_names: ClassNames, *, own_image_ids: bool
+    by_split: Mapping[str, AnnotatedDataSet], class_names: ClassNames, *, own_image_ids: bool
 ) -> dict[str, AnnotatedDataSet]:
     """Return the splits with the ids of `class_names`, in an order independent of the format.
 
@@ -145,15 +145,15 @@ def in_one_order(
     Raises:
         InputError: for an object whose class has no id.
     """
-    ordered = {split: sorted(part.images, key=lambda image: image.file_name) for split, part in parts.items()}
+    ordered = {split: sorted(data.images, key=lambda image: image.file_name) for split, data in by_split.items()}
     every_image = sorted((image for images in ordered.values() for image in images), key=lambda image: image.file_name)
     if not own_image_ids:
         for image, number in zip(every_image, image_ids([image.file_name for image in every_image]), strict=True):
             image.image_id = number
     number_of = dict(zip(class_names.names, class_names.category_ids, strict=True))
     merged = {}
-    for split, part in parts.items():
-        names = _names_by_id(part)
+    for split, data in by_split.items():
+        names = _names_by_id(data)
         new_number = {number: number_of.get(name) for number, name in names.items()}
         for image in ordered[split]:
             image.objects = sorted(
@@ -161,13 +161,13 @@ def in_one_order(
             )
         made_from = json.dumps(
             [
-                part.fingerprint,
+                data.fingerprint,
                 class_names.to_categories(),
                 [[image.image_id, image.file_name] for image in ordered[split]],
             ]
         )
         merged[split] = replace(
-            part,
+            data,
             images=ordered[split],
             class_names=class_names,
             fingerprint=hashlib.sha256(made_from.encode()).hexdigest(),

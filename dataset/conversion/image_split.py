@@ -48,8 +48,8 @@ def split_off(
         [image for place, image in enumerate(data.images) if (place in chosen) is in_val] for in_val in (False, True)
     )
     made = [
-        hashlib.sha256(f"{data.fingerprint} {[image.file_name for image in part]}".encode()).hexdigest()
-        for part in (train, val)
+        hashlib.sha256(f"{data.fingerprint} {[image.file_name for image in split_images]}".encode()).hexdigest()
+        for split_images in (train, val)
     ]
     return (
         replace(data, images=train, listed_boxes=data.listed_boxes - boxes, fingerprint=made[0]),

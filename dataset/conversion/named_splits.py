@@ -110,7 +110,7 @@ def split_of_root(folder: str | Path) -> str | None:
     return None
 
 
-def parts_by_name(data: AnnotatedDataSet, splits: Sequence[str | None]) -> dict[str, AnnotatedDataSet]:
+def splits_by_name(data: AnnotatedDataSet, splits: Sequence[str | None]) -> dict[str, AnnotatedDataSet]:
     """Return the splits of a data set, whose images are in these `splits`, or all of it as the split "".
 
     The first split keeps the findings of the reader and the boxes of images that are not listed.
@@ -137,18 +137,18 @@ def parts_by_name(data: AnnotatedDataSet, splits: Sequence[str | None]) -> dict[
     }
 
 
-def parts_of_file(data: AnnotatedDataSet, named: str | None) -> dict[str, AnnotatedDataSet]:
+def splits_of_file(data: AnnotatedDataSet, named: str | None) -> dict[str, AnnotatedDataSet]:
     """Return the splits of a file whose name tells a split, or None; images in held-out folders remain held out."""
     if named is None:
         return {"": data}
     folders = [split_of_folders(image.file_name) for image in data.images]
-    return parts_by_name(data, [folder if folder in HELD_OUT else named for folder in folders])
+    return splits_by_name(data, [folder if folder in HELD_OUT else named for folder in folders])
 
 
-def without_held_out(parts: dict[str, AnnotatedDataSet]) -> dict[str, AnnotatedDataSet]:
+def without_held_out(by_split: dict[str, AnnotatedDataSet]) -> dict[str, AnnotatedDataSet]:
     """Return the splits, without those images of train that another split has, and without train if none is left."""
-    others = {split: part for split, part in parts.items() if split != "train"}
-    held_out, train = {image.file_name for part in others.values() for image in part.images}, parts["train"]
+    others = {split: data for split, data in by_split.items() if split != "train"}
+    held_out, train = {image.file_name for data in others.values() for image in data.images}, by_split["train"]
     images = [image for image in train.images if image.file_name not in held_out]
     boxes = sum(len(image.objects) for image in train.images if image.file_name in held_out)
     rest = {"train": replace(train, images=images, listed_boxes=train.listed_boxes - boxes)} if images else {}

@@ -45,7 +45,7 @@ class OverlapCrop(Cropping):
     def _drawn(self, source_size: Tensor, seed: Tensor, corners: Tensor) -> tuple[Tensor, Tensor]:
         """Return offset and window of the first option that fits the objects; options are evaluated in parallel."""
 
-        def draw_options(number, offset, window, found):
+        def draw_options(number, offset, window, is_chosen):
             draws = tf.random.stateless_uniform([_AT_ONCE, 1 + 4 * self.tries], seed=_seed_of(seed, number))
             options = tf.cast(draws[:, 0] * (1 + len(_LEAST_OVERLAPS)), tf.int32)
             least = tf.repeat(tf.gather(tf.constant((_NO_RULE, *_LEAST_OVERLAPS)), options), self.tries)
@@ -57,14 +57,14 @@ class OverlapCrop(Cropping):
             offset = tf.where(whole[first], 0, offsets[first])
             return number + 1, offset, tf.where(whole[first], source_size, windows[first]), tf.reduce_any(fits)
 
-        _, offset, window, found = tf.while_loop(
-            lambda number, offset, window, found: tf.logical_not(found),
+        _, offset, window, is_chosen = tf.while_loop(
+            lambda number, offset, window, is_chosen: tf.logical_not(is_chosen),
             draw_options,
             (tf.constant(_FIRST_OPTIONS), tf.zeros_like(source_size), source_size, tf.shape(corners)[0] == 0),
             maximum_iterations=_MOST_TIMES,
             parallel_iterations=1,
         )
-        return tf.where(found, offset, 0), tf.where(found, window, source_size)
+        return tf.where(is_chosen, offset, 0), tf.where(is_chosen, window, source_size)
 
     def boxes(self, boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:
         """Return boxes in input pixels and which of them are kept: those whose center is strictly inside the crop."""

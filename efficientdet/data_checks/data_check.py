@@ -90,7 +90,7 @@ def _read_records(paths: tuple[str, ...], *, others: tuple[str, ...]) -> Labeled
 def _read_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
     """Return the splits of `annotations`, with `val_annotations` in place of its validation split."""
     from dataset.conversion.folder_files import ImageFolder
-    from dataset.conversion.label_parts import read_labels
+    from dataset.conversion.label_splits import read_labels
     from dataset.conversion.labeled_annotations import labeled_annotations
     from dataset.files.image_files import image_folder
 
@@ -98,16 +98,16 @@ def _read_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
     images = ImageFolder(folder)
     images.report_unread()
 
-    def parts(path: str) -> dict[str, AnnotatedDataSet]:
+    def labeled_splits(path: str) -> dict[str, AnnotatedDataSet]:
         labels = recognize(path, label_format=config.label_format)
         print(labels.reason)
         return read_labels(labels, path, images, with_masks=False, label_map=None, output_folder=config.output_dir)
 
-    by_split = parts(config.annotations or folder)
+    by_split = labeled_splits(config.annotations or folder)
     if config.val_annotations:
-        by_split["val"] = next(iter(parts(config.val_annotations).values()))
+        by_split["val"] = next(iter(labeled_splits(config.val_annotations).values()))
     if not {"", "train"} & {*by_split}:
         print(f"split: {' and '.join(by_split)} only; examined as training images")
         by_split["train"] = by_split.pop("test" if "test" in by_split else "val")
     named = {"training": by_split.get("", by_split.get("train")), "validation": by_split.get("val")}
-    return {name: labeled_annotations(part, folder) for name, part in named.items() if part is not None}
+    return {name: labeled_annotations(data, folder) for name, data in named.items() if data is not None}

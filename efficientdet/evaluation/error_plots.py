@@ -61,7 +61,7 @@ def _drawn(errors: ImageErrors, analysis: ErrorAnalysis, rows: DetectionRows, im
             **{name: values[numbers] for name, values in scores.items()},
         )
 
-    left = panel(objects, comparison.objects.classes, [("right", errors.found), ("missed", errors.missed)])
+    left = panel(objects, comparison.objects.classes, [("right", errors.detected_objects), ("missed", errors.missed)])
     right = panel(
         rows.boxes[comparison.detected],
         comparison.detections.classes,

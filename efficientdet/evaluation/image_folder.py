@@ -13,7 +13,7 @@ from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.conversion_report import summary_lines
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
-from dataset.conversion.label_parts import read_labels
+from dataset.conversion.label_splits import read_labels
 from dataset.conversion.sharding.shards import convert
 from dataset.files.image_files import image_folder
 from dataset.files.pixel_values import WHITE_LEVEL

@@ -14,13 +14,13 @@ from object_detection.coco.matching import Instances, Matching, ObjectFlags, Ove
 class Outcomes(NamedTuple):
     """Result of each of D detections at IoU 0.5, for all object sizes."""
 
-    found: np.ndarray  # [D] row of the object that a correct detection finds; -1: none
+    matched_objects: np.ndarray  # [D] row of the object that a correct detection finds; -1: none
     counted: np.ndarray  # [D] bool: correct or wrong; False if it finds an ignored object or is not among the 100 best
 
     @property
     def right(self) -> np.ndarray:
         """[D] bool: correct detections."""
-        return self.found >= 0
+        return self.matched_objects >= 0
 
     @property
     def wrong(self) -> np.ndarray:

@@ -15,7 +15,7 @@ def confusion_matrix(comparison: Comparison, is_shown: np.ndarray) -> np.ndarray
     """
     outcomes, background = comparison.outcomes, len(comparison.names)
     class_of_detection, class_of_object = comparison.detections.classes, comparison.objects.classes
-    object_of_detection = np.where(is_shown, outcomes.found, -1)
+    object_of_detection = np.where(is_shown, outcomes.matched_objects, -1)
     free = ~comparison.flags.ignored
     free[object_of_detection[object_of_detection >= 0]] = False
     others, objects = np.flatnonzero(is_shown & outcomes.wrong), np.flatnonzero(free)

@@ -42,7 +42,7 @@ class ImageErrors(NamedTuple):
     image_id: int
     missed: np.ndarray  # rows of objects in the comparison
     wrong: np.ndarray  # rows of detections
-    found: np.ndarray  # rows of objects
+    detected_objects: np.ndarray  # rows
     right: np.ndarray  # rows of detections
 
 
@@ -91,7 +91,7 @@ class ErrorAnalysis:
         return overall_threshold(self.comparison)
 
     @cached_property
-    def kept(self) -> np.ndarray:
+    def above_threshold(self) -> np.ndarray:
         """[D] bool: detections at or above the best threshold of their class (overall threshold if it has none)."""
         scores = np.array([best.score for best in self.thresholds] or [np.nan])
         scores = np.where(np.isnan(scores), self.threshold.score, scores)
@@ -99,8 +99,8 @@ class ErrorAnalysis:
 
     @cached_property
     def confusion(self) -> np.ndarray:
-        """[K+1, K+1] confusion matrix of the detections that are kept."""
-        return confusion_matrix(self.comparison, self.kept)
+        """[K+1, K+1] confusion matrix of the detections that are `above_threshold`."""
+        return confusion_matrix(self.comparison, self.above_threshold)
 
     @cached_property
     def reliability(self) -> Reliability:
@@ -111,8 +111,11 @@ class ErrorAnalysis:
     def worst_images(self, count: int) -> list[ImageErrors]:
         """Return the images with the most missed objects and wrong detections; ties are ordered by id."""
         comparison, outcomes = self.comparison, self.comparison.outcomes
-        right, wrong = np.flatnonzero(self.kept & outcomes.right), np.flatnonzero(self.kept & outcomes.wrong)
-        detected_objects = outcomes.found[right]
+        right, wrong = (
+            np.flatnonzero(self.above_threshold & outcomes.right),
+            np.flatnonzero(self.above_threshold & outcomes.wrong),
+        )
+        detected_objects = outcomes.matched_objects[right]
         missed = np.setdiff1d(np.flatnonzero(~comparison.flags.ignored), detected_objects)
         of_object, of_detection = comparison.objects.images, comparison.detections.images
         images = len(comparison.image_ids)

@@ -51,7 +51,7 @@ def find_errors(comparison: Comparison) -> Errors:
             _BOTH,
         )
         target[here] = np.select([badly_placed, other >= _FOREGROUND], [there[to_own], there[to_other]], -1)
-    detected_objects = outcomes.found[outcomes.right]
+    detected_objects = outcomes.matched_objects[outcomes.right]
     target[np.isin(target, detected_objects)] = -1  # once fixed it would be a duplicate
     missed = real & ~np.isin(np.arange(len(real)), np.concatenate([detected_objects, target]))
     return Errors(types, _best_of_each(target, comparison.scores), missed)

@@ -49,29 +49,29 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
         names = layout.images[""]
         splits = [split_of_folders(label_of.get(name, "")) for name in names]
         layout = replace(layout, images=names_by_split(names, splits, where="the label files"))
-    parts = {
-        split: _read_part(split, layout, images=images, labels=labels, label_of=label_of, with_masks=with_masks)
+    by_split = {
+        split: _read_split(split, layout, images=images, labels=labels, label_of=label_of, with_masks=with_masks)
         for split in layout.images
     }
-    missing: dict[str | None, list[AnnotatedImage]] = {split: [] for split in parts}
+    missing: dict[str | None, list[AnnotatedImage]] = {split: [] for split in by_split}
     for label in _labels_without_image(labels, taken={*label_of.values()}, images=images):
-        split = next(iter(parts)) if len(parts) == 1 else split_of_folders(label)
+        split = next(iter(by_split)) if len(by_split) == 1 else split_of_folders(label)
         if split in missing:
             name = str(PurePosixPath(label).with_suffix(".jpg"))
             missing[split].append(AnnotatedImage(file_name=name))
         else:  # its split is unknown if there are several
             note = ReportEntry(kind="image", file=label, reason="a label file without an image")
-            next(iter(parts.values())).noted.append(note)
-    parts = {split: replace(part, images=[*part.images, *missing[split]]) for split, part in parts.items()}
-    if not any(part.listed_boxes for part in parts.values()):
+            next(iter(by_split.values())).noted.append(note)
+    by_split = {split: replace(data, images=[*data.images, *missing[split]]) for split, data in by_split.items()}
+    if not any(data.listed_boxes for data in by_split.values()):
         raise InputError(
             f"{annotations}: {len(label_of)} label files were found for the {len(images.names)} images of "
             f"{images.folder}, and they contain no boxes"
         )
-    return parts
+    return by_split
 
 
-def _read_part(
+def _read_split(
     split: str,
     layout: YoloLayout,
     *,
@@ -139,10 +139,10 @@ def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> di
 
 def _label_name(name: str, images: ImageFolder) -> str:
     """Return ultralytics' label path of an image: images/../a.jpg has labels/../a.txt."""
-    parts = [images.folder.resolve().name, *PurePosixPath(name).with_suffix(".txt").parts]
-    if "images" in parts:
-        parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"
-    return "/".join(parts)
+    components = [images.folder.resolve().name, *PurePosixPath(name).with_suffix(".txt").parts]
+    if "images" in components:
+        components[len(components) - 1 - components[::-1].index("images")] = "labels"
+    return "/".join(components)
 
 
 def _labels_without_image(labels: FolderFiles, *, taken: set[str], images: ImageFolder) -> Iterator[str]:

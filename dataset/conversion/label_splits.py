@@ -21,11 +21,11 @@ from dataset.conversion.formats.voc_splits import read_voc_splits
 from dataset.conversion.formats.yolo.yolo_labels import read_yolo
 from dataset.conversion.named_splits import (
     SPLITS,
-    parts_by_name,
-    parts_of_file,
     split_of_file,
     split_of_folders,
     split_of_root,
+    splits_by_name,
+    splits_of_file,
     without_held_out,
 )
 from dataset.conversion.segmentation import reason_to_skip
@@ -35,7 +35,7 @@ from dataset.files.untrusted_values import listed
 from program_support.atomic_files import unfinished_folder
 from program_support.errors import InputError
 
-Parts = dict[str, AnnotatedDataSet]
+DataSplits = dict[str, AnnotatedDataSet]
 _NUMBERED = ("coco", "yolo", "open_images")  # formats that define class ids
 _WITHOUT_MASKS = ("voc", "open_images", "csv")
 
@@ -48,7 +48,7 @@ def read_labels(
     with_masks: bool,
     label_map: ClassNames | None,
     output_folder: str,
-) -> Parts:
+) -> DataSplits:
     """Read labels with consistent class and image ids across all splits.
 
     Open Images needs `output_folder` for a temporary index.
@@ -75,34 +75,36 @@ def read_labels(
         "csv": lambda path, split: read_csv_boxes(path, images, split=split),
     }
     if labels.format in read_file:
-        parts = _read_files(labels, annotations, read_file[labels.format])
+        by_split = _read_files(labels, annotations, read_file[labels.format])
     elif labels.format == "voc":
-        parts = read_voc_splits(annotations, labels.files, images)
+        by_split = read_voc_splits(annotations, labels.files, images)
     elif labels.format == "cvat":
-        parts = read_cvat(_only_file(labels, annotations), images, with_masks=with_masks)
+        by_split = read_cvat(_only_file(labels, annotations), images, with_masks=with_masks)
     else:
-        parts = {"yolo": read_yolo, "labelme": read_labelme}[labels.format](annotations, images, with_masks=with_masks)
-    parts = _named_parts(parts, annotations, images)
+        by_split = {"yolo": read_yolo, "labelme": read_labelme}[labels.format](
+            annotations, images, with_masks=with_masks
+        )
+    by_split = _named_splits(by_split, annotations, images)
     if labels.format != "coco":  # COCO has image ids
-        parts = {split: _with_distinct_images(part) for split, part in parts.items()}
-    mark_upright([image for part in parts.values() for image in part.images], images.folder)
-    for part in parts.values():
-        _check_coordinates(part)
-        if note := images.note_of_other_names(image.file_name for image in part.images):
-            part.noted.append(ReportEntry(kind="image", file=part.source, reason=note))
+        by_split = {split: _with_distinct_images(data) for split, data in by_split.items()}
+    mark_upright([image for data in by_split.values() for image in data.images], images.folder)
+    for data in by_split.values():
+        _check_coordinates(data)
+        if note := images.note_of_other_names(image.file_name for image in data.images):
+            data.noted.append(ReportEntry(kind="image", file=data.source, reason=note))
     if with_masks:
-        parts = {split: _without_unusable(part) for split, part in parts.items()}
-    class_names = label_map or common_classes(parts, own_numbers=labels.format in _NUMBERED)
-    return in_one_order(parts, class_names, own_image_ids=labels.format == "coco")
+        by_split = {split: _without_unusable(data) for split, data in by_split.items()}
+    class_names = label_map or common_classes(by_split, own_numbers=labels.format in _NUMBERED)
+    return in_one_order(by_split, class_names, own_image_ids=labels.format == "coco")
 
 
-def _named_parts(parts: Parts, annotations: str, images: ImageFolder) -> Parts:
+def _named_splits(by_split: DataSplits, annotations: str, images: ImageFolder) -> DataSplits:
     """Return the splits by the folders of the images, or the split of the given folder, if the labels define none."""
-    if [*parts] != [""]:
-        return parts
+    if [*by_split] != [""]:
+        return by_split
     whole = split_of_root(images.folder) or split_of_root(annotations)
-    return parts_by_name(
-        parts[""], [image.split or split_of_folders(image.file_name) or whole for image in parts[""].images]
+    return splits_by_name(
+        by_split[""], [image.split or split_of_folders(image.file_name) or whole for image in by_split[""].images]
     )
 
 
@@ -119,7 +121,7 @@ def _only_file(labels: RecognizedLabels, annotations: str) -> str:
 
 def _read_files(
     labels: RecognizedLabels, annotations: str, read: Callable[[str, str | None], AnnotatedDataSet]
-) -> Parts:
+) -> DataSplits:
     """Return a split for each file if file or folder names identify it; a single file may hold several splits.
 
     A file whose name tells no split is train if the others are held out.
@@ -128,7 +130,7 @@ def _read_files(
     if len(labels.files) <= 1:
         path = _only_file(labels, annotations)
         named = split_of_file(Path(path).relative_to(root).as_posix() if root.is_dir() else Path(path).name)
-        return parts_of_file(read(path, None), named)
+        return splits_of_file(read(path, None), named)
     of_split: dict[str | None, list[Path]] = {}
     for file in labels.files:
         of_split.setdefault(split_of_file(file.relative_to(root).as_posix()), []).append(file)
@@ -144,12 +146,12 @@ def _read_files(
             f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
             f"{listed(labels.files[:3])}; expected one of them, or one each named train, val and test"
         )
-    parts = {
+    by_split = {
         split: read(str(of_split[split][0]), None if is_rest and split == "train" else split)
         for split in SPLITS
         if split in of_split
     }
-    return without_held_out(parts) if is_rest else parts
+    return without_held_out(by_split) if is_rest else by_split
 
 
 def _read_open_images(
@@ -197,36 +199,36 @@ def _describes_classes(path: str) -> bool:
     return len(row) == 2 and (row[0].startswith("/m/") or row == ["LabelName", "DisplayName"])
 
 
-def _with_distinct_images(part: AnnotatedDataSet) -> AnnotatedDataSet:
+def _with_distinct_images(data: AnnotatedDataSet) -> AnnotatedDataSet:
     """Return the split with the first annotation of each image; others are skipped, as copies of another file."""
-    times = Counter(image.file_name for image in part.images)
+    times = Counter(image.file_name for image in data.images)
     first: dict[str, AnnotatedImage] = {}
-    repeated = [image for image in part.images if first.setdefault(image.file_name, image) is not image]
+    repeated = [image for image in data.images if first.setdefault(image.file_name, image) is not image]
     skipped = [
         ReportEntry(
             kind="image",
-            file=part.source,
+            file=data.source,
             reason=f"{times[image.file_name]} of its annotations are of the image {image.file_name}, expected one; "
             "remove copies that name the image of another file",
         )
         for image in repeated
     ]
-    return replace(part, images=[*first.values()], skipped=[*part.skipped, *skipped]) if repeated else part
+    return replace(data, images=[*first.values()], skipped=[*data.skipped, *skipped]) if repeated else data
 
 
-def _check_coordinates(part: AnnotatedDataSet) -> None:
+def _check_coordinates(data: AnnotatedDataSet) -> None:
     """Raise InputError for boxes that are fractions where pixels are expected."""
-    boxes = [one.box_xywh for image in part.images for one in image.objects if not image.in_shares]
+    boxes = [one.box_xywh for image in data.images for one in image.objects if not image.in_shares]
     if boxes and all(0 <= x <= x + width <= 1 and 0 <= y <= y + height <= 1 for x, y, width, height in boxes):
-        raise InputError(f"{part.source}: its boxes are from 0 to 1, fractions of the image's sides; expected pixels")
+        raise InputError(f"{data.source}: its boxes are from 0 to 1, fractions of the image's sides; expected pixels")
 
 
-def _without_unusable(part: AnnotatedDataSet) -> AnnotatedDataSet:
+def _without_unusable(data: AnnotatedDataSet) -> AnnotatedDataSet:
     """Return the split without objects whose outlines are invalid masks; they are reported as skipped."""
     skipped: list[ReportEntry] = []
-    for image in part.images:
+    for image in data.images:
         reasons = [reason_to_skip(one.segmentation) for one in image.objects]
         skipped += [ReportEntry(kind="box", file=image.file_name, reason=reason) for reason in filter(None, reasons)]
         image.objects = [one for one, reason in zip(image.objects, reasons, strict=True) if reason is None]
         image.refused += sum(reason is not None for reason in reasons)
-    return replace(part, skipped=[*part.skipped, *skipped])
+    return replace(data, skipped=[*data.skipped, *skipped])
