@@ -1,4 +1,4 @@
-"""Import TensorFlow and Keras once, then fork a process for each program that a client asks for (fork_client.py).
+"""Import Keras with the backend of KERAS_BACKEND, and fork a process for each program asked for (fork_client.py).
 
     python tests/fork_server.py NUMBER_OF_THE_LISTENING_SOCKET
 
@@ -90,6 +90,8 @@ def become(words, env, cwd, executable, streams):
     sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
     os.environ.clear()
     os.environ.update(env)
+    if "jax" in sys.modules:
+        configure_jax(env)
     os.chdir(cwd)
     script = os.path.abspath(words[0])
     own = {str(Path(__file__).parent), ""}
@@ -103,6 +105,19 @@ def become(words, env, cwd, executable, streams):
     sys.modules.pop("sitecustomize", None)
     site.execsitecustomize()
     runpy.run_path(script, run_name="__main__")
+
+
+def configure_jax(env):
+    """Give JAX the settings that it reads from the environment when it is imported."""
+    import jax
+
+    for name, of_text in (
+        ("jax_platforms", str),
+        ("jax_compilation_cache_dir", str),
+        ("jax_persistent_cache_min_compile_time_secs", float),
+    ):
+        if name.upper() in env:
+            jax.config.update(name, of_text(env[name.upper()]))
 
 
 def keep_code():

@@ -1,8 +1,8 @@
-"""Run programs in processes that are forked from one with TensorFlow and Keras already imported.
+"""Run programs in processes that are forked from one with TensorFlow, or JAX, and Keras already imported.
 
-A start of its own costs a program 5 to 10 seconds of imports. The server (fork_server.py) imports the packages and runs
-no operation, so that none of TensorFlow's threads exists when it forks. One test of each program starts it as a user
-does (test_main_path.py).
+A start of its own costs a program 5 to 10 seconds of imports. The server (fork_server.py), one for each backend of
+Keras, imports the packages and runs no operation, so that none of their threads exists when it forks. One test of each
+program starts it as a user does (test_main_path.py).
 """
 
 import atexit
@@ -27,7 +27,12 @@ class ForkedProgram:
         streams = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644) for path in (os.devnull, stdout, stderr)]
         try:
             self._program = fork_client.Program(
-                _server()[0], words, env=dict(env), cwd=str(cwd), streams=streams, executable=executable
+                _server(env.get("KERAS_BACKEND", "tensorflow"))[0],
+                words,
+                env=dict(env),
+                cwd=str(cwd),
+                streams=streams,
+                executable=executable,
             )
         finally:
             for stream in streams:
@@ -81,11 +86,11 @@ def run(command, *, env, cwd="/", timeout=240, executable=None):
 
 def python():
     """Return the path of an interpreter that runs `python script.py ...` in a fork, for launchers and shell scripts."""
-    return _server()[1]
+    return _server("tensorflow")[1]
 
 
 @functools.cache
-def _server():
+def _server(backend):
     """Start the server of this process; return its socket and the interpreter that asks it."""
     folder = tempfile.TemporaryDirectory(prefix="forks-")
     path, interpreter, tests = f"{folder.name}/socket", Path(folder.name, "python"), Path(__file__).parent
@@ -98,6 +103,7 @@ def _server():
             [sys.executable, tests / "fork_server.py", str(listener.fileno())],
             stdin=subprocess.PIPE,
             pass_fds=[listener.fileno()],
+            env={**os.environ, "KERAS_BACKEND": backend},
             start_new_session=True,
         )
 

@@ -3,19 +3,18 @@
 import json
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
+
+import forked_programs
 
 TESTS = Path(__file__).resolve().parent
 
 
 def run_script(*command, **environment):
-    """Run a script of this folder, with its arguments; it must succeed."""
-    done = subprocess.run(
+    """Run a script of this folder, with its arguments, in a fork; it must succeed."""
+    done = forked_programs.run(
         [sys.executable, *command],
-        capture_output=True,
-        text=True,
         timeout=400,
         cwd=TESTS.parent,
         env={**os.environ, "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}", **environment},
@@ -69,19 +68,17 @@ def run_processes(count, trainings, folder, *programs):
     """(exit code, output) of each process of jax_trainings.py; four devices in all."""
     environment = {**os.environ, **environment_of_processes(count, folder)}
     command = [sys.executable, str(TESTS / "jax_trainings.py"), json.dumps(trainings), json.dumps(programs)]
-    processes = []
-    for number in range(count):
-        with (folder / f"output-{number}").open("w") as output:
-            processes.append(
-                subprocess.Popen(
-                    command, stdout=output, stderr=output, env={**environment, "JAX_PROCESS_ID": str(number)}
-                )
-            )
-    codes = []
+    processes = [
+        forked_programs.start(
+            command, env={**environment, "JAX_PROCESS_ID": str(number)}, output=folder / f"output-{number}-{count}"
+        )
+        for number in range(count)
+    ]
     try:
-        for process in processes:
-            codes.append(process.wait(timeout=1200))
+        return [
+            (process.wait(timeout=1200), (folder / f"output-{number}-{count}").read_text())
+            for number, process in enumerate(processes)
+        ]
     finally:
         for process in processes:
-            process.kill()
-    return [(code, (folder / f"output-{number}").read_text()) for number, code in enumerate(codes)]
+            process.kill_session()

@@ -33,10 +33,7 @@ def run(script, *flags, backend="tensorflow"):
         "CUDA_VISIBLE_DEVICES": "",
         "KERAS_BACKEND": backend,
     }
-    if backend == "tensorflow":
-        done = forked_programs.run(command, env=env, timeout=600)
-    else:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+    done = forked_programs.run(command, env=env, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
