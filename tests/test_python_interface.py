@@ -12,10 +12,12 @@ import time
 import types
 from pathlib import Path
 
+import forked_programs
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl import flags
+from endurance_run import path_to_miniature
 from miniature import HPARAMS, build_miniature
 from PIL import Image
 
@@ -328,14 +330,11 @@ def test_detections_as_supervision_has_them(monkeypatch):
 
 @pytest.mark.slow
 def test_the_notebook_of_the_quick_start(tmp_path):
-    """Its cells run one after the other in a process of their own; what it stores are such outputs."""
-    done = subprocess.run(
+    """Its cells run one after the other, on the miniature network; what it stores are such outputs."""
+    done = forked_programs.run(
         [sys.executable, ROOT / "tests" / "notebook_run.py", NOTEBOOK],
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"},
+        env={**os.environ, "PYTHONPATH": path_to_miniature(tmp_path), "CUDA_VISIBLE_DEVICES": "-1"},
     )
     assert done.returncode == 0, done.stderr[-4000:]
     cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
