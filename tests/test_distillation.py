@@ -30,6 +30,7 @@ from program_support.errors import InputError
 pytestmark = pytest.mark.slow
 
 WEIGHT = 3.0
+WIDE = 40  # channels of the teacher's pyramid; the student has 24
 VARIABLES = "emackpt-final/variables/variables"
 
 
@@ -100,7 +101,7 @@ def test_gradients_are_finite_and_of_the_student_alone(width, extreme):
     assert np.isfinite(loss)
 
 
-def setting(pyramid_filters=40, precision="float32", parts=1, compiled=False, weight=WEIGHT):
+def setting(pyramid_filters=WIDE, precision="float32", parts=1, compiled=False, weight=WEIGHT):
     """Student, teacher and a step."""
     student = miniature_detector(precision=precision)
     teacher = miniature_detector(seed=1, precision=precision, num_classes=5, pyramid_filters=pyramid_filters)
@@ -114,7 +115,7 @@ def values(detector):
     return {name: np.asarray(variable.value).copy() for name, variable in named_variables(detector.network).items()}
 
 
-@pytest.mark.parametrize(("pyramid_filters", "compiled"), [(24, False), (40, True)])
+@pytest.mark.parametrize(("pyramid_filters", "compiled"), [(24, False), (WIDE, True)])
 def test_a_step_trains_the_student_alone(pyramid_filters, compiled):
     student, teacher, step = setting(pyramid_filters, compiled=compiled)
     batch, names = batch_of(0), set(named_variables(student.network))
@@ -154,7 +155,7 @@ def test_the_loss_falls_and_parts_are_averaged():
 
 
 def test_mixed_precision():
-    *_, step = setting(precision="mixed_float16", compiled=True)
+    *_, step = setting(precision="mixed_float16")
     *_, exact = setting()
     report = step(batch_of(0), 0.05)
     assert bool(report["finite"])
@@ -225,7 +226,7 @@ def drawn(tmp_path_factory):
 def teacher(tmp_path_factory):
     """A checkpoint of a wider network for other classes, at another input size."""
     prefix = str(tmp_path_factory.mktemp("teacher") / "ckpt")
-    detector = miniature_detector(2, (96, 96), seed=1, pyramid_filters=40)
+    detector = miniature_detector(2, (96, 96), seed=1, pyramid_filters=WIDE)
     hparams = hyperparameters_of("efficientdet-d2", {"image_size": 96}).to_dict()
     classes = ClassNames((1, 2), ("ball", "net")).to_categories()
     write_arrays(
@@ -237,7 +238,7 @@ def teacher(tmp_path_factory):
 
 
 def build_wide(hparams, *, num_classes, precision="float32", **_others):
-    return miniature_detector(num_classes, hparams.input_size, precision=precision, pyramid_filters=40)
+    return miniature_detector(num_classes, hparams.input_size, precision=precision, pyramid_filters=WIDE)
 
 
 @pytest.fixture
@@ -275,21 +276,17 @@ def test_a_resumed_training_equals_the_unbroken_one_and_has_nothing_of_the_teach
     line = f"teacher: efficientdet-d2 of {teacher}, 2 classes, input size of the student; --distillation_weight=1"
     assert line in capsys.readouterr().out
     assert "distillation_loss" in (tmp_path / "unbroken" / "time_log.txt").read_text()
-    alone = run(drawn, tmp_path / "alone", stop_epoch=1)
     monkeypatch.setattr(saved_model, "export_saved_model", lambda *_, **__: None)
     run(drawn, tmp_path / "resumed", teacher_ckpt=teacher, stop_epoch=1)
     resumed = run(drawn, tmp_path / "resumed", teacher_ckpt=teacher)
     assert resumed.keys() == unbroken.keys()
     assert all((resumed[name] == unbroken[name]).all() for name in unbroken)
 
-    assert {name: array.shape for name, array in alone.items()} == {name: a.shape for name, a in unbroken.items()}
-    assert any((alone[name] != unbroken[name]).any() for name in alone)
-    with_teacher, without = (
-        {name: np.shape(array) for name, array in read_arrays(str(tmp_path / folder / VARIABLES)).items()}
-        for folder in ("unbroken", "alone")
-    )
-    assert with_teacher == without
-    assert len(without) > 20
+    for arrays in (unbroken, read_arrays(str(tmp_path / "unbroken" / VARIABLES))):
+        shapes = list(map(np.shape, arrays.values()))
+        assert len(shapes) > 20
+        assert any(24 in shape for shape in shapes)
+        assert not any(WIDE in shape for shape in shapes)
 
 
 def test_a_teacher_of_another_kind_ends_the_training_in_one_line(

@@ -27,7 +27,6 @@ HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
 needs_horovod = pytest.mark.skipif(
     not HAS_HOROVOD and not os.environ.get("CI"), reason="Horovod is not installed: bash scripts/install_horovod.sh"
 )
-EXACT = {"moving_average_decay": 0.9, "is_training_bn": False}
 
 
 @pytest.fixture(scope="module")
@@ -129,35 +128,21 @@ def test_batch_statistics_by_name():
 # --- two ranks
 
 
-ALIGNED = {"label_assignment": "task_aligned", "class_loss_type": "quality_focal", "box_loss_type": "giou"}
-
-
 @needs_horovod
-def test_two_ranks_with_targets_from_outputs_equal_one_with_twice_the_batch(drawn, tmp_path):
-    steps = {"num_examples_per_epoch": 48, "stop_epoch": 1, "hparams": {**EXACT, **ALIGNED, "num_epochs": 2}}
-    succeeded(run_ranks(1, drawn, tmp_path / "one", batch_size=8, **steps)[0])
-    succeeded(run_ranks(2, drawn, tmp_path / "two", batch_size=4, **steps)[0])
-    one, two = (read_arrays(str(tmp_path / name / "ckpt-final")) for name in ("one", "two"))
-    assert one["global_step"] == two["global_step"] == 6
-    learnt = [name for name in one if not name.startswith(("run/", "global_step"))]
-    difference = max(np.abs(one[name] - two[name]).max() for name in learnt)
-    print(f"two ranks against one after 6 steps: largest difference {difference:.1e}")
-    assert difference < 2e-5
-    assert max(np.abs(one[name]).max() for name in learnt) > 0.1
-
-
-@needs_horovod
-def test_ranks_with_joined_statistics_equal_one_with_twice_the_batch(drawn, tmp_path):
-    """Batch norm and its running statistics included."""
-    steps = {"num_examples_per_epoch": 80, "stop_epoch": 1, "hparams": {"moving_average_decay": 0.9, "num_epochs": 2}}
+def test_two_ranks_equal_one_with_twice_the_batch(drawn, tmp_path):
+    """With targets from outputs, whose counts are sums over the ranks, and joined statistics, running ones included."""
+    hparams = {"label_assignment": "task_aligned", "class_loss_type": "quality_focal", "box_loss_type": "giou"}
+    steps = {"num_examples_per_epoch": 48, "stop_epoch": 1, "hparams": {**hparams, "num_epochs": 2}}
     succeeded(run_ranks(1, drawn, tmp_path / "one", batch_size=8, **steps)[0])
     succeeded(run_ranks(2, drawn, tmp_path / "two", batch_size=4, bn_group=2, **steps)[0])
     one, two = (read_arrays(str(tmp_path / name / "ckpt-final")) for name in ("one", "two"))
+    assert one["global_step"] == two["global_step"] == 6
     names = [name for name in one if not name.startswith(("run/", "global_step"))]
     assert any(map(is_batch_statistic, names))
     difference = max(np.abs(one[name] - two[name]).max() for name in names)
-    print(f"two ranks with joined statistics against one after 10 steps: largest difference {difference:.1e}")
+    print(f"two ranks against one after 6 steps: largest difference {difference:.1e}")
     assert difference < 1e-4  # 4e-3 where each looks at its own images
+    assert max(np.abs(one[name]).max() for name in names) > 0.1
 
 
 @needs_horovod
@@ -233,7 +218,7 @@ def test_ranks_with_different_settings_are_refused(drawn, tmp_path):
 )
 def test_a_rank_that_fails_takes_the_job_down(drawn, tmp_path, accident, shown):
     done, seconds = run_ranks(
-        2, drawn, tmp_path, accident=[1, 3, accident], timeout=150, env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"}
+        2, drawn, tmp_path, accident=[1, 3, accident], timeout=150, env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "6"}
     )
     assert done.returncode != 0
     assert shown in done.stdout + done.stderr
