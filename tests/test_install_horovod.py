@@ -178,27 +178,6 @@ def test_builds_once_for_all_checkouts_and_installs_once_in_each(machine):
     assert machine.cached(".building") == []
 
 
-def test_another_tensorflow_is_another_build_and_the_first_is_kept(machine):
-    root = machine.checkout()
-    machine.last_line(root)
-    assert "built in" in machine.last_line(root, TENSORFLOW="2.21.1")
-    assert machine.calls() == ["tools", "build", "install", "check"] * 2
-    assert "from cache in" in machine.last_line(root)
-    assert machine.calls() == ["install", "check"]
-    assert sorted(re.search(r"-tf([0-9.]+)-", path.name)[1] for path in machine.cached()) == ["2.21.0", "2.21.1"]
-
-
-def test_source_is_mended_or_refused(machine):
-    root = machine.checkout()
-    machine.last_line(root)
-    assert (machine.home / "source").read_text() == (
-        "  global_ranks_.resize(size_);\nfrom shutil import which as find_executable\n"
-    )
-    message = machine.failure(root, TENSORFLOW="2.21.1", CONTROLLER="ranks.reserve(size)")
-    assert "gloo_controller.cc has no 'global_ranks_.reserve(size_)'" in message
-    assert len(machine.cached()) == 1
-
-
 def test_nccl_of_pip_comes_before_the_one_of_cuda(machine):
     """TensorFlow loads pip's, and a process has one libnccl.so.2: header and library are of that version."""
     root = machine.checkout()

@@ -213,27 +213,6 @@ def test_configuration_and_classes_lie_beside(unbroken, drawn):
         assert ClassNames.from_categories(description.categories) == drawn.class_names
 
 
-def test_log_is_dllogger_s(unbroken):
-    entries = log_of(unbroken[0])
-    for entry in entries:
-        assert all(isinstance(entry[name], str) for name in ("timestamp", "datetime", "elapsedtime"))
-        assert set(entry) - {"timestamp", "datetime", "elapsedtime", "type"} == (
-            {"step", "data"} if entry["type"] == "LOG" else {"metric", "metadata"}
-        )
-    merged = {name: value for entry in entries if entry["type"] == "LOG" for name, value in entry["data"].items()}
-    assert merged.keys() >= {
-        "avg_fps_training",
-        "avg_latency_training",
-        "training_loss",
-        "e2e_training_time",
-        "epoch",
-        "validation_accuracy_mAP",
-        "val_cls_loss",
-    }
-    steps = [entry["data"]["steps"] for entry in entries if "fps" in entry.get("data", {})]
-    assert steps == [[i, i + 1] for i in range(3 * STEPS)]
-
-
 def test_curves(unbroken):
     [file] = unbroken[0].glob("events.out.tfevents.*")
     found = {}
@@ -447,31 +426,6 @@ def test_benchmark_without_average_saves_nothing(drawn, tmp_path):
     assert beside["machine_multiply_adds_per_second"] > 0
     assert beside["peak_host_memory_bytes"] > 1e8
     assert beside["peak_device_memory_bytes"] is None
-
-
-def test_starts_from_a_checkpoint_and_the_class_predictor_anew_for_other_classes(unbroken, drawn, tmp_path, capsys):
-    checkpoint = str(unbroken[0] / "ckpt-final")
-    other = ClassNames(drawn.class_names.category_ids, tuple("vwxyz"[: len(drawn.class_names)]))
-    averages = read_arrays(checkpoint)
-    for number, names in enumerate((drawn.class_names, other)):
-        folder = tmp_path / str(number)
-        with Journal(folder) as journal:
-            state = initial_state(
-                config(drawn, folder, class_names=names, pretrained_ckpt=checkpoint),
-                precision="float32",
-                world=World(),
-                log=journal.print,
-            )
-        found = {name: np.asarray(variable.value) for name, variable in named_variables(state.detector.network).items()}
-        same = {name for name, value in found.items() if (value == averages[f"{name}/ExponentialMovingAverage"]).all()}
-        assert found.keys() - same == (
-            set()
-            if names is drawn.class_names
-            else {name for name in found if name.startswith("class_net/class-predict/")}
-        )
-        for value, average in zip(found.values(), state.average.averages, strict=True):
-            assert (value == np.asarray(average)).all()
-    assert "class_net/class-predict starts from scratch: the checkpoint has 5 classes" in capsys.readouterr().out
 
 
 def test_records_without_objects_are_refused(drawn, tmp_path, monkeypatch):
