@@ -199,7 +199,7 @@ def test_a_process_that_hangs_or_ended_is_named():
     assert exchanging(work, ended="process 1 of 2, on b, ended: killed")[0][0].endswith("ended: killed")
 
 
-# --- two processes: trainings and evaluations, two minutes on one core
+# --- two processes: trainings and evaluations
 
 
 @pytest.fixture(scope="module")
