@@ -1,4 +1,4 @@
-"""Programs in processes of their own, under JAX on the CPU or with settings that TensorFlow reads once."""
+"""Programs in processes of their own, under JAX on the CPU or under TensorFlow."""
 
 import json
 import os

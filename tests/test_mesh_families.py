@@ -1,10 +1,13 @@
 """All families under JAX on eight devices: their programs lowered for GPUs and TPUs, and TensorFlow's first steps."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from jax_process import TESTS, run_script, run_under_jax
+from jax_process import TESTS, run_under_jax
 from small_families import SMALL, drawn_weights
 
 pytestmark = pytest.mark.slow
@@ -17,7 +20,13 @@ def folder(tmp_path_factory, with_jax):
     folder = tmp_path_factory.mktemp("families")
     for name in TRAINED:
         np.savez(folder / f"{name}.npz", **drawn_weights(name))
-    run_script(TESTS / "mesh_families.py", folder, TF_ENABLE_ONEDNN_OPTS="0")
+    done = subprocess.run(  # no fork: TensorFlow reads the setting when it is imported
+        [sys.executable, TESTS / "mesh_families.py", folder],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}", "TF_ENABLE_ONEDNN_OPTS": "0"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
     run_under_jax(TESTS / "mesh_families.py", folder, devices=8)
     return folder
 
