@@ -369,7 +369,7 @@ def test_a_file_of_torch_is_told_by_its_content(tmp_path):
         with pytest.raises(InputError, match=f"{name}: (begins with|is cut short|is truncated|has a header)"):
             read_source(str(tmp_path / name))
     (tmp_path / "other.bin").write_bytes(b"hello")
-    with pytest.raises(InputError, match=r"other.bin: there is no checkpoint of that name"):
+    with pytest.raises(InputError, match=r"other.bin: is neither a checkpoint nor a file of weights of PyTorch"):
         read_source(str(tmp_path / "other.bin"))
 
 
@@ -380,7 +380,7 @@ def test_a_reader_of_an_installed_package(tmp_path, monkeypatch):
         "read = lambda path: {'kernel': numpy.load(path)}\n"
     )
     np.save(tmp_path / "drawn.npy", np.arange(3))
-    with pytest.raises(InputError, match="there is no checkpoint of that name"):
+    with pytest.raises(InputError, match=r"drawn.npy: is neither a checkpoint nor a file of weights"):
         read_source(f"{tmp_path}/drawn.npy")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert read_source(f"{tmp_path}/drawn.npy").arrays["kernel"].tolist() == [0, 1, 2]

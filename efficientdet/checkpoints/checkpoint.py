@@ -58,6 +58,8 @@ def checkpoint_prefix(path: str | Path) -> str:
         return str(path)
     if not path.is_dir() and (same := _with_same_number(path)):
         return str(same)
+    if path.is_file():
+        raise InputError(f"{path}: is neither a checkpoint nor a file of weights of PyTorch, safetensors or Keras")
     if not path.is_dir():
         raise InputError(f"{path}: there is no checkpoint of that name (no {path}{INDEX_SUFFIX}) and no folder")
     if candidates := prefixes(path) or prefixes(path / "model"):  # the latter: output folder of a quick start
