@@ -48,7 +48,8 @@ def on_backend(config):
     def detect(logits, deltas, sizes):
         return detections_from_outputs(logits, deltas, ANCHORS, config=config, clip_to=sizes, within=sizes)[:3]
 
-    return lambda *arrays: [part.numpy() for part in tf.function(detect, autograph=False)(*map(tf.constant, arrays))]
+    program = tf.function(detect, autograph=False)
+    return lambda *arrays: [part.numpy() for part in program(*map(tf.constant, arrays))]
 
 
 def on_host(config):

@@ -201,12 +201,10 @@ def test_crowds_stay_where_they_are(tmp_path):
 def test_the_sequence_is_the_same_from_any_step_and_on_any_number_of_ranks(index):
     inputs = config(composition=CopyPaste(0.5))
     whole = batches(index, 6, inputs)
-    later = batches(index, 3, inputs, first_position=3 * 4)
-    tf.nest.map_structure(np.testing.assert_array_equal, whole[3:], later)
-    ranks = [batches(index, 6, replace(inputs, batch_size=2), rank=rank, world_size=2) for rank in (0, 1)]
-    for one, parts in zip(whole, zip(*ranks, strict=True), strict=True):
-        joined = tf.nest.map_structure(lambda *values: np.concatenate(values), *parts)
-        tf.nest.map_structure(np.testing.assert_array_equal, one, joined)
+    later = batches(index, 3, replace(inputs, batch_size=2), first_position=3 * 4, rank=1, world_size=2)
+    for one, part in zip(whole[3:], later, strict=True):
+        second_half = tf.nest.map_structure(lambda values: values[2:], one)
+        tf.nest.map_structure(np.testing.assert_array_equal, second_half, part)
 
 
 def test_an_image_is_a_mosaic_or_has_pasted_objects_or_neither(index):
