@@ -23,7 +23,6 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime import Runtime
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
-from efficientdet.inference.checkpoint_model import load_model
 from efficientdet.inference.predict import build_predict
 from efficientdet.options.inspect import InspectOptions
 from model.multiply_adds import multiply_adds
@@ -208,7 +207,7 @@ def test_report_log_and_trace(miniature, tmp_path, capsys):
 def test_report_names_what_really_ran(miniature, monkeypatch, runtime, int8_images, wanted):
     # As on a machine with a GPU, where Keras would compute in float16 and other runtimes do not look at it.
     accelerated = Runtime(precision="mixed_float16", use_xla=True)
-    restored, _ = load_model(MODEL)
+    restored, _ = module.load_model(MODEL)
     predict = build_predict(restored.detector, compiled=False)
     monkeypatch.setattr(module, "load_model", lambda _: (restored, accelerated))
     monkeypatch.setattr(module, "build_predict", lambda *_, **__: predict)
