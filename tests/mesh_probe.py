@@ -74,8 +74,9 @@ def trained(
     averages = average.packing.arrays(average.packed.value)
     found["average"] = np.concatenate([array.ravel() for array in averages])
     found |= {name: np.asarray(variable.value) for name, variable in named_variables(detector.network).items()}
-    if groups == 1:
+    if groups == 1 and precision == "float32":
         found |= detections(detector)
+    if devices == BATCH and precision == "float32":
         program, _, _ = step.lowered(batch_of(0)).compile().as_text().partition("\nENTRY")  # without what is in no loop
         found["sums in loops"] = np.asarray(len(re.findall(r" (all-reduce|all-gather|collective-permute)\(", program)))
     return found
