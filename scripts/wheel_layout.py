@@ -25,7 +25,6 @@ COMMANDS = {  # name of a program in messages and --help of a checkout -> the co
     "quickstart.py": "efficientdet-quickstart",
     "serve.py": "efficientdet-serve",
     "doctor.py": "efficientdet-doctor",
-    "dataset/doctor.py": "efficientdet-doctor",
     "dataset/create_tfrecord.py": "efficientdet-convert",
     "dataset/create_coco_tfrecord.py": "efficientdet-convert-coco",
     "dataset/create_pascal_tfrecord.py": "efficientdet-convert-pascal",

@@ -164,11 +164,9 @@ def box_around(outline: Sequence[float]) -> tuple[float, float, float, float]:
     return left, top, max(outline[::2]) - left, max(outline[1::2]) - top
 
 
-def box_around_rotated(
-    box_xywh: Sequence[float], degrees: float, *, center: tuple[float, float] | None = None
-) -> tuple[float, float, float, float]:
-    """Return the box around a box (x, y, width, height) that is rotated about `center`, by default its own."""
-    return box_around(rotated_corners(box_xywh, degrees, center=center))
+def box_around_rotated(box_xywh: Sequence[float], degrees: float) -> tuple[float, float, float, float]:
+    """Return the box around a box (x, y, width, height) that is rotated about its center."""
+    return box_around(rotated_corners(box_xywh, degrees))
 
 
 def rotated_corners(

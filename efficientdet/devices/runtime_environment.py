@@ -5,7 +5,7 @@ import gc
 import os
 import sys
 
-from program_support.stderr_capture import captured_stderr
+from program_support.silenced_stderr import silenced_stderr
 
 # Constants of glibc's malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
@@ -26,7 +26,7 @@ def prepare_environment(*, owns_process: bool = True) -> None:
     collects = gc.isenabled()
     gc.disable()  # garbage collection would take a fifth of the import and find nothing
     try:
-        with captured_stderr():
+        with silenced_stderr():
             import tensorflow  # noqa: F401
     finally:
         if owns_process:

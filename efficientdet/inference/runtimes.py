@@ -13,7 +13,7 @@ from efficientdet.devices.signal_stack import kept_signal_stack
 from object_detection.structures import DETECTIONS
 from program_support.errors import InputError, printable
 from program_support.processor import available_cores
-from program_support.stderr_capture import captured_stderr
+from program_support.silenced_stderr import silenced_stderr
 
 _MAX_STREAMS = 8  # each has its own activations: about 200 MB for D0 at 512
 _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
@@ -209,7 +209,7 @@ class _LitertInterpreters:
         from ai_edge_litert.interpreter import Interpreter
 
         interpreters = [Interpreter(model_content=content, num_threads=threads) for content in contents]
-        with captured_stderr():  # LiteRT prints its delegate there
+        with silenced_stderr():  # LiteRT prints its delegate there
             for interpreter in interpreters:
                 interpreter.allocate_tensors()
         self._network, *self._postprocessing = (interpreter.get_signature_runner() for interpreter in interpreters)

@@ -19,7 +19,7 @@ from dataset.conversion.sharding.shard_task import ShardTask
 from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 from program_support.progress import Progress
-from program_support.stderr_capture import captured_stderr
+from program_support.silenced_stderr import silenced_stderr
 
 CONTINUE = "finished shards are kept; run the same command to resume"
 _POLL_SECONDS = 0.2
@@ -49,7 +49,7 @@ def convert_shards(tasks: list[ShardTask], *, processes: int) -> None:
 
 def _start_tensorflow() -> None:
     """Start TensorFlow without its messages, which would disturb the progress bar."""
-    with captured_stderr():
+    with silenced_stderr():
         import tensorflow as tf
 
         tf.constant(0)  # the messages of its devices appear with the first operation

@@ -17,7 +17,7 @@ from efficientdet.inference.runtimes import ModelContent, Network, copied
 from efficientdet.onnx_translation.calibration import CalibrationImages
 from program_support.errors import InputError
 from program_support.processor import available_cores
-from program_support.stderr_capture import captured_stderr
+from program_support.silenced_stderr import silenced_stderr
 
 if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
@@ -76,7 +76,7 @@ class Litert(ExportedFile):
         content, _ = self.load(path)
         second = content[1] if isinstance(content, tuple) else litert_postprocessing(restored.detector)
         interpreter = Interpreter(model_content=second, num_threads=available_cores())
-        with captured_stderr():  # LiteRT prints its delegate there
+        with silenced_stderr():  # LiteRT prints its delegate there
             interpreter.allocate_tensors()
         tensors = map(np.asarray, restored.detector.outputs(*inputs))
         outputs = dict(zip(network_output_names(restored.detector), tensors, strict=True))
