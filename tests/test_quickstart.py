@@ -311,8 +311,11 @@ def test_weights_are_chosen_again_until_the_training_begins(programs, tmp_path, 
     wanted = {"model_name": "efficientdet-lite0", "weights": None}
     with pytest.raises(SystemExit):
         quickstart(config(tmp_path / "out", **wanted))
-    expected = "warning: initial weights: random (efficientdet-lite0: cannot be downloaded; efficientnet-lite0: cannot"
-    assert capsys.readouterr().out.startswith(expected)
+    assert capsys.readouterr().out.startswith(
+        "no detector pretrained on COCO: efficientdet-lite0: cannot be downloaded\n"
+        "no backbone pretrained on ImageNet: efficientnet-lite0: cannot be downloaded\n"
+        "warning: initial weights: random; none could be downloaded\n"
+    )
 
     fails.clear()
     run = steps.run_program

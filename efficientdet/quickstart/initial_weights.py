@@ -62,12 +62,13 @@ def initial_weights(config: QuickstartConfig) -> InitialWeights:
             path = local_path(name)
         except InputError as error:
             reasons.append(str(error))
+            print(f"no {description}: {error}", flush=True)
         else:
             return InitialWeights(kind, f"{description} ({path})", name)
     if config.weights:
         raise InputError(f"--weights={config.weights}: {'; '.join(reasons) or f'none for {config.model_name}'}")
-    reason = "; ".join(reasons) or f"no pretrained ones are published for {config.model_name}"
-    return InitialWeights("random", f"random ({reason})")
+    reason = "none could be downloaded" if reasons else f"none are published for {config.model_name}"
+    return InitialWeights("random", f"random; {reason}")
 
 
 def _kind_of(path: str, config: QuickstartConfig) -> str:
