@@ -264,7 +264,7 @@ def test_exported_model_has_the_averaged_weights(unbroken, drawn):
 def test_resumed_training_without_evaluations_equals_the_unbroken_one_with_them(unbroken, drawn, tmp_path, capsys):
     train(config(drawn, tmp_path, training_mode="train300", stop_epoch=1))
     assert read_arrays(str(tmp_path / "ckpt"))["global_step"] == STEPS
-    assert train(config(drawn, tmp_path, training_mode="train300")) == TrainingOutcome(model_dir=str(tmp_path))
+    assert train(config(drawn, tmp_path, training_mode="train300")) == TrainingOutcome()
     assert f"resumes from {tmp_path}/ckpt-{STEPS} after step {STEPS}, 16 images" in capsys.readouterr().out
     same_arrays(tmp_path / "ckpt-final", unbroken[0] / "ckpt-final")
     assert not list(tmp_path.glob("metrics-*"))
@@ -644,7 +644,7 @@ def test_killed_between_the_writes_of_an_evaluation_is_mended(unbroken, drawn, t
         assert read_description(str(tmp_path / "ckpt")).run["unfinished_epoch"] == 1
         assert not (tmp_path / "metrics-1.json").exists()
     monkeypatch.undo()
-    monkeypatch.setattr(saving.Saver, "save_average", lambda *_: (_ for _ in ()).throw(Killed))
+    monkeypatch.setattr(saving.Saver, "epoch_finished", lambda *_: (_ for _ in ()).throw(Killed))
     with pytest.raises(Killed):
         train(settings)  # all of epoch 1 is measured, and no checkpoint says so
     monkeypatch.undo()
