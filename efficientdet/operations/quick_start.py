@@ -46,9 +46,12 @@ def run_quickstart(options: QuickstartOptions) -> None:
 
 def _weights_and_their_model(weights: str | None) -> tuple[str | None, str | None]:
     """Return --weights with the prefix of a checkpoint, and the model that published or own weights are of."""
-    prefix = None if weights in (NO_WEIGHTS, PRETRAINED_BACKBONE) else existing_checkpoint(weights, "weights")
-    if prefix is None or weights in model_names():
-        return prefix or weights, prefix and weights
+    if not weights or weights in (NO_WEIGHTS, PRETRAINED_BACKBONE):
+        return weights, None
+    prefix = existing_checkpoint(weights, "weights")
+    assert prefix is not None  # a path is given
+    if weights in model_names():
+        return prefix, weights
     description = read_description(prefix)
     return prefix, description.model_name if description else None
 

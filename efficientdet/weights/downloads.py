@@ -60,13 +60,12 @@ def local_path(value: str, *, log: Log = print_line) -> str:
     Raises:
         InputError: the file cannot be downloaded.
     """
-    if value.startswith(SCHEME):
-        with error_context(f"{value}:"):
-            return str(hub_path(value, cache_folder(), log=log))
-    if value not in published_files() or os.path.lexists(value) or os.path.lexists(f"{value}.index"):
-        return value
     with error_context(f"{value}:"):
-        return str(cached_weights(published_files()[value], cache_folder(), log=log))
+        if value.startswith(SCHEME):
+            return str(hub_path(value, cache_folder(), log=log))
+        if value in published_files() and not (os.path.lexists(value) or os.path.lexists(f"{value}.index")):
+            return str(cached_weights(published_files()[value], cache_folder(), log=log))
+    return value
 
 
 def cached_weights(file: PublishedFile, folder: Path, *, log: Log = print_line) -> Path:
