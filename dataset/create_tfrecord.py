@@ -3,7 +3,7 @@
     python dataset/create_tfrecord.py --images=photos --annotations=labels --output_dir=records
 
 The format is detected from the content and printed. Existing train, val and test splits are kept. Without a val split,
---val_fraction of the images is used for validation.
+--val_fraction of the images is used for validation. --folds divides train and val into the folds of a cross-validation.
 """
 
 import sys
@@ -13,6 +13,8 @@ from pathlib import Path
 
 if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+import numpy as np
 
 from program_support.interrupts import end_quietly_on_interrupt
 
@@ -31,6 +33,7 @@ from dataset.conversion.conversion_options import ConvertOptions
 from dataset.conversion.conversion_report import Report, refusal_with_report
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
+from dataset.conversion.image_folds import classes_in_one_fold, divided_into_folds, pooled
 from dataset.conversion.image_split import split_off
 from dataset.conversion.label_splits import read_labels
 from dataset.conversion.named_splits import SPLITS
@@ -128,19 +131,68 @@ def _with_val(
             f"split: {' and '.join(named)} only, as folders or files are named: no train records are written; to "
             "train on these images, rename that folder or file"
         )
+    elif options.folds:
+        named["train"] = _in_folds(named, images, folds=options.folds, options=options, white_level=white_level)
+        named.pop("val", None)
     elif "val" in named or not options.val_fraction or not named["train"].images:
         print("split: from the data set" if "" not in by_split else "split: none, all images are train")
     else:
         named["train"], named["val"], alike = split_off(
-            named["train"], images, fraction=options.val_fraction, seed=options.split_seed, white_level=white_level
+            named["train"],
+            images,
+            fraction=options.val_fraction,
+            seed=options.split_seed,
+            group_by=options.group_by,
+            white_level=white_level,
         )
         train_count, aside = (len(named[split].images) for split in ("train", "val"))
         print(
             f"split: {aside} images for val, {train_count} for train, stratified by class (--val_fraction="
-            f"{options.val_fraction:g}, --split_seed={options.split_seed}); {alike} possible near-duplicates are in "
-            "the same split as the image that they resemble"
+            f"{options.val_fraction:g}, --split_seed={options.split_seed}); {_together(alike, options, 'split')}"
         )
     return {split: named[split] for split in SPLITS if split in named}
+
+
+def _in_folds(
+    named: dict[str, AnnotatedDataSet],
+    images: ImageFolder,
+    *,
+    folds: int,
+    options: ConvertOptions,
+    white_level: int,
+) -> AnnotatedDataSet:
+    """Return the images of train and val, divided into folds. Prints the result."""
+    data, alike = divided_into_folds(
+        pooled(named["train"], named["val"]) if "val" in named else named["train"],
+        images,
+        folds=folds,
+        seed=options.split_seed,
+        group_by=options.group_by,
+        white_level=white_level,
+    )
+    assert data.shards is not None
+    sizes = np.bincount(data.shards)
+    print(
+        f"split: {len(data.images)} images {'of train and val ' if 'val' in named else ''}in {folds} folds of "
+        f"{sizes.min()} to {sizes.max()}, each a shard of train, stratified by class (--folds={folds}, --split_seed="
+        f"{options.split_seed}); {_together(alike, options, 'fold')}"
+    )
+    if alone := classes_in_one_fold(data):
+        print(
+            f"warning: {len(alone)} of the classes, such as {alone[0]}, are in one fold only: the model that is "
+            "trained without this fold does not learn them"
+        )
+    return data
+
+
+def _together(alike: int, options: ConvertOptions, part: str) -> str:
+    """Return how many images are in the same split or fold as another that they belong to."""
+    if options.group_by:
+        return (
+            f"{alike} images are in the same {part} as another of their group (--group_by={options.group_by}) or one "
+            "that they resemble"
+        )
+    return f"{alike} possible near-duplicates are in the same {part} as the image that they resemble"
 
 
 def _warn_about_shared_images(by_split: dict[str, AnnotatedDataSet]) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
+
 from dataset.class_names import ClassNames
 from dataset.files.untrusted_values import number_in_text, shown, storable_text
 from program_support.errors import InputError
@@ -68,7 +70,7 @@ class AnnotatedDataSet:
     """Images with their objects in the order of their file; a list, or a sequence stored on disk.
 
     `fingerprint` changes if any of the input changes. `skipped` and `noted` are the findings of the reader, such as
-    boxes of unknown images.
+    boxes of unknown images. `shards`: the shard of each image; None: image i is in shard i mod the number of shards.
     """
 
     source: str
@@ -78,6 +80,7 @@ class AnnotatedDataSet:
     listed_boxes: int
     skipped: list[ReportEntry] = field(default_factory=list)
     noted: list[ReportEntry] = field(default_factory=list)
+    shards: np.ndarray | None = None  # [N] int
 
     @property
     def listed_images(self) -> int:

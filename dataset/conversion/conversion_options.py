@@ -1,13 +1,40 @@
 """Options of the converters: the flags of create_tfrecord.py and the arguments of `efficientdet.convert`."""
 
+import re
 from typing import Annotated
 
 from dataset.conversion.conversion_config import ShardCount, WritingSettings
 from dataset.conversion.format_recognition import FORMATS
-from program_support.checked_fields import Count, CountOrZero, Help, between, checked, one_of
+from program_support.checked_fields import Count, CountOrZero, Help, Limit, between, checked, one_of
 
 MOST_DEFAULT_SHARDS = 32  # the reference's default
 IMAGES_WORTH_A_SHARD = 100
+BY_FOLDER = "folder"
+
+
+def _is_grouping(text: str) -> bool:
+    try:
+        return text == BY_FOLDER or re.compile(text).groups == 1
+    except re.error:
+        return False
+
+
+Folds = Annotated[
+    int | None,
+    between(2, 10),  # one digit in the number of a shard, so that a pattern can leave it out
+    Help(
+        "Number of folds of a cross-validation, 2 to 10: images of train and val are divided into them, stratified by "
+        "class, and each fold is one shard of the train records. Default: no folds."
+    ),
+]
+GroupBy = Annotated[
+    str | None,
+    Limit(_is_grouping, f"{BY_FOLDER}, or a regular expression with one group, such as '([^_/]+)_[0-9]+'"),
+    Help(
+        "Images that must stay in one split or fold, in addition to near-duplicates: 'folder', or a regular expression "
+        "with one group, whose match in the file name is the same for them."
+    ),
+]
 
 
 @checked
@@ -40,6 +67,8 @@ class ConvertOptions(WritingOptions):
         Help("Fraction of the images used for validation if the data set has no val split; 0: no val split."),
     ] = 0.1
     split_seed: Annotated[CountOrZero, Help("Random seed that selects the validation images.")] = 0
+    folds: Folds = None
+    group_by: GroupBy = None
     include_masks: Annotated[bool, Help("Store instance masks as PNG.")] = False
     label_map_json_path: Annotated[
         str,

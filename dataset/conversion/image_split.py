@@ -1,13 +1,16 @@
 """Split images into train and val, stratified by class and without near-duplicates across the splits."""
 
 import hashlib
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 import numpy as np
 
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage
+from dataset.conversion.conversion_options import BY_FOLDER
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.near_duplicates import near_duplicates, thumbnail
 from dataset.files.image_files import read_stored_image
@@ -19,17 +22,23 @@ _LEAST_SIDE = 128  # pixels that a thumbnail is computed from: several for each 
 
 
 def split_off(
-    data: AnnotatedDataSet, images: ImageFolder, *, fraction: float, seed: int, white_level: int = WHITE_LEVEL
+    data: AnnotatedDataSet,
+    images: ImageFolder,
+    *,
+    fraction: float,
+    seed: int,
+    group_by: str | None = None,
+    white_level: int = WHITE_LEVEL,
 ) -> tuple[AnnotatedDataSet, AnnotatedDataSet, int]:
-    """Return train, val, and the number of images that follow a near-duplicate.
+    """Return train, val, and the number of images that follow a near-duplicate or another of their group.
 
     The split depends only on seed, names, content and classes of the images. Few images change their split if others
-    are added. white_level: see `as_rgb`.
+    are added. group_by: see `image_groups`. white_level: see `as_rgb`.
 
     Raises:
         InputError: no image can be used for val.
     """
-    groups = alike_groups([_thumbnail_of(image, images, white_level) for image in _with_progress(data.images)])
+    groups = image_groups(data.images, images, group_by=group_by, white_level=white_level)
     aside = stratified_groups(
         [{one.category_id for one in image.objects} for image in data.images],
         groups,
@@ -40,8 +49,8 @@ def split_off(
     chosen = {place for group in aside for place in group}
     if not chosen or len(chosen) == len(data.images):
         raise InputError(
-            f"--val_fraction={fraction:g}: {_why_none(data.images, groups)}; none can be used for validation; expected "
-            "more images, or --val_fraction=0"
+            f"--val_fraction={fraction:g}: {_why_none(data.images, groups, group_by)}; none can be used for "
+            "validation; expected more images, or --val_fraction=0"
         )
     boxes = sum(len(data.images[place].objects) for place in chosen)
     train, val = (
@@ -58,7 +67,7 @@ def split_off(
     )
 
 
-def _why_none(images: Sequence[AnnotatedImage], groups: Sequence[list[int]]) -> str:
+def _why_none(images: Sequence[AnnotatedImage], groups: Sequence[list[int]], group_by: str | None) -> str:
     """Return why no group of images can be used for val."""
     classes = [{one.category_id for place in group for one in images[place].objects} for group in groups]
     counts = Counter(label for each in classes for label in each)
@@ -69,7 +78,34 @@ def _why_none(images: Sequence[AnnotatedImage], groups: Sequence[list[int]]) -> 
             f"each of the {len(images)} images has a class that no other image has{near} ({alone} of {len(counts)} "
             "classes), which training would lose"
         )
-    return f"{len(images)} images in {len(groups)} groups of near-duplicates"
+    of_names = f" and of --group_by={group_by}" if group_by else ""
+    return f"{len(images)} images in {len(groups)} groups of near-duplicates{of_names}"
+
+
+def image_groups(
+    images: Sequence[AnnotatedImage], folder: ImageFolder, *, group_by: str | None, white_level: int
+) -> list[list[int]]:
+    """Return the numbers of the images that must not be separated: near-duplicates, and those of one --group_by.
+
+    Args:
+        images: the n images.
+        folder: their folder.
+        group_by: `folder`, or a regular expression that is searched in the file names and whose group names the group;
+            an image without a match has no group. None: only near-duplicates.
+        white_level: see `as_rgb`.
+
+    Raises:
+        InputError: the expression matches no file name.
+    """
+    keys: list[str | None] = [None] * len(images)
+    if group_by == BY_FOLDER:
+        keys = [str(PurePosixPath(image.file_name).parent) for image in images]
+    elif group_by:
+        matches = [re.search(group_by, image.file_name) for image in images]
+        keys = [match and match[1] for match in matches]
+        if not any(matches):
+            raise InputError(f"--group_by={group_by}: matches no file name, such as {images[0].file_name}")
+    return alike_groups([_thumbnail_of(image, folder, white_level) for image in _with_progress(images)], keys)
 
 
 def _with_progress(images: Sequence[AnnotatedImage]) -> Iterator[AnnotatedImage]:
@@ -88,8 +124,8 @@ def _thumbnail_of(image: AnnotatedImage, images: ImageFolder, white_level: int) 
         return None
 
 
-def alike_groups(thumbnails: Sequence[np.ndarray | None]) -> list[list[int]]:
-    """Return groups of indices of near-duplicates, joined transitively; an image without thumbnail is its own group."""
+def alike_groups(thumbnails: Sequence[np.ndarray | None], keys: Sequence[str | None] = ()) -> list[list[int]]:
+    """Return groups of indices of near-duplicates and of equal keys, joined transitively; None is like no other."""
     known = {place: thumbnail for place, thumbnail in enumerate(thumbnails) if thumbnail is not None}
     places = [*known]
     leader = list(range(len(thumbnails)))
@@ -99,8 +135,10 @@ def alike_groups(thumbnails: Sequence[np.ndarray | None]) -> list[list[int]]:
             leader[place] = place = leader[leader[place]]
         return place
 
-    for i, j in near_duplicates([*known.values()]):
-        one, other = sorted((first_of(places[i]), first_of(places[j])))
+    first_with: dict[str, int] = {}
+    same_key = [(first_with.setdefault(key, place), place) for place, key in enumerate(keys) if key is not None]
+    for i, j in [*((places[i], places[j]) for i, j in near_duplicates([*known.values()])), *same_key]:
+        one, other = sorted((first_of(i), first_of(j)))
         leader[other] = one
     groups = defaultdict(list)
     for place in range(len(thumbnails)):

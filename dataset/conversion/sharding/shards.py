@@ -174,15 +174,16 @@ def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str,
 
 
 def _shard_tasks(data: AnnotatedDataSet, stats: np.ndarray, config: ConversionConfig) -> list[ShardTask]:
-    """Return the task of each shard, including complete ones; image i belongs to shard i mod num_shards."""
+    """Return the task of each shard, including complete ones."""
     names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True)) if data.class_names else {}
     settings = _job_settings(data, config)
     tasks = []
     for index in range(config.num_shards):
-        images = data.images[index :: config.num_shards]
-        made_from = json.dumps(
-            [settings, [image.file_name for image in images], stats[index :: config.num_shards].tolist()]
-        )
+        images, shard_stats = data.images[index :: config.num_shards], stats[index :: config.num_shards]
+        if data.shards is not None:
+            numbers = np.flatnonzero(data.shards == index).tolist()
+            images, shard_stats = [data.images[number] for number in numbers], stats[numbers]
+        made_from = json.dumps([settings, [image.file_name for image in images], shard_stats.tolist()])
         path = config.shard_path(index)
         tasks.append(
             ShardTask(
