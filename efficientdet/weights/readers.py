@@ -59,8 +59,12 @@ def _readers() -> Iterator[WeightReader]:
 
 
 def stated_architecture(prefix: str) -> str:
-    """Return the architecture in the Hub's config.json beside a file, or else the end of its path."""
+    """Return the architecture in a file of PyTorch or the Hub's config.json beside it, or else the end of its path."""
+    from efficientdet.weights import torch_files
+
     path = Path(prefix)
+    if reader_of(path) is torch_files and (stated := torch_files.architecture(path)):
+        return stated
     with contextlib.suppress(InputError, OSError):
         content = read_json(str(path.with_name("config.json")))
         if isinstance(content, dict) and isinstance(content.get("architecture"), str):

@@ -60,6 +60,18 @@ def read(path: str | os.PathLike) -> dict[str, np.ndarray]:
             raise InputError(f"cannot be read ({error.strerror or error})") from error
 
 
+def architecture(path: str | os.PathLike) -> str:
+    """Return the text that timm's training programs store under `arch` beside the weights; "" if there is none.
+
+    Raises:
+        InputError: as `read`.
+    """
+    with error_context(f"{path}:"), open_regular_file(path) as stream:
+        saved = _read_object(BoundedFile(stream))
+    stated = saved.get("arch") if isinstance(saved, Mapping) else None
+    return stated if isinstance(stated, str) else ""
+
+
 def recognizes(head: bytes) -> bool:
     """Return whether a file with these first bytes may be a PyTorch file."""
     return _is_zip(head) or _is_pickles(head) or _is_tar(head)
