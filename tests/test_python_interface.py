@@ -1,5 +1,6 @@
 """The functions of `efficientdet` do what the programs do, name a wrong argument, and leave the process as it was."""
 
+import hashlib
 import io
 import json
 import os
@@ -16,6 +17,7 @@ import forked_programs
 import numpy as np
 import pytest
 import tensorflow as tf
+import yaml
 from absl import flags
 from endurance_run import path_to_miniature
 from miniature import HPARAMS, build_miniature
@@ -97,6 +99,22 @@ def test_an_examination_is_that_of_the_page(worked):
     assert found.settings == content["suggested"]["settings"]
     assert content["splits"]["validation"]["images"] == 4
     assert "<!doctype html>" in found.page.read_text().lower()
+
+
+def test_exported_files_have_a_card_and_their_provenance(worked):
+    folder, results, *_ = worked
+    exported = folder / "exported"
+    header, text = (exported / "README.md").read_text().removeprefix("---\n").split("---\n", 1)
+    metrics = {
+        entry["type"]: entry["value"] for entry in yaml.safe_load(header)["model-index"][0]["results"][0]["metrics"]
+    }
+    assert metrics == {name: round(results["evaluate"].numbers[name], 4) for name in ("AP", "AP50", "AP75")}
+    assert "detector.onnx" in text
+    provenance = json.loads((exported / "provenance.json").read_text())
+    digest = hashlib.sha256((exported / "detector.onnx").read_bytes()).hexdigest()
+    assert provenance["exported"]["files"] == {"detector.onnx": digest}
+    assert provenance["weights"].keys() == {"ckpt-final.data-00000-of-00001", "ckpt-final.index"}
+    assert str(folder) not in json.dumps(provenance)  # a published model does not show where it was made
 
 
 def test_numbers_are_those_in_the_files(worked):

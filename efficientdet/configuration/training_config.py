@@ -1,7 +1,8 @@
 """Configuration of a training and its checks. Imports neither Keras nor TensorFlow."""
 
 import re
-from typing import Annotated
+from dataclasses import field
+from typing import Annotated, Any
 
 from dataset.class_names import ClassNames
 from efficientdet.families.hyperparameters import Hyperparameters, stated_classes
@@ -18,6 +19,7 @@ class TrainingConfig(TrainSettings):
 
     hparams: Hyperparameters
     hparams_given: frozenset[str] = frozenset()  # keys in --hparams, and keys that the loaded weights determine
+    options: dict[str, Any] = field(default_factory=dict)  # those of train.py that differ from their defaults, by name
     records: tuple[str, ...]
     val_records: tuple[str, ...]
     val_json_file: str | None

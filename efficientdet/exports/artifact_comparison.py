@@ -19,7 +19,9 @@ from efficientdet.exports.export_format import ExportFormat
 from efficientdet.exports.timing import medians_in_turns, split_times, times
 from efficientdet.inference.detect import Detect
 from efficientdet.onnx_translation.calibration import CalibrationImages, calibration_of_files, calibration_of_records
+from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.evaluation import CocoMeasures
+from object_detection.coco.run_length_masks import decoded
 
 PIXELS = 0.5  # tolerance of the sides of agreeing detections
 _MAX_IMAGES, _MAX_RECORDS = 64, 16  # images of --images and of records that each file is compared on
@@ -87,6 +89,22 @@ class ArtifactComparison:
             quality=quality,
             loss=_loss(self.restored, form, path, calibration) if lists else None,
             edge_tpu=form.describe(path),
+        )
+
+    def drawn_image(self) -> np.ndarray:
+        """Return the image with the most detections of the checkpoint, drawn into it; uint8 [h, w, 3]."""
+        description = self.restored.description
+        thresholds = self._thresholds or ScoreThresholds(overall=0.0)
+        drawn = [rows.drawn(thresholds.of(rows.category_ids), 20) for rows in self._expected]
+        most = max(range(len(drawn)), key=lambda number: len(drawn[number].scores))
+        ids, rows = [entry["id"] for entry in description.categories], drawn[most]
+        return draw_detections(
+            self._images[most],
+            rows.boxes,
+            classes=[ids.index(category_id) for category_id in rows.category_ids.tolist()],
+            names=[entry["name"] for entry in description.categories],
+            scores=rows.scores,
+            masks=None if rows.masks is None else [decoded(mask) for mask in rows.masks],
         )
 
     def milliseconds(self, files: Mapping[ExportFormat, Path]) -> list[float]:

@@ -4,6 +4,14 @@ import tempfile
 from pathlib import Path
 
 from dataset.records.record_index import index_records
+from efficientdet.checkpoints.provenance import (
+    checksums,
+    code_version,
+    machine,
+    read_provenance,
+    without_folders,
+    write_provenance,
+)
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
 from efficientdet.exports.agreement import SAME_OBJECT_IOU
@@ -12,6 +20,7 @@ from efficientdet.exports.artifact_table import Artifact, ArtifactTable
 from efficientdet.exports.export_config import ExportConfig
 from efficientdet.exports.export_format import BATCHES, ExportFormat
 from efficientdet.exports.formats import export_formats
+from efficientdet.exports.model_card import ModelCard, write_model_card
 from efficientdet.inference.checkpoint_model import checkpoint_detector, load_model
 from efficientdet.onnx_translation.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from program_support.atomic_files import report_write_errors
@@ -63,6 +72,7 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
         artifacts=lines,
     )
     table.write(config.output_dir)
+    _write_card(comparison, table, config, checkpoint=model.ckpt_path)
     wrong = [
         line
         for line, form in zip(lines, formats, strict=True)
@@ -80,6 +90,21 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
             f"{config.output_dir}/artifacts.md for the differences"
         )
     return table
+
+
+def _write_card(comparison: ArtifactComparison, table: ArtifactTable, config: ExportConfig, *, checkpoint: str) -> None:
+    """Write the model card, and the provenance of the checkpoint with the checksums of the exported files."""
+    folder = Path(config.output_dir)
+    assert checkpoint is not None  # export.py requires one
+    provenance = without_folders(read_provenance(checkpoint) or {"weights": checksums([checkpoint])})
+    files = [file for line in table.artifacts for file in export_formats()[line.format].files(folder / line.file)]
+    exported = {str(Path(file).relative_to(folder)): value for file, value in checksums(files).items()}
+    provenance["exported"] = {"code": code_version(), "machine": machine(), "files": exported}
+    write_provenance(folder, provenance)
+    write_model_card(
+        folder,
+        ModelCard(comparison.restored.description, table, provenance, comparison.measures, comparison.drawn_image()),
+    )
 
 
 def _calibration(config: ExportConfig) -> CalibrationImages:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import keras
 import tensorflow as tf
 
+from efficientdet.checkpoints.provenance import write_provenance
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.distributed import World
@@ -24,7 +25,7 @@ from efficientdet.training.inputs import OWN_SETTINGS
 from efficientdet.training.interruption import Interrupted, StopRequest, stop_message
 from efficientdet.training.listener import Listener
 from efficientdet.training.model_dir_lock import sole_training
-from efficientdet.training.reporter import Reporter, report_start
+from efficientdet.training.reporter import Reporter, report_start, training_provenance
 from efficientdet.training.run import Run
 from efficientdet.training.saving import Saver
 from efficientdet.training.settings import settings_at_start
@@ -236,4 +237,6 @@ class Training:
                 self._reporter.final_evaluation(run.epoch, self._evaluator.averaged())
             self._saver.store_thresholds()
         self._reporter.write_page()
+        if run.world.is_first:
+            write_provenance(config.model_dir, training_provenance(run, self._evaluator.last))
         run.journal.print(f"report: {config.model_dir}/{REPORT_FILE}")

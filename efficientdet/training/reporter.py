@@ -4,11 +4,14 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 
 from dataset.input.pipeline import original_images
+from efficientdet.checkpoints.checkpoint import checkpoint_prefix
+from efficientdet.checkpoints.provenance import checksums, code_version, machine
 from efficientdet.devices.device import device_name, peak_device_memory, peak_host_memory
 from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.evaluation.data_set_evaluator import write_measures
@@ -19,8 +22,9 @@ from efficientdet.run_log.journal import read_curves
 from efficientdet.training.listener import Listener
 from efficientdet.training.run import Run
 from efficientdet.training.validation import Evaluation, Evaluator, Validation, minutes_in_words
+from efficientdet.weights.downloads import local_path
 from model.multiply_adds import training_multiply_adds
-from object_detection.coco.evaluation import shown_measure
+from object_detection.coco.evaluation import CocoMeasures, shown_measure
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from object_detection.coco.run_length_masks import decoded
 
@@ -156,6 +160,33 @@ class Reporter(Listener):
         self._run.journal.images(
             self._run.state.step, {f"detections/{number}": image for number, (_, image) in enumerate(self._drawn)}
         )
+
+
+def training_provenance(run: Run, measures: CocoMeasures | None) -> dict[str, Any]:
+    """Return what a finished training was made from, and its result: the files, their contents, settings and code."""
+    config = run.config
+    sources = {
+        "records": config.records,
+        "val_records": config.val_records,
+        "val_json_file": [config.val_json_file],
+        "pretrained_ckpt": [config.pretrained_ckpt and checkpoint_prefix(local_path(config.pretrained_ckpt))],
+        "backbone_init": [config.backbone_init and checkpoint_prefix(local_path(config.backbone_init))],
+        "teacher_ckpt": [config.teacher_ckpt and checkpoint_prefix(local_path(config.teacher_ckpt))],
+    }
+    return {
+        "code": code_version(),
+        "machine": machine() | {"processes": run.world.size, "devices": run.world.devices},
+        "options": config.options,
+        "hparams": config.hparams.to_dict(),
+        "batch_size": config.batch_size,
+        "seed": config.seed,
+        "deterministic": config.deterministic,
+        "resumed_after_step": run.first_step,
+        "last_step": run.state.step,
+        "files": {name: checksums(filter(None, paths)) for name, paths in sources.items() if any(paths)},
+        "weights": checksums([Path(config.model_dir, "ckpt-final")]),
+        "metrics": measures.to_json() if measures else {},
+    }
 
 
 def _enlarged(pixels: np.ndarray, factor: int) -> np.ndarray:

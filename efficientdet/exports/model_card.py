@@ -1,0 +1,148 @@
+"""Model card beside exported files: `README.md` with the header of the Hugging Face Hub, and an image."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from dataset.files.image_files import encode_image
+from efficientdet.checkpoints.description import Description
+from efficientdet.checkpoints.provenance import FILE_NAME
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.exports.artifact_table import ArtifactTable
+from object_detection.coco.evaluation import CocoMeasures, shown_measure
+from program_support.atomic_files import report_write_errors, write_bytes, write_text
+
+CARD, DRAWN_IMAGE = "README.md", "detections.jpg"
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """Content of a model card. `measures`: of the checkpoint on the validation records; None if not measured."""
+
+    description: Description
+    table: ArtifactTable
+    provenance: dict[str, Any]
+    measures: CocoMeasures | None
+    image: np.ndarray  # uint8 [h, w, 3], an image with detections
+
+
+def write_model_card(folder: Path, card: ModelCard) -> None:
+    """Write README.md and detections.jpg.
+
+    Raises:
+        InputError: they cannot be written.
+    """
+    with report_write_errors(folder / DRAWN_IMAGE):
+        write_bytes(folder / DRAWN_IMAGE, encode_image(card.image, "JPEG"))
+    with report_write_errors(folder / CARD):
+        write_text(folder / CARD, _markdown(card))
+
+
+def _markdown(card: ModelCard) -> str:
+    description, best = card.description, card.table.artifacts[0]
+    names = [category["name"] for category in description.categories]
+    size = description.hparams["image_size"]
+    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    return "\n".join(
+        [
+            "---",
+            yaml.safe_dump(_header(card), sort_keys=False, allow_unicode=True).strip(),
+            "---",
+            "",
+            f"# {description.model_name}: {shown}",
+            "",
+            f"![Detections]({DRAWN_IMAGE})",
+            "",
+            f"Object detector `{description.model_name}`, input size {size}, {len(names)} classes: {shown}.",
+            "",
+            "## Use",
+            "",
+            "```python",
+            "import efficientdet",
+            "",
+            f'detections = efficientdet.load_detector("{best.file}").predict("image.jpg")',
+            "```",
+            "",
+            f"Score threshold: {ScoreThresholds.stored_in(description)}.",
+            "",
+            "Intended for images of the kind that it was trained on. On others its accuracy is unknown: measure it by "
+            "`eval.py` before you rely on it.",
+            "",
+            *_accuracy(card.measures),
+            "## Files",
+            "",
+            "| file | MB | ms per image |",
+            "|---|---|---|",
+            *(
+                f"| `{line.file}` | {line.megabytes} | {'-' if line.median_ms is None else line.median_ms} |"
+                for line in card.table.artifacts
+            ),
+            "",
+            f"Milliseconds on {card.table.machine}; [artifacts.md](artifacts.md) has the comparison with the "
+            "checkpoint.",
+            "",
+            "## Origin",
+            "",
+            *_origin(card.provenance),
+            "",
+            "## License",
+            "",
+            "Not stated. It depends on the training images and on the weights that the training started from.",
+            "",
+        ]
+    )
+
+
+def _header(card: ModelCard) -> dict[str, Any]:
+    """Return the metadata of the Hub, https://huggingface.co/docs/hub/model-cards."""
+    header: dict[str, Any] = {
+        "library_name": "efficientdet-tf2",
+        "pipeline_tag": "object-detection",
+        "tags": ["object-detection", card.description.model_name],
+    }
+    if card.measures:
+        metrics = [{"type": name, "value": round(card.measures.numbers[name], 4)} for name in ("AP", "AP50", "AP75")]
+        result = {
+            "task": {"type": "object-detection"},
+            "dataset": {"name": "validation images", "type": "custom"},
+            "metrics": metrics,
+        }
+        header["model-index"] = [{"name": card.description.model_name, "results": [result]}]
+    return header
+
+
+def _accuracy(measures: CocoMeasures | None) -> list[str]:
+    if measures is None:
+        return ["## Accuracy", "", "Not measured: `export.py --val_file_pattern='records/val-*'` measures it.", ""]
+    numbers, objects = measures.numbers, sum(measures.class_objects.values())
+    return [
+        "## Accuracy",
+        "",
+        f"COCO metrics of the checkpoint on {measures.images} validation images with {objects} objects.",
+        "",
+        "| | objects | AP |",
+        "|---|---|---|",
+        f"| all classes | {objects} | {shown_measure(numbers['AP'])}, AP50 {shown_measure(numbers['AP50'])}, "
+        f"AP75 {shown_measure(numbers['AP75'])} |",
+        *(
+            f"| {name} | {measures.class_objects[name]} | {shown_measure(ap)} |"
+            for name, ap in measures.class_ap.items()
+        ),
+        "",
+    ]
+
+
+def _origin(provenance: dict[str, Any]) -> list[str]:
+    if "code" not in provenance:
+        return [f"Its training is not recorded. [{FILE_NAME}]({FILE_NAME}) has the checksums of all files."]
+    files = provenance["files"]
+    start = [*files.get("pretrained_ckpt", ()), *files.get("backbone_init", ())]
+    return [
+        f"{provenance['last_step']} steps of {provenance['batch_size']} images per process, seed "
+        f"{provenance['seed']}, from {f'`{Path(start[0]).name}`' if start else 'random weights'}; "
+        f"{provenance['code']}. [{FILE_NAME}]({FILE_NAME}) has the settings, and the checksums of the training records "
+        "and of all files."
+    ]
