@@ -7,10 +7,11 @@ from coco_cases import BOX, CATEGORIES, OTHER, by_pycocotools, detections, groun
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from object_detection.coco.evaluation import MEASURE_NAMES, CocoEvaluator, shown_measure
+from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.explanation import explain_poor_result
 from object_detection.coco.ground_truth import read_ground_truth
 from object_detection.coco.mask_pasting import pasted_masks
+from object_detection.coco.measures import MEASURE_NAMES, shown_measure
 from object_detection.coco.run_length_masks import run_lengths
 
 

@@ -39,8 +39,8 @@ from efficientdet.prediction import annotate as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs
 from model.detection_model import named_variables
-from object_detection.coco.evaluation import MEASURE_NAMES
 from object_detection.coco.ground_truth import read_ground_truth
+from object_detection.coco.measures import MEASURE_NAMES
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import run_lengths
 from object_detection.structures import Detections

@@ -51,7 +51,7 @@ from efficientdet.training.start import initial_state
 from model.detection_model import named_variables
 from model.multiply_adds import multiply_adds
 from object_detection.coco import evaluation as coco_evaluation
-from object_detection.coco.evaluation import MEASURE_NAMES
+from object_detection.coco.measures import MEASURE_NAMES
 from program_support.errors import InputError
 
 pytestmark = pytest.mark.slow

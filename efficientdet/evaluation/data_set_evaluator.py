@@ -14,8 +14,9 @@ from dataset.records.record_index import RecordIndex
 from efficientdet.devices.distributed import World
 from efficientdet.evaluation.data_ids import with_category_ids, with_record_ids
 from efficientdet.inference.detect import Predictor
-from object_detection.coco.evaluation import CocoEvaluator, CocoMeasures
+from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
+from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.results import CocoResults, DetectionRows
 from object_detection.coco.run_length_masks import RunLengths
 from program_support.errors import InputError

@@ -21,8 +21,10 @@ from efficientdet.inference.checkpoint_model import load_model
 from efficientdet.inference.predict import build_predict
 from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.reports.coco_metrics import csv_line
+from object_detection.coco.bootstrap import RESAMPLES
 from object_detection.coco.error_analysis import ErrorAnalysis
-from object_detection.coco.evaluation import CocoEvaluator, CocoMeasures
+from object_detection.coco.evaluation import CocoEvaluator
+from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
@@ -131,8 +133,10 @@ def _finish(
     if config.testdev_dir:
         with report_write_errors(path := Path(config.testdev_dir, TESTDEV_FILE_NAME)):
             write_results(path, results_json(rows))
-    measures = evaluator.evaluate(rows)
+    measures = evaluator.evaluate(rows, resamples=config.bootstrap)
     print(measures.table())
+    if config.bootstrap is None and not measures.intervals and measures.images > 1:
+        print(f"\nno 95 % intervals: they would take more than about 10 seconds; --bootstrap={RESAMPLES} computes them")
     print(f"\n{measures.numbers} {csv_line(epoch, measures.numbers)}")
     _report_thresholds(config, measures)
     if config.output_json:

@@ -30,12 +30,16 @@ from efficientdet.reports.html_page import (
 from object_detection.coco.curves import RECALL_THRESHOLDS
 from object_detection.coco.error_analysis import SHOWN_IOU, ErrorAnalysis
 from object_detection.coco.error_types import ERROR_TYPES
-from object_detection.coco.evaluation import CocoMeasures
+from object_detection.coco.measures import CocoMeasures
 from program_support.atomic_files import report_write_errors, write_text
 
 _MOST_CLASSES = 20  # more would be illegible in the confusion matrix
 _MOST_CHARTS = 12  # classes whose charts are shown without a click
 _MOST_CONFUSIONS = 10
+_INTERVALS = (
+    "95 % intervals come from a bootstrap over the images: another set of as many images of the same kind would give "
+    "other values within about these limits."
+)
 _NONE = "\N{EN DASH}"
 
 
@@ -80,9 +84,10 @@ def evaluation_page(report: EvaluationReport) -> str:
     return document(
         report.title,
         [
-            heading(report.title, figure=_figure(measures), lead=lead),
+            heading(report.title, figure=_figure(measures), lead=lead + _interval_of_ap(measures)),
             paragraph(masks) if masks else "",
             paragraph(f"AP is {measures.numbers['AP']:g}: {measures.explanation}") if measures.explanation else "",
+            paragraph(f"{measures.advice[0].upper()}{measures.advice[1:]}.") if measures.advice else "",
             section("Error analysis (TIDE)", _costs(analysis)),
             section("Precision-recall curves and calibration", _curves(analysis)),
             section("Metrics per class", _classes(analysis, measures)),
@@ -103,6 +108,11 @@ def _figure(measures: CocoMeasures) -> str:
         values["mask AP"] = measures.mask_numbers["AP"]
     shown = (f"{name} {_shown(value if value >= 0 else math.nan)}" for name, value in values.items())
     return " \N{NO-BREAK SPACE} ".join(shown)
+
+
+def _interval_of_ap(measures: CocoMeasures) -> str:
+    shown = measures.shown_interval("numbers", "AP")
+    return f" 95 % interval of AP: {shown}." if shown else ""
 
 
 def _shown(value: float) -> str:
@@ -216,7 +226,9 @@ def _classes(analysis: ErrorAnalysis, measures: CocoMeasures) -> str:
             (
                 name,
                 measures.class_objects[name],
-                *(Heat(_shown(value), value) for value in values),
+                *(Heat(_shown(value), value) for value in values[:1]),
+                *([measures.shown_interval("class_ap", name)] if measures.intervals else []),
+                *(Heat(_shown(value), value) for value in values[1:]),
                 _plain(best.score),
                 _plain(best.precision),
                 _plain(best.recall),
@@ -228,7 +240,9 @@ def _classes(analysis: ErrorAnalysis, measures: CocoMeasures) -> str:
         "96 x 96 pixels. Threshold: the score with the best F1 at IoU 0.5, for which precision, recall and F1 are "
         "listed."
     )
-    names = ("Class", "Objects", *columns, "Threshold", "Precision", "Recall", "F1")
+    ap, *others = columns
+    titles = (ap, "95 % interval", *others) if measures.intervals else columns
+    names = ("Class", "Objects", *titles, "Threshold", "Precision", "Recall", "F1")
     return paragraph(lead) + table(names, rows, label="Metrics per class") if rows else ""
 
 
@@ -276,5 +290,11 @@ def _worst(plots: list[str]) -> str:
 
 
 def _metrics(measures: CocoMeasures) -> str:
-    masks = {"Masks": measures.mask_numbers} if measures.mask_numbers else {}
-    return metrics_table({"Boxes": measures.numbers, **masks})
+    fields = {"Boxes": "numbers"} | ({"Masks": "mask_numbers"} if measures.mask_numbers else {})
+    columns = {column: getattr(measures, field) for column, field in fields.items()}
+    intervals = {
+        column: {name: measures.shown_interval(field, name) for name in columns[column]}
+        for column, field in fields.items()
+        if measures.intervals
+    }
+    return metrics_table(columns, intervals) + (paragraph(_INTERVALS) if intervals else "")

@@ -12,7 +12,7 @@ from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.provenance import FILE_NAME
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.exports.artifact_table import ArtifactTable
-from object_detection.coco.evaluation import CocoMeasures, shown_measure
+from object_detection.coco.measures import CocoMeasures, shown_measure
 from program_support.atomic_files import report_write_errors, write_bytes, write_text
 
 CARD, DRAWN_IMAGE = "README.md", "detections.jpg"

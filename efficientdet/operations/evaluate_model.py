@@ -68,6 +68,7 @@ def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
         class_ap=measures.class_ap,
         images=measures.images,
         detections=measures.detections,
+        intervals=measures.intervals,
         score_thresholds=measures.score_thresholds,
         report=Path(options.report, "report.html") if options.report else None,
     )

@@ -115,6 +115,7 @@ class EvaluationResult(_Result):
         class_ap: AP of each class by name.
         images: number of evaluated images.
         detections: number of detections.
+        intervals: 95 % interval (low, high) of each of "numbers", "class_ap" and those of masks, by name.
         score_thresholds: "overall" and "classes": score thresholds with the best F1.
         report: report.html, or None if no report was requested.
     """
@@ -124,6 +125,7 @@ class EvaluationResult(_Result):
     class_ap: dict[str, float]
     images: int
     detections: int
+    intervals: dict[str, dict[str, tuple[float, float]]] = field(repr=False)
     score_thresholds: dict[str, Any] = field(repr=False)
     report: Path | None
 

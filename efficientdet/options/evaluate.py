@@ -4,7 +4,7 @@ from typing import Annotated
 
 from dataset.conversion.format_recognition import FORMATS
 from efficientdet.options.model import EvaluatedRecords, GroundTruth, MachineOptions, RuntimeOptions, WeightsOptions
-from program_support.checked_fields import Count, Help, Share, checked, one_of
+from program_support.checked_fields import Count, CountOrZero, Help, Share, checked, one_of
 
 
 @checked
@@ -46,6 +46,13 @@ class EvaluateOptions(WeightsOptions, MachineOptions, RuntimeOptions):
     batch_size: Annotated[Count, Help("Batch size per process, or per device under KERAS_BACKEND=jax.")] = 8
     eval_samples: EvaluatedRecords = 0
     enable_map_parallelization: Annotated[bool, Help("Read and decode images in parallel.")] = True
+    bootstrap: Annotated[
+        CountOrZero | None,
+        Help(
+            "Number of bootstrap resamples of the images, from which the 95 % intervals are computed; 0: no intervals. "
+            "Default: 1000, or 0 where they would take more than about 10 seconds."
+        ),
+    ] = None
     testdev_dir: Annotated[str | None, Help("Output folder for the detections as a COCO test-dev submission.")] = None
     output_json: Annotated[str | None, Help("Output file for the COCO measures as JSON.")] = None
     report: Annotated[

@@ -25,15 +25,28 @@ def csv_line(epoch: int, numbers: Mapping[str, float]) -> str:
     return f"csv format: {epoch}," + ",".join(f"{100 * numbers[name]:.2f}" for name in _PERCENT)
 
 
-def metrics_table(columns: Mapping[str, Mapping[str, float]]) -> str:
-    """Return a table with a column of metrics per name; negative values (no such object) become a dash."""
-    names = list(next(iter(columns.values()), {}))
+def metrics_table(
+    columns: Mapping[str, Mapping[str, float]], intervals: Mapping[str, Mapping[str, str]] | None = None
+) -> str:
+    """Return a table with a column of metrics per name; negative values (no such object) become a dash.
+
+    intervals: 95 % intervals as text of the columns of these names, shown beside them.
+    """
+    names, intervals = list(next(iter(columns.values()), {})), intervals or {}
+    titles = [title for column in columns for title in (column, *(["95 % interval"] if column in intervals else []))]
     rows = [
         (
             name,
-            *(f"{metrics[name]:.4f}" if metrics[name] >= 0 else "\N{EN DASH}" for metrics in columns.values()),
+            *(
+                cell
+                for column, metrics in columns.items()
+                for cell in (
+                    f"{metrics[name]:.4f}" if metrics[name] >= 0 else "\N{EN DASH}",
+                    *([intervals[column].get(name, "")] if column in intervals else []),
+                )
+            ),
             _DEFINITIONS.get(name, ""),
         )
         for name in names
     ]
-    return table(("Metric", *columns, "Definition"), rows, label="COCO metrics")
+    return table(("Metric", *titles, "Definition"), rows, label="COCO metrics")

@@ -24,7 +24,7 @@ from efficientdet.training.run import Run
 from efficientdet.training.validation import Evaluation, Evaluator, Validation, minutes_in_words
 from efficientdet.weights.downloads import local_path
 from model.multiply_adds import training_multiply_adds
-from object_detection.coco.evaluation import CocoMeasures, shown_measure
+from object_detection.coco.measures import CocoMeasures, shown_measure
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from object_detection.coco.run_length_masks import decoded
 

@@ -23,7 +23,8 @@ from efficientdet.training.interruption import StopRequest
 from efficientdet.training.listener import Listener
 from efficientdet.training.run import Run
 from efficientdet.training.state import TrainingState
-from object_detection.coco.evaluation import CocoEvaluator, CocoMeasures
+from object_detection.coco.evaluation import CocoEvaluator
+from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.results import DetectionRows
 from object_detection.stateless_random import seeds_of
 from object_detection.structures import Batch, Objects

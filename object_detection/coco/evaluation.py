@@ -5,106 +5,26 @@ tests verify. This module passes it the detections and explains a result of 0 or
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from object_detection.coco.bootstrap import default_resamples, intervals
 from object_detection.coco.comparison import Comparison
 from object_detection.coco.curves import Curves
 from object_detection.coco.explanation import explain_poor_result
 from object_detection.coco.ground_truth import GroundTruth
 from object_detection.coco.matching import IOU_THRESHOLDS, Instances, ObjectFlags, Overlap, box_overlap
+from object_detection.coco.measures import MEASURE_NAMES, CocoMeasures
 from object_detection.coco.results import DetectionRows, boxes_xywh
 from object_detection.coco.run_length_masks import Masks, RunLengths, encoded, mask_areas, mask_overlap
 from object_detection.coco.score_thresholds import thresholds_to_store
 
-MEASURE_NAMES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "ARmax1", "ARmax10", "ARmax100", "ARs", "ARm", "ARl")
-_MEASURE_MEANINGS = (
-    "precision, IoU 0.50 to 0.95",
-    "precision, IoU 0.50",
-    "precision, IoU 0.75",
-    "precision, objects < 32x32 px",
-    "precision, objects 32x32 to 96x96 px",
-    "precision, objects > 96x96 px",
-    "recall, 1 detection per image",
-    "recall, 10 detections per image",
-    "recall, 100 detections per image",
-    "recall, objects < 32x32 px",
-    "recall, objects 32x32 to 96x96 px",
-    "recall, objects > 96x96 px",
-)
 _LACKS_MASKS = "an annotation has no segmentation, or its image no height and width"
 
 OverlapOf = Callable[[np.ndarray, np.ndarray], Overlap]  # rows of the detections and of the objects to compare
-
-
-@dataclass(frozen=True, kw_only=True)
-class CocoMeasures:
-    """Results of an evaluation. Every number lies in 0 .. 1, or is -1 if there is no object to find."""
-
-    numbers: dict[str, float]  # the 12 of MEASURE_NAMES
-    class_ap: dict[str, float]  # AP per class, by name
-    class_objects: dict[str, int]  # number of objects, without crowds and difficult ones
-    images: int  # number of evaluated images
-    unknown_images: int  # evaluated images that are not in the ground truth
-    detections: int
-    explanation: str  # the likely cause of an AP of 0 or -1, otherwise empty
-    mask_numbers: dict[str, float] = field(default_factory=dict)  # the 12 of masks (COCO's "segm"); empty without masks
-    mask_class_ap: dict[str, float] = field(default_factory=dict)  # AP of masks per class, by name
-    mask_explanation: str = ""  # why predicted masks are not evaluated
-    score_thresholds: dict[str, Any] = field(default_factory=dict)  # see `thresholds_to_store`
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary for `json.dump`: the 12 numbers of boxes at the top level, the rest under its name."""
-        rest = {name: value for name, value in vars(self).items() if name != "numbers"}
-        return {
-            **self.numbers,
-            **{name: value for name, value in rest.items() if value or not name.startswith("mask_")},
-        }
-
-    def table(self) -> str:
-        """Return the numbers, the classes and the explanation as plain text of several lines."""
-        lines = [f"{self.images} images, {self.detections} detections, {sum(self.class_objects.values())} objects"]
-        lines += [
-            f"{name:<9}{shown_measure(self.numbers[name]):>7}  {meaning}"
-            for name, meaning in zip(MEASURE_NAMES, _MEASURE_MEANINGS, strict=True)
-        ]
-        if self.mask_numbers:
-            lines += [
-                "",
-                "masks",
-                *(f"{name:<9}{shown_measure(number):>7}" for name, number in self.mask_numbers.items()),
-            ]
-        lines += ["", *self._class_table()]
-        if self.unknown_images:
-            lines += [
-                "",
-                f"{self.unknown_images} of the {self.images} evaluated images are not in the ground truth: "
-                "their detections count as false positives",
-            ]
-        if self.explanation:
-            lines += ["", f"AP is {self.numbers['AP']:g}: {self.explanation}"]
-        if self.mask_explanation:
-            lines += ["", f"masks are not evaluated: {self.mask_explanation}"]
-        return "\n".join(lines)
-
-    def _class_table(self) -> list[str]:
-        """Return a line for each class, with the AP of boxes and of masks."""
-        columns = {"AP": self.class_ap} | ({"of masks": self.mask_class_ap} if self.mask_class_ap else {})
-        width = max(map(len, ["class", *self.class_ap]))
-        return [f"{'class':<{width}}" + "".join(f"{title:>9}" for title in columns) + "  objects"] + [
-            f"{name:<{width}}"
-            + "".join(f"  {shown_measure(column[name]):>7}" for column in columns.values())
-            + f"  {self.class_objects[name]:7d}"
-            for name in self.class_ap
-        ]
-
-
-def shown_measure(value: float) -> str:
-    """Return a measure with four digits, or `-` for COCO's -1: nothing to measure."""
-    return "-" if value < 0 else f"{value:.4f}"
 
 
 class CocoEvaluator:
@@ -130,13 +50,15 @@ class CocoEvaluator:
         self._flags = ObjectFlags(crowd=crowd, ignored=crowd | difficult)
         self._boxes = np.array([annotation["bbox"] for annotation in annotations], np.float64).reshape(-1, 4)
 
-    def evaluate(self, rows: DetectionRows) -> CocoMeasures:
+    def evaluate(self, rows: DetectionRows, *, resamples: int | None = 0) -> CocoMeasures:
         """Return the COCO metrics of the evaluated images (`rows.evaluated_ids`), including images without detections.
 
-        The metrics of masks are included if the detections and all annotations have masks.
+        The metrics of masks are included if the detections and all annotations have masks. Intervals come from
+        `resamples` of the images, 0: no intervals, None: `default_resamples`.
         """
         comparison = self.compare(rows)
-        measured = self._measures(comparison, num_detections=len(rows.scores))
+        resamples = default_resamples(comparison) if resamples is None else resamples
+        measured = self._measures(comparison, num_detections=len(rows.scores), resamples=resamples)
         explanation = explain_poor_result(self.ground_truth, rows) if measured.numbers["AP"] <= 0 else ""
         measured = replace(measured, explanation=explanation, score_thresholds=thresholds_to_store(comparison))
         if rows.masks is None:
@@ -153,8 +75,14 @@ class CocoEvaluator:
                 overlap_of=self._overlap_of_masks(rows.masks, self._masks),
             ),
             num_detections=len(rows.scores),
+            resamples=resamples,
         )
-        return replace(measured, mask_numbers=of_masks.numbers, mask_class_ap=of_masks.class_ap)
+        return replace(
+            measured,
+            mask_numbers=of_masks.numbers,
+            mask_class_ap=of_masks.class_ap,
+            intervals=measured.intervals | {f"mask_{name}": ends for name, ends in of_masks.intervals.items()},
+        )
 
     def compare(self, rows: DetectionRows) -> Comparison:
         """Return the boxes matched with the objects of the evaluated images."""
@@ -223,7 +151,7 @@ class CocoEvaluator:
             overlap=overlap_of(detected, objects),
         )
 
-    def _measures(self, comparison: Comparison, *, num_detections: int) -> CocoMeasures:
+    def _measures(self, comparison: Comparison, *, num_detections: int, resamples: int) -> CocoMeasures:
         """Return the metrics without an explanation; `num_detections` includes those of unknown classes."""
         precision = comparison.curves.precision
         return CocoMeasures(
@@ -234,6 +162,7 @@ class CocoEvaluator:
             unknown_images=len(set(comparison.image_ids.tolist()) - self.ground_truth.image_sizes.keys()),
             detections=num_detections,
             explanation="",
+            intervals=intervals(comparison, resamples),
         )
 
 

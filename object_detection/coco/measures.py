@@ -1,0 +1,118 @@
+"""The results of an evaluation: the 12 COCO metrics, AP per class, and their intervals."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+MEASURE_NAMES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "ARmax1", "ARmax10", "ARmax100", "ARs", "ARm", "ARl")
+_MEASURE_MEANINGS = (
+    "precision, IoU 0.50 to 0.95",
+    "precision, IoU 0.50",
+    "precision, IoU 0.75",
+    "precision, objects < 32x32 px",
+    "precision, objects 32x32 to 96x96 px",
+    "precision, objects > 96x96 px",
+    "recall, 1 detection per image",
+    "recall, 10 detections per image",
+    "recall, 100 detections per image",
+    "recall, objects < 32x32 px",
+    "recall, objects 32x32 to 96x96 px",
+    "recall, objects > 96x96 px",
+)
+_WIDE = 0.1  # an interval of AP from which on more images are recommended
+
+
+@dataclass(frozen=True, kw_only=True)
+class CocoMeasures:
+    """Results of an evaluation. Every number lies in 0 .. 1, or is -1 if there is no object to find."""
+
+    numbers: dict[str, float]  # the 12 of MEASURE_NAMES
+    class_ap: dict[str, float]  # AP per class, by name
+    class_objects: dict[str, int]  # number of objects, without crowds and difficult ones
+    images: int  # number of evaluated images
+    unknown_images: int  # evaluated images that are not in the ground truth
+    detections: int
+    explanation: str  # the likely cause of an AP of 0 or -1, otherwise empty
+    mask_numbers: dict[str, float] = field(default_factory=dict)  # the 12 of masks (COCO's "segm"); empty without masks
+    mask_class_ap: dict[str, float] = field(default_factory=dict)  # AP of masks per class, by name
+    mask_explanation: str = ""  # why predicted masks are not evaluated
+    score_thresholds: dict[str, Any] = field(default_factory=dict)  # see `thresholds_to_store`
+    # 95 % interval (low, high) of each metric of the field of this name: numbers, class_ap, mask_numbers, ...; {}: none
+    intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+
+    @property
+    def advice(self) -> str:
+        """Return how many more images would halve a wide interval of AP; empty for a narrow one."""
+        low, high = self.intervals.get("numbers", {}).get("AP", (0.0, 0.0))
+        if high - low <= _WIDE:
+            return ""
+        return (
+            f"the interval of AP is {100 * (high - low):.0f} points wide; {3 * self.images} images more than these "
+            f"{self.images} would halve it"  # the width falls with the square root of their number
+        )
+
+    def shown_interval(self, values: str, name: str) -> str:
+        """Return the interval of a metric of a field such as `numbers` as text, empty without one."""
+        ends = self.intervals.get(values, {}).get(name)
+        return "" if ends is None else f"{ends[0]:.4f} to {ends[1]:.4f}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary for `json.dump`: the 12 numbers of boxes at the top level, the rest under its name."""
+        rest = {name: value for name, value in vars(self).items() if name != "numbers"}
+        return {
+            **self.numbers,
+            **{name: value for name, value in rest.items() if value or not name.startswith(("mask_", "intervals"))},
+        }
+
+    def table(self) -> str:
+        """Return the numbers, the classes and the explanation as plain text of several lines."""
+        lines = [f"{self.images} images, {self.detections} detections, {sum(self.class_objects.values())} objects"]
+        lines += [
+            f"{name:<9}{shown_measure(self.numbers[name]):>7}{self._interval_column('numbers', name)}  {meaning}"
+            for name, meaning in zip(MEASURE_NAMES, _MEASURE_MEANINGS, strict=True)
+        ]
+        if self.mask_numbers:
+            lines += [
+                "",
+                "masks",
+                *(
+                    f"{name:<9}{shown_measure(number):>7}{self._interval_column('mask_numbers', name)}".rstrip()
+                    for name, number in self.mask_numbers.items()
+                ),
+            ]
+        lines += ["", *self._class_table()]
+        if self.unknown_images:
+            lines += [
+                "",
+                f"{self.unknown_images} of the {self.images} evaluated images are not in the ground truth: "
+                "their detections count as false positives",
+            ]
+        if self.explanation:
+            lines += ["", f"AP is {self.numbers['AP']:g}: {self.explanation}"]
+        if self.mask_explanation:
+            lines += ["", f"masks are not evaluated: {self.mask_explanation}"]
+        if self.advice:
+            lines += ["", self.advice]
+        return "\n".join(lines)
+
+    def _class_table(self) -> list[str]:
+        """Return a line for each class, with the AP of boxes and of masks."""
+        columns = {"AP": "class_ap"} | ({"of masks": "mask_class_ap"} if self.mask_class_ap else {})
+        width = max(map(len, ["class", *self.class_ap]))
+        head = (f"{title:>9}{'95 % interval':>18}" if self.intervals else f"{title:>9}" for title in columns)
+        return [f"{'class':<{width}}" + "".join(head) + "  objects"] + [
+            f"{name:<{width}}"
+            + "".join(
+                f"  {shown_measure(getattr(self, values)[name]):>7}{self._interval_column(values, name)}"
+                for values in columns.values()
+            )
+            + f"  {self.class_objects[name]:7d}"
+            for name in self.class_ap
+        ]
+
+    def _interval_column(self, values: str, name: str) -> str:
+        return f"  {self.shown_interval(values, name):16}" if self.intervals else ""
+
+
+def shown_measure(value: float) -> str:
+    """Return a measure with four digits, or `-` for COCO's -1: nothing to measure."""
+    return "-" if value < 0 else f"{value:.4f}"
