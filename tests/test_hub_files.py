@@ -1,13 +1,11 @@
 """Weights by hf://USER/NAME: the real huggingface_hub and a server of this machine that answers as the Hub does."""
 
-import json
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hub_server import COMMIT, forget_library
 from safetensors.numpy import save
 
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
@@ -17,64 +15,7 @@ from efficientdet.families.efficientdet.family import FAMILY
 from efficientdet.weights.downloads import local_path
 from program_support.errors import InputError
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TIMM = save({"blocks.0.0.conv_dw.weight": np.zeros(1, np.float32)})
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Has the repositories of the server: {name: {file: content}}, or {name: (status, error code)}."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        self.server.requests.append(f"{self.command} {self.path}")
-        parts = self.path.partition("?")[0].removeprefix("/api/models").split("/", 5)[1:]
-        files = self.server.repositories.get("/".join(parts[:2]), (401, "RepoNotFound"))
-        if isinstance(files, dict) and len(parts) == 2:
-            content = {"id": "/".join(parts), "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
-            self.answer(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
-        elif isinstance(files, dict):
-            name = "/".join(parts[4:])
-            self.answer(200, files[name], {"ETag": f'"{abs(hash(name))}"', "X-Repo-Commit": COMMIT})
-        else:
-            self.answer(files[0], b"", {"X-Error-Code": files[1]})
-
-    do_HEAD = do_GET
-
-    def answer(self, status, content, headers):
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-    def log_message(self, *_):
-        pass
-
-
-def forget_library():
-    """Make the next import of huggingface_hub read the environment."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
-        del sys.modules[name]
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads, server.repositories, server.requests = True, {}, []
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("EFFICIENTDET_WEIGHTS", str(tmp_path / "cache"))
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    forget_library()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
-    forget_library()
 
 
 def test_a_backbone_of_timm_with_its_architecture(hub, monkeypatch):

@@ -235,6 +235,8 @@ FIRST = {
     "docs/guides/export.md": {  # no network, and no server
         "python export.py --ckpt=runs/first --output_dir=exported --formats=web --images='photos/*.jpg'": "",
         "python -m http.server --directory exported/web": "",
+        "--push_to=hf://USER/NAME": "",
+        "--model=hf://USER/NAME": "--model=exported/detector.onnx",
     },
     "docs/guides/evaluate.md": {
         "--results=predictions.json --val_json_file=instances_val.json": "--results=annotated/detections.json "

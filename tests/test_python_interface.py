@@ -20,6 +20,7 @@ import tensorflow as tf
 import yaml
 from absl import flags
 from endurance_run import path_to_miniature
+from hub_server import forget_library
 from miniature import HPARAMS, build_miniature
 from PIL import Image
 
@@ -27,9 +28,11 @@ import efficientdet
 from dataset.class_names import ClassNames
 from dataset.synthetic import draw_data_set
 from efficientdet.checkpoints import restore
+from efficientdet.exports.model_card import files_to_publish
 from efficientdet.operations import settings
 from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.training import start as training_start
+from efficientdet.weights.hub_files import publish
 from object_detection.coco.run_length_masks import decoded
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -115,6 +118,22 @@ def test_exported_files_have_a_card_and_their_provenance(worked):
     assert provenance["exported"]["files"] == {"detector.onnx": digest}
     assert provenance["weights"].keys() == {"ckpt-final.data-00000-of-00001", "ckpt-final.index"}
     assert str(folder) not in json.dumps(provenance)  # a published model does not show where it was made
+
+
+def test_a_published_export_is_loaded_by_its_name(worked, hub, monkeypatch):
+    exported = worked[0] / "exported"
+    monkeypatch.setenv("HF_TOKEN", "hf_none")
+    publish(exported, "hf://me/shapes", files=files_to_publish(exported))
+    names = {"README.md", "detections.jpg", "provenance.json", "artifacts.md", "artifacts.json", "detector.onnx"}
+    assert hub.repositories["me/shapes"].keys() == names
+    image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
+    loaded, local = (efficientdet.load_detector(path) for path in ("hf://me/shapes", exported / "detector.onnx"))
+    np.testing.assert_array_equal(loaded.predict([image])[0].scores, local.predict([image])[0].scores)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    forget_library()
+    message = r"^hf://me/shapes: cannot be published \(.*\); the files are in .*HF_TOKEN"
+    with pytest.raises(efficientdet.InputError, match=message):
+        publish(exported, "hf://me/shapes", files=["README.md"])
 
 
 def test_numbers_are_those_in_the_files(worked):

@@ -92,7 +92,9 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     return table
 
 
-def _write_card(comparison: ArtifactComparison, table: ArtifactTable, config: ExportConfig, *, checkpoint: str) -> None:
+def _write_card(
+    comparison: ArtifactComparison, table: ArtifactTable, config: ExportConfig, *, checkpoint: str | None
+) -> None:
     """Write the model card, and the provenance of the checkpoint with the checksums of the exported files."""
     folder = Path(config.output_dir)
     assert checkpoint is not None  # export.py requires one

@@ -1,5 +1,6 @@
 """Model card beside exported files: `README.md` with the header of the Hugging Face Hub, and an image."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,12 @@ def write_model_card(folder: Path, card: ModelCard) -> None:
         write_bytes(folder / DRAWN_IMAGE, encode_image(card.image, "JPEG"))
     with report_write_errors(folder / CARD):
         write_text(folder / CARD, _markdown(card))
+
+
+def files_to_publish(folder: str | Path) -> list[str]:
+    """Return the files of an export, relative to its folder: those of the last call of export.py and what it wrote."""
+    exported = json.loads(Path(folder, FILE_NAME).read_text(encoding="utf-8"))["exported"]["files"]
+    return [CARD, DRAWN_IMAGE, FILE_NAME, "artifacts.md", "artifacts.json", *exported]
 
 
 def _markdown(card: ModelCard) -> str:

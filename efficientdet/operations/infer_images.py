@@ -1,5 +1,6 @@
 """The operation of infer.py: turn options into a configuration and detect in images, videos or a camera."""
 
+from dataclasses import replace
 from typing import Any
 
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
@@ -15,6 +16,8 @@ from efficientdet.inference.tiles import Tiling
 from efficientdet.options.infer import InferOptions
 from efficientdet.options.model import CHECKPOINT_ONLY, TILE_OVERLAP
 from efficientdet.prediction.inputs import find_inputs
+from efficientdet.weights.downloads import local_path
+from efficientdet.weights.hub_files import SCHEME
 from program_support.errors import InputError
 
 
@@ -22,6 +25,8 @@ def infer(options: InferOptions) -> None:
     """Detect as the options state."""
     inputs = find_inputs(options.image_path or [required(None, "image_path")])
     resolved: dict[str, Any] = {"inputs": inputs, "tiling": _tiling(options), "format": chosen_formats(options.format)}
+    if options.model and options.model.startswith(SCHEME):
+        options = replace(options, model=local_path(options.model))
     if options.model and (exported := format_of(options.model)) and exported.runtimes:
         model = _exported_file(exported, options.model, options)
         resolved["output_dir"] = writable_folder(options.output_dir, "output_dir")

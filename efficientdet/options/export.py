@@ -40,6 +40,10 @@ class ExportOptions(WeightsOptions):
         ),
     ] = ()
     int8_samples: Annotated[Count, Help("Maximum number of calibration images, evenly spaced.")] = 100
+    push_to: Annotated[
+        str | None,
+        Help("Repository of the Hugging Face Hub, hf://USER/NAME, that the files and the model card are uploaded to."),
+    ] = None
     list_layers: Annotated[
         bool, Help("List the layers with the largest quantization error, even if AP is unaffected.")
     ] = False
