@@ -173,8 +173,8 @@ def _in_folds(
     assert data.shards is not None
     sizes = np.bincount(data.shards)
     print(
-        f"split: {len(data.images)} images {'of train and val ' if 'val' in named else ''}in {folds} folds of "
-        f"{sizes.min()} to {sizes.max()}, each a shard of train, stratified by class (--folds={folds}, --split_seed="
+        f"split: {len(data.images)} images {'of train and val ' if 'val' in named else ''}in {folds} folds of at least "
+        f"{sizes.min()}, each a shard of train, stratified by class (--folds={folds}, --split_seed="
         f"{options.split_seed}); {_together(alike, options, 'fold')}"
     )
     if alone := classes_in_one_fold(data):

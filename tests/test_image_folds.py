@@ -115,8 +115,8 @@ def test_a_fold_is_a_shard_and_a_pattern_leaves_it_out(tmp_path):
     done = convert(tmp_path, "--folds=3", "--group_by=(site[0-9])_")
     assert (done.returncode, done.stderr) == (0, "")
     assert (
-        "split: 24 images of train and val in 3 folds of 6 to 9, each a shard of train, stratified by class (--folds=3,"
-        " --split_seed=0); 16 images are in the same fold as another of their group" in done.stdout
+        "split: 24 images of train and val in 3 folds of at least 6, each a shard of train, stratified by class "
+        "(--folds=3, --split_seed=0); 16 images are in the same fold as another of their group" in done.stdout
     )
     everything = {picture.name for picture in pictures}
     assert file_names(tmp_path, "train-*") == everything

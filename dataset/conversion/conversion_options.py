@@ -19,14 +19,7 @@ def _is_grouping(text: str) -> bool:
         return False
 
 
-Folds = Annotated[
-    int | None,
-    between(2, 10),  # one digit in the number of a shard, so that a pattern can leave it out
-    Help(
-        "Number of folds of a cross-validation, 2 to 10: images of train and val are divided into them, stratified by "
-        "class, and each fold is one shard of the train records. Default: no folds."
-    ),
-]
+FoldCount = Annotated[int, between(2, 10)]  # numbers of one digit, so that a pattern of shards can leave one out
 GroupBy = Annotated[
     str | None,
     Limit(_is_grouping, f"{BY_FOLDER}, or a regular expression with one group, such as '([^_/]+)_[0-9]+'"),
@@ -67,7 +60,13 @@ class ConvertOptions(WritingOptions):
         Help("Fraction of the images used for validation if the data set has no val split; 0: no val split."),
     ] = 0.1
     split_seed: Annotated[CountOrZero, Help("Random seed that selects the validation images.")] = 0
-    folds: Folds = None
+    folds: Annotated[
+        FoldCount | None,
+        Help(
+            "Number of folds of a cross-validation, 2 to 10: images of train and val are divided into them, stratified "
+            "by class, and each fold is one shard of the train records. Default: no folds."
+        ),
+    ] = None
     group_by: GroupBy = None
     include_masks: Annotated[bool, Help("Store instance masks as PNG.")] = False
     label_map_json_path: Annotated[

@@ -1,5 +1,6 @@
 """Detections to evaluate that are not of a checkpoint: of an exported file, or results that another program wrote."""
 
+import glob
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -124,7 +125,27 @@ def read_results(
 
 
 def _entries(path: str | Path) -> list[dict[str, Any]]:
-    content, file_names = read_json(str(path)), {}
+    """Return the detections of a file, or of all files that match a pattern.
+
+    Raises:
+        InputError: a file is no file of results, or two have detections of one image.
+    """
+    entries: list[dict[str, Any]] = []
+    file_of: dict[str, str] = {}
+    for file in [str(path)] if Path(path).is_file() else sorted(glob.glob(str(path))):
+        of_file = _file_entries(file)
+        for image in {str(entry.get("file_name") or entry.get("image_id")) for entry in of_file}:
+            if file_of.setdefault(image, file) != file:
+                raise InputError(
+                    f"{file}: has detections of image {image}, as {file_of[image]} has; expected detections of an "
+                    "image in one of the files"
+                )
+        entries += of_file
+    return entries
+
+
+def _file_entries(path: str) -> list[dict[str, Any]]:
+    content, file_names = read_json(path), {}
     if isinstance(content, dict) and isinstance(content.get("annotations"), list):
         listed_images = content.get("images")
         for image in listed_images if isinstance(listed_images, list) else ():

@@ -1,6 +1,7 @@
 """The operation of eval.py and of `efficientdet.evaluate`: turn options into a configuration and run it."""
 
 import contextlib
+import glob
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,9 @@ def _other_detections(options: EvaluateOptions) -> dict[str, Any] | None:
     if flag := first_given(options, (*CHECKPOINT_ONLY, "store_thresholds", *no_runtime)):
         raise InputError(f"{options.results or path}: is evaluated as it is, without --{flag}")
     if options.results:
-        return {"path": existing_file(options.results, "results"), "kind": "results"}
+        if not glob.glob(options.results):
+            existing_file(options.results, "results")
+        return {"path": options.results, "kind": "results"}
     runtime = "keras"
     if exported and exported.runtimes:
         existing_file(path, "ckpt_path")

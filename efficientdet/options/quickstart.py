@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from dataset.conversion.conversion_options import FoldCount, GroupBy
 from dataset.conversion.format_recognition import FORMATS
 from efficientdet.families.registry import model_names
 from efficientdet.options.model import Formats, Labels
@@ -31,6 +32,14 @@ class QuickstartOptions:
             "create_tfrecord.py."
         ),
     ] = None
+    folds: Annotated[
+        FoldCount | None,
+        Help(
+            "Number of folds of a cross-validation, 2 to 10: within --minutes, a training without each fold, measured "
+            "on the images of the fold, and a final training on all images of train and val. Default: none."
+        ),
+    ] = None
+    group_by: GroupBy = None
     max_bad_fraction: Annotated[
         Share | None,
         Help(

@@ -1,7 +1,7 @@
 """Settings that a quick start chooses from the data and the measured speed, each with its reason."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,8 @@ _MIN_CLASS_OBJECTS = 10  # fewer do not count
 _AFTER_CHOICE, _EACH_FORMAT = 2.2, 0.5
 # An evaluation during the training, with its calibration, takes about as long as training on all images.
 _EVALUATION_SHARE, _EVALUATED_IMAGES = 0.1, 2000  # share of the time for all, most images
+# Of a training of a fold: seconds after the choice beyond --max_minutes, which includes a part of its start.
+_EACH_FOLD, _START_IN_LIMIT = 0.5, 0.7  # multiples of the seconds of a start
 _MIN_SHARE = 0.1  # share of the minutes that training gets
 _MIN_STARTS = 10  # seconds of training, as a multiple of those of a start, from which on a second start pays
 FIRST_LR_END_FACTOR = 0.3  # the training with the larger input continues from here
@@ -86,6 +88,16 @@ def training_seconds(minutes: float, *, others: float) -> float:
     return max(60 * minutes - others, 60 * _MIN_SHARE * minutes)
 
 
+def shares_of_folds(folds: int) -> float:
+    """Return the time of all trainings as a multiple of a fold's; the final one on all images takes k / (k - 1)."""
+    return folds + folds / (folds - 1)
+
+
+def seconds_of_folds(folds: int | None, start_seconds: float) -> float:
+    """Estimate the seconds of the folds except training: start and end of their programs, and the evaluation."""
+    return _EACH_FOLD * start_seconds * (folds + 1) if folds else 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """Time and required steps of a training.
@@ -102,6 +114,13 @@ class Budget:
     object_share: float | None
     min_side: int
     smaller_input_first: bool
+
+    def of_fold(self, folds: int | None) -> "Budget":
+        """Return the budget of the training of a fold, whose time limit includes a part of its start."""
+        if not folds:
+            return self
+        seconds = self.seconds / shares_of_folds(folds)
+        return replace(self, seconds=max(seconds - _START_IN_LIMIT * self.start_seconds, _MIN_SHARE * seconds))
 
     def inputs(self, size: tuple[int, int]) -> list[tuple[int, int]]:
         """Return the inputs (height, width) of the trainings that share the seconds; the last is `size`.
@@ -166,6 +185,12 @@ def image_side(images: LabeledImages, published: int, budget: Budget, *, usable:
 def missing_minutes(side: int, budget: Budget) -> float:
     """Return the minutes that are missing for the required steps with an input of this side; 0 if none are."""
     return max(0.0, budget.seconds / 60 * (budget.required_steps(side) / budget.steps(side) - 1))
+
+
+def seconds_of_trainings(folds: int, budget: Budget, side: int) -> float:
+    """Return the seconds in which the trainings of all folds and the final one have the required steps."""
+    of_fold = budget.seconds * budget.required_steps(side) / budget.steps(side) + _START_IN_LIMIT * budget.start_seconds
+    return shares_of_folds(folds) * of_fold
 
 
 def enlarged(size: tuple[int, int], side: int, *, min_side: int) -> tuple[int, int]:

@@ -35,10 +35,9 @@ def choose_settings(
     """Return the flags of one or two trainings, lines with the reasons, and the estimated time of the other steps."""
     start_time, images = time.monotonic(), labeled_images(records_pattern(folder, "train"))
     defaults = hyperparameters_of(config.model_name, {})
-    recipe = defaults.family.quickstart
+    recipe, published = defaults.family.quickstart, max(defaults.input_size)
     start_recipe, given = recipe.start(weights.kind), parse_overrides(config.hparams)
     of_family = {**recipe.settings, **start_recipe.settings}
-    published = max(defaults.input_size)
     default_side = max(hyperparameters_of(config.model_name, given).input_size)
     first = default_side if "image_size" in given else max(recipe.min_side, min(_FIRST_SIDE, published))
     shape_of = functools.partial(_input_shape, recipe, images.sizes)
@@ -59,15 +58,17 @@ def choose_settings(
         step_time=step_time,
         evaluation_cost=recipe.evaluation_cost,
     )
+    of_folds = choices.seconds_of_folds(config.folds, start)
+    others = spent + time.monotonic() - start_time + after + of_folds
     budget = choices.Budget(
         step_time=step_time,
-        seconds=choices.training_seconds(config.minutes, others=spent + time.monotonic() - start_time + after),
+        seconds=choices.training_seconds(config.minutes, others=others),
         start_seconds=start,
         target_steps=start_recipe.steps,
         object_share=choices.object_share(images),
         min_side=recipe.min_side,
         smaller_input_first=start_recipe.smaller_input_first,
-    )
+    ).of_fold(config.folds)
     side, side_reason, usable = first, "set by --hparams", 0
     check = functools.partial(_suggested_settings, config, folder, weights=weights.flags)
     if "image_size" not in given:
@@ -79,21 +80,21 @@ def choose_settings(
     settings |= {key: value for key, value in suggested.items() if key not in given}
     rate = start_recipe.rate.of(step_time.batch_size)
     flags = {"batch_size": step_time.batch_size, **weights.flags, "lr": None if "learning_rate" in given else rate}
-    size = hyperparameters_of(config.model_name, settings).input_size
-    trainings, training_reason = _trainings(settings, flags, budget, size=size, images=len(images))
+    trainings, reasons = _trainings(config, settings, flags, budget, images=len(images))
     return {
         "weights": asdict(weights),
         "trainings": trainings,
         "minutes": config.minutes,
         "seconds_after_choice": after,
+        "seconds_of_folds": of_folds,
         "side": side,
-        "needed_minutes": _needed_minutes(config, side, budget, usable=usable),
+        "needed_minutes": _needed_minutes(config, side, budget, usable=usable, others=others),
         "larger_sides": {"published": published, "usable": usable, "budget": asdict(budget)},
         "why": [
             f"input size {side} pixels (longer side): {side_reason} (median of the images: "
             f"{choices.typical_side(images.sizes)})",
             f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
-            training_reason,
+            *reasons,
             f"learning rate {rate:g}: for {weights.kind} weights",
             *([f"{as_hparams(of_family)}: for a short training of {config.model_name}"] if of_family else []),
         ],
@@ -110,9 +111,10 @@ def choose_larger_input(
 ) -> dict[str, Any] | None:
     """Return the choice for more minutes if a larger input fits into them; None if the size stays.
 
-    Its training starts from the trained `model`, whose anchors stay. `spent`: the seconds of all steps so far.
+    Its training starts from the trained `model`, whose anchors stay. `spent`: the seconds of all steps so far. With
+    folds the size stays, so that it is that of all trainings.
     """
-    if "larger_sides" not in chosen or "image_size" in parse_overrides(config.hparams):
+    if "larger_sides" not in chosen or config.folds or "image_size" in parse_overrides(config.hparams):
         return None
     images, earlier = labeled_images(records_pattern(folder, "train")), chosen["larger_sides"]
     budget = choices.Budget(
@@ -133,13 +135,26 @@ def choose_larger_input(
     )
     settings["image_size"] = f"{width}x{height}"
     flags = {**flags, "pretrained_ckpt": model, "backbone_init": None}
-    trainings, training_reason = _trainings(settings, flags, budget, size=(height, width), images=len(images))
-    why = [f"input size {side} pixels (longer side): {reason}; starts from {model}", training_reason]
+    trainings, reasons = _trainings(config, settings, flags, budget, images=len(images))
+    why = [f"input size {side} pixels (longer side): {reason}; starts from {model}", *reasons]
     return {**chosen, "trainings": trainings, "minutes": config.minutes, "side": side, "why": why}
 
 
-def _needed_minutes(config: QuickstartConfig, side: int, budget: choices.Budget, *, usable: int) -> int:
-    """Return and print the minutes that the smallest usable input needs; 0 if the time limit is not below them."""
+def _needed_minutes(config: QuickstartConfig, side: int, budget: choices.Budget, *, usable: int, others: float) -> int:
+    """Return and print the minutes that the smallest usable input needs; 0 if the time limit is not below them.
+
+    With folds those that all trainings need. others: seconds of the other steps.
+    """
+    if config.folds:
+        steps, required = budget.steps(side), budget.required_steps(side)
+        if steps >= required:
+            return 0
+        needed = math.ceil((others + choices.seconds_of_trainings(config.folds, budget, side)) / 60)
+        print(
+            f"warning: each training has time for about {steps:.0f} steps of the {required} that a good AP needs at "
+            f"{side} pixels; all {config.folds + 1} trainings need about --minutes={needed}"
+        )
+        return needed
     if usable <= budget.min_side or side != usable or not (missing := choices.missing_minutes(side, budget)):
         return 0
     needed = math.ceil(config.minutes + missing)
@@ -151,10 +166,17 @@ def _needed_minutes(config: QuickstartConfig, side: int, budget: choices.Budget,
 
 
 def _trainings(
-    settings: dict[str, Any], flags: dict[str, Any], budget: choices.Budget, *, size: tuple[int, int], images: int
-) -> tuple[list[dict[str, Any]], str]:
-    """Return the flags of each training, the last with an input of `size` (height, width), and the reason."""
-    inputs, trainings, reasons = budget.inputs(size), [], []
+    config: QuickstartConfig, settings: dict[str, Any], flags: dict[str, Any], budget: choices.Budget, *, images: int
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the flags of each training, the last with the input of the settings, and lines with the reasons."""
+    size = hyperparameters_of(config.model_name, settings).input_size
+    inputs, trainings, reasons, of_folds = budget.inputs(size), [], [], []
+    if folds := config.folds:
+        minutes = budget.seconds / 60
+        of_folds = [
+            f"cross-validation: {folds} trainings of about {minutes:.1f} minutes or {budget.steps(max(size)):.0f} "
+            f"steps each, and one of {minutes * folds / (folds - 1):.1f} minutes on all images"
+        ]
     for height, width in inputs:
         length, reason = choices.training_length(
             images, budget, side=max(height, width), seconds=budget.seconds / len(inputs)
@@ -164,7 +186,7 @@ def _trainings(
         is_last = (height, width) == size
         overrides = {} if is_last else {"image_size": f"{width}x{height}", "lr_end_factor": choices.FIRST_LR_END_FACTOR}
         trainings.append({**flags, "hparams": as_hparams(settings | overrides), **asdict(length)})
-    return trainings, "; then ".join(reasons)
+    return trainings, [*of_folds, "; then ".join(reasons)]
 
 
 def _measure_step_time(

@@ -12,7 +12,7 @@ from program_support.errors import InputError
 from program_support.file_lock import HOLDER, LockedError, held_lock
 from program_support.marked_folders import is_marked, refuse_unmarked
 
-FOLDERS = ("records", "doctor", "model_smaller_input", "model", "evaluation", "exported")
+FOLDERS = ("records", "doctor", "cross_validation", "model_smaller_input", "model", "evaluation", "exported")
 METRICS = "metrics.json"  # written together with the folder `evaluation`
 _LOCK = "quickstart.lock"
 _SECONDS_BETWEEN_TRIES = 0.5

@@ -1,6 +1,7 @@
 """State file of a quick start, with which a second call resumes."""
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from program_support.errors import InputError
 
 _MAY_CHANGE_UNTIL_CHOSEN = ("weights", "hparams", "formats")
 _VERSION = 2  # of the file
-_REPEATED_FOR_MORE_MINUTES = ("train", "evaluate", "export")
+_REPEATED_FOR_MORE_MINUTES = re.compile(r"train|train_fold_\d+|evaluate_folds|evaluate|export")
 
 
 class State:
@@ -46,8 +47,8 @@ class State:
         self.is_longer = longer and "train" in self._done  # a finished training continues with more minutes
         if self.is_longer:
             print(f"--minutes raised from {asked['minutes']:g} to {settings['minutes']:g}: resuming the training")
-            for step in _REPEATED_FOR_MORE_MINUTES:
-                self._done.pop(step, None)
+            for step in filter(_REPEATED_FOR_MORE_MINUTES.fullmatch, [*self._done]):
+                del self._done[step]
         asked.update(settings)
 
     def require_same(self, name: str, fingerprint: str, *, where: Path | str, advice: str) -> None:
@@ -55,9 +56,9 @@ class State:
         if self._content.setdefault(name, fingerprint) != fingerprint:
             raise InputError(f"{where}: images or labels changed after their conversion; {advice}")
 
-    def seconds(self, other_than: str | None = None) -> float:
-        """Return the seconds of all steps in all calls so far, except the named one."""
-        return sum(seconds for step, seconds in self._seconds.items() if step != other_than)
+    def seconds(self, other_than: str = "") -> float:
+        """Return the seconds of all steps in all calls so far, except those whose name matches an expression."""
+        return sum(seconds for step, seconds in self._seconds.items() if not re.fullmatch(other_than, step))
 
     def choose_again(self, chosen: dict[str, Any], *, trained: str) -> None:
         """Replace the chosen settings; the seconds of the training so far count as those of another step, `trained`."""

@@ -1,7 +1,6 @@
 """Steps from a folder of labeled images to an exported detector; finished steps of earlier calls are skipped."""
 
 import functools
-import json
 import math
 import os
 import shlex
@@ -15,14 +14,17 @@ from efficientdet.checkpoints.checkpoint import prefixes
 from efficientdet.exports.formats import export_formats
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.quickstart import choices
+from efficientdet.quickstart.choices import shares_of_folds
 from efficientdet.quickstart.chosen_settings import choose_larger_input, choose_settings
 from efficientdet.quickstart.configuration import QuickstartConfig
+from efficientdet.quickstart.cross_validation import FOLDER, evaluate_folds, fold_folder, store_thresholds_of_folds
 from efficientdet.quickstart.initial_weights import InitialWeights, initial_weights
 from efficientdet.quickstart.output_folder import METRICS, refuse_foreign_output, sole_quickstart
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.source_fingerprint import archive_fingerprint, folder_fingerprint, source_fingerprint
-from efficientdet.quickstart.split_records import labeled_images, records_of, records_pattern
+from efficientdet.quickstart.split_records import fold_pattern, labeled_images, records_of, records_pattern
 from efficientdet.quickstart.state import State
+from efficientdet.quickstart.summary import print_summary
 from program_support.errors import InputError
 from program_support.marked_folders import claim_folder, unpacked_archive
 
@@ -55,22 +57,21 @@ def _run_steps(config: QuickstartConfig, folder: Path) -> None:
         chosen = _choose_again(config, folder, chosen, state=state)
     for line in chosen["why"]:
         print(f"chose {line}")
-    trainings = chosen["trainings"]
-    *smaller, flags = trainings
-    train = functools.partial(_train, config, folder, chosen)
-    if smaller:
-        others, share = state.seconds("train_smaller_input"), 1 / len(trainings)
-        unevaluated = {**smaller[0], "val_file_pattern": None, "training_mode": "train300"}
-        state.once("train_smaller_input", lambda: train(unevaluated, "model_smaller_input", others=others, share=share))
-        flags = {**flags, "pretrained_ckpt": folder / "model_smaller_input", "backbone_init": None}
-    state.once("train", lambda: train(flags, "model", others=state.seconds("train")))
-    state.once("evaluate", lambda: _evaluate(folder, measured=measured))
+    summary = None
+    if folds := config.folds:
+        for fold in range(folds):
+            _train_in_stages(config, folder, chosen, state=state, fold=fold)
+        summary = state.once("evaluate_folds", lambda: evaluate_folds(folder, folds))
+    _train_in_stages(config, folder, chosen, state=state, epochs=summary and summary["epochs"])
+    state.once("evaluate", lambda: _evaluate(config, folder, measured=measured, is_held_out=bool(test or val)))
     compared = [Path(images, name) for name in labeled_images(measured, most=_COMPARED).names]
-    state.once("export", lambda: _export(config, folder, compared=compared, measured=measured))
-    _print_summary(
+    on = measured if test or not config.folds else None  # else the AP of images that the model was trained on
+    state.once("export", lambda: _export(config, folder, compared=compared, measured=on))
+    print_summary(
         folder,
+        folds=summary,
         weights=weights,
-        measured_on="test" if test else "validation" if val else "training",
+        measured_on="test" if test else "validation" if val else None if config.folds else "training",
         image_folder=compared[0].parent,
     )
     needed, more = chosen.get("needed_minutes", 0), f"--minutes above {config.minutes:g}"
@@ -85,7 +86,8 @@ def _run_steps(config: QuickstartConfig, folder: Path) -> None:
 def _weights(config: QuickstartConfig, folder: Path, *, state: State) -> InitialWeights:
     """Return and print the initial weights; until the training begins, a download that failed is tried again."""
     chosen = state.result("choose")
-    if chosen and any(prefixes(folder / name, "ckpt-*") for name in ("model_smaller_input", "model")):
+    first = fold_folder(folder, 0) if config.folds else folder
+    if chosen and any(prefixes(first / name, "ckpt-*") for name in ("model_smaller_input", "model")):
         return InitialWeights(**chosen["weights"])
     weights = initial_weights(config)
     if chosen and chosen["weights"] != asdict(weights):
@@ -143,6 +145,8 @@ def _convert(config: QuickstartConfig, folder: Path, *, images: str) -> None:
             "format": config.format,
             "output_dir": claim_folder(folder / "records"),
             "val_fraction": config.val_fraction,
+            "folds": config.folds,
+            "group_by": config.group_by,
             "max_bad_fraction": config.max_bad_fraction,
             "include_masks": learns_masks or None,
         },
@@ -154,38 +158,84 @@ def _convert(config: QuickstartConfig, folder: Path, *, images: str) -> None:
         )
 
 
-def _train(
+def _train_in_stages(
     config: QuickstartConfig,
     folder: Path,
     chosen: dict[str, Any],
+    *,
+    state: State,
+    fold: int | None = None,
+    epochs: int | None = None,
+) -> None:
+    """Train on all images or without a fold, with a smaller input first if chosen.
+
+    epochs: of the last stage; None: as chosen.
+    """
+    *smaller, flags = chosen["trainings"]
+    more = max(1.0, config.minutes / chosen["minutes"])  # --minutes relative to the call that chose the epochs
+    stages, ending, output = len(chosen["trainings"]), "", folder
+    records: dict[str, Any] = {"training_file_pattern": records_pattern(folder, "train")}
+    records["val_file_pattern"] = records_of(folder, "val")
+    if fold is not None:
+        claim_folder(folder / FOLDER)
+        ending, output = f"_fold_{fold}", claim_folder(fold_folder(folder, fold))
+        records = {
+            "training_file_pattern": fold_pattern(folder, fold, others=True),
+            "val_file_pattern": fold_pattern(folder, fold),
+            "testdev_dir": output,
+        }
+
+    def train(flags: dict[str, Any], step: str, model_dir: str, *, share: float) -> None:
+        if fold is None:
+            others = state.seconds(step)
+        else:  # the same time for each, whichever are done
+            assert config.folds is not None
+            others, share = state.seconds("train.*") + chosen["seconds_of_folds"], share / shares_of_folds(config.folds)
+        flags = {**records, **flags, "num_epochs": math.ceil(more * flags["num_epochs"])}
+        if epochs and step == "train":
+            flags["num_epochs"] = epochs
+        run = functools.partial(_train, config, chosen, flags, output / model_dir)
+        state.once(step, lambda: run(others=others, share=share))
+
+    if smaller:
+        unevaluated = {**smaller[0], "val_file_pattern": None, "testdev_dir": None}
+        train(unevaluated, f"train_smaller_input{ending}", "model_smaller_input", share=1 / stages)
+        flags = {**flags, "pretrained_ckpt": output / "model_smaller_input", "backbone_init": None}
+    train(flags, f"train{ending}", "model", share=1.0 if fold is None else 1 / stages)
+
+
+def _train(
+    config: QuickstartConfig,
+    chosen: dict[str, Any],
     flags: dict[str, Any],
-    model_dir: str,
+    model_dir: Path,
     *,
     others: float,
-    share: float = 1.0,
+    share: float,
 ) -> None:
     """Train for a share of the time that the other steps leave; `others`: their seconds so far."""
-    val = records_of(folder, "val")
     others += chosen["seconds_after_choice"]
     minutes = _training_minutes(config.minutes, others=others)
-    more = max(1.0, config.minutes / chosen["minutes"])  # --minutes relative to the call that chose the epochs
     run_program(
         "train",
         {
-            "training_file_pattern": records_pattern(folder, "train"),
-            "val_file_pattern": val,
-            "training_mode": None if val else "train300",
-            "model_dir": claim_folder(folder / model_dir),
+            "training_file_pattern": flags["training_file_pattern"],
+            "val_file_pattern": flags["val_file_pattern"],
+            "training_mode": None if flags["val_file_pattern"] else "train300",
+            "model_dir": claim_folder(model_dir),
             "model_name": config.model_name,
             "warn_of_lr": False,
             **flags,
             "max_minutes": round(share * minutes, 3),
-            "num_epochs": math.ceil(more * flags["num_epochs"]),
         },
     )
 
 
-def _evaluate(folder: Path, *, measured: str) -> None:
+def _evaluate(config: QuickstartConfig, folder: Path, *, measured: str, is_held_out: bool) -> None:
+    if config.folds:
+        store_thresholds_of_folds(folder)
+        if not is_held_out:
+            return  # `evaluate_folds` has measured
     run_program(
         "eval",
         {
@@ -197,7 +247,7 @@ def _evaluate(folder: Path, *, measured: str) -> None:
     )
 
 
-def _export(config: QuickstartConfig, folder: Path, *, compared: Sequence[Path], measured: str) -> None:
+def _export(config: QuickstartConfig, folder: Path, *, compared: Sequence[Path], measured: str | None) -> None:
     in_8_bits = [name for name in config.formats if export_formats()[name].calibrates]
     run_program(
         "export",
@@ -221,25 +271,3 @@ def _training_minutes(minutes: float, *, others: float) -> float:
             f"warning: --minutes={minutes:g} is too short for this machine; it will take {(seconds + others) / 60:.1f}"
         )
     return seconds / 60
-
-
-def _print_summary(folder: Path, *, weights: InitialWeights, measured_on: str, image_folder: Path) -> None:
-    numbers = json.loads((folder / METRICS).read_text(encoding="utf-8"))
-    artifact = folder / "exported" / "detector.onnx"
-    print(f"\nAP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images")
-    print(weights.line)
-    if masks := numbers.get("mask_numbers"):
-        print(f"mask AP {masks['AP']:.3f}, AP50 {masks['AP50']:.3f}")
-    for path, what in (
-        ("doctor/doctor.html", "data check"),
-        ("model/report.html", "training report"),
-        ("evaluation/report.html", "evaluation report"),
-        ("exported/artifacts.md", "exported files"),
-    ):
-        print(f"  {folder / path}: {what}")
-    if artifact.exists():
-        model, images, annotated = (shlex.quote(str(path)) for path in (artifact, image_folder, folder / "annotated"))
-        print(
-            f"annotate images:  python infer.py --model={model} --image_path={images} --output_dir={annotated}\n"
-            f"in the browser:   python serve.py --model={model}"
-        )
