@@ -40,8 +40,12 @@ class ArtifactComparison:
         if index:
             self._index = index
             self._evaluator = read_evaluator(index, restored.class_names, json_file=config.val_json_file)
-            self.measures = self._measured(reference)
-            print(f"checkpoint: AP {self.measures.numbers['AP']:.4f} on {self.measures.images} images")
+            self.measures = self._measured(reference, resamples=None)
+            interval = self.measures.shown_interval("numbers", "AP")
+            print(
+                f"checkpoint: AP {self.measures.numbers['AP']:.4f} on {self.measures.images} images"
+                + f", 95 % interval {interval}" * bool(interval)
+            )
             if not restored.description.score_thresholds:
                 self.restored = replace(
                     restored, description=replace(restored.description, score_thresholds=self.measures.score_thresholds)
@@ -114,8 +118,9 @@ class ArtifactComparison:
             [partial(detect, self._images[:1]) for detect in detectors if detect], runs=self._config.runs
         )
 
-    def _measured(self, detect: Detect) -> CocoMeasures:
-        return self._evaluator.evaluate(detect_images(detect, self._index, samples=self._config.eval_samples))
+    def _measured(self, detect: Detect, *, resamples: int | None = 0) -> CocoMeasures:
+        rows = detect_images(detect, self._index, samples=self._config.eval_samples)
+        return self._evaluator.evaluate(rows, resamples=resamples)
 
 
 def _in_batches(detect: Detect, images: list[np.ndarray], size: int) -> list:

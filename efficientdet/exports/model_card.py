@@ -130,12 +130,13 @@ def _accuracy(measures: CocoMeasures | None) -> list[str]:
         "",
         f"COCO metrics of the checkpoint on {measures.images} validation images with {objects} objects.",
         "",
-        "| | objects | AP |",
-        "|---|---|---|",
+        "| | objects | AP | 95 % interval |",
+        "|---|---|---|---|",
         f"| all classes | {objects} | {shown_measure(numbers['AP'])}, AP50 {shown_measure(numbers['AP50'])}, "
-        f"AP75 {shown_measure(numbers['AP75'])} |",
+        f"AP75 {shown_measure(numbers['AP75'])} | {measures.shown_interval('numbers', 'AP')} |",
         *(
-            f"| {name} | {measures.class_objects[name]} | {shown_measure(ap)} |"
+            f"| {name} | {measures.class_objects[name]} | {shown_measure(ap)} | "
+            f"{measures.shown_interval('class_ap', name)} |"
             for name, ap in measures.class_ap.items()
         ),
         "",

@@ -232,11 +232,13 @@ class Training:
                     resize=run.inputs.config(1).resize,
                 )
         self._stop_request.raise_if_requested()
+        final = None
         if config.evaluates:
             with run.stopwatch.measuring("evaluation"):
-                self._reporter.final_evaluation(run.epoch, self._evaluator.averaged())
+                final = self._evaluator.final()
+                self._reporter.final_evaluation(run.epoch, final)
             self._saver.store_thresholds()
         self._reporter.write_page()
         if run.world.is_first:
-            write_provenance(config.model_dir, training_provenance(run, self._evaluator.last))
+            write_provenance(config.model_dir, training_provenance(run, final and final.measures))
         run.journal.print(f"report: {config.model_dir}/{REPORT_FILE}")

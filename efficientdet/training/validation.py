@@ -90,6 +90,13 @@ class Evaluator:
             state.score_thresholds = self._last[1].measures.score_thresholds
         return self._last[1]
 
+    def final(self) -> Evaluation:
+        """Evaluate the averaged weights; the measures of the first rank have intervals."""
+        evaluation = self.averaged()
+        if not self._state.world.is_first:
+            return evaluation
+        return evaluation._replace(measures=self._coco.evaluate(evaluation.rows, resamples=None))
+
     def mean_losses(self) -> dict[str, float]:
         """Return the losses of the averaged weights by name, without augmentation.
 
