@@ -16,6 +16,7 @@ from efficientdet.quickstart.steps import quickstart
 from object_detection.coco.results import TESTDEV_FILE_NAME
 
 NUMBERS = {"AP50": 0.75, "AP75": 0.25}
+INTERVALS = {"numbers": {"AP": [0.34, 0.41]}}
 AP = {0: {10: 0.2, 20: 0.5, 23: 0.4}, 1: {10: 0.1, 20: 0.45, 25: 0.3}}  # of each fold, after each evaluated epoch
 
 
@@ -60,7 +61,9 @@ def programs(drawn, tmp_path, monkeypatch):
             (output / "metrics-final.json").write_text(json.dumps({"AP": ap, **NUMBERS}))
             (settings["testdev_dir"] / TESTDEV_FILE_NAME).write_text(f'[{{"image_id": {fold}}}]')
         elif module == "eval":
-            settings["output_json"].write_text(json.dumps({"AP": 0.375, **NUMBERS, "score_thresholds": {"overall": 1}}))
+            settings["output_json"].write_text(
+                json.dumps({"AP": 0.375, **NUMBERS, "intervals": INTERVALS, "score_thresholds": {"overall": 1}})
+            )
             found = sorted(Path(settings["testdev_dir"]).glob(f"fold_*/{TESTDEV_FILE_NAME}"))
             content = [entry for path in found for entry in json.loads(path.read_text())]
             (settings["testdev_dir"] / TESTDEV_FILE_NAME).write_text(json.dumps(content))
@@ -113,10 +116,9 @@ def test_each_fold_is_trained_without_its_shard_and_all_of_it_at_last(programs, 
     page = (out / "cross_validation" / "report.html").read_text()
     assert "Mean AP 0.350, standard error 0.050." in page  # of 0.4 and 0.3
     printed = capsys.readouterr().out
-    assert (
-        "AP 0.375, AP50 0.750 on the held-out images of 2 folds; mean AP of the folds 0.350, standard error 0.050"
-        in (printed)
-    )
+    assert "AP 0.375 (95 % interval 0.340 to 0.410), AP50 0.750 on the held-out images of 2 folds; mean AP" in printed
+    assert "mean AP of the folds 0.350, standard error 0.050" in printed
+    assert "without its fold (95 % interval 0.340 to 0.410)." in page
     assert f"{out}/cross_validation/report.html: cross-validation" in printed
     assert printed.index("chose cross-validation: 2 trainings of about") < printed.index("time: ")
 

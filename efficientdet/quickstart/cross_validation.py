@@ -55,9 +55,10 @@ def evaluate_folds(folder: Path, folds: int) -> dict[str, Any]:
     together = json.loads((output / "metrics.json").read_text(encoding="utf-8"))
     each = [_results(folder, fold) for fold in range(folds)]
     values = [fold["AP"] for fold in each]
-    summary = {
+    summary: dict[str, Any] = {
         "folds": each,
         "together": {name: together[name] for name in _SHOWN},
+        "interval": together.get("intervals", {}).get("numbers", {}).get("AP"),
         "mean_ap": float(np.mean(values)),
         "standard_error": float(np.std(values, ddof=1) / folds**0.5),
         "epochs": best_epochs([fold["evaluations"] for fold in each]),
@@ -65,6 +66,12 @@ def evaluate_folds(folder: Path, folds: int) -> dict[str, Any]:
     write_text(output / "folds.json", json.dumps(summary, indent=1) + "\n")
     write_text(output / "report.html", _page(summary))
     return summary
+
+
+def shown_interval(summary: Mapping[str, Any]) -> str:
+    """Return the 95 % interval of the AP of all folds together, in brackets; empty if it is unknown."""
+    ends = summary.get("interval")
+    return f" (95 % interval {ends[0]:.3f} to {ends[1]:.3f})" if ends else ""
 
 
 def best_epochs(evaluations: Sequence[Mapping[int, float]]) -> int:
@@ -125,7 +132,7 @@ def _page(summary: Mapping[str, Any]) -> str:
                 title,
                 figure=" \N{NO-BREAK SPACE} ".join(f"{name} {value:.3f}" for name, value in together.items()),
                 lead=f"Of the detections in all {sum(fold['images'] for fold in folds):,} images, each by the model "
-                "that was trained without its fold.",
+                f"that was trained without its fold{shown_interval(summary)}.",
             ),
             section(
                 "Folds",

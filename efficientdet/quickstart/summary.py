@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from efficientdet.quickstart.cross_validation import FOLDER
+from efficientdet.quickstart.cross_validation import FOLDER, shown_interval
 from efficientdet.quickstart.initial_weights import InitialWeights
 from efficientdet.quickstart.output_folder import METRICS
 
@@ -26,9 +26,9 @@ def print_summary(
     print()
     if folds:
         print(
-            f"AP {folds['together']['AP']:.3f}, AP50 {folds['together']['AP50']:.3f} on the held-out images of "
-            f"{len(folds['folds'])} folds; mean AP of the folds {folds['mean_ap']:.3f}, standard error "
-            f"{folds['standard_error']:.3f}"
+            f"AP {folds['together']['AP']:.3f}{shown_interval(folds)}, AP50 {folds['together']['AP50']:.3f} on the "
+            f"held-out images of {len(folds['folds'])} folds; mean AP of the folds {folds['mean_ap']:.3f}, standard "
+            f"error {folds['standard_error']:.3f}"
         )
     if measured_on:
         numbers = json.loads((folder / METRICS).read_text(encoding="utf-8"))
