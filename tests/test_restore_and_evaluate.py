@@ -20,6 +20,7 @@ from dataset.input.resize import Letterbox
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, read_bundle, write_arrays
+from efficientdet.checkpoints.description import store_thresholds
 from efficientdet.checkpoints.restore import restore_detector
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.flag_paths import class_names_for
@@ -512,15 +513,26 @@ def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, dra
         index, config = index_records(drawn.records("val")), inputs(drawn, batch_size=8)
         patch.setattr(evaluate, "build_predict", lambda *_, **__: perfect_predict(drawn, config))
         for store in (False, True):
-            measures = evaluate_checkpoint(EvaluationConfig(**settings, store_thresholds=store))
+            report = str(tmp_path) if store else None
+            measures = evaluate_checkpoint(
+                EvaluationConfig(**settings, store_thresholds=store, report=report, miss_rate=0.5, confidence=0.6)
+            )
             assert bool(read_bundle(prefix)[1].score_thresholds) == store
     stored = read_bundle(prefix)[1].score_thresholds
     assert stored == measures.score_thresholds
     assert stored["overall"] == pytest.approx(0.9, abs=1e-4)  # each detection is right and scores this
     frequent = {name for name, count in measures.class_objects.items() if count >= 10}
     assert set(stored["classes"]) == frequent
-    assert f"stored in {prefix}.json" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"stored in {prefix}.json" in printed
     assert len(index) == 7
+    found = ScoreThresholds.stored_in(read_bundle(prefix)[1])
+    assert found.chosen("miss_rate").overall == stored["overall"]  # nothing is missed up to this score
+    assert measures.miss_rate_thresholds.table() in printed
+    assert json.loads((tmp_path / "report.json").read_text())["measures"]["miss_rate_thresholds"]["confidence"] == 0.6
+    assert "at most 0.5 of the objects missed with 0.6 confidence" in (tmp_path / "report.html").read_text()
+    store_thresholds(prefix, {"overall": 0.25, "classes": {}})  # of an evaluation without --miss_rate
+    assert ScoreThresholds.stored_in(read_bundle(prefix)[1]).chosen("miss_rate") == found.chosen("miss_rate")
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from program_support.errors import InputError
 
 DESCRIPTION_SUFFIX = ".json"
 DESCRIPTION_FILE = "description.json"  # file name inside a SavedModel's folder
+THRESHOLD_KINDS = ("f1", "miss_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,7 @@ def write_description(
 
 
 def store_thresholds(prefix: str | Path, thresholds: Mapping[str, Any]) -> None:
-    """Replace the score thresholds in the description of a bundle.
+    """Replace the score thresholds in the description of a bundle; a kind that is not among them stays.
 
     Raises:
         InputError: the bundle has no description (a third-party checkpoint) or cannot be written.
@@ -108,7 +109,8 @@ def store_thresholds(prefix: str | Path, thresholds: Mapping[str, Any]) -> None:
         )
     assert digest is not None  # the caller has found the checkpoint by its index
     try:
-        write_description(prefix, replace(description, score_thresholds=dict(thresholds)), bundles=[digest])
+        stored = {**description.score_thresholds, **thresholds}
+        write_description(prefix, replace(description, score_thresholds=stored), bundles=[digest])
     except OSError as error:
         raise InputError(f"{prefix}{DESCRIPTION_SUFFIX}: cannot be written ({error.strerror})") from error
 
@@ -157,9 +159,11 @@ def description_of(content: Mapping) -> Description:
 
 
 def _check_thresholds(thresholds: Mapping) -> None:
-    """Raise TypeError for anything but {} or {"overall": score, "classes": {name: score}}."""
+    """Raise TypeError for anything but {} or {"overall": score, "classes": {name: score}}, also of further kinds."""
     if not thresholds:
         return
+    for kind in THRESHOLD_KINDS:
+        _check_thresholds(thresholds.get(kind, {}))
     classes = thresholds.get("classes")
     scores = [thresholds.get("overall"), *(classes.values() if isinstance(classes, dict) else [None])]
     if not all(isinstance(score, float) and 0 <= score <= 1 for score in scores):

@@ -25,6 +25,7 @@ from object_detection.coco.bootstrap import RESAMPLES
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.measures import CocoMeasures
+from object_detection.coco.miss_rate import miss_rate_thresholds
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
@@ -134,6 +135,10 @@ def _finish(
         with report_write_errors(path := Path(config.testdev_dir, TESTDEV_FILE_NAME)):
             write_results(path, results_json(rows))
     measures = evaluator.evaluate(rows, resamples=config.bootstrap)
+    if config.miss_rate:
+        comparison = evaluator.compare(rows)
+        guaranteed = miss_rate_thresholds(comparison, miss_rate=config.miss_rate, confidence=config.confidence)
+        measures = measures.with_miss_rate(guaranteed)
     print(measures.table())
     if config.bootstrap is None and not measures.intervals and measures.images > 1:
         print(f"\nno 95 % intervals: they would take more than about 10 seconds; --bootstrap={RESAMPLES} computes them")
@@ -162,7 +167,9 @@ def _finish(
 
 
 def _report_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:
-    """Print the score thresholds of the best F1, and store them with the checkpoint if requested."""
+    """Print the score thresholds of the best F1 and of a miss rate, and store them with the checkpoint if requested."""
+    if measures.miss_rate_thresholds:
+        print(f"\n{measures.miss_rate_thresholds.table()}")
     if not measures.score_thresholds:
         return
     overall, classes = measures.score_thresholds["overall"], measures.score_thresholds["classes"].values()

@@ -10,7 +10,7 @@ import numpy as np
 
 from dataset.files.image_files import encode_image
 from efficientdet.evaluation.error_plots import COLORS
-from efficientdet.reports.coco_metrics import metrics_table
+from efficientdet.reports.coco_metrics import metrics_table, miss_rate_table
 from efficientdet.reports.html_page import (
     Bar,
     Heat,
@@ -90,7 +90,7 @@ def evaluation_page(report: EvaluationReport) -> str:
             paragraph(f"{measures.advice[0].upper()}{measures.advice[1:]}.") if measures.advice else "",
             section("Error analysis (TIDE)", _costs(analysis)),
             section("Precision-recall curves and calibration", _curves(analysis)),
-            section("Metrics per class", _classes(analysis, measures)),
+            section("Metrics per class", _classes(analysis, measures) + miss_rate_table(measures.miss_rate_thresholds)),
             section("Confusion matrix", _confusion(analysis)),
             section("Images with the most errors", _worst(plots)),
             section("COCO metrics", _metrics(measures)),

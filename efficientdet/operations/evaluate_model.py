@@ -71,6 +71,7 @@ def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
         detections=measures.detections,
         intervals=measures.intervals,
         score_thresholds=measures.score_thresholds,
+        miss_rate_thresholds=measures.miss_rate_thresholds,
         report=Path(options.report, "report.html") if options.report else None,
     )
 

@@ -102,13 +102,17 @@ def _video(model: ModelConfig, options: InspectOptions) -> None:
         raise InputError(f"--output_video={output}: expected a file name that ends in .mp4")
     writable_file(output, "output_video")
     _check_saved_model(model, options)
-    from efficientdet.prediction.open_model import open_model, with_min_score
+    from efficientdet.prediction.open_model import open_model, with_thresholds
     from efficientdet.prediction.video import annotate_video
 
     _prepare(needs_tensorflow=True)
     model = replace(model, ckpt_path=options.saved_model_dir or model.ckpt_path)
     annotate_video(
-        with_min_score(open_model(model, batch_size=options.batch_size), options.min_score_thresh),
+        with_thresholds(
+            open_model(model, batch_size=options.batch_size),
+            threshold=options.threshold,
+            min_score=options.min_score_thresh,
+        ),
         video,
         Path(output),
         batch_size=options.batch_size,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from efficientdet.data_checks.findings import Finding, as_hparams
+from object_detection.coco.miss_rate import MissRateThresholds
 
 _MAX_SHOWN = 6  # entries of a mapping
 
@@ -116,7 +117,8 @@ class EvaluationResult(_Result):
         images: number of evaluated images.
         detections: number of detections.
         intervals: 95 % interval (low, high) of each of "numbers", "class_ap" and those of masks, by name.
-        score_thresholds: "overall" and "classes": score thresholds with the best F1.
+        score_thresholds: "overall" and "classes": score thresholds with the best F1; "miss_rate": those for miss_rate.
+        miss_rate_thresholds: `overall` and `classes` by name, and `table()`; None without the argument miss_rate.
         report: report.html, or None if no report was requested.
     """
 
@@ -127,6 +129,7 @@ class EvaluationResult(_Result):
     detections: int
     intervals: dict[str, dict[str, tuple[float, float]]] = field(repr=False)
     score_thresholds: dict[str, Any] = field(repr=False)
+    miss_rate_thresholds: MissRateThresholds | None = field(repr=False)
     report: Path | None
 
 

@@ -38,6 +38,7 @@ def serve_model(options: ServeOptions) -> None:
         hparams=overrides,
         class_names=options.class_names or None,
         model_name=options.model_name,
+        threshold=options.threshold,
         **runtime,
     )
     thresholds, min_score = detector.thresholds, options.min_score

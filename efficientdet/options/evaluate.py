@@ -4,7 +4,7 @@ from typing import Annotated
 
 from dataset.conversion.format_recognition import FORMATS
 from efficientdet.options.model import EvaluatedRecords, GroundTruth, MachineOptions, RuntimeOptions, WeightsOptions
-from program_support.checked_fields import Count, CountOrZero, Help, Share, checked, one_of
+from program_support.checked_fields import Count, CountOrZero, Help, InsideZeroToOne, Share, checked, one_of
 
 
 @checked
@@ -70,3 +70,12 @@ class EvaluateOptions(WeightsOptions, MachineOptions, RuntimeOptions):
             "export.py. Evaluations by train.py always do so."
         ),
     ] = False
+    miss_rate: Annotated[
+        InsideZeroToOne | None,
+        Help(
+            "Also find the highest score threshold of each class at which at most this fraction of the objects is "
+            "missed on new images of the same kind; stored by --store_thresholds. Evaluate on images that the model "
+            "was not trained on."
+        ),
+    ] = None
+    confidence: Annotated[InsideZeroToOne, Help("Probability with which --miss_rate holds for each class.")] = 0.9

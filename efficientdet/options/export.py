@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from efficientdet.options.model import EvaluatedRecords, Formats, GroundTruth, WeightsOptions
+from efficientdet.options.model import EvaluatedRecords, Formats, GroundTruth, ThresholdKind, WeightsOptions
 from program_support.checked_fields import Count, Help, checked
 
 
@@ -31,6 +31,7 @@ class ExportOptions(WeightsOptions):
     ] = None
     val_json_file: GroundTruth = None
     eval_samples: EvaluatedRecords = 0
+    threshold: ThresholdKind = None
     int8_images: Annotated[
         tuple[str, ...],
         Help(

@@ -8,6 +8,7 @@ from efficientdet.options.model import (
     TRUSTED_ONLY,
     MachineOptions,
     RuntimeOptions,
+    ThresholdKind,
     WeightsOptions,
 )
 from program_support.checked_fields import Count, Help, Share, between, checked
@@ -72,6 +73,7 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
             "thresholds with the best F1 that are stored with the model, else 0.4."
         ),
     ] = None
+    threshold: ThresholdKind = None
     max_boxes_to_draw: Annotated[
         Count | None,
         Help("Maximum number of boxes drawn per image, best first. Default with --tile: no limit.", MOST_DRAWN),

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from efficientdet.options.model import TRUSTED_ONLY, MachineOptions, RuntimeOptions, WeightsOptions
+from efficientdet.options.model import TRUSTED_ONLY, MachineOptions, RuntimeOptions, ThresholdKind, WeightsOptions
 from program_support.checked_fields import Count, Help, Share, checked, one_of
 
 RANDOM_WEIGHTS = "_"
@@ -68,6 +68,7 @@ class InspectOptions(WeightsOptions, MachineOptions, RuntimeOptions):
             "the threshold stored with the model, else 0.4."
         ),
     ] = None
+    threshold: ThresholdKind = None
     nms_method: Annotated[
         str | None,
         one_of("hard", "gaussian"),

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
-from efficientdet.options.model import CheckpointOptions, RuntimeOptions
+from efficientdet.options.model import CheckpointOptions, RuntimeOptions, ThresholdKind
 from program_support.checked_fields import Count, Help, Limit, Share, between, checked
 
 
@@ -45,6 +45,7 @@ class ServeOptions(CheckpointOptions, RuntimeOptions, RequestLimits):
             "model, else 0.4."
         ),
     ] = None
+    threshold: ThresholdKind = None
     allowed_hosts: Annotated[
         tuple[str, ...] | None,
         Help(

@@ -20,7 +20,7 @@ from efficientdet.options.infer import InferOptions
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.drawn_rows import drawn_rows
 from efficientdet.prediction.inputs import Inputs, read_input, recording_stem, shown_path
-from efficientdet.prediction.open_model import open_model, with_min_score
+from efficientdet.prediction.open_model import open_model, with_thresholds
 from object_detection.coco.results import DetectionRows, results_json, write_results
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
@@ -71,7 +71,7 @@ def annotate(config: AnnotationConfig) -> None:
         from efficientdet.prediction.video import open_source
 
         open_source(inputs.camera, live=True).release()  # checked before the detector is loaded, which takes longer
-    model = with_min_score(_opened_model(config), config.min_score_thresh)
+    model = with_thresholds(_opened_model(config), threshold=config.threshold, min_score=config.min_score_thresh)
     files = ResultFiles(config.output_dir, model.class_names, formats=config.format, crops=config.save_crops)
     ids = image_ids([shown_path(path) for path in inputs.images])
     failures: list[str] = []

@@ -30,6 +30,7 @@ def load_detector(
     precision: str | None = None,
     use_xla: bool | None = None,
     int8_images: Sequence[str] = (),
+    threshold: str | None = None,
 ) -> "Detector":
     """Load the detector of a checkpoint, of a folder with a SavedModel, or of a file of export.py.
 
@@ -48,12 +49,14 @@ def load_detector(
         precision: float32, mixed_float16 or mixed_bfloat16. Default: mixed_float16 with an accelerator, else float32.
         use_xla: compile with XLA. Default: only with an accelerator.
         int8_images: with "openvino", image files for the calibration of an int8 network.
+        threshold: which of the stored score thresholds to use: "f1", or "miss_rate", those of `evaluate(...,
+            miss_rate=0.05, store_thresholds=True)`. Default: "f1" unless the file was exported with "miss_rate".
 
     Returns:
         A detector; its `predict` detects objects in images.
 
     Raises:
-        InputError: there is no such checkpoint, or a setting does not apply to it.
+        InputError: there is no such checkpoint, a setting does not apply to it, or it stores no such thresholds.
     """
     from efficientdet.configuration.model_config import ModelConfig
     from efficientdet.devices.runtime_environment import prepare_environment
@@ -79,15 +82,10 @@ def load_detector(
             _checkpoint_settings(path, model_name, class_names, hparams) if exported is None else {"ckpt_path": path}
         )
         prepare_environment(owns_process=False)  # must precede the imports: no start-up messages of TensorFlow
-        config = ModelConfig(
-            averaged=averaged,
-            precision=precision,
-            use_xla=use_xla,
-            runtime=runtime,
-            int8_images=tuple(int8_images),
-            **settings,
-        )
-    return replace(open_model(config, batch_size=batch_size, owns_process=False), batch_size=batch_size)
+        settings |= {"averaged": averaged, "precision": precision, "use_xla": use_xla, "runtime": runtime}
+        config = ModelConfig(int8_images=tuple(int8_images), **settings)
+    detector = open_model(config, batch_size=batch_size, owns_process=False)
+    return replace(detector, batch_size=batch_size, thresholds=detector.thresholds.chosen(threshold))
 
 
 def _on_this_machine(path: str) -> str:
@@ -129,14 +127,19 @@ def open_model(
     return open_checkpoint(config, batch_size=batch_size, owns_process=owns_process, once=once)
 
 
-def with_min_score(detector: "Detector", min_score: float | None) -> "Detector":
-    """Return the detector with --min_score_thresh as threshold of all classes, if it is given; print the thresholds."""
+def with_thresholds(detector: "Detector", *, threshold: str | None, min_score: float | None) -> "Detector":
+    """Return the detector with --min_score_thresh for all classes or the thresholds of --threshold; print them.
+
+    Raises:
+        InputError: the model stores no thresholds of this kind.
+    """
     from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 
+    thresholds = detector.thresholds.chosen(threshold)
     if min_score is not None:
-        detector = replace(detector, thresholds=ScoreThresholds(overall=min_score, source="--min_score_thresh"))
-    print(f"score threshold: {detector.thresholds}")
-    return detector
+        thresholds = ScoreThresholds(overall=min_score, source="--min_score_thresh")
+    print(f"score threshold: {thresholds}")
+    return replace(detector, thresholds=thresholds)
 
 
 def open_for_serving(path: str, *, runtime: Runtime, max_batch: int, **settings: Any) -> "Detector":

@@ -1,8 +1,9 @@
-"""The table of the COCO metrics, with their definitions, and the reference's line of six of them."""
+"""Tables of the COCO metrics and of thresholds for a miss rate, and the reference's line of six metrics."""
 
 from collections.abc import Mapping
 
-from efficientdet.reports.html_page import table
+from efficientdet.reports.html_page import paragraph, subheading, table
+from object_detection.coco.miss_rate import MissRateThresholds
 
 _AREAS = {
     "s": "small objects, below 32 x 32 pixels",
@@ -50,3 +51,17 @@ def metrics_table(
         for name in names
     ]
     return table(("Metric", *titles, "Definition"), rows, label="COCO metrics")
+
+
+def miss_rate_table(thresholds: MissRateThresholds | None) -> str:
+    """Return the table of score thresholds for a miss rate, with its explanation; empty without them."""
+    if thresholds is None:
+        return ""
+    lead = (
+        f"The highest score from which on, on new images of the same kind, {thresholds.meaning} (for each class; the "
+        "images must not be training images). An object is missed if no detection of its class has an IoU of 0.5 or "
+        "more with it."
+    )
+    names = ("Class", "Threshold", "Missed here", "False positives per image", "Objects", "Images", "")
+    title = "Score thresholds for a miss rate"
+    return subheading(title) + paragraph(lead) + table(names, thresholds.rows(), label=title)

@@ -140,7 +140,8 @@ def restore_checkpoint(
     if source.class_names != config.class_names:
         raise InputError(f"{source.prefix}: written for other classes; use another --model_dir or remove it")
     state.restore(source.arrays, source.description.run, prefix=source.prefix)
-    state.score_thresholds = source.description.score_thresholds
+    stored = source.description.score_thresholds  # a miss rate is guaranteed for the weights that it was measured with
+    state.score_thresholds = {kind: value for kind, value in stored.items() if kind != "miss_rate"}
     store.continue_from(source.prefix)
     progress = state.progress
     log(f"resumes from {source.prefix} after step {state.step}, {progress.images_seen} images")

@@ -1,7 +1,9 @@
 """The results of an evaluation: the 12 COCO metrics, AP per class, and their intervals."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from object_detection.coco.miss_rate import MissRateThresholds
 
 MEASURE_NAMES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "ARmax1", "ARmax10", "ARmax100", "ARs", "ARm", "ARl")
 _MEASURE_MEANINGS = (
@@ -38,6 +40,14 @@ class CocoMeasures:
     score_thresholds: dict[str, Any] = field(default_factory=dict)  # see `thresholds_to_store`
     # 95 % interval (low, high) of each metric of the field of this name: numbers, class_ap, mask_numbers, ...; {}: none
     intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    miss_rate_thresholds: MissRateThresholds | None = None
+
+    def with_miss_rate(self, thresholds: MissRateThresholds) -> "CocoMeasures":
+        """Return the measures with thresholds for a miss rate, which are also stored with a model."""
+        stored = dict(self.score_thresholds)
+        if stored:
+            stored["miss_rate"] = thresholds.to_store(otherwise=stored["overall"])
+        return replace(self, score_thresholds=stored, miss_rate_thresholds=thresholds)
 
     @property
     def advice(self) -> str:
@@ -57,7 +67,9 @@ class CocoMeasures:
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary for `json.dump`: the 12 numbers of boxes at the top level, the rest under its name."""
-        rest = {name: value for name, value in vars(self).items() if name != "numbers"}
+        rest = {name: value for name, value in vars(self).items() if name not in ("numbers", "miss_rate_thresholds")}
+        if self.miss_rate_thresholds:
+            rest["miss_rate_thresholds"] = self.miss_rate_thresholds.to_json()
         return {
             **self.numbers,
             **{name: value for name, value in rest.items() if value or not name.startswith(("mask_", "intervals"))},

@@ -62,15 +62,15 @@ def thresholds_to_store(comparison: Comparison) -> dict[str, Any]:
         return {}
     best = zip(comparison.names, class_thresholds(comparison), comparison.class_counts, strict=True)
     return {
-        "overall": _rounded_down(overall),
+        "overall": float(rounded_down(overall)),
         "classes": {
-            name: _rounded_down(threshold.score)
+            name: float(rounded_down(threshold.score))
             for name, threshold, count in best
             if count >= MIN_OBJECTS and threshold.f1
         },
     }
 
 
-def _rounded_down(score: float) -> float:
+def rounded_down(scores: np.ndarray | float) -> np.ndarray:
     """Round down to 4 decimals: scores of an exported file differ by rounding, and must still reach the threshold."""
-    return np.floor(score * 1e4).item() / 1e4
+    return np.floor(np.asarray(scores, np.float64) * 1e4) / 1e4
