@@ -24,6 +24,7 @@ if Path(__file__).with_name("checkout.py").exists():
 if TYPE_CHECKING:
     from efficientdet.inference.detect import Detector
     from efficientdet.inference.image_detections import ImageDetections
+    from efficientdet.operations.compare_interface import compare
     from efficientdet.operations.interface import convert, evaluate, examine, export, train
     from efficientdet.prediction.open_model import load_detector
     from program_support.errors import InputError
@@ -35,6 +36,7 @@ __all__ = [
     "ImageDetections",
     "InputError",
     "__version__",
+    "compare",
     "convert",
     "evaluate",
     "examine",
@@ -72,6 +74,10 @@ def __getattr__(name: str):
         from efficientdet.inference import image_detections
 
         return image_detections.ImageDetections
+    if name == "compare":
+        from efficientdet.operations import compare_interface
+
+        return compare_interface.compare
     if name in __all__:
         from efficientdet.operations import interface
 

@@ -17,6 +17,11 @@ def evaluate() -> None:
     _run("efficientdet.programs.eval")
 
 
+def compare() -> None:
+    """Run compare.py."""
+    _run("efficientdet.programs.compare")
+
+
 def infer() -> None:
     """Run infer.py."""
     _run("efficientdet.programs.infer")

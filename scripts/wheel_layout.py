@@ -19,6 +19,7 @@ PACKAGES = ("dataset", "model", "object_detection", "program_support")
 COMMANDS = {  # name of a program in messages and --help of a checkout -> the command that pip installs
     "train.py": "efficientdet-train",
     "eval.py": "efficientdet-eval",
+    "compare.py": "efficientdet-compare",
     "infer.py": "efficientdet-infer",
     "inspector.py": "efficientdet-inspect",
     "export.py": "efficientdet-export",

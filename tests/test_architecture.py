@@ -69,7 +69,7 @@ MAY_BE_SMALL = {
     "efficientdet.loggers.json_lines",  # each logger is a file
     "efficientdet.loggers.wandb",
 }
-ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export", "quickstart", "serve", "doctor")
+ENTRY_POINTS = ("train", "eval", "compare", "infer", "inspector", "export", "quickstart", "serve", "doctor")
 ENTRY_POINTS_MAY_USE = {"efficientdet", "program_support.command_line", "program_support.interrupts"}
 SCRIPTS = (
     "dataset.create_tfrecord",

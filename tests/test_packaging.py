@@ -22,6 +22,7 @@ PACKAGES = ("dataset", "efficientdet", "model", "object_detection", "program_sup
 PROGRAMS = (
     "train.py",
     "eval.py",
+    "compare.py",
     "infer.py",
     "inspector.py",
     "export.py",

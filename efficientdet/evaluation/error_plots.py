@@ -28,7 +28,7 @@ def error_plots(
     number_of = dict(zip(rows.evaluated_ids.tolist(), record_numbers, strict=True))
     images = original_images(index, (number_of[errors.image_id] for errors in worst))
     for errors, image in zip(worst, images, strict=True):
-        yield _caption(image.name, errors, analysis), _drawn(errors, analysis, rows, image.pixels)
+        yield _caption(image.name, errors, analysis), _side_by_side(_panels(errors, analysis, rows, image.pixels))
 
 
 def _caption(name: str, errors: ImageErrors, analysis: ErrorAnalysis) -> str:
@@ -43,8 +43,63 @@ def _caption(name: str, errors: ImageErrors, analysis: ErrorAnalysis) -> str:
     return " \N{MIDDLE DOT} ".join(parts)
 
 
-def _drawn(errors: ImageErrors, analysis: ErrorAnalysis, rows: DetectionRows, image: np.ndarray) -> np.ndarray:
-    """Draw the objects on the left and the detections on the right."""
+def compared_errors(
+    analyses: Sequence[ErrorAnalysis],
+    rows: Sequence[DetectionRows],
+    names: Sequence[str],
+    index: RecordIndex,
+    *,
+    count: int,
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield caption and plot of the images on which detectors differ most in errors, their detections side by side.
+
+    Args:
+        analyses: the errors of each detector.
+        rows: the analyzed detections of each, in the order of the records.
+        names: the name of each.
+        index: the records.
+        count: largest number of images.
+    """
+    mistakes = np.stack([analysis.mistakes for analysis in analyses])
+    spread = mistakes.max(axis=0) - mistakes.min(axis=0)
+    chosen = np.argsort(-spread, kind="stable")[:count]
+    chosen = chosen[spread[chosen] > 0]
+    number_of = {image_id: number for number, image_id in enumerate(rows[0].evaluated_ids.tolist())}
+    ids = analyses[0].comparison.image_ids[chosen].tolist()
+    images = original_images(index, (number_of[image_id] for image_id in ids))
+    for *errors, image in zip(*(analysis.errors_of(chosen) for analysis in analyses), images, strict=True):
+        counts = (
+            f"{name}: {len(one.missed)} missed, {len(one.wrong)} wrong" for name, one in zip(names, errors, strict=True)
+        )
+        panels = [
+            _with_missed(one, analysis, _panels(one, analysis, of_detector, image.pixels)[1], image.pixels)
+            for one, analysis, of_detector in zip(errors, analyses, rows, strict=True)
+        ]
+        yield " \N{MIDDLE DOT} ".join([image.name, *counts]), _side_by_side(panels)
+
+
+def _with_missed(errors: ImageErrors, analysis: ErrorAnalysis, panel: np.ndarray, image: np.ndarray) -> np.ndarray:
+    """Return the panel of the detections with the missed objects."""
+    comparison = analysis.comparison
+    x, y, width, height = panel.shape[0] / image.shape[0] * comparison.object_boxes[errors.missed].T
+    return draw_detections(
+        panel,
+        np.stack([y, x, y + height, x + width], axis=-1),
+        classes=comparison.objects.classes[errors.missed],
+        names=comparison.names,
+        colors=[COLORS["missed"]] * len(errors.missed),
+    )
+
+
+def _side_by_side(panels: Sequence[np.ndarray]) -> np.ndarray:
+    gap = np.full((panels[0].shape[0], _GAP, 3), 255, np.uint8)
+    return np.concatenate([part for panel in panels for part in (gap, panel)][1:], axis=1)
+
+
+def _panels(
+    errors: ImageErrors, analysis: ErrorAnalysis, rows: DetectionRows, image: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the image with the objects, and with the detections."""
     comparison, shown = analysis.comparison, resized(image, longer_side=_LONGER_SIDE)
     scale = shown.shape[0] / image.shape[0]
     x, y, width, height = comparison.object_boxes.T
@@ -68,4 +123,4 @@ def _drawn(errors: ImageErrors, analysis: ErrorAnalysis, rows: DetectionRows, im
         [("right", errors.right), ("wrong", errors.wrong)],
         scores=comparison.scores,
     )
-    return np.concatenate([left, np.full((shown.shape[0], _GAP, 3), 255, np.uint8), right], axis=1)
+    return left, right

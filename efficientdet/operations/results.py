@@ -8,6 +8,7 @@ from typing import Any
 
 from efficientdet.data_checks.findings import Finding, as_hparams
 from object_detection.coco.miss_rate import MissRateThresholds
+from object_detection.coco.paired import Difference
 
 _MAX_SHOWN = 6  # entries of a mapping
 
@@ -150,3 +151,23 @@ class ExportResult(_Result):
     median_ms: dict[str, float]
     ap: dict[str, float]
     table: Path
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ComparisonResult(_Result):
+    """Detectors compared with the first one on the same images.
+
+    Attributes:
+        numbers: the 12 COCO measures of each detector.
+        differences: of each pair, by name "FIRST -> SECOND", the difference of each measure: `value`, `low` and `high`
+            (95 % interval) and `probability` that the second is better.
+        class_differences: the same of each class, by its name: AP, AP50, AP75 and AP by object size.
+        page: compare.html, the report.
+        json: compare.json, the same for programs.
+    """
+
+    numbers: dict[str, dict[str, float]]
+    differences: dict[str, dict[str, Difference]]
+    class_differences: dict[str, dict[str, dict[str, Difference]]] = field(repr=False)
+    page: Path
+    json: Path = field(repr=False)

@@ -108,8 +108,9 @@ class ErrorAnalysis:
         counted = self.comparison.outcomes.counted
         return reliability(self.comparison.scores[counted], self.comparison.outcomes.right[counted])
 
-    def worst_images(self, count: int) -> list[ImageErrors]:
-        """Return the images with the most missed objects and wrong detections; ties are ordered by id."""
+    @cached_property
+    def _outcome_rows(self) -> tuple[np.ndarray, ...]:
+        """Rows of missed objects, wrong detections, detected objects and right detections, above the thresholds."""
         comparison, outcomes = self.comparison, self.comparison.outcomes
         right, wrong = (
             np.flatnonzero(self.above_threshold & outcomes.right),
@@ -117,19 +118,35 @@ class ErrorAnalysis:
         )
         detected_objects = outcomes.matched_objects[right]
         missed = np.setdiff1d(np.flatnonzero(~comparison.flags.ignored), detected_objects)
-        of_object, of_detection = comparison.objects.images, comparison.detections.images
+        return missed, wrong, detected_objects, right
+
+    @cached_property
+    def mistakes(self) -> np.ndarray:
+        """[I] number of missed objects and wrong detections of each image."""
+        comparison, (missed, wrong, _, _) = self.comparison, self._outcome_rows
         images = len(comparison.image_ids)
-        mistakes = np.bincount(of_object[missed], minlength=images) + np.bincount(of_detection[wrong], minlength=images)
-        worst = np.argsort(-mistakes, kind="stable")[:count]
+        return np.bincount(comparison.objects.images[missed], minlength=images) + np.bincount(
+            comparison.detections.images[wrong], minlength=images
+        )
+
+    def worst_images(self, count: int) -> list[ImageErrors]:
+        """Return the images with the most missed objects and wrong detections; ties are ordered by id."""
+        worst = np.argsort(-self.mistakes, kind="stable")[:count]
+        return self.errors_of(worst[self.mistakes[worst] > 0])
+
+    def errors_of(self, images: np.ndarray) -> list[ImageErrors]:
+        """Return the errors of images, given by their places in `comparison.image_ids`."""
+        missed, wrong, detected_objects, right = self._outcome_rows
+        of_object, of_detection = self.comparison.objects.images, self.comparison.detections.images
         return [
             ImageErrors(
-                int(comparison.image_ids[image]),
+                int(self.comparison.image_ids[image]),
                 missed[of_object[missed] == image],
                 wrong[of_detection[wrong] == image],
                 detected_objects[of_object[detected_objects] == image],
                 right[of_detection[right] == image],
             )
-            for image in worst[mistakes[worst] > 0]
+            for image in images
         ]
 
     def to_json(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ PROGRAMS = (
     "dataset/create_open_images_tfrecord.py",
     "train.py",
     "eval.py",
+    "compare.py",
     "infer.py",
     "export.py",
     "serve.py",

@@ -1,0 +1,17 @@
+"""Compare detectors on the same images: `python compare.py A B --val_file_pattern='DIR/val-*' --output_dir=FOLDER`."""
+
+import itertools
+import sys
+
+from program_support.interrupts import end_quietly_on_interrupt
+
+if __name__ == "__main__":
+    end_quietly_on_interrupt()
+
+from efficientdet.operations.compare_models import define_flags, main
+from program_support.command_line import run
+
+if __name__ == "__main__":
+    define_flags()
+    words = [f"--models={word}" for word in itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:])]
+    run(main, [sys.argv[0], *words, *sys.argv[1 + len(words) :]], ends_at_once=True)

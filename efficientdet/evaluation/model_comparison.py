@@ -1,0 +1,174 @@
+"""Detectors compared on the images of the same records: detections, paired differences, page and JSON."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dataset.class_names import ClassNames
+from dataset.records.record_index import RecordIndex, index_records
+from efficientdet.evaluation.comparison_page import ComparedModel, comparison_page
+from efficientdet.evaluation.data_set_evaluator import read_evaluator
+from efficientdet.evaluation.error_plots import compared_errors
+from efficientdet.evaluation.other_detections import OtherDetections
+from efficientdet.inference.detect import Detector
+from efficientdet.options.compare import CompareOptions
+from object_detection.coco.bootstrap import multiplicities, resampled
+from object_detection.coco.error_analysis import ErrorAnalysis
+from object_detection.coco.evaluation import CocoEvaluator
+from object_detection.coco.measures import shown_measure
+from object_detection.coco.paired import PairedDifferences, paired_differences
+from object_detection.coco.results import DetectionRows
+from program_support.atomic_files import report_write_errors, write_text
+from program_support.checked_fields import checked
+from program_support.errors import InputError
+
+_DRAWN_IMAGES = 12
+
+
+@checked
+class ComparisonConfig(CompareOptions):
+    """Options of a comparison with resolved records."""
+
+    records: tuple[str, ...]
+    class_names: ClassNames
+    open_detector: Callable[[str], Detector]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedModels:
+    """All detectors, and the differences of each from the first."""
+
+    models: list[ComparedModel]
+    pairs: list[PairedDifferences]
+    resamples: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary for `json.dump`."""
+        return {
+            "images": self.models[0].measures.images,
+            "resamples": self.resamples,
+            "models": [{"name": one.name, "cost": one.cost, "measures": one.measures.to_json()} for one in self.models],
+            "differences": [pair.to_json() for pair in self.pairs],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield a table for each pair."""
+        first = self.models[0]
+        for other, pair in zip(self.models[1:], self.pairs, strict=True):
+            yield f"\n{first.name} -> {other.name}: {first.measures.images} images, {self.resamples} resamples"
+            yield f"{'':<9}{'first':>8}{'second':>9}{'change':>9}  {'95 % interval':<20}P(second is better)"
+            for name, one in pair.numbers.items():
+                yield (
+                    f"{name:<9}{shown_measure(first.measures.numbers[name]):>8}"
+                    f"{shown_measure(other.measures.numbers[name]):>9}{one.value:>+9.4f}  "
+                    f"{f'{one.low:+.4f} to {one.high:+.4f}':<20}{one.probability:>6.1%}  {one.verdict}"
+                )
+
+
+@dataclass
+class _Timed:
+    """Opens a detector and records the milliseconds of each image."""
+
+    path: str
+    open_detector: Callable[[str], Detector]
+    milliseconds: list[float] = field(default_factory=list)
+
+    def load(self) -> Detector:
+        detector = self.open_detector(self.path)
+
+        def detect(images: list[np.ndarray]) -> list[DetectionRows]:
+            start = time.perf_counter()
+            rows = detector.detect(images)
+            self.milliseconds.append(1e3 * (time.perf_counter() - start))
+            return rows
+
+        return replace(detector, detect=detect)
+
+    @cached_property
+    def cost(self) -> dict[str, float]:
+        timed = self.milliseconds[1:] or self.milliseconds  # the first compiles
+        return {"milliseconds per image": round(float(np.median(timed)), 2), "bytes": _bytes(self.path)}
+
+
+def _bytes(path: str) -> int:
+    """Return the size of a file, of the files of a checkpoint, or of a folder."""
+    named = Path(path)
+    files = (
+        [named] if named.is_file() else [*named.rglob("*")] if named.is_dir() else named.parent.glob(f"{named.name}*")
+    )
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def compare_models(config: ComparisonConfig) -> ComparedModels:
+    """Detect with each model, print the differences, and write compare.html and compare.json.
+
+    Raises:
+        InputError: for other classes, detections of other images, a single image, and images without objects.
+    """
+    index = index_records(config.records)
+    evaluator = read_evaluator(index, config.class_names, json_file=config.val_json_file)
+    _require_comparable(evaluator, index, samples=config.eval_samples)
+    models = [_detected(path, evaluator, index, config) for path in config.models]
+    weights = multiplicities(models[0].measures.images, config.bootstrap)
+    samples = [resampled(one.analysis.comparison, weights) for one in models]
+    pairs = [
+        paired_differences(
+            f"{models[0].name} -> {other.name}",
+            samples[0],
+            of_other,
+            classes=other.analysis.comparison.names,
+            images=other.measures.images,
+        )
+        for other, of_other in zip(models[1:], samples[1:], strict=True)
+    ]
+    compared = ComparedModels(models=models, pairs=pairs, resamples=config.bootstrap)
+    for line in compared.lines():
+        print(line)
+    assert config.output_dir is not None
+    plots = compared_errors(
+        [one.analysis for one in models],
+        [one.rows for one in models],
+        [one.name for one in models],
+        index,
+        count=_DRAWN_IMAGES,
+    )
+    page = comparison_page(models, pairs, plots)
+    for name, text in (("compare.json", json.dumps(compared.to_json(), indent=1) + "\n"), ("compare.html", page)):
+        with report_write_errors(path := Path(config.output_dir, name)):
+            write_text(path, text)
+    print(f"\npage: {Path(config.output_dir, 'compare.html')}")
+    return compared
+
+
+def _require_comparable(evaluator: CocoEvaluator, index: RecordIndex, *, samples: int) -> None:
+    images = min(samples or len(index), len(index))
+    if images < 2:
+        raise InputError(f"a comparison needs at least two images, since one has no spread; found {images}")
+    truth = evaluator.ground_truth
+    if not any(not annotation["iscrowd"] for annotation in truth.annotations):
+        raise InputError(f"{truth.source}: no object in {images} images; expected labeled images")
+
+
+def _detected(path: str, evaluator: CocoEvaluator, index: RecordIndex, config: ComparisonConfig) -> ComparedModel:
+    timed = _Timed(path, config.open_detector)
+    is_file = path.endswith(".json")
+    others = OtherDetections(
+        path=path, kind="results" if is_file else "exported file", load=None if is_file else timed.load
+    )
+    print(f"detections of {path}")
+    rows = others.rows(
+        index, evaluator.ground_truth, class_names=config.class_names, samples=config.eval_samples
+    )._replace(masks=None)
+    return ComparedModel(
+        name=path,
+        rows=rows,
+        measures=evaluator.evaluate(rows, resamples=config.bootstrap),
+        analysis=ErrorAnalysis(comparison=evaluator.compare(rows)),
+        cost={} if is_file else timed.cost,
+    )

@@ -1,0 +1,26 @@
+"""Options of a comparison: the flags of compare.py and the arguments of `efficientdet.compare`."""
+
+from typing import Annotated
+
+from efficientdet.options.model import EvaluatedRecords, GroundTruth
+from program_support.checked_fields import Count, Help, checked
+
+
+@checked
+class CompareOptions:
+    """All options of a comparison."""
+
+    models: Annotated[
+        tuple[str, ...],
+        Help(
+            "Detectors to compare, two or more; also words without a flag. Each is a checkpoint (prefix or folder), a "
+            "file of export.py, a SavedModel or a .json file with detections in COCO's results format. The first is "
+            "the one that the others are compared with.",
+            repeats=True,
+        ),
+    ] = ()
+    val_file_pattern: Annotated[str | None, Help("Glob pattern of the TFRecords to compare on.")] = None
+    val_json_file: GroundTruth = None
+    output_dir: Annotated[str | None, Help("Output folder for compare.html and compare.json.")] = None
+    eval_samples: EvaluatedRecords = 0
+    bootstrap: Annotated[Count, Help("Number of bootstrap resamples of the images for the 95 % intervals.")] = 1000
