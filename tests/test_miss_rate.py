@@ -141,6 +141,7 @@ def test_stored_thresholds_are_chosen_by_kind():
     guaranteed = stored.chosen("miss_rate")
     assert (guaranteed.overall, guaranteed.by_category) == (0.75, {CAT: 0.75})
     assert "at most 0.05 of the objects missed with 0.9 confidence, stored with the model" in str(guaranteed)
+    assert guaranteed.chosen("f1") == stored
     exported = with_default_thresholds(description, "miss_rate")
     assert exported.score_thresholds["overall"] == 0.75  # where a reader of the file's metadata finds it
     assert ScoreThresholds.stored_in(exported) == guaranteed

@@ -56,7 +56,7 @@ class ScoreThresholds:
         if kind not in self.kinds:
             how = "--store_thresholds" if kind == "f1" else "--miss_rate=0.05 --store_thresholds"
             raise InputError(f"--threshold={kind}: the model stores no such thresholds; eval.py {how} stores them")
-        return self.kinds[kind]
+        return replace(self.kinds[kind], kinds=self.kinds)
 
     def of(self, category_ids: np.ndarray) -> np.ndarray:
         """Return the threshold of each detection, [N] float64."""
