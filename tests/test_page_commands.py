@@ -150,6 +150,8 @@ def arguments_of(path, words):
     words = [word.strip("[]") if word.startswith("[") else word for word in words]
     if "..." in words:
         words = [word for word in words if word != "..."] + [*DOTS]
+    if path == "compare.py":  # as its last lines do
+        words = [f"--models={word}" if not word.startswith("-") else word for word in words]
     if path == "quickstart.py" and not words[0].startswith("-"):  # as its last lines do
         words[0] = f"--images={words[0]}"
     return words
