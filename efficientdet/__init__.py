@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from efficientdet.inference.image_detections import ImageDetections
     from efficientdet.operations.compare_interface import compare
     from efficientdet.operations.interface import convert, evaluate, examine, export, train
+    from efficientdet.operations.verify_model import verify
     from efficientdet.prediction.open_model import load_detector
     from program_support.errors import InputError
 
@@ -43,6 +44,7 @@ __all__ = [
     "export",
     "load_detector",
     "train",
+    "verify",
 ]
 
 _DISTRIBUTION = "efficientdet-tf2"
@@ -78,6 +80,10 @@ def __getattr__(name: str):
         from efficientdet.operations import compare_interface
 
         return compare_interface.compare
+    if name == "verify":
+        from efficientdet.operations import verify_model
+
+        return verify_model.verify
     if name in __all__:
         from efficientdet.operations import interface
 

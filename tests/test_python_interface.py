@@ -120,6 +120,26 @@ def test_exported_files_have_a_card_and_their_provenance(worked):
     assert str(folder) not in json.dumps(provenance)  # a published model does not show where it was made
 
 
+def test_a_training_is_repeated_from_its_provenance(worked, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", path_to_miniature(tmp_path))
+    model = worked[0] / "model"
+    assert efficientdet.verify(model).equal_weights
+    stored = json.loads((model / "provenance.json").read_text())
+    changed = {**stored, "options": {**stored["options"], "seed": 1}}
+    (tmp_path / "provenance.json").write_text(json.dumps(changed))
+    repeated = efficientdet.verify(tmp_path)
+    assert not repeated.equal_weights
+    low, high = stored["metrics"]["intervals"]["numbers"]["AP"]
+    assert repeated.is_verified == (low <= repeated.ap <= high)
+    changed["files"] = {"records": dict.fromkeys(stored["files"]["records"], "0" * 64)}
+    (tmp_path / "provenance.json").write_text(json.dumps(changed))
+    with pytest.raises(efficientdet.InputError, match=r"tfrecord: has changed since the training; .*provenance.json"):
+        efficientdet.verify(tmp_path)
+    (tmp_path / "provenance.json").unlink()
+    with pytest.raises(efficientdet.InputError, match="expected the provenance of a training"):
+        efficientdet.verify(tmp_path)
+
+
 def test_a_published_export_is_loaded_by_its_name(worked, hub, monkeypatch):
     exported = worked[0] / "exported"
     monkeypatch.setenv("HF_TOKEN", "hf_none")

@@ -63,7 +63,12 @@ def write_provenance(folder: str | Path, content: Mapping[str, Any]) -> None:
     """
     path = Path(folder, FILE_NAME)
     with report_write_errors(path):
-        write_text(path, json.dumps(content, indent=1, default=str) + "\n")
+        write_text(path, json.dumps(content, indent=1, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy scalar as a number, and a path as text."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def read_provenance(checkpoint: str | Path) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """The operation of compare.py and of `efficientdet.compare`: turn options into a configuration and run it."""
 
+import sys
 from pathlib import Path
 
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
@@ -43,4 +44,17 @@ def compare(options: CompareOptions) -> ComparisonResult:
     )
 
 
-define_flags, main = program("compare", CompareOptions, compare)
+def compare_or_verify(options: CompareOptions) -> ComparisonResult | None:
+    """Run compare.py: with --verify repeat a training, and end with code 1 if it has another result."""
+    if options.verify is None:
+        return compare(options)
+    if options.models:
+        raise InputError(f"--verify={options.verify}: expected without detectors to compare")
+    from efficientdet.operations.verify_model import verify
+
+    if not verify(options.verify).is_verified:
+        sys.exit(1)
+    return None
+
+
+define_flags, main = program("compare", CompareOptions, compare_or_verify)

@@ -24,3 +24,10 @@ class CompareOptions:
     output_dir: Annotated[str | None, Help("Output folder for compare.html and compare.json.")] = None
     eval_samples: EvaluatedRecords = 0
     bootstrap: Annotated[Count, Help("Number of bootstrap resamples of the images for the 95 % intervals.")] = 1000
+    verify: Annotated[
+        str | None,
+        Help(
+            "Folder of a training, instead of detectors to compare: train again as its provenance.json states, with "
+            "--deterministic, and compare the weights bit for bit, or else the AP with its interval."
+        ),
+    ] = None

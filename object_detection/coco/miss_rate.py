@@ -7,8 +7,8 @@ with the threshold, and one test at the stated confidence is valid for the highe
 
 The images are independent; the objects of one image are not. With n_i objects in image i, m_i of them missed, and the
 rate a, the miss rate sum(m) / sum(n) of all images is at most a if the mean of x_i = m_i - a n_i is at most 0. The test
-is Gaffke's, which holds for every distribution and every number of images, is asymptotically efficient, and is the
-Clopper-Pearson bound for images with one object each: the threshold passes if
+is Gaffke's. For images with one object each it is the Clopper-Pearson bound; for others it was a conjecture without a
+counterexample until the proof cited below, which this project has not checked. The threshold passes if
 
     P(sum_i E_i x_i + E_0 (1 - a) max(n) > 0) <= 1 - confidence,    E ~ Exponential(1), independent,
 
