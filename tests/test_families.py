@@ -144,6 +144,10 @@ def test_it_is_evaluated_drawn_and_exported(drawn, env, trained, tmp_path):
     ours, theirs = (json.loads((tmp_path / f"{runtime}.json").read_text()) for runtime in found)
     for by_class in ("class_ap", "class_objects", *({"mask_numbers", "mask_class_ap"} & {*ours})):
         assert ours.pop(by_class) == pytest.approx(theirs.pop(by_class), abs=1e-6)
+    of_theirs = theirs.pop("intervals")
+    for values, ends in ours.pop("intervals").items():
+        assert ends.keys() == of_theirs[values].keys()
+        np.testing.assert_allclose([*ends.values()], [*of_theirs[values].values()], atol=1e-6)
     thresholds = [numbers.pop("score_thresholds") for numbers in (ours, theirs)]
     assert thresholds[0].get("overall") == pytest.approx(
         thresholds[1].get("overall"), abs=2e-4

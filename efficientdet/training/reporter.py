@@ -124,7 +124,7 @@ class Reporter(Listener):
 
     def _report_averaged(self, epoch: int, evaluation: Evaluation) -> None:
         """Write, draw and log an evaluation of the averaged weights, once."""
-        if evaluation is self._reported:
+        if self._reported and evaluation.rows is self._reported.rows:
             return
         self._reported, run = evaluation, self._run
         if run.world.is_first:
