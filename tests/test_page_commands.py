@@ -241,6 +241,7 @@ FIRST = {
         "--model=hf://USER/NAME": "--model=exported/detector.onnx",
     },
     "docs/guides/evaluate.md": {
+        "detector.onnx --val_file_pattern='records/val-*'": "detector.onnx --val_file_pattern='records/train-*'",
         "--results=predictions.json --val_json_file=instances_val.json": "--results=annotated/detections.json "
         "--val_json_file=photos/labels.json",
         "--images=photos/test --annotations=photos/test/labels": "--images=photos",

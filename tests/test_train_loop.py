@@ -569,7 +569,8 @@ def test_a_target_is_reached_by_a_resumed_training(drawn, tmp_path, capsys, monk
     average_precision = iter([0.1, 0.12, 0.1, 0.2])
     monkeypatch.setattr(
         "object_detection.coco.evaluation.CocoEvaluator.evaluate",
-        lambda evaluator, rows: Numbers(next(average_precision)),
+        # With intervals it measures the last detections again
+        lambda evaluator, rows, resamples=0: Numbers(next(average_precision) if resamples == 0 else 0.0),
     )
     train(config(drawn, tmp_path, {"num_epochs": 1}, target_ap=0.15))
     assert "target AP 0.15 not reached<" in (tmp_path / "report.html").read_text()
