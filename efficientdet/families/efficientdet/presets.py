@@ -169,9 +169,6 @@ QUICKSTART = QuickstartRecipe(
             "learning_rate_factors": "^efficientnet:0.3",
             # The first stages, which take most of a step's time and change little.
             "var_freeze_expr": "efficientnet-[^/]+/(stem|blocks_[0-2]/)",
-            "label_assignment": "task_aligned",
-            "class_loss_type": "quality_focal",
-            "box_loss_type": "giou",
         },
         rate=LearningRate(per_image=0.0005, maximum=0.004),
         steps=2200,
