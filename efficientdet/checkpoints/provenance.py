@@ -1,4 +1,4 @@
-"""What a model was made from, as `provenance.json` beside its checkpoints and its exported files."""
+"""Provenance of a model: `provenance.json` beside its checkpoints and its exported files."""
 
 import hashlib
 import json

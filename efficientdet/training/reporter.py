@@ -165,13 +165,12 @@ class Reporter(Listener):
 def training_provenance(run: Run, measures: CocoMeasures | None) -> dict[str, Any]:
     """Return what a finished training was made from, and its result: the files, their contents, settings and code."""
     config = run.config
+    weights = {name: getattr(config, name) for name in ("pretrained_ckpt", "backbone_init", "teacher_ckpt")}
     sources = {
         "records": config.records,
         "val_records": config.val_records,
         "val_json_file": [config.val_json_file],
-        "pretrained_ckpt": [config.pretrained_ckpt and checkpoint_prefix(local_path(config.pretrained_ckpt))],
-        "backbone_init": [config.backbone_init and checkpoint_prefix(local_path(config.backbone_init))],
-        "teacher_ckpt": [config.teacher_ckpt and checkpoint_prefix(local_path(config.teacher_ckpt))],
+        **{name: [checkpoint_prefix(local_path(path))] for name, path in weights.items() if path},
     }
     return {
         "code": code_version(),
