@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,9 @@ class Reporter(Listener):
         self._reported, run = evaluation, self._run
         if run.world.is_first:
             self._draw(evaluation.rows)
-            write_measures(self._folder / f"metrics-{epoch}.json", evaluation.measures)
+            # Those of the last epoch too, which a repeated command may report together with its intervals
+            measures = replace(evaluation.measures, intervals={})
+            write_measures(self._folder / f"metrics-{epoch}.json", measures)
         run.journal.print(csv_line(epoch, evaluation.measures.numbers))
         run.journal.validation(epoch, step=run.state.step, average_precision=evaluation.average_precision)
 
