@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 : "${PYTHON:=.venv/bin/python}" "${OUT:=build/accelerator}" "${PRECISION:=mixed_bfloat16}" "${SIZE:=512}" "${DEVICE:=cuda}"
 : "${STEP_BATCHES:=64,128,200}" "${BS:=1,2,4,8,16,32,64,128,256}" "${RUNS:=100}" "${STEPS:=20}" "${PEER:=}"
-export KERAS_BACKEND=jax PYTHONPATH="$PWD"
+export KERAS_BACKEND=jax PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 mkdir -p "$OUT"
 
 {
