@@ -132,8 +132,11 @@ def main() -> None:
         for name, (step, count) in steps.items():
             start = time.perf_counter()
             step()
-            if number:  # the first compiles
-                seconds[name].append((time.perf_counter() - start) / count)
+            spent = time.perf_counter() - start
+            if number:
+                seconds[name].append(spent / count)
+            else:
+                print(f"{name:<20} compiled and run {count} times in {spent:.0f} s", flush=True)
     for name, values in seconds.items():
         median = statistics.median(values)
         print(

@@ -28,6 +28,7 @@ from efficientdet.devices.device import (
 from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.devices.runtime import start_runtime
 from efficientdet.inference.checkpoint_model import load_model
+from efficientdet.inference.detect import Predictor
 from efficientdet.inference.predict import build_predict
 from efficientdet.options.inspect import InspectOptions
 from model.detection_model import DetectionModel
@@ -91,7 +92,7 @@ def _detector_measure(model: ModelConfig, options: InspectOptions) -> tuple[Meas
             "input": options.input_image or _RANDOM_INPUT,
             "multiply_adds_per_image": multiply_adds(detector.network),
             "machine_multiply_adds_per_second": multiply_adds_per_second(runtime.precision),
-            **_suppression_work(detector, images),
+            **_suppression_work(detector, predict, images),
         }
 
     return lambda: measure_detector(predict, images, preprocessing=preprocessing), describe
@@ -104,14 +105,16 @@ def _images(options: InspectOptions, size: tuple[int, int], resize: Callable[[],
     return Images(read_image(options.input_image), size=size, batch_size=options.batch_size, resize=resize())
 
 
-def _suppression_work(detector: DetectionModel, images: Images) -> dict[str, Any]:
+def _suppression_work(detector: DetectionModel, predict: Predictor, images: Images) -> dict[str, Any]:
     """Return the number of candidates per image of a dense detector with NMS; nothing for others."""
     if not detector.postprocessing.detects_on_host:
         return {}
-    outputs = detector.postprocessing.host_outputs(
-        detector.outputs(*(tensor[:1] for tensor in to_device(*images.batch())[:2]))
-    )
-    return detector.postprocessing.suppression_work([np.asarray(tensor[0]) for tensor in outputs])
+    # The network is compiled already: operation by operation, an accelerator would compile each of them
+    outputs = predict.outputs(*to_device(*images.batch())[:2])
+    if isinstance(outputs, list):  # by image, on the host
+        return detector.postprocessing.suppression_work(outputs[0])
+    first = [np.asarray(tensor[0]) for tensor in detector.postprocessing.host_outputs([each[:1] for each in outputs])]
+    return detector.postprocessing.suppression_work(first)
 
 
 def _saved_model_measure(model: ModelConfig, options: InspectOptions) -> tuple[Measure, Describe]:
