@@ -7,6 +7,9 @@ import pytest
 from drawn_records import draw_records
 
 import efficientdet
+from dataset.class_names import ClassNames
+from efficientdet.inference.detect import Detector
+from efficientdet.operations import compare_models
 from program_support.errors import InputError
 
 
@@ -80,9 +83,55 @@ def test_what_cannot_be_compared_is_one_line(drawn, tmp_path, monkeypatch, chang
     assert "\n" not in str(error.value)
 
 
-def test_images_without_objects_are_one_line(drawn, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "flags", "message"),
+    [
+        (lambda image: None, {}, "no object in 6 images"),
+        (lambda image: image if image % 2 == 0 else None, {"eval_samples": 3}, "no object in 3 images"),
+        (lambda image: image + (image > 5), {}, "1 of the 6 images of the records are missing, such as id 6; expected"),
+        (lambda image: image + 10, {}, "6 of the 6 images of the records are missing, such as id 1; expected"),
+    ],
+)
+def test_other_ground_truth_is_one_line(drawn, tmp_path, change, flags, message):
+    """`change`: new id of an image; None: its annotations are removed."""
     truth = json.loads(Path(drawn.annotations("val")).read_text())
-    empty = written(tmp_path / "truth.json", {**truth, "annotations": []})
+    images = [{**image, "id": change(image["id"]) or image["id"]} for image in truth["images"]]
+    annotations = [
+        {**one, "image_id": change(one["image_id"])} for one in truth["annotations"] if change(one["image_id"])
+    ]
+    other = written(tmp_path / "truth.json", {**truth, "images": images, "annotations": annotations})
     both = [written(tmp_path / name, results(drawn)) for name in ("a.json", "b.json")]
-    with pytest.raises(InputError, match="no object in 6 images"):
-        efficientdet.compare(both, drawn.folder, output_dir=tmp_path / "out", val_json_file=empty)
+    with pytest.raises(InputError, match=f"{other}: {message}") as error:
+        efficientdet.compare(both, drawn.folder, output_dir=tmp_path / "out", val_json_file=other, **flags)
+    assert "\n" not in str(error.value)
+
+
+def test_a_detector_of_other_classes_is_one_line(drawn, tmp_path, monkeypatch):
+    opened = Detector(detect=None, class_names=ClassNames((1, 2), ("cat", "dog")))
+    monkeypatch.setattr(compare_models, "load_detector", lambda path: opened)
+    model = written(tmp_path / "model.onnx", "")
+    with pytest.raises(
+        InputError, match=r"model.onnx: its classes are cat, dog; those of the data are ball, "
+    ) as error:
+        efficientdet.compare([model, model], drawn.folder, output_dir=tmp_path / "out")
+    assert "\n" not in str(error.value)
+
+
+def test_detections_of_few_images_and_of_one_class_are_compared(drawn, tmp_path, capsys):
+    everything = results(drawn)
+    first = everything[0]["category_id"]
+    paths = [
+        written(tmp_path / "all.json", everything),
+        written(tmp_path / "few.json", [one for one in everything if one["image_id"] > 2]),
+        written(tmp_path / "class.json", [one for one in everything if one["category_id"] == first]),
+        written(tmp_path / "none.json", []),
+    ]
+    found = efficientdet.compare(paths, drawn.folder, output_dir=tmp_path / "out", bootstrap=50)
+    assert all(pair["AP"].value < 0 for pair in found.differences.values())
+    of_class = found.class_differences[f"{paths[0]} -> {paths[2]}"]
+    name = drawn.class_names.names[drawn.class_names.category_ids.index(first)]
+    assert of_class[name]["AP"] == (0, 0, 0, 0.5)
+    out = capsys.readouterr().out
+    assert f"{paths[1]}: no detection in 2 of 6 images; were they evaluated?" in out
+    assert f"{paths[3]}: no detection in 6 of 6 images" in out
+    assert f"{paths[0]}: no detection" not in out

@@ -122,6 +122,22 @@ def test_the_first_samples_and_images_without_detections(drawn, truth, tmp_path)
     assert (found.images, found.detections, found.numbers["AP"]) == (5, 0, 0)
 
 
+def test_a_single_image_and_images_without_objects_are_explained_in_a_line(drawn, truth, tmp_path, capsys):
+    written = tmp_path / "results.json"
+    written.write_text(json.dumps(perfect(truth)))
+    found = efficientdet.evaluate(None, drawn.folder, results=written, eval_samples=1, miss_rate=0.05)
+    assert (found.images, found.intervals) == (1, {})
+    out = capsys.readouterr().out
+    assert "\nno 95 % intervals: a single image has no spread\n" in out
+    assert "about 45 such images are needed" in out
+    content = json.loads(Path(drawn.annotations("val")).read_text())
+    (tmp_path / "empty.json").write_text(json.dumps({**content, "annotations": []}))
+    efficientdet.evaluate(None, None, results=written, val_json_file=tmp_path / "empty.json")
+    assert (
+        f"\nAP is -1: {tmp_path}/empty.json has no object (crowds aside) on the 5 evaluated" in capsys.readouterr().out
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

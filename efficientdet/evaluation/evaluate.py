@@ -140,7 +140,9 @@ def _finish(
         guaranteed = miss_rate_thresholds(comparison, miss_rate=config.miss_rate, confidence=config.confidence)
         measures = measures.with_miss_rate(guaranteed)
     print(measures.table())
-    if config.bootstrap is None and not measures.intervals and measures.images > 1:
+    if measures.images == 1 and config.bootstrap != 0:
+        print("\nno 95 % intervals: a single image has no spread")
+    elif config.bootstrap is None and not measures.intervals:
         print(f"\nno 95 % intervals: they would take more than about 10 seconds; --bootstrap={RESAMPLES} computes them")
     print(f"\n{measures.numbers} {csv_line(epoch, measures.numbers)}")
     _report_thresholds(config, measures)

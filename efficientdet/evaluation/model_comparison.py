@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dataset.class_names import ClassNames
+from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.evaluation.comparison_page import ComparedModel, comparison_page
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
@@ -113,7 +114,7 @@ def compare_models(config: ComparisonConfig) -> ComparedModels:
     """
     index = index_records(config.records)
     evaluator = read_evaluator(index, config.class_names, json_file=config.val_json_file)
-    _require_comparable(evaluator, index, samples=config.eval_samples)
+    _require_comparable(evaluator, index, config)
     models = [_detected(path, evaluator, index, config) for path in config.models]
     weights = multiplicities(models[0].measures.images, config.bootstrap)
     samples = [resampled(one.analysis.comparison, weights) for one in models]
@@ -146,13 +147,22 @@ def compare_models(config: ComparisonConfig) -> ComparedModels:
     return compared
 
 
-def _require_comparable(evaluator: CocoEvaluator, index: RecordIndex, *, samples: int) -> None:
-    images = min(samples or len(index), len(index))
-    if images < 2:
-        raise InputError(f"a comparison needs at least two images, since one has no spread; found {images}")
+def _require_comparable(evaluator: CocoEvaluator, index: RecordIndex, config: ComparisonConfig) -> None:
     truth = evaluator.ground_truth
-    if not any(not annotation["iscrowd"] for annotation in truth.annotations):
-        raise InputError(f"{truth.source}: no object in {images} images; expected labeled images")
+    ids = list(truth.image_sizes)
+    if config.val_json_file is not None:
+        ids = [image["id"] for image in ground_truth_of_records(index, config.class_names)["images"]]
+    ids = ids[: config.eval_samples or None]
+    if len(ids) < 2:
+        raise InputError(f"a comparison needs at least two images, since one has no spread; found {len(ids)}")
+    if unknown := [image_id for image_id in ids if image_id not in truth.image_sizes]:
+        raise InputError(
+            f"{truth.source}: {len(unknown)} of the {len(ids)} images of the records are missing, such as id "
+            f"{unknown[0]}; expected the annotations of the same images"
+        )
+    evaluated = set(ids)
+    if not any(one["image_id"] in evaluated and not one["iscrowd"] for one in truth.annotations):
+        raise InputError(f"{truth.source}: no object in {len(ids)} images; expected labeled images")
 
 
 def _detected(path: str, evaluator: CocoEvaluator, index: RecordIndex, config: ComparisonConfig) -> ComparedModel:
@@ -165,6 +175,8 @@ def _detected(path: str, evaluator: CocoEvaluator, index: RecordIndex, config: C
     rows = others.rows(
         index, evaluator.ground_truth, class_names=config.class_names, samples=config.eval_samples
     )._replace(masks=None)
+    if is_file and (empty := len(rows.evaluated_ids) - len(np.unique(rows.image_ids))):
+        print(f"{path}: no detection in {empty} of {len(rows.evaluated_ids)} images; were they evaluated?")
     return ComparedModel(
         name=path,
         rows=rows,
