@@ -12,6 +12,7 @@ import numpy as np
 from dataset.class_names import ClassNames
 from efficientdet.serving import server
 from efficientdet.serving.application import build_application
+from efficientdet.serving.batching import ServedModel
 from efficientdet.serving.limits import Limits
 from object_detection.coco.results import DetectionRows
 
@@ -36,7 +37,8 @@ def main() -> None:
 
     server._HEAD_S, server.MAX_CONNECTIONS = HEAD_S, CONNECTIONS
     names = ClassNames(tuple(range(256)), tuple(f"shade {number}" for number in range(256)))
-    server.serve(build_application(detect, names, model="gated", limits=limits), server.bind("127.0.0.1", 0), limits)
+    model = ServedModel(detect=detect, class_names=names, name="gated")
+    server.serve(build_application(model, limits=limits), server.bind("127.0.0.1", 0), limits)
 
 
 if __name__ == "__main__":

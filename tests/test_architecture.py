@@ -110,6 +110,7 @@ KNOWN_IN = {
     "tensorboard": {"efficientdet.loggers.tensorboard"},
     "starlette": {
         "efficientdet.serving.application",
+        "efficientdet.serving.label_studio",
         "efficientdet.serving.metrics",
         "efficientdet.serving.middleware",
         "efficientdet.serving.request_body",

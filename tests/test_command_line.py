@@ -291,6 +291,8 @@ infer --image_path=a.jpg --model=a.onnx --noamp | --model=a.onnx: an exported fi
 infer INFER --model=ckpt | --model=ckpt and --model_dir=ckpt: expected only one of them
 infer --image_path=a.jpg --model=nosuch | --model=nosuch: there is no checkpoint
 serve | --model is missing
+serve SERVE --train_dir=runs | --train_dir is for --label_studio, whose annotations it trains on
+serve SERVE --label_studio=http://localhost:8080 | --label_studio needs the environment variable LABEL_STUDIO_API_KEY
 serve --model=nosuch --port=0 | nosuch: there is no checkpoint
 serve --model=nosuch.onnx --port=0 | nosuch.onnx: cannot be read (No such file or directory)
 serve SERVE --runtime=tensorrt | --runtime=tensorrt
@@ -351,6 +353,8 @@ serve SERVE --max_request_bytes | 0
 serve SERVE --min_score | nan -1 2
 serve SERVE --port | -1 65536
 serve SERVE --request_timeout_s | nan 0 inf
+serve SERVE --train_after | 0
+serve SERVE --train_minutes | 0 nan
 """)
 MISTAKES += [
     (*arguments_of(f"{flag}={value}"), f"{flag.split()[-1]}=")

@@ -53,7 +53,7 @@ OFFLINE = {
 # Errors that come after the checks of all flags, in an empty folder and offline
 ACCEPTED = (
     "no such file|no such folder|no file matches|there is no checkpoint|cannot be read .No such file"
-    "|cannot be downloaded|download failed"
+    "|cannot be downloaded|download failed|LABEL_STUDIO_API_KEY"
 )
 # In the text of a page a command need not be complete
 INCOMPLETE = "|is missing|are required|must have a value|expected a folder or zip archive of labeled images"

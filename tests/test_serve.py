@@ -24,8 +24,8 @@ from serving import FORM, ROOT, encoded, form, received, request_bytes, running,
 from efficientdet.inference.detect import Detector
 from efficientdet.prediction import open_model
 from efficientdet.reports.drawing import class_color
-from efficientdet.serving.application import image_reply
-from efficientdet.serving.batching import ImageResult
+from efficientdet.serving.batching import ImageResult, ServedModel
+from efficientdet.serving.image_reply import image_reply
 from efficientdet.serving.limits import MAX_SIDE
 from efficientdet.serving.server import bind
 from object_detection.coco.results import DetectionRows
@@ -415,9 +415,8 @@ def test_masks_are_cocos_run_lengths_and_what_is_not_finite_is_left_out():
         np.int64([9, 1, 5]),
         masks=masks,
     )
-    reply = image_reply(
-        ImageResult((4, 6), rows), names=dict(zip(CLASSES.category_ids, CLASSES.names, strict=True)), min_score=0.5
-    )
+    model = ServedModel(detect=lambda images: [rows], class_names=CLASSES, name="model")
+    reply = image_reply(ImageResult((4, 6), rows, model), min_score=0.5)
     assert (
         reply
         == json.loads(json.dumps(reply))

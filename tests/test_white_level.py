@@ -26,7 +26,7 @@ from efficientdet.options.train import TrainOptions
 from efficientdet.prediction import annotate as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs
-from efficientdet.serving.batching import Batcher
+from efficientdet.serving.batching import Batcher, ServedModel
 from efficientdet.serving.limits import Limits
 from efficientdet.serving.metrics import Metrics
 from efficientdet.serving.request_body import EncodedImage
@@ -119,7 +119,8 @@ def test_a_training_stores_the_range_and_every_reader_uses_it(folder, records, t
     annotate(AnnotationConfig(inputs=Inputs(images=(str(file),)), output_dir=str(tmp_path / "out")))
 
     async def served():
-        batcher = Batcher(detect, Limits(), Metrics(), white_level=detector.white_level)
+        model = ServedModel(detect=detect, class_names=NAMES, name="model", white_level=detector.white_level)
+        batcher = Batcher(model, Limits(), Metrics())
         running = asyncio.create_task(batcher.run())
         await batcher.detect([EncodedImage(file.read_bytes(), SIDE * SIDE)])
         running.cancel()

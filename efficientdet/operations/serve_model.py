@@ -1,8 +1,14 @@
 """The operation of serve.py: open a detector and serve it over HTTP."""
 
+import datetime
 import importlib.util
+import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
 from efficientdet.configuration.flag_definitions import program
 from efficientdet.configuration.flag_paths import required
 from efficientdet.configuration.model_settings import checked_overrides, runtime_settings
@@ -10,6 +16,11 @@ from efficientdet.options.serve import RequestLimits, ServeOptions
 from efficientdet.serving.limits import Limits
 from program_support.checked_fields import values_of
 from program_support.errors import InputError
+
+if TYPE_CHECKING:
+    from efficientdet.serving.batching import ServedModel
+    from efficientdet.serving.label_studio import LabelStudioBackend
+    from efficientdet.serving.label_studio_api import LabelStudio
 
 _PACKAGES = {
     "starlette": "starlette",
@@ -21,46 +32,109 @@ _PACKAGES = {
 
 def serve_model(options: ServeOptions) -> None:
     """Serve as the options state."""
-    path = required(options.model, "model")
+    path, studio = _model_path(options), _studio(options)
     overrides = checked_overrides(options)
     runtime = runtime_settings(options)
     if missing := [package for module, package in _PACKAGES.items() if importlib.util.find_spec(module) is None]:
         raise InputError(f"serve.py needs the package {missing[0]}: pip install -e '.[serve]'")
     from efficientdet.prediction.open_model import open_for_serving
     from efficientdet.serving.application import build_application
+    from efficientdet.serving.batching import ServedModel
     from efficientdet.serving.middleware import host_name
     from efficientdet.serving.server import LOCAL_NAMES, bind, serve
 
+    def opened(path: str) -> ServedModel:
+        detector = open_for_serving(
+            path,
+            max_batch=options.max_batch,
+            hparams=overrides,
+            class_names=options.class_names or None,
+            model_name=options.model_name,
+            threshold=options.threshold,
+            **runtime,
+        )
+        given, thresholds = options.min_score, detector.thresholds
+        min_score, source = (given, "--min_score") if given is not None else (thresholds.overall, thresholds.source)
+        print(f"score threshold: {min_score:g}, {source}", flush=True)
+        return ServedModel(
+            detect=detector.detect,
+            class_names=detector.class_names,
+            name=Path(path).name,
+            min_score=min_score,
+            white_level=detector.white_level,
+            version=_version(path),
+        )
+
     bound = bind(options.host, options.port)
-    detector = open_for_serving(
-        path,
-        max_batch=options.max_batch,
-        hparams=overrides,
-        class_names=options.class_names or None,
-        model_name=options.model_name,
-        threshold=options.threshold,
-        **runtime,
-    )
-    thresholds, min_score = detector.thresholds, options.min_score
-    limits = Limits(
-        min_score=thresholds.overall if min_score is None else min_score, **values_of(options, RequestLimits)
-    )
-    source = thresholds.source if min_score is None else "--min_score"
-    print(f"score threshold: {limits.min_score:g}, {source}")
+    model = opened(path) if path else None
+    limits = Limits(min_score=model.min_score if model else DEFAULT_THRESHOLD, **values_of(options, RequestLimits))
     hosts = [host_name(host) or host for host in options.allowed_hosts or ()]
     serve(
         build_application(
-            detector.detect,
-            detector.class_names,
-            model=Path(path).name,
+            model,
             limits=limits,
-            white_level=detector.white_level,
             hosts=tuple(hosts or (LOCAL_NAMES if options.host in LOCAL_NAMES else ())),
             origins=options.allowed_origins,
+            label_studio=_backend(studio, options, limits, opened) if studio else None,
         ),
         bound,
         limits,
     )
+
+
+def _model_path(options: ServeOptions) -> str | None:
+    """Return the model to serve; None before the first training of --train_dir."""
+    if options.train_dir and not options.label_studio:
+        raise InputError("--train_dir is for --label_studio, whose annotations it trains on")
+    if options.model or not options.train_dir:
+        return required(options.model, "model")
+    trained = _trained_model(options.train_dir)
+    return str(trained) if trained.exists() else None
+
+
+def _trained_model(folder: str) -> Path:
+    return Path(folder, "exported", "detector.onnx")
+
+
+def _version(path: str) -> str:
+    """Return the time of a model's file, which differs after each training."""
+    try:
+        return datetime.datetime.fromtimestamp(Path(path).stat().st_mtime).isoformat(" ", "seconds")
+    except OSError:  # the prefix of a checkpoint, or a name of published weights
+        return ""
+
+
+def _studio(options: ServeOptions) -> "LabelStudio | None":
+    if not options.label_studio:
+        return None
+    from efficientdet.serving.label_studio_api import API_KEY_VARIABLE, LabelStudio
+
+    if not (key := os.environ.get(API_KEY_VARIABLE)):
+        raise InputError(
+            f"--label_studio needs the environment variable {API_KEY_VARIABLE}, the key of one of its users"
+        )
+    return LabelStudio(options.label_studio, key)
+
+
+def _backend(
+    studio: "LabelStudio", options: ServeOptions, limits: Limits, opened: "Callable[[str], ServedModel]"
+) -> "LabelStudioBackend":
+    from efficientdet.quickstart.programs import program_command
+    from efficientdet.serving.background_training import BackgroundTraining
+    from efficientdet.serving.label_studio import LabelStudioBackend
+
+    training = None
+    if folder := options.train_dir:
+        training = BackgroundTraining(
+            studio,
+            Path(folder),
+            minutes=options.train_minutes,
+            changes=options.train_after,
+            limits=limits,
+            command=partial(program_command, "quickstart"),
+            load=lambda: opened(str(_trained_model(folder))),
+        )
+    return LabelStudioBackend(studio, limits, training)
 
 
 define_flags, main = program("serve", ServeOptions, serve_model)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from efficientdet.options.model import CheckpointOptions, RuntimeOptions, ThresholdKind
-from program_support.checked_fields import Count, Help, Limit, Share, between, checked
+from program_support.checked_fields import Count, Help, Limit, Share, at_least, between, checked
 
 
 @checked
@@ -25,7 +25,31 @@ class RequestLimits:
 
 
 @checked
-class ServeOptions(CheckpointOptions, RuntimeOptions, RequestLimits):
+class LabelStudioOptions:
+    """Options of the labeling with Label Studio."""
+
+    label_studio: Annotated[
+        str | None,
+        Help(
+            "Address of a Label Studio whose machine learning backend this server is, such as http://localhost:8080. "
+            "The environment variable LABEL_STUDIO_API_KEY is the key of one of its users."
+        ),
+    ] = None
+    train_dir: Annotated[
+        str | None,
+        Help(
+            "With --label_studio: output folder of a quick start that trains on the project's annotations and whose "
+            "model is served. Default: no training."
+        ),
+    ] = None
+    train_after: Annotated[
+        Count, Help("With --train_dir: number of new or changed annotations after which a training starts.")
+    ] = 20
+    train_minutes: Annotated[float, at_least(0.1), Help("With --train_dir: time of each training in minutes.")] = 10.0
+
+
+@checked
+class ServeOptions(CheckpointOptions, RuntimeOptions, RequestLimits, LabelStudioOptions):
     """All options of the server."""
 
     model: Annotated[

@@ -32,21 +32,12 @@ def run_program(module: str, settings: Mapping[str, Any]) -> None:
     It gets a flag for each setting that is not None; a list gives one flag per value. Signals are forwarded to it, and
     on Linux it ends with this process. If the program fails, this process exits with the same exit code.
     """
-    arguments = [
-        *_program_arguments(module),
-        *(
-            f"--{name}={value}"
-            for name, values in settings.items()
-            if values is not None
-            for value in (values if isinstance(values, list) else [values])
-        ),
-    ]
+    arguments = _arguments(module, settings)
     print(f"\n$ python {shlex.join(arguments)}", flush=True)
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     # A separate process group: a Ctrl-C reaches it only through this process; a second signal would end it unsaved.
     # close_fds=False: it inherits the lock of the output folder; Python's other files are not inheritable.
-    command = [sys.executable, *_ending_with_parent(), *arguments]
-    with subprocess.Popen(command, process_group=0, close_fds=False) as program:
+    with subprocess.Popen(program_command(module, settings), process_group=0, close_fds=False) as program:
 
         def forward(number: int, _: FrameType | None) -> None:
             program.send_signal(number)
@@ -63,6 +54,23 @@ def run_program(module: str, settings: Mapping[str, Any]) -> None:
         advice = "" if code == USER_ERROR_EXIT_CODE else "; run the same command again to resume"
         print(f"\nquickstart: {module} exited with status {code}{advice}", file=sys.stderr)
         sys.exit(code if code > 0 else 128 - code)
+
+
+def program_command(module: str, settings: Mapping[str, Any]) -> list[str]:
+    """Return the command of a program with `settings` as in `run_program`; on Linux it ends with the calling thread."""
+    return [sys.executable, *_ending_with_parent(), *_arguments(module, settings)]
+
+
+def _arguments(module: str, settings: Mapping[str, Any]) -> list[str]:
+    return [
+        *_program_arguments(module),
+        *(
+            f"--{name}={value}"
+            for name, values in settings.items()
+            if values is not None
+            for value in (values if isinstance(values, list) else [values])
+        ),
+    ]
 
 
 def _ending_with_parent() -> list[str]:

@@ -4,10 +4,8 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator
 
-import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -17,10 +15,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from dataset.class_names import ClassNames
-from dataset.files.pixel_values import WHITE_LEVEL
-from efficientdet.inference.detect import Detect
-from efficientdet.serving.batching import Batcher, ImageResult
+from efficientdet.serving.batching import Batcher, ImageResult, ServedModel
+from efficientdet.serving.image_reply import image_reply
+from efficientdet.serving.label_studio import LabelStudioBackend
 from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, Limits, MemoryBudget, RequestError
 from efficientdet.serving.metrics import Metrics
 from efficientdet.serving.middleware import SecurityMiddleware
@@ -31,36 +28,33 @@ _DETECT = "/v1/detect"
 
 
 def build_application(
-    detect: Detect,
-    class_names: ClassNames,
+    model: ServedModel | None,
     *,
-    model: str,
     limits: Limits,
-    white_level: int = WHITE_LEVEL,
     hosts: tuple[str, ...] = (),
     origins: tuple[str, ...] = (),
+    label_studio: LabelStudioBackend | None = None,
 ) -> ASGIApp:
     """Build the server as an ASGI application.
 
     Args:
-        detect: Detection function for up to `limits.max_batch` images; called in one thread only.
-        class_names: Classes of the model.
-        model: Name of the model in replies.
+        model: The model; None if `label_studio` is going to train the first one.
         limits: Limits of a request.
-        white_level: Value of images with 16 bits per channel that becomes 255.
         hosts: Allowed host names; empty: all.
         origins: Origins of other pages that may call the server, such as `https://example.org`.
+        label_studio: Answers Label Studio with the same model, and may replace it.
     """
-    service = _Service(detect, class_names, model=model, limits=limits, white_level=white_level)
+    service = _Service(model, limits=limits, label_studio=label_studio)
     api = api_document(limits)
     routes = [
         Route("/", _page(detector_page(limits.min_score))),
         Route("/docs", _page(api_page(api))),
         Route("/openapi.json", _json(api)),
-        Route("/v1/model", _json(service.model_reply())),
+        Route("/v1/model", service.describe),
         Route(_DETECT, service.detect, methods=["POST"]),
         Route("/healthz", _json({"status": "ok"})),
         Route("/metrics", service.metrics.reply),
+        *(label_studio.routes() if label_studio else ()),
     ]
     shared = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"])] if origins else []
     application = Starlette(
@@ -82,24 +76,25 @@ def build_application(
 class _Service:
     """Detector with its request queue and metrics."""
 
-    def __init__(self, detect: Detect, class_names: ClassNames, *, model: str, limits: Limits, white_level: int):
+    def __init__(self, model: ServedModel | None, *, limits: Limits, label_studio: LabelStudioBackend | None):
         self.metrics = Metrics()
-        self._batcher = Batcher(detect, limits, self.metrics, white_level=white_level)
+        self._batcher = Batcher(model, limits, self.metrics)
         self._memory = MemoryBudget(MAX_REQUESTS_IN_MEMORY * limits.max_request_bytes)
-        self._class_names, self._model, self._limits = class_names, model, limits
-        self._name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
+        self._limits, self._label_studio = limits, label_studio
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        """Run the batcher while the server runs."""
+        """Run the batcher, and the trainings of Label Studio, while the server runs."""
         batching = asyncio.create_task(self._batcher.run())
-        yield
+        with self._label_studio.serving(self._batcher) if self._label_studio else contextlib.nullcontext():
+            yield
         batching.cancel()
 
-    def model_reply(self) -> dict:
+    async def describe(self, _: Request) -> Response:
         """Return the reply of /v1/model."""
-        limits = {name: getattr(self._limits, name) for name in ("max_request_bytes", "max_pixels", "max_queue")}
-        return {**model_description(self._model, self._class_names, self._limits.min_score), "limits": limits}
+        model, limits = self._batcher.model_or_error(), self._limits
+        shown = {name: getattr(limits, name) for name in ("max_request_bytes", "max_pixels", "max_queue")}
+        return JSONResponse({**model_description(model.name, model.class_names, limits.min_score), "limits": shown})
 
     async def detect(self, request: Request) -> Response:
         """Return the reply of /v1/detect."""
@@ -111,9 +106,8 @@ class _Service:
         seconds = time.perf_counter() - start
         self.metrics.seconds.observe(seconds)
         self.metrics.images.inc(len(images))
-        return JSONResponse(
-            {"model": self._model, "min_score": parsed.min_score, "images": images, "time_ms": round(1000 * seconds, 1)}
-        )
+        name, milliseconds = results[-1].model.name, round(1000 * seconds, 1)
+        return JSONResponse({"model": name, "min_score": parsed.min_score, "images": images, "time_ms": milliseconds})
 
     async def _found(self, parsed: DetectRequest, request: Request) -> list[ImageResult]:
         """Wait for detections.
@@ -137,26 +131,7 @@ class _Service:
             disconnected.cancel()
 
     def _images(self, results: list[ImageResult], min_score: float) -> list[dict]:
-        return [image_reply(one, names=self._name_of, min_score=min_score) for one in results]
-
-
-def image_reply(result: ImageResult, *, names: Mapping[int, str], min_score: float) -> dict[str, Any]:
-    """Return the JSON of one image: its upright size, and detections with a score of `min_score` or more, by score."""
-    height, width = result.size
-    is_shown = (np.asarray(result.rows.scores) >= min_score) & np.isfinite(result.rows.boxes).all(
-        axis=-1
-    )  # JSON has no NaN
-    rows = result.rows.chosen(np.flatnonzero(is_shown))
-    boxes = np.clip(np.asarray(rows.boxes, np.float64)[:, [1, 0, 3, 2]], 0, [width, height, width, height]).round(2)
-    columns = (boxes, np.asarray(rows.scores, np.float64).round(5), np.asarray(rows.category_ids))
-    detections = [
-        {"box": box, "score": score, "class_id": class_id, "class_name": names[class_id]}
-        for box, score, class_id in zip(*(column.tolist() for column in columns), strict=True)
-    ]
-    if rows.masks is not None:
-        for detection, mask in zip(detections, rows.masks, strict=True):
-            detection["mask"] = mask
-    return {"width": width, "height": height, "detections": detections}
+        return [image_reply(one, min_score=min_score) for one in results]
 
 
 async def _disconnected(request: Request) -> None:

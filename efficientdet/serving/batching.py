@@ -9,12 +9,15 @@ import io
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from dataset.class_names import ClassNames
 from dataset.files.image_files import decode_image
 from dataset.files.pixel_values import WHITE_LEVEL
+from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
 from efficientdet.inference.detect import Detect
 from efficientdet.serving.limits import Limits, RequestError
 from efficientdet.serving.metrics import Metrics
@@ -23,11 +26,33 @@ from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """A model in a server.
+
+    Attributes:
+        detect: detection function for up to `Limits.max_batch` images; called in one thread only.
+        class_names: its classes.
+        name: its name in replies.
+        min_score: its own score threshold.
+        white_level: value of images with 16 bits per channel that becomes 255.
+        version: what tells it from another model of the same name.
+    """
+
+    detect: Detect
+    class_names: ClassNames
+    name: str
+    min_score: float = DEFAULT_THRESHOLD
+    white_level: int = WHITE_LEVEL
+    version: str = ""
+
+
 class ImageResult(NamedTuple):
     """Detections in one image, in the coordinate system of the image after EXIF orientation."""
 
     size: tuple[int, int]  # height, width
     rows: DetectionRows
+    model: ServedModel
 
 
 class _QueuedImage(NamedTuple):
@@ -37,16 +62,29 @@ class _QueuedImage(NamedTuple):
 
 
 class Batcher:
-    """Queue of a detector, and the one thread in which the detector runs."""
+    """Queue of a detector, and the one thread in which the detector runs.
 
-    def __init__(self, detect: Detect, limits: Limits, metrics: Metrics, *, white_level: int = WHITE_LEVEL):
-        """Store a detection function, which takes up to `limits.max_batch` images at a time."""
-        self._white_level = white_level
-        self._detect, self._limits, self._metrics = detect, limits, metrics
+    Attributes:
+        model: may be replaced at any time; a batch that runs keeps its own. None: there is none yet.
+    """
+
+    def __init__(self, model: ServedModel | None, limits: Limits, metrics: Metrics):
+        self.model = model
+        self._limits, self._metrics = limits, metrics
         self._queue: deque[_QueuedImage] = deque()
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="detector")
         metrics.queue_images.set_function(lambda: len(self._queue))
+
+    def model_or_error(self) -> ServedModel:
+        """Return the model.
+
+        Raises:
+            RequestError: There is none yet (503).
+        """
+        if self.model is None:
+            raise RequestError(503, "no model has been trained yet", retry_after_s=60)
+        return self.model
 
     async def detect(self, images: Sequence[EncodedImage]) -> list[ImageResult]:
         """Return the detections in the images of a request.
@@ -54,8 +92,9 @@ class Batcher:
         Cancelling this removes the images that still wait from the queue.
 
         Raises:
-            RequestError: The queue is full (503), or an image cannot be decoded (400).
+            RequestError: There is no model or the queue is full (503), or an image cannot be decoded (400).
         """
+        self.model_or_error()
         waiting = len(self._queue)
         if waiting + len(images) > self._limits.max_queue:
             raise RequestError(
@@ -84,7 +123,8 @@ class Batcher:
                 self._arrived.clear()
                 continue
             self._metrics.batch_images.observe(len(batch))
-            outcomes = await loop.run_in_executor(self._thread, self._outcomes, batch)
+            assert self.model is not None
+            outcomes = await loop.run_in_executor(self._thread, _outcomes, batch, self.model)
             for entry, outcome in zip(batch, outcomes, strict=True):
                 if entry.outcome.done():  # the request was cancelled
                     continue
@@ -104,23 +144,25 @@ class Batcher:
             batch.append(self._queue.popleft())
         return batch
 
-    def _outcomes(self, batch: Sequence[_QueuedImage]) -> list[ImageResult | Exception]:
-        """Return detections or an error for each image; an image that fails does not affect the others."""
-        decoded = [_upright_pixels(entry, self._white_level) for entry in batch]
-        results = iter(self._found([pixels for pixels in decoded if isinstance(pixels, np.ndarray)]))
-        return [next(results) if isinstance(pixels, np.ndarray) else pixels for pixels in decoded]
 
-    def _found(self, images: list[np.ndarray]) -> list[ImageResult | Exception]:
-        if not images:
-            return []
-        try:
-            return [
-                ImageResult(image.shape[:2], rows) for image, rows in zip(images, self._detect(images), strict=True)
-            ]
-        except Exception as error:
-            if len(images) == 1:
-                return [error]
-            return [outcome for image in images for outcome in self._found([image])]
+def _outcomes(batch: Sequence[_QueuedImage], model: ServedModel) -> list[ImageResult | Exception]:
+    """Return detections or an error for each image; an image that fails does not affect the others."""
+    decoded = [_upright_pixels(entry, model.white_level) for entry in batch]
+    results = iter(_found([pixels for pixels in decoded if isinstance(pixels, np.ndarray)], model))
+    return [next(results) if isinstance(pixels, np.ndarray) else pixels for pixels in decoded]
+
+
+def _found(images: list[np.ndarray], model: ServedModel) -> list[ImageResult | Exception]:
+    if not images:
+        return []
+    try:
+        return [
+            ImageResult(image.shape[:2], rows, model) for image, rows in zip(images, model.detect(images), strict=True)
+        ]
+    except Exception as error:
+        if len(images) == 1:
+            return [error]
+        return [outcome for image in images for outcome in _found([image], model)]
 
 
 def _upright_pixels(entry: _QueuedImage, white_level: int) -> np.ndarray | Exception:

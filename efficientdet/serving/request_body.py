@@ -67,12 +67,17 @@ async def read_request(request: Request, limits: Limits, *, reserve: Callable[[i
         )
     parameters = request.query_params
     _check_names([name for name, _ in parameters.multi_items()], ("min_score",), what="parameter")
-    body = await _body(request, limits, reserve=reserve)
+    body = await read_body(request, limits, reserve=reserve)
     read = _from_json if kind == b"application/json" else _from_multipart
     return await asyncio.to_thread(_parsed, read, body, options, parameters, limits)
 
 
-async def _body(request: Request, limits: Limits, *, reserve: Callable[[int], None]) -> bytearray:
+async def read_body(request: Request, limits: Limits, *, reserve: Callable[[int], None]) -> bytearray:
+    """Read the body of a request within its limits of size and time; `reserve` as in `read_request`.
+
+    Raises:
+        RequestError: the body is too large, too slow or incomplete.
+    """
     most = limits.max_request_bytes
     too_large = RequestError(413, f"the request has more than {most} bytes")
     if int(request.headers.get("content-length", 0)) > most:
@@ -98,10 +103,7 @@ def _parsed(
     images, min_score = read(body, options, limits)
     if not images:
         raise RequestError(422, "the request has no image; expected at least one")
-    parsed = [
-        EncodedImage(encoded, _pixels(encoded, image_label(number, len(images)), limits))
-        for number, encoded in enumerate(images)
-    ]
+    parsed = [checked_image(encoded, image_label(number, len(images)), limits) for number, encoded in enumerate(images)]
     return DetectRequest(parsed, _score(parameters.get("min_score", min_score), limits))
 
 
@@ -224,8 +226,8 @@ def _check_count(count: int, limits: Limits) -> None:
         raise RequestError(413, f"the request has more than {limits.max_queue} images")
 
 
-def _pixels(encoded: bytes, label: str, limits: Limits) -> int:
-    """Return the `pixels` of an `EncodedImage`.
+def checked_image(encoded: bytes, label: str, limits: Limits) -> EncodedImage:
+    """Return an image that may be decoded. label: its name in messages.
 
     Raises:
         RequestError: decoding would be too expensive.
@@ -249,7 +251,7 @@ def _pixels(encoded: bytes, label: str, limits: Limits) -> int:
             f"{label} has {width} x {height} pixels in {scans} scans; "
             f"expected at most {limits.max_pixels // (height * width) * _USUAL_SCANS} scans of this size",
         )
-    return pixels
+    return EncodedImage(encoded, pixels)
 
 
 def _count_scans(encoded: bytes, label: str) -> int:

@@ -1,0 +1,159 @@
+"""Quick starts in the background of a server, on the annotations of a project of Label Studio."""
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dataset.files.untrusted_values import shown
+from efficientdet.serving.batching import Batcher, ServedModel
+from efficientdet.serving.label_studio_api import LabelStudio, stored_name
+from efficientdet.serving.limits import Limits
+from program_support.atomic_files import write_bytes, write_text
+from program_support.errors import InputError
+
+_NICENESS = 10  # the editor and its proposals come first
+_STOPPING_S = 60.0  # a training saves its state within seconds
+
+
+class BackgroundTraining:
+    """One training at a time, which continues the quick start of a folder; the server's model is replaced by its model.
+
+    `label_studio.json` in the folder holds what is to be done, for the next server if this one is killed.
+    """
+
+    def __init__(
+        self,
+        studio: LabelStudio,
+        folder: Path,
+        *,
+        minutes: float,
+        changes: int,
+        limits: Limits,
+        command: Callable[[Mapping[str, Any]], list[str]],
+        load: Callable[[], ServedModel],
+    ):
+        """Store the settings.
+
+        folder: The output folder of the quick start.
+        minutes: Time of a training.
+        changes: Number of new or changed annotations after which a training starts.
+        command: Returns the command of a quick start with some settings; it ends with the calling thread.
+        load: Opens the folder's present model.
+        """
+        self._studio, self._folder, self._command, self._load = studio, folder, command, load
+        self._minutes, self._after, self._limits = minutes, changes, limits
+        self._state_file = folder / "label_studio.json"
+        self._state: dict[str, Any] = {"project": None, "changes": 0, "due": False}
+        with contextlib.suppress(OSError, ValueError):
+            self._state |= json.loads(self._state_file.read_bytes())
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._program: subprocess.Popen | None = None
+
+    def changed(self, project: int, *, at_once: bool) -> None:
+        """Count a change of a project's annotations; start a training if there are enough or `at_once`."""
+        with self._changed:
+            if self._state["project"] not in (None, project):
+                print(f"label studio: project {project}: this server trains on project {self._state['project']}")
+                return
+            self._state["project"] = project
+            self._state["changes"] += not at_once
+            self._state["due"] |= at_once or self._state["changes"] >= self._after
+            self._store()
+            self._changed.notify()
+
+    @contextlib.contextmanager
+    def running(self, batcher: Batcher) -> Iterator[None]:
+        """Train in a thread during a block; the next server continues a training that is not finished then."""
+        thread = threading.Thread(target=self._run, args=(batcher,), name="training", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._stopped = True
+                self._changed.notify()
+                if self._program:
+                    self._program.terminate()
+            thread.join(_STOPPING_S)
+
+    def _store(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_text(self._state_file, json.dumps(self._state))
+
+    def _run(self, batcher: Batcher) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped or self._state["due"])
+                if self._stopped:
+                    return
+                changes, project = self._state["changes"], self._state["project"]
+            try:
+                self._train(project)
+                if not self._stopped:
+                    batcher.model = self._load()
+            except Exception as error:  # whatever it is, the server and the next training continue
+                print(f"label studio: project {project}: {error}", flush=True)
+            with self._changed:
+                if self._stopped:
+                    return
+                self._state["changes"] -= changes
+                self._state["due"] = self._state["changes"] >= self._after
+                self._store()
+
+    def _train(self, project: int) -> None:
+        source = self._folder / "label_studio"
+        count = self._copy_annotations(project, source)
+        print(f"label studio: project {project}: training on {count} images, log: {source}/training.log", flush=True)
+        settings = {
+            "images": source / "images",
+            "annotations": source / "annotations.json",
+            "output_dir": self._folder,
+            "minutes": self._minutes,
+        }
+        with open(source / "training.log", "ab") as log:
+            begin = log.tell()
+            with self._changed:
+                if self._stopped:
+                    return
+                self._program = program = subprocess.Popen(
+                    self._command(settings), stdout=log, stderr=subprocess.STDOUT, process_group=0
+                )
+            os.setpriority(os.PRIO_PROCESS, program.pid, _NICENESS)
+            code = program.wait()
+        if code and not self._stopped:
+            with open(source / "training.log", "rb") as written:
+                written.seek(begin)
+                lines = written.read().decode(errors="replace").split("\n")
+            last = next((line for line in reversed(lines) if line.strip()), "")
+            raise InputError(f"the training ended with status {code}: {last}")
+        print(f"label studio: project {project}: trained", flush=True)
+
+    def _copy_annotations(self, project: int, source: Path) -> int:
+        """Write the project's annotations and the images that are new; return the number of images."""
+        tasks = []
+        for task in self._studio.annotated_tasks(project):
+            try:
+                self._copy_image(task, source / "images")
+                tasks.append(task)
+            except InputError as error:
+                print(f"label studio: task {shown(task.get('id'))}: {error}; it is left out", flush=True)
+        if not tasks:
+            raise InputError("it has no annotated task whose image can be read")
+        write_bytes(source / "annotations.json", json.dumps(tasks).encode())
+        return len(tasks)
+
+    def _copy_image(self, task: dict, folder: Path) -> None:
+        """Copy the image of a task, unless it is there already."""
+        references = [value for value in task["data"].values() if isinstance(value, str)]
+        named = task["data"].get("image")
+        reference = named if isinstance(named, str) else next(iter(references), "")
+        target = folder / stored_name(self._studio.local_path(reference))
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(target, self._studio.image(reference, max_bytes=self._limits.max_request_bytes))

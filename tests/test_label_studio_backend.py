@@ -1,0 +1,232 @@
+"""serve.py as Label Studio's machine learning backend, beside a stand-in for Label Studio with its answers."""
+
+import json
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+from color_artifact import wanted, write_color_artifact
+from serving import encoded, running, wait_until
+
+from dataset.class_names import ClassNames
+from efficientdet.serving.background_training import BackgroundTraining
+from efficientdet.serving.batching import Batcher, ServedModel
+from efficientdet.serving.label_studio_api import LabelStudio
+from efficientdet.serving.limits import Limits
+from efficientdet.serving.metrics import Metrics
+from program_support.errors import InputError
+
+BLUE = (0, 40, 220)
+PERSONAL_TOKEN, ACCESS_TOKEN = "head.personal.signature", "head.access.signature"
+LABELS = {"red": "RED", "blue & co": "Blue & Co"}  # by class name
+CONFIGURATION = """<View><Image name="photo" value="$image"/><RectangleLabels name="color" toName="photo">
+<Label value="RED"/><Label value="Blue &amp; Co"/></RectangleLabels></View>"""
+
+
+class StandIn(ThreadingHTTPServer):
+    """Answers as Label Studio 1.23 does to a user with a personal access token."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.server_port}"
+        self.images = {"/data/upload/1/0a1b2c3d-blue.png": encoded(BLUE, size=(80, 40))}
+        self.tasks, self.paths = [], []
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        sent = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        right = self.path == "/api/token/refresh/" and sent == {"refresh": PERSONAL_TOKEN}
+        self.reply(200 if right else 401, json.dumps({"access": ACCESS_TOKEN}).encode())
+
+    def do_GET(self):
+        self.server.paths.append(self.path)
+        if self.headers["authorization"] != f"Bearer {ACCESS_TOKEN}":
+            self.reply(401, b"{}")
+        elif self.path == "/data/elsewhere.png":
+            self.reply(302, b"", Location="http://storage.example/blue.png")
+        elif self.path == "/api/projects/7/export?exportType=JSON":
+            self.reply(200, json.dumps(self.server.tasks).encode())
+        else:
+            image = self.server.images.get(self.path)
+            self.reply(404 if image is None else 200, image or b"")
+
+    def reply(self, status, content, **headers):
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def studio():
+    with StandIn() as stand_in:
+        threading.Thread(target=stand_in.serve_forever, daemon=True).start()
+        yield stand_in
+        stand_in.shutdown()
+
+
+@contextmanager
+def backend(studio, folder):
+    artifact = write_color_artifact(folder / "colors.onnx")
+    arguments = ("serve.py", f"--model={artifact}", "--port=0", "--min_score=0.1", "--max_request_bytes=300000")
+    with running(folder, *arguments, f"--label_studio={studio.address}", LABEL_STUDIO_API_KEY=PERSONAL_TOKEN) as server:
+        yield server
+
+
+def posted(server, path, **content):
+    return server.call("POST", path, json.dumps(content), content_type="application/json")
+
+
+def task(number, image):
+    return {"id": number, "project": 7, "data": {"image": image}, "annotations": []}
+
+
+def test_proposals_and_hostile_tasks(studio, tmp_path):
+    """A box in percent is where the detector finds it; what is not on this Label Studio is never requested."""
+    [[name]] = [list(studio.images)]
+    hostile = [
+        "http://elsewhere.example/blue.png",
+        "//elsewhere.example/blue.png",
+        f"{studio.address}.elsewhere.example/blue.png",
+        "s3://bucket/blue.png",
+        "/data/local-files/?d=../../etc/passwd",
+        "/data/local-files/?d=%252e%252e/passwd",
+        "/data/elsewhere.png",  # redirects
+        "/data/missing.png",
+        "<script>alert(1)</script>",
+        7,
+    ]
+    with backend(studio, tmp_path) as server:
+        assert server.get("/health").content["status"] == "UP"
+        version = posted(server, "/setup", project="7.1", schema=CONFIGURATION, hostname="http://elsewhere.example")
+        reply = posted(
+            server,
+            "/predict",
+            tasks=[task(1, name), task(2, f"{studio.address}{name}"), *(task(9, image) for image in hostile)],
+            label_config=CONFIGURATION,
+        )
+        assert (reply.status, version.status) == (200, 200)
+        first, second, *others = reply.content["results"]
+        assert first == second
+        assert others == [[] for _ in hostile]
+        assert first["model_version"] == version.content["model_version"]
+        assert first["model_version"].startswith("colors.onnx 20")
+        expected = [
+            one for one in wanted(BLUE, height=40, width=80) if one[3] in ("red", "blue & co") and one[1] >= 0.1
+        ]
+        assert len(expected) == len(first["result"]) > 0
+        for region, (box, score, _, class_name) in zip(first["result"], expected, strict=True):
+            value = region["value"]
+            sides = [value["x"], value["y"], value["x"] + value["width"], value["y"] + value["height"]]
+            np.testing.assert_allclose(sides, 100 * np.array(box) / [80, 40, 80, 40], atol=0.05)
+            assert value["rectanglelabels"] == [LABELS[class_name]]
+            assert (region["from_name"], region["to_name"]) == ("color", "photo")
+            assert (region["original_width"], region["original_height"]) == (80, 40)
+            assert region["score"] == pytest.approx(score, abs=1e-4)
+        assert {*studio.paths} == {name, "/data/elsewhere.png", "/data/missing.png"}
+        for path, content, status in (
+            ("/predict", {"tasks": [], "label_config": "<View/>"}, 422),
+            ("/setup", {"schema": "<View"}, 422),
+            ("/predict", {"tasks": "all", "label_config": CONFIGURATION}, 422),
+            ("/predict", {"tasks": ["x" * 300_000], "label_config": CONFIGURATION}, 413),
+        ):
+            assert posted(server, path, **content).status == status
+        assert server.call("POST", "/predict", b"[" * 250_000).status == 413
+        assert server.call("POST", "/predict", b"no").status == 400
+        assert posted(server, "/webhook", action="ANNOTATION_CREATED", project={"id": 7}).status == 200
+    assert "Traceback" not in server.errors.read_text()
+
+
+def quick_start(folder, body):
+    """A stand-in for quickstart.py that runs `body`."""
+    program = folder / "program.py"
+    program.write_text(f"import os, sys, time, pathlib\nout = pathlib.Path({str(folder)!r})\n{body}\n")
+    return lambda settings: [sys.executable, str(program), *(f"--{one}={settings[one]}" for one in settings)]
+
+
+@pytest.fixture
+def trained(studio, tmp_path, monkeypatch):
+    """A function that starts a background training whose program runs a body."""
+    studio.tasks = [task(1, *studio.images), task(2, "http://elsewhere.example/a.png")]
+    monkeypatch.setattr("efficientdet.serving.background_training._STOPPING_S", 10.0)
+
+    def start(body):
+        model = ServedModel(detect=lambda images: [], class_names=ClassNames((1,), ("a",)), name="new")
+        training = BackgroundTraining(
+            LabelStudio(studio.address, PERSONAL_TOKEN),
+            tmp_path / "run",
+            minutes=0.1,
+            changes=3,
+            limits=Limits(),
+            command=quick_start(tmp_path, body),
+            load=lambda: model,
+        )
+        return training, Batcher(None, Limits(), Metrics()), model
+
+    return start
+
+
+def test_enough_annotations_start_one_training_whose_model_is_served(trained, studio, tmp_path, capsys):
+    training, batcher, model = trained("out.joinpath(f'run-{os.getpid()}').write_text(' '.join(sys.argv[1:]))")
+    with training.running(batcher):
+        for _ in range(2):
+            training.changed(7, at_once=False)
+        training.changed(8, at_once=True)  # another project
+        assert batcher.model is None
+        training.changed(7, at_once=False)
+        wait_until(lambda: batcher.model is model)
+    [run] = tmp_path.glob("run-*")
+    source = tmp_path / "run" / "label_studio"
+    flags = (
+        f"--images={source}/images --annotations={source}/annotations.json --output_dir={tmp_path}/run --minutes=0.1"
+    )
+    assert run.read_text() == flags
+    [copied] = [file for file in source.rglob("*.png")]
+    assert copied.read_bytes() == studio.images[f"/{copied.relative_to(source / 'images')}"]
+    assert [one["id"] for one in json.loads((source / "annotations.json").read_text())] == [1]
+    said = capsys.readouterr().out
+    assert "task 2: the image 'http://elsewhere.example/a.png' is not one of http://127.0.0.1:" in said
+    assert "project 8: this server trains on project 7" in said
+
+
+def test_a_training_that_was_cut_short_goes_on_with_the_next_server(trained, tmp_path):
+    training, batcher, _ = trained("out.joinpath('started').touch()\ntime.sleep(60)")
+    with training.running(batcher):
+        training.changed(7, at_once=True)
+        wait_until((tmp_path / "started").exists)
+        started = time.monotonic()
+    assert time.monotonic() - started < 30
+    assert batcher.model is None
+    training, batcher, model = trained("pass")
+    with training.running(batcher):
+        wait_until(lambda: batcher.model is model)
+    assert not json.loads((tmp_path / "run" / "label_studio.json").read_text())["due"]
+
+
+def test_a_failed_training_keeps_the_model(trained, tmp_path, capsys):
+    training, batcher, _ = trained("print('error: no images')\nsys.exit(2)")
+    with training.running(batcher):
+        training.changed(7, at_once=True)
+        wait_until(lambda: not json.loads((tmp_path / "run" / "label_studio.json").read_text())["due"])
+    assert batcher.model is None
+    assert "project 7: the training ended with status 2: error: no images" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("address", ["localhost:8080", "ftp://localhost", "http://", "http://localhost/?a=b"])
+def test_an_address_that_is_none(address):
+    with pytest.raises(InputError, match="expected the address of a Label Studio"):
+        LabelStudio(address, "key")
+
+
+def test_a_wrong_key_is_named(studio):
+    with pytest.raises(InputError, match=r"answered 401; LABEL_STUDIO_API_KEY is the key of a user who may read it"):
+        LabelStudio(studio.address, "wrong").annotated_tasks(7)
