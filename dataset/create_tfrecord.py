@@ -36,7 +36,7 @@ from dataset.conversion.format_recognition import recognize
 from dataset.conversion.image_folds import classes_in_one_fold, divided_into_folds, pooled
 from dataset.conversion.image_split import split_off
 from dataset.conversion.label_splits import read_labels
-from dataset.conversion.named_splits import SPLITS
+from dataset.conversion.named_splits import SPLITS, splits_of_records
 from dataset.conversion.sharding.shard_files import existing_shards
 from dataset.conversion.sharding.shards import check_annotations, white_level_of
 from dataset.files.image_files import image_folder
@@ -144,11 +144,13 @@ def _with_val(
             seed=options.split_seed,
             group_by=options.group_by,
             white_level=white_level,
+            earlier=splits_of_records(options.splits_of) if options.splits_of else None,
         )
         train_count, aside = (len(named[split].images) for split in ("train", "val"))
         print(
             f"split: {aside} images for val, {train_count} for train, stratified by class (--val_fraction="
             f"{options.val_fraction:g}, --split_seed={options.split_seed}); {_together(alike, options, 'split')}"
+            + (f"; images of {options.splits_of} stay in their split" if options.splits_of else "")
         )
     return {split: named[split] for split in SPLITS if split in named}
 

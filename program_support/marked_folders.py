@@ -28,6 +28,11 @@ def is_marked(folder: Path) -> bool:
     return (folder / MARKER).is_file()
 
 
+def mark_of(folder: Path) -> dict[str, Any]:
+    """Return the content of the marker; empty without one."""
+    return _read_json(folder / MARKER)
+
+
 def claim_folder(folder: Path) -> Path:
     """Return the folder, which gets the marker if it is new or empty.
 
@@ -88,7 +93,7 @@ def unpacked_archive(archive: str, folder: Path, *, fingerprint: str) -> str:
     """
     refuse_unmarked(folder)
     if is_marked(folder):
-        marker = _read_json(folder / MARKER)
+        marker = mark_of(folder)
         if marker.get("archive") == fingerprint:
             return str(folder)
         _refuse_changes(folder, marker.get("files") or {}, archive=archive)

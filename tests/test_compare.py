@@ -3,13 +3,17 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from drawn_records import draw_records
 
 import efficientdet
 from dataset.class_names import ClassNames
+from dataset.input.ground_truth import ground_truth_of_records
+from dataset.records.record_index import index_records
 from efficientdet.inference.detect import Detector
 from efficientdet.operations import compare_models
+from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
 
@@ -57,6 +61,52 @@ def test_a_detector_that_misses_objects_is_worse(drawn, tmp_path, capsys):
     assert "Images on which they differ most" in page
     assert page.count("data:image/jpeg") >= 1
     assert "no difference shown" in capsys.readouterr().out
+
+
+def test_a_class_that_one_detector_lacks_is_left_out(drawn, tmp_path, monkeypatch, capsys):
+    """Of two that find nothing else, the one that lacks a class is as good on the others."""
+    names, paths = drawn.class_names.names, [tmp_path / "old.onnx", tmp_path / "new.onnx"]
+    for path in paths:
+        path.touch()
+
+    def load(path):
+        """The objects of one image after another, without the first class for the old detector, with other ids."""
+        known = names[1:] if path == str(paths[0]) else names
+        truth = ground_truth_of_records(index_records(drawn.records("val")), drawn.class_names)
+        of_image = iter([image["id"] for image in truth["images"]])
+
+        def detect(images):
+            number = next(of_image)
+            objects = [
+                (box, known.index(name) + 1)
+                for one in truth["annotations"]
+                for name in [names[drawn.class_names.category_ids.index(one["category_id"])]]
+                for box in [one["bbox"]]
+                if one["image_id"] == number and name in known
+            ]
+            x, y, width, height = np.float32([box for box, _ in objects]).reshape(-1, 4).T
+            return [
+                DetectionRows(
+                    image_ids=np.zeros(len(objects), np.int64),
+                    boxes=np.stack([y, x, y + height, x + width], axis=1),
+                    scores=np.full(len(objects), 0.9, np.float32),
+                    category_ids=np.array([label for _, label in objects], np.int64),
+                    evaluated_ids=np.zeros(1, np.int64),
+                )
+            ]
+
+        return Detector(detect=detect, class_names=ClassNames(tuple(range(1, len(known) + 1)), known))
+
+    monkeypatch.setattr(compare_models, "load_detector", load)
+    with pytest.raises(InputError, match="its classes are"):
+        efficientdet.compare(paths, drawn.folder, output_dir=tmp_path / "out", bootstrap=20)
+    found = efficientdet.compare(paths, drawn.folder, output_dir=tmp_path / "out", bootstrap=20, common_classes=True)
+    [pair] = found.differences.values()
+    assert pair["AP"].value == 0
+    [classes] = found.class_differences.values()
+    assert names[0] not in classes
+    assert set(classes) == set(names[1:])
+    assert f"left out, because not all detectors have them: {names[0]}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

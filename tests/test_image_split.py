@@ -117,6 +117,33 @@ def test_split_of_files(data, tmp_path):
         assert len({data.fingerprint, train.fingerprint, val.fingerprint}) == 3
 
 
+def test_images_stay_in_the_split_of_an_earlier_conversion(data, tmp_path):
+    """Image 10 is a copy of 0, and 11 of 1: new images join their earlier copies."""
+    folder = ImageFolder(tmp_path)
+    earlier = {"00.jpg": "val", "01.jpg": "train", "02.jpg": "val", "03.jpg": "val", "gone.jpg": "val"}
+    for seed in range(4):
+        _, val, _ = split_off(data, folder, fraction=0.3, seed=seed, earlier=earlier)
+        places = {image.image_id for image in val.images}
+        assert places == {0, 2, 3, 10}  # 4 of 13 images: no room for others
+        _, val, _ = split_off(data, folder, fraction=0.6, seed=seed, earlier=earlier)
+        places = {image.image_id for image in val.images}
+        assert places > {0, 2, 3, 10}
+        assert not places & {1, 11}
+    separated = {"00.jpg": "val", "10.jpg": "train"}  # copies that were separated stay so
+    _, val, _ = split_off(data, folder, fraction=0.3, seed=0, earlier=separated)
+    assert {image.image_id for image in val.images} & {0, 10} == {0}
+    with pytest.raises(
+        InputError, match=r"^none of the 1 images that were in val is left, such as gone\.jpg, and no ot"
+    ):
+        split_off(
+            data,
+            folder,
+            fraction=0.3,
+            seed=0,
+            earlier={f"{n:02}.jpg": "train" for n in range(13)} | {"gone.jpg": "val"},
+        )
+
+
 def test_nothing_to_keep_aside(data, tmp_path):
     with pytest.raises(InputError, match=r"--val_fraction=0\.01: 13 images in 11 groups of near-duplicates; none can"):
         split_off(data, ImageFolder(tmp_path), fraction=0.01, seed=0)

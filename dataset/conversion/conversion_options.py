@@ -60,6 +60,13 @@ class ConvertOptions(WritingOptions):
         Help("Fraction of the images used for validation if the data set has no val split; 0: no val split."),
     ] = 0.1
     split_seed: Annotated[CountOrZero, Help("Random seed that selects the validation images.")] = 0
+    splits_of: Annotated[
+        str | None,
+        Help(
+            "Folder of records of an earlier conversion: images that were in train or val stay there, and only other "
+            "images are split. Default: all are split."
+        ),
+    ] = None
     folds: Annotated[
         FoldCount | None,
         Help(

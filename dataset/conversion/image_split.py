@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -29,25 +29,39 @@ def split_off(
     seed: int,
     group_by: str | None = None,
     white_level: int = WHITE_LEVEL,
+    earlier: Mapping[str, str] | None = None,
 ) -> tuple[AnnotatedDataSet, AnnotatedDataSet, int]:
     """Return train, val, and the number of images that follow a near-duplicate or another of their group.
 
-    The split depends only on seed, names, content and classes of the images. Few images change their split if others
-    are added. group_by: see `image_groups`. white_level: see `as_rgb`.
+    The split depends only on seed, names, content and classes of the images, and on `earlier`, the split of images by
+    file name: they stay there, and images of their groups join them. Without it few images change their split if
+    others are added. group_by: see `image_groups`. white_level: see `as_rgb`.
 
     Raises:
         InputError: no image can be used for val.
     """
     groups = image_groups(data.images, images, group_by=group_by, white_level=white_level)
+    names, were_in_val = [image.file_name for image in data.images], {}
+    groups_to_split = groups
+    if earlier:
+        were_in_val = {place: earlier[name] == "val" for place, name in enumerate(names) if name in earlier}
+        groups_to_split = [part for group in groups for part in _by_earlier_split(group, were_in_val)]
     aside = stratified_groups(
         [{one.category_id for one in image.objects} for image in data.images],
-        groups,
-        [image.file_name for image in data.images],
+        groups_to_split,
+        names,
         fraction=fraction,
         seed=seed,
+        were_in_val=were_in_val,
     )
     chosen = {place for group in aside for place in group}
     if not chosen or len(chosen) == len(data.images):
+        if earlier and not any(were_in_val.values()):
+            gone = [name for name, split in earlier.items() if split == "val"]
+            raise InputError(
+                f"none of the {len(gone)} images that were in val is left, such as {', '.join(gone[:1])}, and no other "
+                "can be used for validation; put some back"
+            )
         raise InputError(
             f"--val_fraction={fraction:g}: {_why_none(data.images, groups, group_by)}; none can be used for "
             "validation; expected more images, or --val_fraction=0"
@@ -65,6 +79,15 @@ def split_off(
         replace(data, images=val, listed_boxes=boxes, fingerprint=made[1], skipped=[], noted=[]),
         len(data.images) - len(groups),
     )
+
+
+def _by_earlier_split(group: list[int], were_in_val: Mapping[int, bool]) -> list[list[int]]:
+    """Return the parts of a group: images of val, others; images that had no split join the first that had one."""
+    side = next((were_in_val[place] for place in group if place in were_in_val), False)
+    parts: dict[bool, list[int]] = {}
+    for place in group:
+        parts.setdefault(were_in_val.get(place, side), []).append(place)
+    return [*parts.values()]
 
 
 def _why_none(images: Sequence[AnnotatedImage], groups: Sequence[list[int]], group_by: str | None) -> str:
@@ -147,12 +170,18 @@ def alike_groups(thumbnails: Sequence[np.ndarray | None], keys: Sequence[str | N
 
 
 def stratified_groups(
-    classes: Sequence[set[int]], groups: Sequence[list[int]], names: Sequence[str], *, fraction: float, seed: int
+    classes: Sequence[set[int]],
+    groups: Sequence[list[int]],
+    names: Sequence[str],
+    *,
+    fraction: float,
+    seed: int,
+    were_in_val: Mapping[int, bool] | None = None,
 ) -> list[list[int]]:
     """Return the groups for val, with about this fraction of the images of each class and of all images.
 
     Iterative stratification, rarest class first (Sechidis et al. 2011); images without objects are a class of their
-    own.
+    own. Groups with an image in `were_in_val` stay in the split that it tells.
     """
     # By hash instead of a permutation: further images leave the order of the others as it is
     groups = sorted(groups, key=lambda group: hashlib.sha256(f"{seed} {names[group[0]]}".encode()).digest())
@@ -175,6 +204,12 @@ def stratified_groups(
             in_training[label] > count for label, count in counts[number].items()
         )
 
+    earlier = were_in_val or {}
+    for number, group in enumerate(groups):
+        if splits := {earlier[place] for place in group if place in earlier}:
+            del waiting[number]
+            if True in splits:
+                room = keep_aside(number, room=room)
     left_over = []
     while waiting:
         waiting_per_class = Counter(label for count in waiting.values() for label in count)

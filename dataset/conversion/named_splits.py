@@ -1,4 +1,4 @@
-"""Recognize the split of a folder or a file by its name: train, val or test."""
+"""Recognize the split of a folder or a file by its name, or of an image by earlier records: train, val or test."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage
+from dataset.files.bounded_files import read_json
 from program_support.errors import InputError
 
 SPLITS = ("train", "val", "test")
@@ -32,6 +33,7 @@ _CONTENTS = frozenset(
     for word in ("annotation", "dataset", "data", "image", "img", "label", "photo", "set", "split", "txt", "xml")
     for end in ("", "s")
 )
+_INSTANCES = ".instances.json"  # of the records of a split: what the converter wrote, in COCO's format
 _YEAR = re.compile(r"20\d\d$")
 _LETTERS_AND_DIGITS = re.compile(r"[^A-Za-z0-9]+")
 
@@ -153,3 +155,18 @@ def without_held_out(by_split: dict[str, AnnotatedDataSet]) -> dict[str, Annotat
     boxes = sum(len(image.objects) for image in train.images if image.file_name in held_out)
     rest = {"train": replace(train, images=images, listed_boxes=train.listed_boxes - boxes)} if images else {}
     return rest | others
+
+
+def splits_of_records(folder: str | Path) -> dict[str, str]:
+    """Return the split of each image of an earlier conversion by its file name.
+
+    Raises:
+        InputError: the folder has no records of create_tfrecord.py.
+    """
+    splits: dict[str, str] = {}
+    for split in SPLITS:
+        if (path := Path(folder, f"{split}{_INSTANCES}")).is_file():
+            splits |= {image["file_name"]: split for image in read_json(str(path))["images"]}
+    if not splits:
+        raise InputError(f"{folder}: has no {SPLITS[0]}{_INSTANCES}; expected records of create_tfrecord.py")
+    return splits

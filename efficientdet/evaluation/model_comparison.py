@@ -22,6 +22,7 @@ from efficientdet.options.compare import CompareOptions
 from object_detection.coco.bootstrap import multiplicities, resampled
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator
+from object_detection.coco.ground_truth import GroundTruth
 from object_detection.coco.measures import shown_measure
 from object_detection.coco.paired import PairedDifferences, paired_differences
 from object_detection.coco.results import DetectionRows
@@ -79,9 +80,11 @@ class _Timed:
     path: str
     open_detector: Callable[[str], Detector]
     milliseconds: list[float] = field(default_factory=list)
+    class_names: tuple[str, ...] | None = None  # of the opened detector
 
     def load(self) -> Detector:
         detector = self.open_detector(self.path)
+        self.class_names = detector.class_names.names
 
         def detect(images: list[np.ndarray]) -> list[DetectionRows]:
             start = time.perf_counter()
@@ -115,7 +118,20 @@ def compare_models(config: ComparisonConfig) -> ComparedModels:
     index = index_records(config.records)
     evaluator = read_evaluator(index, config.class_names, json_file=config.val_json_file)
     _require_comparable(evaluator, index, config)
-    models = [_detected(path, evaluator, index, config) for path in config.models]
+    detected = [_detected(path, evaluator.ground_truth, index, config) for path in config.models]
+    if config.common_classes:
+        evaluator = CocoEvaluator(_with_common_classes(evaluator.ground_truth, [one for one, _ in detected]))
+        _require_comparable(evaluator, index, config)
+    models = [
+        ComparedModel(
+            name=timed.path,
+            rows=rows,
+            measures=evaluator.evaluate(rows, resamples=config.bootstrap),
+            analysis=ErrorAnalysis(comparison=evaluator.compare(rows)),
+            cost=timed.cost if timed.milliseconds else {},
+        )
+        for timed, rows in detected
+    ]
     weights = multiplicities(models[0].measures.images, config.bootstrap)
     samples = [resampled(one.analysis.comparison, weights) for one in models]
     pairs = [
@@ -165,22 +181,37 @@ def _require_comparable(evaluator: CocoEvaluator, index: RecordIndex, config: Co
         raise InputError(f"{truth.source}: no object in {len(ids)} images; expected labeled images")
 
 
-def _detected(path: str, evaluator: CocoEvaluator, index: RecordIndex, config: ComparisonConfig) -> ComparedModel:
+def _detected(
+    path: str, truth: GroundTruth, index: RecordIndex, config: ComparisonConfig
+) -> tuple[_Timed, DetectionRows]:
     timed = _Timed(path, config.open_detector)
     is_file = path.endswith(".json")
     others = OtherDetections(
-        path=path, kind="results" if is_file else "exported file", load=None if is_file else timed.load
+        path=path,
+        kind="results" if is_file else "exported file",
+        load=None if is_file else timed.load,
+        may_differ=config.common_classes,
     )
     print(f"detections of {path}")
-    rows = others.rows(
-        index, evaluator.ground_truth, class_names=config.class_names, samples=config.eval_samples
-    )._replace(masks=None)
+    rows = others.rows(index, truth, class_names=config.class_names, samples=config.eval_samples)
     if is_file and (empty := len(rows.evaluated_ids) - len(np.unique(rows.image_ids))):
         print(f"{path}: no detection in {empty} of {len(rows.evaluated_ids)} images; were they evaluated?")
-    return ComparedModel(
-        name=path,
-        rows=rows,
-        measures=evaluator.evaluate(rows, resamples=config.bootstrap),
-        analysis=ErrorAnalysis(comparison=evaluator.compare(rows)),
-        cost={} if is_file else timed.cost,
-    )
+    return timed, rows._replace(masks=None)
+
+
+def _with_common_classes(truth: GroundTruth, detectors: list[_Timed]) -> GroundTruth:
+    """Return the ground truth of the classes that all detectors have.
+
+    Raises:
+        InputError: there are none.
+    """
+    named = [set(one.class_names) for one in detectors if one.class_names is not None]
+    categories = {number: name for number, name in truth.categories.items() if all(name in names for names in named)}
+    if not categories:
+        raise InputError(
+            f"{truth.source}: none of the classes {', '.join(truth.categories.values())} is one of all detectors"
+        )
+    if left_out := [name for number, name in truth.categories.items() if number not in categories]:
+        print(f"left out, because not all detectors have them: {', '.join(left_out)}")
+    annotations = tuple(one for one in truth.annotations if one["category_id"] in categories)
+    return replace(truth, categories=categories, annotations=annotations)

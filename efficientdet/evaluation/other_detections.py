@@ -29,6 +29,7 @@ class OtherDetections:
     path: str
     kind: Literal["exported file", "results"]
     load: Callable[[], Detector] | None = None
+    may_differ: bool = False  # the detector may have other classes than the data; their detections are left out
 
     def rows(
         self, index: RecordIndex | None, truth: GroundTruth, *, class_names: ClassNames, samples: int = 0
@@ -40,7 +41,10 @@ class OtherDetections:
         """
         if self.load is not None:
             assert index is not None  # an exported file needs images
-            return _detected(self.path, self.load(), index, class_names=class_names, samples=samples)
+            model = self.load()
+            if not self.may_differ:
+                _require_same_classes(self.path, model, class_names)
+            return _detected(model, index, class_names=class_names, samples=samples)
         images = {image_id: truth.file_names.get(image_id, "") for image_id in truth.image_sizes}
         if index is not None:
             images = {
@@ -50,17 +54,19 @@ class OtherDetections:
         return read_results(self.path, images, truth, category_ids=class_names.category_ids, evaluated=evaluated)
 
 
-def _detected(
-    path: str, model: Detector, index: RecordIndex, *, class_names: ClassNames, samples: int
-) -> DetectionRows:
+def _require_same_classes(path: str, model: Detector, class_names: ClassNames) -> None:
     if not model.class_names.has_names_of(class_names):
         raise InputError(
             f"{path}: its classes are {', '.join(model.class_names.names[:6])}; those of the data are "
             f"{', '.join(class_names.names[:6])}"
         )
+
+
+def _detected(model: Detector, index: RecordIndex, *, class_names: ClassNames, samples: int) -> DetectionRows:
     rows = detect_images(model.detect, index, samples=samples)
     id_of = dict(zip(class_names.names, class_names.category_ids, strict=True))
-    ids_of_data = np.array([id_of[name] for name in model.class_names.names], np.int64)
+    unknown = -1  # evaluators leave out detections of categories that they do not know
+    ids_of_data = np.array([id_of.get(name, unknown) for name in model.class_names.names], np.int64)
     return rows._replace(category_ids=ids_of_data[np.searchsorted(model.class_names.category_ids, rows.category_ids)])
 
 

@@ -22,6 +22,13 @@ class CompareOptions:
     val_file_pattern: Annotated[str | None, Help("Glob pattern of the TFRecords to compare on.")] = None
     val_json_file: GroundTruth = None
     output_dir: Annotated[str | None, Help("Output folder for compare.html and compare.json.")] = None
+    common_classes: Annotated[
+        bool,
+        Help(
+            "Compare on the classes that the data and all detectors have, such as before and after a class was added. "
+            "Default: detectors with other classes than the data's are refused."
+        ),
+    ] = False
     eval_samples: EvaluatedRecords = 0
     bootstrap: Annotated[Count, Help("Number of bootstrap resamples of the images for the 95 % intervals.")] = 1000
     verify: Annotated[

@@ -27,6 +27,7 @@ _EVALUATION_SHARE, _EVALUATED_IMAGES = 0.1, 2000  # share of the time for all, m
 _EACH_FOLD, _START_IN_LIMIT = 0.5, 0.7  # multiples of the seconds of a start
 _MIN_SHARE = 0.1  # share of the minutes that training gets
 _MIN_STARTS = 10  # seconds of training, as a multiple of those of a start, from which on a second start pays
+CONTINUED_RATE = 0.3  # share of the first training's learning rate with which a round continues
 FIRST_LR_END_FACTOR = 0.3  # the training with the larger input continues from here
 
 
@@ -86,6 +87,17 @@ def seconds_after_choice(
 def training_seconds(minutes: float, *, others: float) -> float:
     """Return the seconds left for training if the other steps take `others` seconds; at least a tenth of all."""
     return max(60 * minutes - others, 60 * _MIN_SHARE * minutes)
+
+
+def training_minutes(minutes: float, *, others: float) -> float:
+    """Return and print the minutes for training; `others`: seconds of the other steps."""
+    seconds = training_seconds(minutes, others=others)
+    print(f"time: {seconds / 60:.1f} of {minutes:g} minutes for training, about {others / 60:.1f} for the other steps")
+    if seconds + others > 60 * minutes:
+        print(
+            f"warning: --minutes={minutes:g} is too short for this machine; it will take {(seconds + others) / 60:.1f}"
+        )
+    return seconds / 60
 
 
 def shares_of_folds(folds: int) -> float:

@@ -18,15 +18,18 @@ from efficientdet.families.registry import hyperparameters_of
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.initial_weights import InitialWeights
+from efficientdet.quickstart.output_folder import START
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.split_records import image_count, labeled_images, records_of, records_pattern
 from efficientdet.quickstart.usable_input import usable_side
 from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
 from program_support.atomic_files import unfinished_folder
+from program_support.errors import InputError
 from program_support.marked_folders import claim_folder
 
 _FIRST_SIDE = 256  # longer side for the first measurement of the step time
 _TIMED_STEPS = 12
+_COMPARISON = 1.5  # of a round with the model before it: seconds as a multiple of those of a start of train.py
 
 
 def choose_settings(
@@ -117,14 +120,7 @@ def choose_larger_input(
     if "larger_sides" not in chosen or config.folds or "image_size" in parse_overrides(config.hparams):
         return None
     images, earlier = labeled_images(records_pattern(folder, "train")), chosen["larger_sides"]
-    budget = choices.Budget(
-        **earlier["budget"]
-        | {
-            "step_time": choices.StepTime(**earlier["budget"]["step_time"]),
-            "seconds": choices.training_seconds(config.minutes, others=spent + chosen["seconds_after_choice"]),
-            "smaller_input_first": False,
-        }
-    )
+    budget = _budget_from(chosen, config.minutes, others=spent + chosen["seconds_after_choice"])
     side, reason = choices.image_side(images, earlier["published"], budget, usable=earlier["usable"])
     if side <= chosen["side"]:
         return None
@@ -138,6 +134,57 @@ def choose_larger_input(
     trainings, reasons = _trainings(config, settings, flags, budget, images=len(images))
     why = [f"input size {side} pixels (longer side): {reason}; starts from {model}", *reasons]
     return {**chosen, "trainings": trainings, "minutes": config.minutes, "side": side, "why": why}
+
+
+def continue_settings(
+    config: QuickstartConfig, folder: Path, chosen: dict[str, Any], *, number: int, spent: float
+) -> dict[str, Any]:
+    """Return the choice of a round that continues from the model of round `number`, `chosen`, with its input size.
+
+    The records of the round are in the folder. `spent`: the seconds of its steps so far.
+
+    Raises:
+        InputError: an earlier version chose, which did not store what is needed.
+    """
+    if "larger_sides" not in chosen:
+        raise InputError(
+            f"{folder}: the model was trained by an earlier version; expected another --output_dir, and "
+            "--weights=FOLDER/model to start from it"
+        )
+    start_time, images = time.monotonic(), labeled_images(records_pattern(folder, "train"))
+    flags = {**chosen["trainings"][-1], "pretrained_ckpt": START, "backbone_init": None}
+    settings = parse_overrides(flags["hparams"])
+    _suggested_settings(config, folder, settings, weights={"pretrained_ckpt": str(folder / START)})
+    after = chosen["seconds_after_choice"] + _COMPARISON * chosen["larger_sides"]["budget"]["start_seconds"]
+    budget = _budget_from(chosen, config.minutes, others=spent + after + time.monotonic() - start_time)
+    if flags["lr"] and chosen["weights"]["kind"] != "detector":
+        flags["lr"] = choices.CONTINUED_RATE * flags["lr"]
+    trainings, reasons = _trainings(config, settings, flags, budget, images=len(images))
+    return {
+        **chosen,
+        "weights": asdict(InitialWeights("detector", f"model of round {number}")),
+        "trainings": trainings,
+        "minutes": config.minutes,
+        "seconds_after_choice": after,
+        "needed_minutes": 0,
+        "why": [
+            f"input size, anchors and hyperparameters of round {number}, whose model the training starts from",
+            *reasons,
+        ],
+    }
+
+
+def _budget_from(chosen: dict[str, Any], minutes: float, *, others: float) -> choices.Budget:
+    """Return the budget of an earlier choice with other minutes, of which other steps take `others` seconds."""
+    earlier = chosen["larger_sides"]["budget"]
+    return choices.Budget(
+        **earlier
+        | {
+            "step_time": choices.StepTime(**earlier["step_time"]),
+            "seconds": choices.training_seconds(minutes, others=others),
+            "smaller_input_first": False,
+        }
+    )
 
 
 def _needed_minutes(config: QuickstartConfig, side: int, budget: choices.Budget, *, usable: int, others: float) -> int:

@@ -1,13 +1,17 @@
 """Weights that a quick start begins with: those of a detector, of a backbone, or random ones."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from efficientdet.checkpoints.checkpoint import prefixes
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
 from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import NO_WEIGHTS
 from efficientdet.quickstart.configuration import QuickstartConfig
+from efficientdet.quickstart.cross_validation import fold_folder
+from efficientdet.quickstart.state import State
 from efficientdet.quickstart.usable_input import use_no_accelerator
 from efficientdet.weights.downloads import local_path
 from program_support.errors import InputError
@@ -36,6 +40,19 @@ class InitialWeights:
 
 
 _RANDOM = InitialWeights("random", f"random, set by --weights={NO_WEIGHTS}")
+
+
+def weights_of_run(config: QuickstartConfig, folder: Path, *, state: State) -> InitialWeights:
+    """Return and print the initial weights; until the training begins, a download that failed is tried again."""
+    chosen = state.result("choose")
+    first = fold_folder(folder, 0) if config.folds else folder
+    if chosen and any(prefixes(first / name, "ckpt-*") for name in ("model_smaller_input", "model")):
+        return InitialWeights(**chosen["weights"])
+    weights = initial_weights(config)
+    if chosen and chosen["weights"] != asdict(weights):
+        state.discard("choose")
+    print(weights.line, flush=True)
+    return weights
 
 
 def initial_weights(config: QuickstartConfig) -> InitialWeights:

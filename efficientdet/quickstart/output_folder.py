@@ -13,6 +13,8 @@ from program_support.file_lock import HOLDER, LockedError, held_lock
 from program_support.marked_folders import is_marked, refuse_unmarked
 
 FOLDERS = ("records", "doctor", "cross_validation", "model_smaller_input", "model", "evaluation", "exported")
+STATE = "quickstart.json"
+START = "model_before"  # the checkpoint that a round continues from
 METRICS = "metrics.json"  # written together with the folder `evaluation`
 _LOCK = "quickstart.lock"
 _SECONDS_BETWEEN_TRIES = 0.5

@@ -1,6 +1,8 @@
-"""A fingerprint of the images and labels of a quick start, by which a later call finds that they changed."""
+"""The images and labels of a quick start, and their fingerprint, by which a later call finds that they changed."""
 
 import hashlib
+import os
+import shlex
 from pathlib import Path
 
 from dataset.conversion.folder_files import FolderFiles
@@ -8,9 +10,44 @@ from dataset.files.bounded_files import read_regular_file
 from dataset.files.file_kinds import ANNOTATION_SUFFIXES
 from dataset.files.image_files import IMAGE_SUFFIXES
 from efficientdet.quickstart.configuration import QuickstartConfig
+from efficientdet.quickstart.state import State
 from program_support.archives import archive_digest, archive_kind
+from program_support.marked_folders import unpacked_archive
 
 _SUFFIXES = IMAGE_SUFFIXES | {*ANNOTATION_SUFFIXES, ".names", ".labels"}
+
+
+def source_folder(config: QuickstartConfig, folder: Path, *, state: State) -> str:
+    """Return the folder of the images, into which an archive is unpacked once.
+
+    Raises:
+        InputError: images or labels changed after their conversion, also in the unpacked folder.
+    """
+    state.require_same(
+        "source",
+        source_fingerprint(config),
+        where=folder / "quickstart.json",
+        advice="expected the same, or another --output_dir",
+    )
+    if not os.path.isfile(config.images):
+        return config.images
+    images = folder / "images"
+    unpacked_archive(config.images, images, fingerprint=_archive_fingerprint(config.images))
+    state.require_same(
+        "unpacked",
+        _folder_fingerprint(images),
+        where=images,
+        advice=f"to train on them, run: python quickstart.py {shlex.quote(str(images))} --output_dir=ANOTHER_FOLDER",
+    )
+    return str(images)
+
+
+def source_of_round(config: QuickstartConfig, folder: Path, *, state: State) -> str:
+    """Return the folder of the images; a round whose training has begun is finished with the images it converted."""
+    if state.source in (None, source_fingerprint(config)):
+        return source_folder(config, folder, state=state)
+    print("images or labels changed again: this round ends with those that it converted; then run the command again")
+    return config.images if os.path.isdir(config.images) else str(folder / "images")
 
 
 def source_fingerprint(config: QuickstartConfig) -> str:
@@ -28,12 +65,12 @@ def source_fingerprint(config: QuickstartConfig) -> str:
     return hasher.hexdigest()
 
 
-def archive_fingerprint(archive: str) -> str:
+def _archive_fingerprint(archive: str) -> str:
     """Return a fingerprint of the names and contents of the files in an archive."""
     return hashlib.sha256(archive_digest(archive)).hexdigest()
 
 
-def folder_fingerprint(folder: Path) -> str:
+def _folder_fingerprint(folder: Path) -> str:
     """Return a fingerprint of the content of labels and of the names and sizes of images in a folder."""
     hasher = hashlib.sha256()
     _add_files(hasher, folder)

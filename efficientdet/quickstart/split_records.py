@@ -2,8 +2,10 @@
 
 import glob
 from pathlib import Path
+from typing import Any
 
 from dataset.class_names import class_names_of_records
+from dataset.files.bounded_files import read_json
 from dataset.records.labeled_images import LabeledImages
 from dataset.records.labeled_records import labeled_records
 from dataset.records.record_index import index_records
@@ -16,6 +18,15 @@ def labeled_images(pattern: str, *, most: int | None = None) -> LabeledImages:
     names = class_names_of_records(records)
     assert names is not None
     return labeled_records(index, names, range(len(index))[:most])
+
+
+def instances(folder: Path, split: str) -> dict[str, Any]:
+    """Return the images, objects and classes of the records of a split in COCO's format, as the conversion wrote them.
+
+    Raises:
+        InputError: the file is missing or damaged.
+    """
+    return read_json(str(folder / "records" / f"{split}.instances.json"))
 
 
 def image_count(pattern: str) -> int:

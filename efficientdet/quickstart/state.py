@@ -12,7 +12,7 @@ from program_support.errors import InputError
 
 _MAY_CHANGE_UNTIL_CHOSEN = ("weights", "hparams", "formats")
 _VERSION = 2  # of the file
-_REPEATED_FOR_MORE_MINUTES = re.compile(r"train|train_fold_\d+|evaluate_folds|evaluate|export")
+_REPEATED_FOR_MORE_MINUTES = re.compile(r"train|train_fold_\d+|evaluate_folds|evaluate|compare|history|export")
 
 
 class State:
@@ -22,9 +22,10 @@ class State:
     ones must be the same; those that the conversion does not depend on, once the settings of the training are chosen.
     """
 
-    def __init__(self, path: Path, settings: dict[str, Any]):
+    def __init__(self, path: Path, settings: dict[str, Any], *, number: int = 1):
+        """Read the state file of a round, which is started with these settings."""
         self._path, settings = path, json.loads(json.dumps(settings))
-        new: dict[str, Any] = {"version": _VERSION, "asked": settings, "done": {}, "seconds": {}}
+        new: dict[str, Any] = {"version": _VERSION, "round": number, "asked": settings, "done": {}, "seconds": {}}
         try:
             self._content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else new
             if self._content["version"] != _VERSION:
@@ -55,6 +56,16 @@ class State:
         """Raise InputError if an earlier call converted images or labels with another fingerprint."""
         if self._content.setdefault(name, fingerprint) != fingerprint:
             raise InputError(f"{where}: images or labels changed after their conversion; {advice}")
+
+    @property
+    def source(self) -> str | None:
+        """Fingerprint of the images and labels that an earlier call converted."""
+        return self._content.get("source")
+
+    @property
+    def number(self) -> int:
+        """Number of the round, 1 for the first training."""
+        return self._content.get("round", 1)
 
     def seconds(self, other_than: str = "") -> float:
         """Return the seconds of all steps in all calls so far, except those whose name matches an expression."""

@@ -3,30 +3,32 @@
 import functools
 import math
 import os
-import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from efficientdet.checkpoints.checkpoint import prefixes
 from efficientdet.exports.formats import export_formats
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.choices import shares_of_folds
-from efficientdet.quickstart.chosen_settings import choose_larger_input, choose_settings
+from efficientdet.quickstart.chosen_settings import choose_larger_input, choose_settings, continue_settings
 from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.cross_validation import FOLDER, evaluate_folds, fold_folder, store_thresholds_of_folds
-from efficientdet.quickstart.initial_weights import InitialWeights, initial_weights
-from efficientdet.quickstart.output_folder import METRICS, refuse_foreign_output, sole_quickstart
+from efficientdet.quickstart.initial_weights import weights_of_run
+from efficientdet.quickstart.output_folder import METRICS, START, STATE, refuse_foreign_output, sole_quickstart
 from efficientdet.quickstart.programs import run_program
-from efficientdet.quickstart.source_fingerprint import archive_fingerprint, folder_fingerprint, source_fingerprint
+from efficientdet.quickstart.round_data import check_round
+from efficientdet.quickstart.round_history import history_entry, print_round, read_history, write_history
+from efficientdet.quickstart.round_verdict import compare_with_start
+from efficientdet.quickstart.rounds import claim_round_folder, keep_start, replace_model, round_to_run
+from efficientdet.quickstart.source_fingerprint import source_fingerprint, source_folder, source_of_round
 from efficientdet.quickstart.split_records import fold_pattern, labeled_images, records_of, records_pattern
 from efficientdet.quickstart.state import State
 from efficientdet.quickstart.summary import print_summary
 from program_support.errors import InputError
-from program_support.marked_folders import claim_folder, unpacked_archive
+from program_support.marked_folders import claim_folder
 
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
 
@@ -37,15 +39,22 @@ def quickstart(config: QuickstartConfig) -> None:
     Raises:
         InputError: the data or a setting cannot be used.
     """
-    with sole_quickstart(Path(config.output_dir)):
-        _run_steps(config, Path(config.output_dir))
+    folder = Path(config.output_dir)
+    with sole_quickstart(folder):
+        number = None
+        if not config.folds:
+            number = round_to_run(folder, fingerprint=source_fingerprint(config), minutes=config.minutes)
+        if number is None:
+            _run_steps(config, folder)
+        else:
+            _run_round(config, folder, number=number)
 
 
 def _run_steps(config: QuickstartConfig, folder: Path) -> None:
-    start_time, state = time.monotonic(), State(folder / "quickstart.json", asdict(config))
+    start_time, state = time.monotonic(), State(folder / STATE, asdict(config))
     refuse_foreign_output(folder)
-    weights = _weights(config, folder, state=state)
-    images = _source(config, folder, state=state)
+    weights = weights_of_run(config, folder, state=state)
+    images = source_folder(config, folder, state=state)
     state.once("convert", lambda: _convert(config, folder, images=images))
     val, test = records_of(folder, "val"), records_of(folder, "test")
     measured = test or val or records_pattern(folder, "train")
@@ -83,17 +92,61 @@ def _run_steps(config: QuickstartConfig, folder: Path) -> None:
     )
 
 
-def _weights(config: QuickstartConfig, folder: Path, *, state: State) -> InitialWeights:
-    """Return and print the initial weights; until the training begins, a download that failed is tried again."""
-    chosen = state.result("choose")
-    first = fold_folder(folder, 0) if config.folds else folder
-    if chosen and any(prefixes(first / name, "ckpt-*") for name in ("model_smaller_input", "model")):
-        return InitialWeights(**chosen["weights"])
-    weights = initial_weights(config)
-    if chosen and chosen["weights"] != asdict(weights):
-        state.discard("choose")
-    print(weights.line, flush=True)
-    return weights
+def _run_round(config: QuickstartConfig, folder: Path, *, number: int) -> None:
+    """Train on changed images and labels from the model in the folder, and replace it unless the new one is worse."""
+    present = State(folder / STATE, {**asdict(config), "minutes": 0.0})
+    is_decided = any(entry["round"] == number for entry in read_history(folder))
+    if not is_decided:  # else a kill may have left the names in the folder incomplete
+        refuse_foreign_output(folder)
+    output = claim_round_folder(folder, number)
+    state = State(output / STATE, asdict(config) | ({"minutes": 0.0} if is_decided else {}), number=number)
+    if not is_decided:
+        print(f"round {number}: continues from the model of round {present.number} with the changed images and labels")
+    images = source_of_round(config, folder, state=state)
+    measured_on = state.once("convert", lambda: _convert_round(config, folder, output, images=images))
+    measured = records_pattern(output, measured_on)
+    state.once("start", lambda: keep_start(folder, output))
+    chosen = state.once(
+        "choose",
+        lambda: continue_settings(
+            config, output, present.result("choose"), number=present.number, spent=state.seconds("choose")
+        ),
+    )
+    for line in chosen["why"]:
+        print(f"chose {line}")
+    _train_in_stages(config, output, chosen, state=state)
+    state.once("evaluate", lambda: _evaluate(config, output, measured=measured, is_held_out=True))
+    verdict = state.once("compare", lambda: compare_with_start(output, measured=measured, relative_to=folder))
+    if verdict["replaced"]:
+        state.once("export", lambda: _export(config, output, compared=_paths(measured, images), measured=measured))
+    entries = state.once(
+        "history",
+        lambda: (
+            ([] if read_history(folder) else [history_entry(folder, present)]) + [history_entry(output, state, verdict)]
+        ),
+    )
+    write_history(folder, entries)
+    if verdict["replaced"]:
+        replace_model(folder, number=number, former=present.number)
+    print_round(folder, entries[-1], former=present.number)
+
+
+def _convert_round(config: QuickstartConfig, folder: Path, output: Path, *, images: str) -> str:
+    """Convert the images, which stay in their split, and return the split on which the models are compared."""
+    measured_on = "test" if records_of(folder, "test") else "val"
+    if records_of(folder, measured_on) is None:
+        raise InputError(
+            f"{folder}: no image was kept for validation, so that the model and one of the changed images cannot be "
+            "compared; use another --output_dir without --val_fraction=0"
+        )
+    _convert(config, output, images=images, splits_of=folder / "records")
+    check_round(folder, output, measured_on=measured_on)
+    return measured_on
+
+
+def _paths(measured: str, images: str) -> list[Path]:
+    """Return the images on which exported files are compared with the checkpoint."""
+    return [path for name in labeled_images(measured, most=_COMPARED).names if (path := Path(images, name)).exists()]
 
 
 def _choose_again(config: QuickstartConfig, folder: Path, chosen: dict[str, Any], *, state: State) -> dict[str, Any]:
@@ -108,32 +161,7 @@ def _choose_again(config: QuickstartConfig, folder: Path, chosen: dict[str, Any]
     return larger
 
 
-def _source(config: QuickstartConfig, folder: Path, *, state: State) -> str:
-    """Return the folder of the images, into which an archive is unpacked once.
-
-    Raises:
-        InputError: images or labels changed after their conversion, also in the unpacked folder.
-    """
-    state.require_same(
-        "source",
-        source_fingerprint(config),
-        where=folder / "quickstart.json",
-        advice="expected the same, or another --output_dir",
-    )
-    if not os.path.isfile(config.images):
-        return config.images
-    images = folder / "images"
-    unpacked_archive(config.images, images, fingerprint=archive_fingerprint(config.images))
-    state.require_same(
-        "unpacked",
-        folder_fingerprint(images),
-        where=images,
-        advice=f"to train on them, run: python quickstart.py {shlex.quote(str(images))} --output_dir=ANOTHER_FOLDER",
-    )
-    return str(images)
-
-
-def _convert(config: QuickstartConfig, folder: Path, *, images: str) -> None:
+def _convert(config: QuickstartConfig, folder: Path, *, images: str, splits_of: Path | None = None) -> None:
     learns_masks = hyperparameters_of(config.model_name, {}).mask_size > 0
     if learns_masks:
         print(f"{config.model_name} learns masks and needs outlines in the labels; other models need only boxes")
@@ -145,6 +173,7 @@ def _convert(config: QuickstartConfig, folder: Path, *, images: str) -> None:
             "format": config.format,
             "output_dir": claim_folder(folder / "records"),
             "val_fraction": config.val_fraction,
+            "splits_of": splits_of,
             "folds": config.folds,
             "group_by": config.group_by,
             "max_bad_fraction": config.max_bad_fraction,
@@ -172,6 +201,8 @@ def _train_in_stages(
     epochs: of the last stage; None: as chosen.
     """
     *smaller, flags = chosen["trainings"]
+    if flags.get("pretrained_ckpt") == START:
+        flags = {**flags, "pretrained_ckpt": folder / START}
     more = max(1.0, config.minutes / chosen["minutes"])  # --minutes relative to the call that chose the epochs
     stages, ending, output = len(chosen["trainings"]), "", folder
     records: dict[str, Any] = {"training_file_pattern": records_pattern(folder, "train")}
@@ -215,7 +246,7 @@ def _train(
 ) -> None:
     """Train for a share of the time that the other steps leave; `others`: their seconds so far."""
     others += chosen["seconds_after_choice"]
-    minutes = _training_minutes(config.minutes, others=others)
+    minutes = choices.training_minutes(config.minutes, others=others)
     run_program(
         "train",
         {
@@ -260,14 +291,3 @@ def _export(config: QuickstartConfig, folder: Path, *, compared: Sequence[Path],
             "int8_images": f"{records_pattern(folder, 'train')}.tfrecord" if in_8_bits else None,
         },
     )
-
-
-def _training_minutes(minutes: float, *, others: float) -> float:
-    """Return and print the minutes for training; `others`: seconds of the other steps."""
-    seconds = choices.training_seconds(minutes, others=others)
-    print(f"time: {seconds / 60:.1f} of {minutes:g} minutes for training, about {others / 60:.1f} for the other steps")
-    if seconds + others > 60 * minutes:
-        print(
-            f"warning: --minutes={minutes:g} is too short for this machine; it will take {(seconds + others) / 60:.1f}"
-        )
-    return seconds / 60

@@ -1,0 +1,163 @@
+"""History of the rounds of a quick start: AP by labels and minutes, as a page and as JSON."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from efficientdet.quickstart.output_folder import METRICS
+from efficientdet.quickstart.split_records import instances, records_of
+from efficientdet.quickstart.state import State
+from efficientdet.reports.html_page import Heat, chart_figure, document, heading, paragraph, row, section, table
+from program_support.atomic_files import report_write_errors, write_text
+from program_support.errors import InputError
+
+_JSON, _PAGE = "history.json", "history.html"
+_LEAD = (
+    "Each round trains on the images and labels of its time, from the model before it. Both are measured on the same "
+    "images, which no training has seen, with the labels of the round; the interval is that of their difference."
+)
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """Return an entry for each finished round, in their order; none before the second.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    path = folder / _JSON
+    if not path.exists():
+        return []
+    try:
+        rounds = json.loads(path.read_text(encoding="utf-8"))["rounds"]
+        return [entry for entry in rounds if (entry["round"], entry["replaced"])]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{path}: not the history of a quick start ({error}); restore or remove it") from error
+
+
+def history_entry(folder: Path, state: State, verdict: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the entry of a round, whose records and metrics the folder has.
+
+    Args:
+        folder: folder of the round, or the output folder for the first one.
+        state: state of the round.
+        verdict: comparison with the model before; None for the first round.
+    """
+    train, metrics = instances(folder, "train"), json.loads((folder / METRICS).read_text(encoding="utf-8"))
+    return {
+        "round": state.number,
+        "replaced": verdict is None or verdict["replaced"],
+        "images": len(train["images"]),
+        "labels": len(train["annotations"]),
+        "classes": [category["name"] for category in train["categories"]],
+        "measured_on": "test" if records_of(folder, "test") else "val",
+        "measured_images": metrics["images"],
+        "minutes": round(state.seconds() / 60, 1),
+        "AP": metrics["AP"],
+        "AP50": metrics["AP50"],
+        "class_ap": metrics["class_ap"],
+        "comparison": verdict,
+    }
+
+
+def write_history(folder: Path, entries: list[dict[str, Any]]) -> None:
+    """Add entries of rounds to history.json, or replace those of the same rounds, and write the page.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
+    added = {entry["round"] for entry in entries}
+    rounds = [*(entry for entry in read_history(folder) if entry["round"] not in added), *entries]
+    for name, text in ((_PAGE, _page(rounds)), (_JSON, json.dumps({"rounds": rounds}, indent=1) + "\n")):
+        with report_write_errors(folder / name):
+            write_text(folder / name, text)
+
+
+def print_round(folder: Path, entry: dict[str, Any], *, former: int) -> None:
+    """Print the result of a round that continued from the model of round `former`."""
+    verdict, number = entry["comparison"], entry["round"]
+    print(f"\nround {number}: {verdict['reason']}")
+    if new := [name for name in entry["classes"] if name not in verdict["class_differences"]]:
+        shown = ", ".join(f"{name} {_shown(entry['class_ap'].get(name)) or 'not measured'}" for name in new)
+        print(f"AP of classes that the model before lacks: {shown}")
+    if entry["replaced"]:
+        print(f"the model of round {number} is in {folder}, that of round {former} in {folder}/rounds/{former}")
+    else:
+        print(
+            f"the model of round {former} stays in {folder}, that of round {number} is in {folder}/rounds/{number}; to "
+            "train again, add images or run the same command with more --minutes"
+        )
+    print(f"  {folder / verdict['page']}: comparison\n  {folder / _PAGE}: all rounds")
+
+
+def _page(rounds: list[dict[str, Any]]) -> str:
+    present = [entry for entry in rounds if entry["replaced"]][-1]
+    total, minutes = 0.0, []
+    for entry in rounds:
+        total += entry["minutes"]
+        minutes.append(total)
+    by_labels = sorted((entry["labels"], entry["AP"]) for entry in rounds)
+    title = f"Round {present['round']} of {len(rounds)} is the present model"
+    charts = [
+        chart_figure("By labels", {"AP": by_labels}, x_label="Labeled boxes for training", y_label="AP"),
+        chart_figure(
+            "By minutes",
+            {"AP": [(at, entry["AP"]) for at, entry in zip(minutes, rounds, strict=True)]},
+            x_label="Minutes of all rounds",
+            y_label="AP",
+        ),
+    ]
+    columns = (
+        "Round",
+        "Images",
+        "Labels",
+        "Measured on",
+        "Minutes",
+        "AP",
+        "Before",
+        "Change",
+        "95 % interval",
+        "Model",
+    )
+    classes = list(dict.fromkeys(name for entry in rounds for name in entry["classes"]))
+    class_rows = [(entry["round"], *(_shown(entry["class_ap"].get(name)) for name in classes)) for entry in rounds]
+    return document(
+        title,
+        [
+            heading(title, figure=f"AP {present['AP']:.3f}", lead=_LEAD),
+            section("AP", row(charts)),
+            section("Rounds", table(columns, [_cells(entry) for entry in rounds], label="Rounds") + _reasons(rounds)),
+            section("AP by class", table(("Round", *classes), class_rows, label="AP by class")),
+        ],
+    )
+
+
+def _cells(entry: dict[str, Any]) -> tuple[object, ...]:
+    verdict, difference = entry["comparison"] or {}, (entry["comparison"] or {}).get("difference")
+    change: tuple[object, ...] = ("", "", "")
+    if difference:
+        change = (
+            _shown(verdict["before"]),
+            Heat(
+                f"{difference['value']:+.3f}", min(1.0, abs(difference["value"]) / 0.1), is_bad=difference["value"] < 0
+            ),
+            f"{difference['low']:+.3f} to {difference['high']:+.3f}",
+        )
+    measured = f"{entry['measured_images']} images of {entry['measured_on']}"
+    taken = "taken" if entry["replaced"] else "not taken"
+    return (
+        entry["round"], entry["images"], entry["labels"], measured, f"{entry['minutes']:.1f}", _shown(entry["AP"]),
+        *change, taken,
+    )  # fmt: skip
+
+
+def _reasons(rounds: list[dict[str, Any]]) -> str:
+    lines = [
+        paragraph(f"Round {entry['round']}: {entry['comparison']['reason']}. Details: {entry['comparison']['page']}")
+        for entry in rounds
+        if entry["comparison"]
+    ]
+    return "".join(lines)
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None or value < 0 else f"{value:.3f}"
