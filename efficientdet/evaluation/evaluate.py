@@ -16,6 +16,7 @@ from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluato
 from efficientdet.evaluation.error_plots import error_plots
 from efficientdet.evaluation.evaluation_report import EvaluationReport, write_evaluation_report
 from efficientdet.evaluation.other_detections import OtherDetections
+from efficientdet.evaluation.suspect_page import write_suspects
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.checkpoint_model import load_model
 from efficientdet.inference.predict import build_predict
@@ -149,9 +150,11 @@ def _finish(
     if config.output_json:
         with report_write_errors(config.output_json):
             write_measures(config.output_json, measures)
+    numbers = record_numbers(index, samples=config.eval_samples, world_size=world_size) if index is not None else []
+    if config.suspects and index is not None:
+        print(f"\n{write_suspects(config.suspects, evaluator, rows, index=index, record_numbers=numbers)}")
     if config.report and index is not None:
         analysis = ErrorAnalysis(comparison=evaluator.compare(rows))
-        numbers = record_numbers(index, samples=config.eval_samples, world_size=world_size)
         plots = error_plots(analysis, rows, index, count=_PLOTTED_IMAGES, record_numbers=numbers)
         files = len(config.records)
         facts = {

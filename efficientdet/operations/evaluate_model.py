@@ -47,6 +47,8 @@ def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
         writable_folder(options.testdev_dir, "testdev_dir")
     if options.report is not None:
         writable_folder(options.report, "report")
+    if options.suspects is not None:
+        writable_folder(options.suspects, "suspects")
     prepare_environment()
     from efficientdet.devices.memory import report_out_of_memory
     from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
@@ -73,6 +75,7 @@ def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
         score_thresholds=measures.score_thresholds,
         miss_rate_thresholds=measures.miss_rate_thresholds,
         report=Path(options.report, "report.html") if options.report else None,
+        suspects=Path(options.suspects, "suspects.html") if options.suspects else None,
     )
 
 
@@ -80,7 +83,11 @@ def _data_set(
     options: EvaluateOptions, prefix: str | None, *, json_file: str | None
 ) -> tuple[ClassNames, str | None, contextlib.AbstractContextManager[tuple[str, ...]]]:
     """Return the classes, a name for the report, and the records, which for --images exist only while in use."""
-    if options.results and json_file and not (options.val_file_pattern or options.images or options.report):
+    if (
+        options.results
+        and json_file
+        and not (options.val_file_pattern or options.images or options.report or options.suspects)
+    ):
         return read_class_names(json_file), None, contextlib.nullcontext(())
     if not options.val_file_pattern and not options.images:
         raise InputError("--val_file_pattern is missing; expected records, or --images=FOLDER and --annotations=LABELS")

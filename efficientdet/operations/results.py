@@ -121,6 +121,7 @@ class EvaluationResult(_Result):
         score_thresholds: "overall" and "classes": score thresholds with the best F1; "miss_rate": those for miss_rate.
         miss_rate_thresholds: `overall` and `classes` by name, and `table()`; None without the argument miss_rate.
         report: report.html, or None if no report was requested.
+        suspects: suspects.html, beside the files to correct labels in; None if they were not requested.
     """
 
     numbers: dict[str, float]
@@ -132,6 +133,7 @@ class EvaluationResult(_Result):
     score_thresholds: dict[str, Any] = field(repr=False)
     miss_rate_thresholds: MissRateThresholds | None = field(repr=False)
     report: Path | None
+    suspects: Path | None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

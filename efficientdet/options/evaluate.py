@@ -63,6 +63,13 @@ class EvaluateOptions(WeightsOptions, MachineOptions, RuntimeOptions):
             "and the worst images."
         ),
     ] = None
+    suspects: Annotated[
+        str | None,
+        Help(
+            "Output folder for suspects.html: labels that are probably wrong, and files to correct them in. Evaluate "
+            "on images that the model was not trained on, such as those of the folds of a cross-validation."
+        ),
+    ] = None
     store_thresholds: Annotated[
         bool,
         Help(

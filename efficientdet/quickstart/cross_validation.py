@@ -37,7 +37,8 @@ def evaluate_folds(folder: Path, folds: int) -> dict[str, Any]:
     """Evaluate the detections of all folds together; write them, the ground truth and a page. Return the summary.
 
     In the folder `cross_validation`: detections.json (COCO's results of all images of the folds), instances.json (their
-    ground truth), metrics.json and `evaluation` (of these detections), report.html and folds.json (the summary).
+    ground truth), metrics.json, `evaluation` and `suspects` (of these detections), report.html and folds.json (the
+    summary).
     """
     output = claim_folder(folder / FOLDER)
     run_program(
@@ -48,6 +49,7 @@ def evaluate_folds(folder: Path, folds: int) -> dict[str, Any]:
             "testdev_dir": output,
             "report": claim_folder(output / "evaluation"),
             "output_json": output / "metrics.json",
+            "suspects": claim_folder(output / "suspects"),
         },
     )
     os.replace(output / TESTDEV_FILE_NAME, output / "detections.json")

@@ -39,6 +39,7 @@ def print_summary(
     for path, what in (
         ("doctor/doctor.html", "data check"),
         (f"{FOLDER}/report.html", "cross-validation"),
+        (f"{FOLDER}/suspects/suspects.html", "labels that are probably wrong"),
         ("model/report.html", "training report"),
         ("evaluation/report.html", "evaluation report"),
         ("exported/artifacts.md", "exported files"),

@@ -1,0 +1,147 @@
+"""The page of suspect labels, on which each can be looked at."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dataset.class_names import ClassNames
+from dataset.files.image_files import encode_image
+from dataset.input.ground_truth import ground_truth_of_records
+from dataset.input.pipeline import original_images
+from dataset.records.record_index import RecordIndex
+from efficientdet.evaluation.suspect_files import Label, ListedSuspects
+from efficientdet.reports.drawing import draw_detections, resized
+from efficientdet.reports.html_page import document, heading, image_figure, legend, paragraph, row, section, table
+from object_detection.coco.evaluation import CocoEvaluator
+from object_detection.coco.label_evidence import KINDS
+from object_detection.coco.results import DetectionRows, boxes_xywh
+from object_detection.coco.suspect_labels import Suspect, expected_errors, find_suspects
+from program_support.atomic_files import report_write_errors, write_text
+
+PAGE = "suspects.html"
+_FEWEST_LISTED, _MOST_SHOWN = 20, 200
+_COLORS = {"given label": (214, 48, 40), "proposed label": (44, 150, 80), "other labels": (150, 158, 166)}  # RGB
+_LONGER_SIDE = 320  # pixels of a crop
+_CONTEXT = 0.6, 24  # of a crop on each side: share of the box, and least pixels
+_LEAD = (
+    "Labels that contradict the detections, by expected harm: the probability of an error, times the share of COCO's "
+    "IoU thresholds at which it counts. Look before you correct. A detector does not find an error that it has learned."
+)
+
+
+def write_suspects(
+    folder: str,
+    evaluator: CocoEvaluator,
+    rows: DetectionRows,
+    *,
+    index: RecordIndex,
+    record_numbers: Sequence[int],
+) -> str:
+    """Write suspects.html and the files of `ListedSuspects`; return a line about them.
+
+    As many are listed as there are errors by the sum of the probabilities, and at least 20.
+
+    Args:
+        folder: output folder.
+        evaluator: the labels.
+        rows: detections by models that were not trained on the images.
+        index: records of the images.
+        record_numbers: numbers of the records of `rows.evaluated_ids`.
+    """
+    comparison = evaluator.compare(rows)
+    suspects = find_suspects(comparison, boxes_xywh(rows.boxes)[comparison.detected])
+    expected = expected_errors(suspects)
+    categories = [{"id": number, "name": name} for number, name in evaluator.ground_truth.categories.items()]
+    of_records = ground_truth_of_records(index, ClassNames.from_categories(categories))
+    entries = {image["id"]: image for image in of_records["images"]}
+    listed = ListedSuspects(
+        comparison=comparison,
+        suspects=suspects[: max(expected, _FEWEST_LISTED)],
+        images=[entries[image_id] for image_id in comparison.image_ids.tolist()],
+        categories=of_records["categories"],
+    )
+    number_of = dict(zip(rows.evaluated_ids.tolist(), record_numbers, strict=True))
+    shown = listed.suspects[:_MOST_SHOWN]
+    numbers = [number_of[comparison.image_ids[suspect.image]] for suspect in shown]
+    crops = (
+        image_figure(
+            f"{place}. {_caption(suspect, listed)} \N{MIDDLE DOT} {image.name}",
+            encode_image(_crop(suspect, listed, image.pixels), "JPEG", quality=80),
+        )
+        for place, (suspect, image) in enumerate(zip(shown, original_images(index, numbers), strict=True), start=1)
+    )
+    page = Path(folder, PAGE)
+    files = listed.files() | {PAGE: _page(listed, list(crops), expected=expected)}
+    for name, text in files.items():
+        with report_write_errors(path := Path(folder, name)):
+            write_text(path, text)
+    return f"about {expected} errors in {len(comparison.object_boxes)} labels; suspect labels: {page}"
+
+
+def _page(listed: ListedSuspects, crops: list[str], *, expected: int) -> str:
+    """Return the page as HTML."""
+    title, count = "Suspect labels", len(listed.comparison.object_boxes)
+    colors = {name: "#{:02x}{:02x}{:02x}".format(*color) for name, color in _COLORS.items()}
+    shown = f"The first {len(crops)} of {len(listed.suspects):,}." if len(crops) < len(listed.suspects) else ""
+    rows = [
+        (kind.replace("_", " "), len(of_kind), f"{sum(suspect.probability for suspect in of_kind):.1f}")
+        for kind in KINDS
+        if (of_kind := [suspect for suspect in listed.suspects if suspect.kind == kind])
+    ]
+    figure = f"About {expected:,} errors in {count:,} labels of {len(listed.images):,} images"
+    files = (
+        "suspects.json: this list. proposed.json: all labels as proposed, in COCO's format, also for CVAT. "
+        "label_studio.json: tasks with the given labels and the proposed ones as predictions; label_studio.xml: the "
+        "labeling configuration."
+    )
+    return document(
+        title,
+        [
+            heading(title, figure=figure, lead=_LEAD),
+            section("Kinds", table(("Kind", "Suspects", "Expected errors"), rows, label="Kinds")),
+            section("Suspects", legend(colors) + (paragraph(shown) if shown else "") + row(crops, thumbnails=True)),
+            section("Files to correct them in", paragraph(files)),
+        ],
+    )
+
+
+def _caption(suspect: Suspect, listed: ListedSuspects) -> str:
+    names, given = listed.comparison.names, listed.label_of(suspect)
+    label = names[suspect.class_index if given is None else given.class_index]
+    proposed = f", proposed {names[suspect.class_index]}" if suspect.kind == "wrong_class" else ""
+    return f"{suspect.kind.replace('_', ' ')}: {label}{proposed} \N{MIDDLE DOT} {suspect.probability:.0%}"
+
+
+def _crop(suspect: Suspect, listed: ListedSuspects, pixels: np.ndarray) -> np.ndarray:
+    """Return the surroundings of a suspect with its label, the proposal and other labels, uint8 [h, w, 3]."""
+    comparison, given = listed.comparison, listed.label_of(suspect)
+    others = np.flatnonzero(comparison.objects.images == suspect.image)
+    drawn = [(box, 0, "other labels") for box in comparison.object_boxes[others[others != suspect.label]]]
+    places = []
+    for kind, box, class_index in _boxes(suspect, given):
+        drawn.append((box, class_index, kind))
+        places.append(box)
+    corners = np.array([(y, x, y + height, x + width) for x, y, width, height in (box for box, *_ in drawn)])
+    around = np.array(places)
+    start, end = around[:, :2].min(axis=0), (around[:, :2] + around[:, 2:]).max(axis=0)
+    margin = np.maximum(_CONTEXT[0] * (end - start), _CONTEXT[1])
+    limits = np.array(pixels.shape[1::-1])
+    (left, top), (right, bottom) = (start - margin).clip(0).astype(int), np.minimum(end + margin, limits).astype(int)
+    crop = resized(pixels[top:bottom, left:right], longer_side=_LONGER_SIDE)
+    scale = crop.shape[0] / (bottom - top)
+    return draw_detections(
+        crop,
+        (corners - (top, left, top, left)) * scale,
+        classes=[len(comparison.names) if kind == "other labels" else index for _, index, kind in drawn],
+        names=[*comparison.names, ""],
+        colors=[_COLORS[kind] for *_, kind in drawn],
+    )
+
+
+def _boxes(suspect: Suspect, given: Label | None) -> Iterator[tuple[str, np.ndarray, int]]:
+    """Yield the boxes to look at: the given label and the proposed one."""
+    if given is not None:
+        yield "given label", given.box, given.class_index
+    if suspect.box is not None:
+        yield "proposed label", suspect.box, suspect.class_index
