@@ -280,11 +280,23 @@ def test_labels_that_change_during_a_round(programs, monkeypatch, capsys):
     add_image(programs, "d.jpg")
     del programs.calls[:]
     start()
-    assert modules(programs) == ["compare", "export"]
-    assert Path("out/model/ckpt-1.index").read_text() == "of 3 images"
-    assert "images or labels changed again" in capsys.readouterr().out
-    start()
+    assert modules(programs) == ["compare", "export", *STEPS]
+    assert Path("out/rounds/2/model/ckpt-1.index").read_text() == "of 3 images"
     assert Path("out/model/ckpt-1.index").read_text() == "of 4 images"
+    assert "images or labels changed again" in capsys.readouterr().out
+
+
+def test_images_in_the_output_folder_are_watched(programs):
+    """As those that the backend of Label Studio copies there."""
+    labels = Path("out/label_studio/annotations.json")
+    labels.parent.mkdir(parents=True)
+    labels.write_text("[]")
+    start(annotations=str(labels), images="out/label_studio")
+    labels.write_text("[{}]")
+    add_image(programs)
+    del programs.calls[:]
+    start(annotations=str(labels), images="out/label_studio")
+    assert modules(programs) == STEPS
 
 
 def test_classes(programs, capsys):

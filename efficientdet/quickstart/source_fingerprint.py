@@ -46,22 +46,23 @@ def source_of_round(config: QuickstartConfig, folder: Path, *, state: State) -> 
     """Return the folder of the images; a round whose training has begun is finished with the images it converted."""
     if state.source in (None, source_fingerprint(config)):
         return source_folder(config, folder, state=state)
-    print("images or labels changed again: this round ends with those that it converted; then run the command again")
+    print("images or labels changed again: this round ends with those that it converted, and the next one follows")
     return config.images if os.path.isdir(config.images) else str(folder / "images")
 
 
 def source_fingerprint(config: QuickstartConfig) -> str:
     """Return a fingerprint of the content of labels and of the names and sizes of images, or of the archive.
 
-    Files in the output folder are not included, which may be in the folder of the images. Of a source that does not
-    exist nothing is, which the conversion reports.
+    Files in the output folder are not included, which may be in the folder of the images, unless the images are in it.
+    Of a source that does not exist nothing is, which the conversion reports.
     """
-    hasher = hashlib.sha256()
+    hasher, output = hashlib.sha256(), Path(config.output_dir).resolve()
     for source in filter(None, (config.images, config.annotations)):
         if archive_kind(source):
             hasher.update(archive_digest(source))
         else:
-            _add_files(hasher, Path(source), except_below=Path(config.output_dir))
+            is_inside = Path(source).resolve().is_relative_to(output)
+            _add_files(hasher, Path(source), except_below=None if is_inside else output)
     return hasher.hexdigest()
 
 
@@ -80,7 +81,7 @@ def _folder_fingerprint(folder: Path) -> str:
 def _add_files(hasher: "hashlib._Hash", path: Path, *, except_below: Path | None = None) -> None:
     files = map(path.joinpath, FolderFiles(path, _SUFFIXES).names) if path.is_dir() else [path]
     for file in files:
-        if except_below is None or not file.resolve().is_relative_to(except_below.resolve()):
+        if except_below is None or not file.resolve().is_relative_to(except_below):
             hasher.update(f"{file} {_content(file)}\n".encode())
 
 

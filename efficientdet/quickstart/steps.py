@@ -41,13 +41,17 @@ def quickstart(config: QuickstartConfig) -> None:
     """
     folder = Path(config.output_dir)
     with sole_quickstart(folder):
-        number = None
-        if not config.folds:
-            number = round_to_run(folder, fingerprint=source_fingerprint(config), minutes=config.minutes)
-        if number is None:
+        if config.folds or (number := _round_to_run(config, folder)) is None:
             _run_steps(config, folder)
-        else:
-            _run_round(config, folder, number=number)
+            return
+        _run_round(config, folder, number=number)
+        following = _round_to_run(config, folder)
+        if following is not None and following != number:  # labels changed since the interrupted round began
+            _run_round(config, folder, number=following)
+
+
+def _round_to_run(config: QuickstartConfig, folder: Path) -> int | None:
+    return round_to_run(folder, fingerprint=source_fingerprint(config), minutes=config.minutes)
 
 
 def _run_steps(config: QuickstartConfig, folder: Path) -> None:
