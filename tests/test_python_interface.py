@@ -21,7 +21,7 @@ import yaml
 from absl import flags
 from endurance_run import path_to_miniature
 from hub_server import forget_library
-from miniature import HPARAMS, build_miniature
+from miniature import HPARAMS, build_miniature, miniature_detector
 from PIL import Image
 
 import efficientdet
@@ -33,6 +33,7 @@ from efficientdet.operations import settings
 from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.training import start as training_start
 from efficientdet.weights.hub_files import publish
+from model.multiply_adds import multiply_adds
 from object_detection.coco.run_length_masks import decoded
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -118,6 +119,19 @@ def test_exported_files_have_a_card_and_their_provenance(worked):
     assert provenance["exported"]["files"] == {"detector.onnx": digest}
     assert provenance["weights"].keys() == {"ckpt-final.data-00000-of-00001", "ckpt-final.index"}
     assert str(folder) not in json.dumps(provenance)  # a published model does not show where it was made
+
+
+def test_the_cost_of_a_checkpoint_has_its_multiply_adds(worked, tmp_path, monkeypatch):
+    folder = worked[0]
+    monkeypatch.setattr(restore, "build_detector", build_miniature)
+    models = [folder / "model", folder / "exported" / "detector.onnx"]
+    found = efficientdet.compare(models, folder / "records", output_dir=tmp_path, bootstrap=20)
+    checkpoint, exported = (one["cost"] for one in json.loads(found.json.read_text())["models"])
+    classes = len(worked[1]["convert"].class_names)
+    network = miniature_detector(classes).network
+    assert checkpoint["multiply-adds per image"] == multiply_adds(network)
+    assert exported.keys() == {"milliseconds per image", "bytes"}
+    assert f"{multiply_adds(network) / 1e9:.3g} G" in found.page.read_text()
 
 
 def test_a_training_is_repeated_from_its_provenance(worked, tmp_path, monkeypatch):

@@ -202,6 +202,19 @@ def test_tables(tmp_path):
     assert not (tmp_path / "test.md").exists()
 
 
+def test_tables_have_the_intervals_that_all_seeds_have():
+    ends = {("baseline", "a", 0): [0.4, 0.6], ("baseline", "a", 1): [0.45, 0.6], ("baseline", "a", 2): [0.41, 0.63]}
+    ends |= {("baseline", "b", 0): [0.2, 0.4], ("elsewhere", "c", 0): [0.85, 0.95]}
+    cells = []
+    for cell in CELLS:
+        key = cell["recipe"], cell["data_set"], cell["seed"]
+        known = {"intervals": {"numbers": {"AP": ends[key]}}} if key in ends else {}
+        cells.append({**cell, "val": {**cell["val"], **known}})
+    _, rows = comparison(cells, "val", "AP", baseline="baseline")
+    assert rows[0][1:3] == ["0.5100 ± 0.0058 (3) [0.420, 0.610]", "0.3100 ± 0.0208 (3)"]
+    assert rows[2][3] == "0.9000 (1) [0.850, 0.950]"
+
+
 def test_every_recipe_of_the_table_has_valid_hyperparameters():
     table = yaml.safe_load((ROOT / "benchmarks" / "recipes.yaml").read_text())
     for name, recipe in table["recipes"].items():

@@ -39,7 +39,9 @@ class ComparedModel:
     rows: DetectionRows
     measures: CocoMeasures
     analysis: ErrorAnalysis
-    cost: dict[str, float]  # "milliseconds per image" (median, detection alone) and "bytes"; {} for results
+    # "milliseconds per image" (median, detection alone), "bytes", and of checkpoints "multiply-adds per image" of the
+    # network; {} for results
+    cost: dict[str, float]
 
 
 def comparison_page(
@@ -72,11 +74,13 @@ def _detectors(models: Sequence[ComparedModel]) -> str:
             one.measures.shown_interval("numbers", "AP"),
             shown_measure(one.measures.numbers["AP50"]),
             f"{one.cost['milliseconds per image']:.1f} ms" if one.cost else "",
+            f"{one.cost['multiply-adds per image'] / 1e9:.3g} G" if "multiply-adds per image" in one.cost else "",
             f"{one.cost['bytes'] / 1e6:.1f} MB" if one.cost else "",
         )
         for one in models
     ]
-    return table(("Detector", "AP", "95 % interval", "AP50", "Time per image", "Size"), rows, label="Detectors")
+    titles = ("Detector", "AP", "95 % interval", "AP50", "Time per image", "Multiply-adds", "Size")
+    return table(titles, rows, label="Detectors")
 
 
 def _cells(one: Difference) -> tuple[Heat, str, str, str]:

@@ -81,10 +81,12 @@ class _Timed:
     open_detector: Callable[[str], Detector]
     milliseconds: list[float] = field(default_factory=list)
     class_names: tuple[str, ...] | None = None  # of the opened detector
+    multiply_adds: int | None = None
 
     def load(self) -> Detector:
         detector = self.open_detector(self.path)
         self.class_names = detector.class_names.names
+        self.multiply_adds = detector.multiply_adds and detector.multiply_adds()
 
         def detect(images: list[np.ndarray]) -> list[DetectionRows]:
             start = time.perf_counter()
@@ -97,7 +99,8 @@ class _Timed:
     @cached_property
     def cost(self) -> dict[str, float]:
         timed = self.milliseconds[1:] or self.milliseconds  # the first compiles
-        return {"milliseconds per image": round(float(np.median(timed)), 2), "bytes": _bytes(self.path)}
+        cost = {"milliseconds per image": round(float(np.median(timed)), 2), "bytes": _bytes(self.path)}
+        return cost if self.multiply_adds is None else {**cost, "multiply-adds per image": self.multiply_adds}
 
 
 def _bytes(path: str) -> int:

@@ -1,6 +1,7 @@
 """Models of checkpoints, or with random weights, run by Keras or with their network in another runtime."""
 
 from dataclasses import replace
+from functools import partial
 
 from dataset.class_names import COCO_2017
 from efficientdet.checkpoints.checkpoint import Description
@@ -14,6 +15,7 @@ from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.predict import build_predict
 from model import tensorflow_cpu
+from model.multiply_adds import multiply_adds
 
 
 def load_model(config: ModelConfig, *, owns_process: bool = True, silent: bool = False) -> tuple[Restored, Runtime]:
@@ -63,6 +65,7 @@ def open_checkpoint(config: ModelConfig, *, batch_size: int, owns_process: bool 
         runtime=config.runtime,
         int8_images=config.int8_images,
     )
+    opened = replace(opened, multiply_adds=partial(multiply_adds, restored.detector.network))
     on_cpu = restored.detector.postprocessing.detects_on_host and not runtime.use_xla and tensorflow_cpu.applies()
     if once and config.runtime == "keras" and on_cpu:
         return replace(opened, detect=tensorflow_cpu.run_eagerly(opened.detect))

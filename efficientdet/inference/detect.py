@@ -92,6 +92,7 @@ class Detector:
         thresholds: scores from which `predict` returns detections; `print(detector.thresholds)` shows them.
         batch_size: number of images that `predict` detects in at a time.
         white_level: value of images with 16 bits per channel that becomes 255, that of the training data.
+        multiply_adds: function that counts those of one image, see `model.multiply_adds`; None: unknown.
     """
 
     detect: Detect
@@ -99,6 +100,7 @@ class Detector:
     thresholds: ScoreThresholds = field(default_factory=ScoreThresholds)
     batch_size: int = 1
     white_level: int = WHITE_LEVEL
+    multiply_adds: Callable[[], int] | None = None
 
     @classmethod
     def described(cls, detect: Detect, description: Description) -> "Detector":
