@@ -59,7 +59,7 @@ def test_probabilities_of_a_known_mixture():
     assert not few["b"].any()  # evidence that errors do not change
 
 
-def planted(images=60, errors=9, seed=0):
+def planted(images=60, errors=9, seed=1):
     """Objects in a row in each image; noisy detections of the true ones, and clutter; errors of each kind in labels."""
     rng = np.random.default_rng(seed)
     true = [
@@ -88,7 +88,7 @@ def planted(images=60, errors=9, seed=0):
 
 
 def test_finds_planted_errors_and_proposes_the_right_labels():
-    labels, found, kinds = planted()
+    labels, found, kinds = planted(seed=1)
     suspects, comparison = suspects_of(labels, found, 60)
     right = 0
     for one in suspects[: len(kinds)]:
@@ -101,7 +101,7 @@ def test_finds_planted_errors_and_proposes_the_right_labels():
             assert one.class_index == 1 - comparison.objects.classes[one.label]
         if one.kind == "badly_placed":
             assert abs(comparison.object_boxes[one.label] - one.box - MOVE).max() < 8
-    assert right >= 0.9 * len(kinds)
+    assert right == len(kinds)
     assert {one.kind for one in suspects[: len(kinds)]} == set(KINDS)
     assert expected_errors(suspects) == pytest.approx(len(kinds), rel=0.5)
     assert [one.harm for one in suspects] == sorted((one.harm for one in suspects), reverse=True)

@@ -125,6 +125,8 @@ def _evidence(image: LabeledImage, boxes: np.ndarray, classes: np.ndarray, repla
         )
     is_free = (image.owners == -1) | (image.owners == replaced[:, None])
     overlap = ious(boxes, image.proposals)
+    # Also by proposals in other labels' places: of objects that overlap, one is detected
+    support = (confidence * np.minimum(overlap / _SAME_PLACE, 1)).max(axis=1)
     overlap = np.where(is_free & (overlap >= _NEAR), overlap, 0.0)
     rows, best = np.arange(count), (overlap * confidence).argmax(axis=1)
     iou, own = overlap[rows, best], image.precision[best, classes]
@@ -136,7 +138,7 @@ def _evidence(image: LabeledImage, boxes: np.ndarray, classes: np.ndarray, repla
         MISSING: confidence[unlabeled],
         WRONG_CLASS: np.where(iou >= _SAME_PLACE, others.max(axis=1) - own, -1.0),
         BADLY_PLACED: confidence[best] * (1 - iou) * (iou > 0),
-        SUPERFLUOUS: -(confidence * np.minimum(overlap / _SAME_PLACE, 1)).max(axis=1) / image.support[classes],
+        SUPERFLUOUS: -support / image.support[classes],
     }
     return Evidence(values, proposals, iou, others.argmax(axis=1), unlabeled)
 
