@@ -172,6 +172,11 @@ def test_the_model_continues_with_added_images(programs, capsys):
     start()
     assert modules(programs) == STEPS
     assert programs.calls[2][1]["lr"] == training["lr"]  # it falls once
+    estimates = [
+        json.loads(Path("out", place, "quickstart.json").read_text())["done"]["choose"]["seconds_after_choice"]
+        for place in ("rounds/1", "rounds/2", "")
+    ]
+    assert estimates[0] < estimates[1] == estimates[2]  # the comparison is counted once
     assert [Path(f"out/{place}model/ckpt-1.index").read_text()[3] for place in ("rounds/1/", "rounds/2/", "")] == [
         *"123"
     ]

@@ -155,7 +155,9 @@ def continue_settings(
     flags = {**chosen["trainings"][-1], "pretrained_ckpt": START, "backbone_init": None}
     settings = parse_overrides(flags["hparams"])
     _suggested_settings(config, folder, settings, weights={"pretrained_ckpt": str(folder / START)})
-    after = chosen["seconds_after_choice"] + _COMPARISON * chosen["larger_sides"]["budget"]["start_seconds"]
+    after = chosen["seconds_after_choice"]
+    if number == 1:  # later choices include it
+        after += _COMPARISON * chosen["larger_sides"]["budget"]["start_seconds"]
     budget = _budget_from(chosen, config.minutes, others=spent + after + time.monotonic() - start_time)
     if flags["lr"] and chosen["weights"]["kind"] != "detector":
         flags["lr"] = choices.CONTINUED_RATE * flags["lr"]

@@ -14,7 +14,8 @@ from program_support.errors import InputError
 _JSON, _PAGE = "history.json", "history.html"
 _LEAD = (
     "Each round trains on the images and labels of its time, from the model before it. Both are measured on the same "
-    "images, which no training has seen, with the labels of the round; the interval is that of their difference."
+    "images, which no training has seen, with the labels of the round; the interval is that of their difference. AP "
+    "of different rounds is of different images if some were added."
 )
 
 
@@ -76,7 +77,7 @@ def print_round(folder: Path, entry: dict[str, Any], *, former: int) -> None:
     """Print the result of a round that continued from the model of round `former`."""
     verdict, number = entry["comparison"], entry["round"]
     print(f"\nround {number}: {verdict['reason']}")
-    if new := [name for name in entry["classes"] if name not in verdict["class_differences"]]:
+    if new := [name for name in entry["classes"] if name not in verdict["common_classes"]]:
         shown = ", ".join(f"{name} {_shown(entry['class_ap'].get(name)) or 'not measured'}" for name in new)
         print(f"AP of classes that the model before lacks: {shown}")
     if entry["replaced"]:

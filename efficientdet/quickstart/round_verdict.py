@@ -47,6 +47,7 @@ def compare_with_start(output: Path, *, measured: str, relative_to: Path) -> dic
         "before": before["AP"],
         "difference": difference,
         "class_differences": differences,
+        "common_classes": [*pair["classes"]],
         "page": str((folder / "compare.html").relative_to(relative_to)),
     }
 
