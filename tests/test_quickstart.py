@@ -155,7 +155,9 @@ def test_a_smaller_input_first():
     assert small_objects.inputs((256, 256)) == [(160, 160), (256, 256)]  # 6.4 at 128
     assert small_objects.inputs((192, 192)) == [(192, 192)]
     assert budget(1000).inputs((512, 512)) == [(512, 512)]
-    assert budget(299, smaller_input_first=True).inputs((512, 512)) == [(512, 512)]  # a start takes over a tenth
+    short = budget(299, smaller_input_first=True)  # a start takes over a tenth
+    assert short.inputs((512, 512)) == [(512, 512)]
+    assert (limits.is_long, short.is_long) == (True, False)
     assert limits.steps(512) == 500 / 4 + 500
     assert budget(1000).steps(512) == 250
     assert choices.image_side(_image(640), 640, limits)[0] == 320  # 1600 steps of 1562; at 352, 1153 of 1891
@@ -340,13 +342,18 @@ def test_weights_are_chosen_again_until_the_training_begins(programs, tmp_path, 
     assert "choose: already done" in said
 
 
-def test_weights_of_a_file(programs, tmp_path, capsys):
+def test_weights_of_a_file(programs, tmp_path, monkeypatch, capsys):
     """Of Google's EfficientNet-Lite0, from an installed package, and of a detector that has nothing else."""
     calls, _ = programs
     backbone = local_path("efficientnet-lite0")
     quickstart(config(tmp_path / "backbone", model_name="efficientdet-lite0", weights=backbone))
     assert f"initial weights: backbone of --weights={backbone}" in capsys.readouterr().out
     assert calls[-3][1]["backbone_init"] == backbone
+    assert "label_assignment=task_aligned," in calls[-3][1]["hparams"]
+    del calls[:]
+    monkeypatch.setattr(choices, "_MIN_STARTS", 1e9)  # a start takes long
+    quickstart(config(tmp_path / "short", model_name="efficientdet-lite0", weights=backbone))
+    assert "label_assignment" not in "".join(settings.get("hparams", "") for _, settings in calls)
     with pytest.raises(InputError, match=r"^--weights: .*expected weights of --model_name=efficientdet-d0"):
         quickstart(config(tmp_path / "other", weights=backbone))
     assert not (tmp_path / "other" / "records").exists()

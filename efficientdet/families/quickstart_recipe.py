@@ -28,12 +28,14 @@ class StartRecipe:
         rate: learning rate.
         steps: number of steps for a good AP with an input of 256 pixels and objects of 16.
         settings: further hyperparameters.
+        long_settings: further hyperparameters where there is time for two trainings.
         smaller_input_first: whether a training with a smaller input comes first.
     """
 
     rate: LearningRate
     steps: int
     settings: Mapping[str, Any] = field(default_factory=dict)
+    long_settings: Mapping[str, Any] = field(default_factory=dict)
     smaller_input_first: bool = True
 
 

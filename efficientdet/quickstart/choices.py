@@ -134,14 +134,18 @@ class Budget:
         seconds = self.seconds / shares_of_folds(folds)
         return replace(self, seconds=max(seconds - _START_IN_LIMIT * self.start_seconds, _MIN_SHARE * seconds))
 
+    @property
+    def is_long(self) -> bool:
+        """True if there is time for two trainings: another start of train.py takes at most a tenth of it."""
+        return self.seconds >= _MIN_STARTS * self.start_seconds
+
     def inputs(self, size: tuple[int, int]) -> list[tuple[int, int]]:
         """Return the inputs (height, width) of the trainings that share the seconds; the last is `size`.
 
         A smaller first one has about half the sides, as more steps fit then, but more where objects would be too small
-        (docs/measurements/accuracy.md). It is left out if it has over half of the pixels, or if another start of
-        train.py takes much of the time.
+        (docs/measurements/accuracy.md). It is left out if it has over half of the pixels, or if the time is short.
         """
-        if not self.smaller_input_first or self.seconds < _MIN_STARTS * self.start_seconds:
+        if not self.smaller_input_first or not self.is_long:
             return [size]
         scale = max(1 / 2, _MIN_FIRST_OBJECT_SIDE / (self.object_share or math.inf) / max(size))
         height, width = (max(self.min_side, math.ceil(scale * side / _MULTIPLE) * _MULTIPLE) for side in size)

@@ -72,6 +72,8 @@ def choose_settings(
         min_side=recipe.min_side,
         smaller_input_first=start_recipe.smaller_input_first,
     ).of_fold(config.folds)
+    if budget.is_long:
+        of_family |= start_recipe.long_settings
     side, side_reason, usable = first, "set by --hparams", 0
     check = functools.partial(_suggested_settings, config, folder, weights=weights.flags)
     if "image_size" not in given:

@@ -170,6 +170,12 @@ QUICKSTART = QuickstartRecipe(
             # The first stages, which take most of a step's time and change little.
             "var_freeze_expr": "efficientnet-[^/]+/(stem|blocks_[0-2]/)",
         },
+        # They need predictions to assign labels by, and lost with few steps (docs/measurements/accuracy.md).
+        long_settings={
+            "label_assignment": "task_aligned",
+            "class_loss_type": "quality_focal",
+            "box_loss_type": "giou",
+        },
         rate=LearningRate(per_image=0.0005, maximum=0.004),
         steps=2200,
     ),
