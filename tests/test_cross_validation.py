@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from drawn_records import draw_records
 
-from efficientdet.quickstart import choices, chosen_settings, cross_validation, steps, usable_input
+from efficientdet.quickstart import choices, chosen_settings, cross_validation, step_timing, steps, usable_input
 from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.cross_validation import best_epochs
 from efficientdet.quickstart.steps import quickstart
@@ -70,7 +70,7 @@ def programs(drawn, tmp_path, monkeypatch):
         elif module == "export":
             (output / "detector.onnx").touch()
 
-    for module in (steps, chosen_settings, cross_validation):
+    for module in (steps, chosen_settings, step_timing, cross_validation):
         monkeypatch.setattr(module, "run_program", run)
     monkeypatch.setattr(cross_validation, "checkpoint_prefix", str)
     monkeypatch.setattr(cross_validation, "store_thresholds", lambda *arguments: stored.append(arguments))

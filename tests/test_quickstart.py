@@ -22,7 +22,7 @@ from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of, model_names
 from efficientdet.operations import quick_start
 from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartOptions
-from efficientdet.quickstart import choices, chosen_settings, initial_weights, steps, usable_input
+from efficientdet.quickstart import choices, chosen_settings, initial_weights, step_timing, steps, usable_input
 from efficientdet.quickstart.choices import StepTime
 from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.output_folder import sole_quickstart
@@ -222,7 +222,7 @@ def programs(tmp_path, monkeypatch):
         elif module == "eval":
             settings["output_json"].write_text('{"AP": 0.5, "AP50": 0.75, "mask_numbers": {"AP": 0.25, "AP50": 0.625}}')
 
-    for module in (steps, chosen_settings):
+    for module in (steps, chosen_settings, step_timing):
         monkeypatch.setattr(module, "run_program", run)
     monkeypatch.setattr(usable_input, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
     return calls, fails
@@ -620,7 +620,7 @@ def test_a_second_quick_start_in_the_folder_is_refused(programs, tmp_path, monke
         refusals.append(str(caught.value))
         run(module, settings)
 
-    for module in (steps, chosen_settings):
+    for module in (steps, chosen_settings, step_timing):
         monkeypatch.setattr(module, "run_program", run_twice)
     quickstart(config(tmp_path / "out"))
     assert len(refusals) == 6  # convert, time, doctor, train, eval, export

@@ -3,9 +3,8 @@
 import functools
 import json
 import math
-import os
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,12 @@ from efficientdet.quickstart.initial_weights import InitialWeights
 from efficientdet.quickstart.output_folder import START
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.split_records import image_count, labeled_images, records_of, records_pattern
+from efficientdet.quickstart.step_timing import measure_step_time
 from efficientdet.quickstart.usable_input import usable_side
-from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
-from program_support.atomic_files import unfinished_folder
 from program_support.errors import InputError
 from program_support.marked_folders import claim_folder
 
 _FIRST_SIDE = 256  # longer side for the first measurement of the step time
-_TIMED_STEPS = 12
 _COMPARISON = 1.5  # of a round with the model before it: seconds as a multiple of those of a start of train.py
 
 
@@ -45,15 +42,14 @@ def choose_settings(
     first = default_side if "image_size" in given else max(recipe.min_side, min(_FIRST_SIDE, published))
     shape_of = functools.partial(_input_shape, recipe, images.sizes)
     batch = choices.batch_size(len(images), accelerated=False)
-    step_time, start = _measure_step_time(
+    step_time, start = measure_step_time(
         config,
         folder,
         {"image_size": shape_of(first), **of_family, "learning_rate": start_recipe.rate.of(batch), **given},
         weights=weights.flags,
         side=first,
-        batch=batch,
+        images=len(images),
     )
-    step_time = replace(step_time, batch_size=choices.batch_size(len(images), accelerated=step_time.accelerated))
     after = choices.seconds_after_choice(
         start,
         formats=len(config.formats),
@@ -72,8 +68,7 @@ def choose_settings(
         min_side=recipe.min_side,
         smaller_input_first=start_recipe.smaller_input_first,
     ).of_fold(config.folds)
-    if budget.is_long:
-        of_family |= start_recipe.long_settings
+    of_family |= start_recipe.long_settings if budget.is_long else {}
     side, side_reason, usable = first, "set by --hparams", 0
     check = functools.partial(_suggested_settings, config, folder, weights=weights.flags)
     if "image_size" not in given:
@@ -83,8 +78,8 @@ def choose_settings(
     settings = {"image_size": shape_of(side), **of_family, **given}
     suggested = check(settings)
     settings |= {key: value for key, value in suggested.items() if key not in given}
-    rate = start_recipe.rate.of(step_time.batch_size)
-    flags = {"batch_size": step_time.batch_size, **weights.flags, "lr": None if "learning_rate" in given else rate}
+    batch, rate = step_time.batch_size, start_recipe.rate.of(step_time.batch_size)
+    flags = {"batch_size": batch, **weights.flags, "lr": None if "learning_rate" in given else rate}
     trainings, reasons = _trainings(config, settings, flags, budget, images=len(images))
     return {
         "weights": asdict(weights),
@@ -107,7 +102,7 @@ def choose_settings(
 
 
 def _input_shape(recipe: QuickstartRecipe, sizes: np.ndarray, side: int) -> int | str:
-    """Return `image_size` with this longer side: a square, or for some families the shape of most images."""
+    """Return `image_size` with this longer side: a square, or the shape of most images."""
     return choices.stretched_shape(side, sizes, min_side=recipe.min_side) if recipe.stretches else side
 
 
@@ -116,8 +111,8 @@ def choose_larger_input(
 ) -> dict[str, Any] | None:
     """Return the choice for more minutes if a larger input fits into them; None if the size stays.
 
-    Its training starts from the trained `model`, whose anchors stay. `spent`: the seconds of all steps so far. With
-    folds the size stays, so that it is that of all trainings.
+    Its training starts from the trained `model`, whose anchors stay. spent: seconds of all steps so far. With folds it
+    stays: their trainings have one size.
     """
     if "larger_sides" not in chosen or config.folds or "image_size" in parse_overrides(config.hparams):
         return None
@@ -238,48 +233,6 @@ def _trainings(
         overrides = {} if is_last else {"image_size": f"{width}x{height}", "lr_end_factor": choices.FIRST_LR_END_FACTOR}
         trainings.append({**flags, "hparams": as_hparams(settings | overrides), **asdict(length)})
     return trainings, [*of_folds, "; then ".join(reasons)]
-
-
-def _measure_step_time(
-    config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, weights: dict[str, str], side: int, batch: int
-) -> tuple[choices.StepTime, float]:
-    """Time a training step with an input of this longer side; also return the seconds until the first step ended.
-
-    The weights are loaded as in the training, which refuses settings that change what they mean.
-    """
-    start_time = time.time()
-    with unfinished_folder(folder / "timing") as timing:
-        run_program(
-            "train",
-            {
-                "training_file_pattern": records_pattern(folder, "train"),
-                "model_dir": timing,
-                "model_name": config.model_name,
-                **weights,
-                "warn_of_lr": False,
-                "benchmark": True,
-                "benchmark_steps": _TIMED_STEPS,
-                "batch_size": batch,
-                "log_steps": 1,  # time every step, so that the median excludes the compilation
-                "hparams": as_hparams(settings),
-            },
-        )
-        log = list(read_log(timing / DEFAULT_FILE_NAME))
-    logged = {key: value for entry in log for key, value in (entry.get("data") or {}).items()}
-    first_step = next(float(entry["timestamp"]) for entry in log if entry.get("step") == INTERVAL_STEP)
-    if logged["load_average"] > 2 * (os.cpu_count() or 1):
-        print(
-            f"warning: other processes use this machine (load average {logged['load_average']:.1f} on {os.cpu_count()} "
-            "cores); the input size, chosen from the measured step time, may be smaller than necessary"
-        )
-    step_time = choices.StepTime(
-        seconds=logged["latency_training_p50"],
-        side=side,
-        batch_size=batch,
-        accelerated=logged["peak_device_memory_bytes"] is not None,
-        fixed_share=hyperparameters_of(config.model_name, {}).family.quickstart.fixed_share,
-    )
-    return step_time, first_step - start_time
 
 
 def _suggested_settings(

@@ -64,7 +64,7 @@ def _state(folder: Path) -> dict[str, Any]:
         content = json.loads((folder / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}
+    return content if isinstance(content, dict) and isinstance(content.get("done"), dict) else {}
 
 
 def keep_start(folder: Path, output: Path) -> None:
