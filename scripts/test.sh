@@ -5,6 +5,7 @@
 #   bash scripts/test.sh --quick         linters and the test files of tests/quick.txt (under 3 minutes), without Horovod
 #   bash scripts/test.sh --cov           all checks and tests, and the coverage of each file (also with --quick)
 #   bash scripts/test.sh --endurance     all checks and tests, and trainings that are killed more often (nightly)
+#   bash scripts/test.sh --label_studio=PROGRAM  all checks and tests, and the labeling loop in this Label Studio
 #   bash scripts/test.sh -k pipeline     other arguments are passed to pytest
 #
 # TEST_WORKERS= is the number of test processes (default: the number of cores, at most 4; each takes up to 5 GB). All tests of a

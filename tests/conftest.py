@@ -20,6 +20,7 @@ os.environ.setdefault("XLA_FLAGS", QUICK_XLA)  # tests compile much and run each
 
 def pytest_addoption(parser):
     parser.addoption("--endurance", action="store_true", help="more kills, and those of the complete train.py")
+    parser.addoption("--label_studio", help="the program label-studio, for the labeling loop in a real one")
 
 
 def pytest_collection_modifyitems(items):
