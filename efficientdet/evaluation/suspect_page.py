@@ -99,7 +99,7 @@ def _page(listed: ListedSuspects, crops: list[str], *, expected: int) -> str:
         title,
         [
             heading(title, figure=figure, lead=_LEAD),
-            section("Kinds", table(("Kind", "Suspects", "Expected errors"), rows, label="Kinds")),
+            section("Kinds", table(("Kind", "Listed", "Expected errors among them"), rows, label="Kinds")),
             section("Suspects", legend(colors) + (paragraph(shown) if shown else "") + row(crops, thumbnails=True)),
             section("Files to correct them in", paragraph(files)),
         ],
