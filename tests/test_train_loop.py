@@ -8,7 +8,6 @@ import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar
 from unittest.mock import Mock
 
 import numpy as np
@@ -51,7 +50,7 @@ from efficientdet.training.start import initial_state
 from model.detection_model import named_variables
 from model.multiply_adds import multiply_adds
 from object_detection.coco import evaluation as coco_evaluation
-from object_detection.coco.measures import MEASURE_NAMES
+from object_detection.coco.measures import MEASURE_NAMES, CocoMeasures
 from program_support.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -498,18 +497,18 @@ def test_not_finite_again_and_again_stops(drawn, tmp_path, monkeypatch):
     assert calls.count(3) == 4
 
 
-class Numbers:
-    class_ap: ClassVar = {}
-
-    def __init__(self, average_precision):
-        self.numbers = dict.fromkeys(MEASURE_NAMES, average_precision)
-        self.score_thresholds = {"overall": average_precision, "classes": {}}
-
-    def to_json(self):
-        return self.numbers
-
-    def table(self):
-        return ""
+def measures(average_precision):
+    """Those of an evaluation without classes."""
+    return CocoMeasures(
+        numbers=dict.fromkeys(MEASURE_NAMES, average_precision),
+        class_ap={},
+        class_objects={},
+        images=6,
+        unknown_images=0,
+        detections=0,
+        explanation="",
+        score_thresholds={"overall": average_precision, "classes": {}},
+    )
 
 
 def validated(drawn, folder, averaged, raw, hparams=None, **changes):
@@ -520,7 +519,7 @@ def validated(drawn, folder, averaged, raw, hparams=None, **changes):
         pairs = zip(averaged, raw, strict=True)
         evaluator = Mock(
             evaluate=lambda: {
-                name: validation.Evaluation(Numbers(value), None)
+                name: validation.Evaluation(measures(value), None)
                 for name, value in zip(("averaged", "raw"), next(pairs), strict=True)
             }
         )
@@ -570,7 +569,7 @@ def test_a_target_is_reached_by_a_resumed_training(drawn, tmp_path, capsys, monk
     monkeypatch.setattr(
         "object_detection.coco.evaluation.CocoEvaluator.evaluate",
         # With intervals it measures the last detections again
-        lambda evaluator, rows, resamples=0: Numbers(next(average_precision) if resamples == 0 else 0.0),
+        lambda evaluator, rows, resamples=0: measures(next(average_precision) if resamples == 0 else 0.0),
     )
     train(config(drawn, tmp_path, {"num_epochs": 1}, target_ap=0.15))
     assert "target AP 0.15 not reached<" in (tmp_path / "report.html").read_text()
