@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from miss_rate_coverage import merged
 
 from object_detection.coco.comparison import Comparison
 from object_detection.coco.evaluation import CocoEvaluator
@@ -29,18 +30,11 @@ from object_detection.coco.suspect_labels import Suspect, find_suspects
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2)  # of the labels
 
 
-def merged(paths: list[str]) -> dict:
-    """Return the data sets of COCO files as one, with new ids of images and labels; without masks."""
-    images: list[dict] = []
-    annotations: list[dict] = []
-    for path in paths:
-        content = json.loads(Path(path).read_text())
-        numbers = {image["id"]: len(images) + i for i, image in enumerate(content["images"], 1)}
-        images += [{**image, "id": numbers[image["id"]]} for image in content["images"]]
-        for one in content["annotations"]:
-            kept = {name: one[name] for name in ("category_id", "bbox", "area", "iscrowd")}
-            annotations.append({"id": len(annotations) + 1, "image_id": numbers[one["image_id"]], **kept})
-    return {"images": images, "annotations": annotations, "categories": content["categories"]}
+def without_masks(dataset: dict) -> dict:
+    """Return COCO's content with annotations that have a box only."""
+    kept = ("id", "image_id", "category_id", "bbox", "area", "iscrowd")
+    boxes = [{name: one[name] for name in kept} for one in dataset["annotations"]]
+    return {**dataset, "annotations": boxes}
 
 
 def ious(box: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -280,7 +274,7 @@ def main() -> None:
         return measure(options.folder, options.results, options.cleanlab)
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
-    content = merged(options.annotations)
+    content = without_masks(merged(options.annotations))
     (folder / "original.json").write_text(json.dumps(content))
     planted = plant(content, options.share, options.seed)
     (folder / "instances.json").write_text(json.dumps(content))
