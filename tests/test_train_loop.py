@@ -498,7 +498,7 @@ def test_not_finite_again_and_again_stops(drawn, tmp_path, monkeypatch):
 
 
 def measures(average_precision):
-    """Those of an evaluation without classes."""
+    """Measures of an evaluation without classes."""
     return CocoMeasures(
         numbers=dict.fromkeys(MEASURE_NAMES, average_precision),
         class_ap={},

@@ -1,4 +1,4 @@
-"""Whether the model of a round replaces the one before it: the paired comparison on the same held-out images.
+"""Verdict on the model of a round: does it replace the one before it, by the paired comparison on held-out images?
 
 It is taken unless it is worse: unless AP, over the classes that both have, falls by more than 0.02, the 95 % interval
 of the difference of AP lies below 0, or that of a class does (at a level that allows for the number of classes).
