@@ -10,6 +10,7 @@ from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
+from efficientdet.inference.label_studio_regions import rectangle_region
 from object_detection.coco.comparison import Comparison
 from object_detection.coco.suspect_labels import Suspect
 
@@ -130,21 +131,15 @@ class ListedSuspects:
         """Return the labels in percent of the image's sides."""
         sides = np.array([image["width"], image["height"]] * 2) / 100
         return [
-            {
-                "id": f"label{number}",
-                "type": "rectanglelabels",
-                "from_name": "label",
-                "to_name": "image",
-                "original_width": image["width"],
-                "original_height": image["height"],
-                "image_rotation": 0,
-                "value": {
-                    **dict(zip(("x", "y", "width", "height"), (label.box / sides).round(4).tolist(), strict=True)),
-                    "rotation": 0,
-                    "rectanglelabels": [self.categories[label.class_index]["name"]],
-                },
-                **({"meta": {"text": [label.suspect.kind]}} if label.suspect else {}),
-            }
+            rectangle_region(
+                (label.box / sides).round(4).tolist(),
+                self.categories[label.class_index]["name"],
+                identifier=f"label{number}",
+                size=(image["width"], image["height"]),
+                from_name="label",
+                to_name="image",
+            )
+            | ({"meta": {"text": [label.suspect.kind]}} if label.suspect else {})
             for number, label in enumerate(labels)
         ]
 

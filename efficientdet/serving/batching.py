@@ -46,6 +46,11 @@ class ServedModel:
     white_level: int = WHITE_LEVEL
     version: str = ""
 
+    @property
+    def title(self) -> str:
+        """The name with the version, if it has one."""
+        return f"{self.name} {self.version}".strip()
+
 
 class ImageResult(NamedTuple):
     """Detections in one image, in the coordinate system of the image after EXIF orientation."""

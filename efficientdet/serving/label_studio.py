@@ -6,7 +6,6 @@ makes for each backend it calls /webhook after each annotation and for "Start tr
 
 import asyncio
 import contextlib
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,15 +16,16 @@ from starlette.routing import Route
 
 from dataset.files.untrusted_values import shown
 from dataset.files.xml_files import parse_xml
+from efficientdet.inference.label_studio_regions import rectangle_region
 from efficientdet.serving.background_training import BackgroundTraining
 from efficientdet.serving.batching import Batcher, ImageResult
 from efficientdet.serving.image_reply import image_reply
 from efficientdet.serving.label_studio_api import LabelStudio
 from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, Limits, MemoryBudget, RequestError
-from efficientdet.serving.request_body import checked_image, read_body
+from efficientdet.serving.request_body import checked_image, parsed_json, read_body, value_count
 from program_support.errors import InputError
 
-_MOST_VALUES = 200_000  # of the JSON of a request: a value takes up to 100 bytes of memory
+_MOST_VALUES = 200_000  # of the JSON of a request
 _CHANGES = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED", "ANNOTATIONS_CREATED")
 _START = "START_TRAINING"
 
@@ -114,7 +114,7 @@ class LabelStudioBackend:
 
     def _version(self) -> str:
         model = self._detector.model
-        return f"{model.name} {model.version}".strip() if model else "not trained yet"
+        return model.title if model else "not trained yet"
 
     async def _proposal(self, task: dict, control: Control) -> dict | list:
         try:
@@ -128,10 +128,10 @@ class LabelStudioBackend:
         except (InputError, RequestError) as error:
             print(f"label studio: task {shown(task.get('id'))}: {error}", flush=True)
             return []
-        return proposal(result, control, version=f"{result.model.name} {result.model.version}".strip())
+        return proposal(result, control)
 
 
-def proposal(result: ImageResult, control: Control, *, version: str) -> dict[str, Any]:
+def proposal(result: ImageResult, control: Control) -> dict[str, Any]:
     """Return Label Studio's prediction: a region for each detection whose class is a label, in percent of the image."""
     reply = image_reply(result, min_score=result.model.min_score)
     width, height, regions = reply["width"], reply["height"], []
@@ -140,32 +140,25 @@ def proposal(result: ImageResult, control: Control, *, version: str) -> dict[str
         if label is None:
             continue
         x_min, y_min, x_max, y_max = detection["box"]
-        value = {"x": x_min / width, "y": y_min / height, "width": (x_max - x_min) / width}
-        value = {name: 100 * share for name, share in (value | {"height": (y_max - y_min) / height}).items()}
-        regions.append(
-            {
-                "id": f"detection{number}",
-                "type": "rectanglelabels",
-                "from_name": control.name,
-                "to_name": control.image,
-                "original_width": width,
-                "original_height": height,
-                "image_rotation": 0,
-                "value": {**value, "rotation": 0, "rectanglelabels": [label]},
-                "score": detection["score"],
-            }
+        shares = (x_min / width, y_min / height, (x_max - x_min) / width, (y_max - y_min) / height)
+        region = rectangle_region(
+            [100 * share for share in shares],
+            label,
+            identifier=f"detection{number}",
+            size=(width, height),
+            from_name=control.name,
+            to_name=control.image,
         )
+        regions.append({**region, "score": detection["score"]})
     scores: Sequence[float] = [region["score"] for region in regions]
-    return {"model_version": version, "score": math.fsum(scores) / len(scores) if scores else 0.0, "result": regions}
+    score = math.fsum(scores) / len(scores) if scores else 0.0
+    return {"model_version": result.model.title, "score": score, "result": regions}
 
 
 def _parsed(body: bytearray) -> dict:
-    if sum(body.count(mark) for mark in b",:[{") > _MOST_VALUES:
+    if value_count(body) > _MOST_VALUES:
         raise RequestError(413, f"the JSON has more than {_MOST_VALUES} values")
-    try:
-        content = json.loads(body.decode())
-    except (ValueError, RecursionError) as error:
-        raise RequestError(400, "the body is not JSON") from error
+    content = parsed_json(body)
     if not isinstance(content, dict):
         raise RequestError(422, "the JSON body is not an object")
     return content

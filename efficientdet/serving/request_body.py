@@ -113,11 +113,10 @@ def image_label(number: int, count: int) -> str:
 
 
 def _from_json(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) -> tuple[list[bytes], Any]:
-    _check_value_count(body, limits)
-    try:
-        content = json.loads(body.decode())
-    except (ValueError, RecursionError) as error:  # ValueError also for a number with thousands of digits
-        raise RequestError(400, "the body is not JSON") from error
+    most = 4 * limits.max_queue + 100
+    if value_count(body) > most:
+        raise RequestError(413, f"the JSON has more than {most} values; expected at most {limits.max_queue} images")
+    content = parsed_json(body)
     if not isinstance(content, dict):
         raise RequestError(422, 'the JSON body is not an object; expected {"images": [base64, ...]}')
     _check_names(content, _KEYS, what="key")
@@ -130,15 +129,25 @@ def _from_json(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) 
     )
 
 
-def _check_value_count(body: bytearray, limits: Limits) -> None:
-    """Raise RequestError for JSON with too many values: a parsed value takes up to 100 times its length in memory.
+def value_count(body: bytearray) -> int:
+    """Return about the number of values of JSON: a parsed value takes up to 100 times its length in memory.
 
     Every value but the first follows a comma, colon or bracket. Base64 has none of them; the prefix of a data: URL has
     two.
     """
-    most = 4 * limits.max_queue + 100
-    if sum(body.count(mark) for mark in b",:[{") > most:
-        raise RequestError(413, f"the JSON has more than {most} values; expected at most {limits.max_queue} images")
+    return sum(body.count(mark) for mark in b",:[{")
+
+
+def parsed_json(body: bytearray) -> Any:
+    """Return the value of a body.
+
+    Raises:
+        RequestError: it is not JSON.
+    """
+    try:
+        return json.loads(body.decode())
+    except (ValueError, RecursionError) as error:  # ValueError also for a number with thousands of digits
+        raise RequestError(400, "the body is not JSON") from error
 
 
 def _decoded(text: str, label: str) -> bytes:
