@@ -47,6 +47,11 @@ def serve() -> None:
     _run("efficientdet.programs.serve")
 
 
+def next_images() -> None:
+    """Run next_images.py."""
+    _run("efficientdet.programs.next_images")
+
+
 def get_weights() -> None:
     """Run efficientdet/weights/get_weights.py."""
     _run("efficientdet.weights.get_weights")

@@ -26,6 +26,7 @@ COMMANDS = {  # name of a program in messages and --help of a checkout -> the co
     "quickstart.py": "efficientdet-quickstart",
     "serve.py": "efficientdet-serve",
     "doctor.py": "efficientdet-doctor",
+    "next_images.py": "efficientdet-next-images",
     "dataset/create_tfrecord.py": "efficientdet-convert",
     "dataset/create_coco_tfrecord.py": "efficientdet-convert-coco",
     "dataset/create_pascal_tfrecord.py": "efficientdet-convert-pascal",

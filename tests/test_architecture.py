@@ -53,6 +53,7 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "inference",  # networks in any runtime, detectors of images
         "serving",  # detectors over HTTP
         "evaluation",  # detections of records, measured
+        "active_learning",  # which unlabeled images to label next
         "exports",  # files of exported detectors: written, opened, compared with their checkpoint
         "prediction",  # a stored model opened; images, videos and cameras in, annotated copies and result files out
         "training",  # the loop and its parts
@@ -69,7 +70,18 @@ MAY_BE_SMALL = {
     "efficientdet.loggers.json_lines",  # each logger is a file
     "efficientdet.loggers.wandb",
 }
-ENTRY_POINTS = ("train", "eval", "compare", "infer", "inspector", "export", "quickstart", "serve", "doctor")
+ENTRY_POINTS = (
+    "train",
+    "eval",
+    "compare",
+    "infer",
+    "inspector",
+    "export",
+    "quickstart",
+    "serve",
+    "doctor",
+    "next_images",
+)
 ENTRY_POINTS_MAY_USE = {"efficientdet", "program_support.command_line", "program_support.interrupts"}
 SCRIPTS = (
     "dataset.create_tfrecord",

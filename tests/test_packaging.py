@@ -29,6 +29,7 @@ PROGRAMS = (
     "quickstart.py",
     "serve.py",
     "doctor.py",
+    "next_images.py",
     "dataset/create_tfrecord.py",
     "dataset/create_coco_tfrecord.py",
     "dataset/create_pascal_tfrecord.py",

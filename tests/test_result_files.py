@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -72,6 +73,16 @@ def test_every_format_has_the_boxes_of_the_results(place):
     assert {(row["filename"], row["class"]) for row in rows} == {
         (str(image), name) for image in images for name in NAMES.names
     }
+    task, _ = json.loads((out / "label_studio.json").read_text())
+    [prediction] = task["predictions"]
+    assert task["data"]["image"] == f"/data/local-files/?d={images[0]}"
+    assert prediction["score"] == pytest.approx(0.85)
+    percent = np.array(
+        [[region["value"][key] for key in ("x", "y", "width", "height")] for region in prediction["result"]]
+    )
+    np.testing.assert_allclose(percent * (0.4, 0.24, 0.4, 0.24), [[10, 4.5, 20.25, 15.5], [-2, -3, 11, 12]], atol=1e-4)
+    configuration = ElementTree.parse(out / "label_studio.xml")  # the names are escaped
+    assert [label.get("value") for label in configuration.iter("Label")] == list(NAMES.names)
     assert (out / "yolo" / "classes.txt").read_text().splitlines() == list(NAMES.names)
     assert sorted(path.name for path in (out / "yolo" / "labels").iterdir()) == ["1-2.txt", "1.txt"]  # as the drawings
     labels = np.loadtxt(out / "yolo" / "labels" / "1-2.txt")
@@ -175,7 +186,9 @@ def test_names_that_file_systems_refuse():
 
 def test_unknown_formats_are_one_line():
     assert chosen_formats(["csv", "coco", "csv"]) == ("csv", "coco")
-    with pytest.raises(InputError, match=r"'yolov' is unknown; expected any of coco, yolo, csv; did you mean yolo"):
+    with pytest.raises(
+        InputError, match=r"'yolov' is unknown; expected any of coco, yolo, csv, label_studio; did you mean yolo"
+    ):
         chosen_formats(["coco", "yolov"])
 
 

@@ -5,12 +5,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
-from urllib.parse import quote
-from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
-from efficientdet.inference.label_studio_regions import rectangle_region
+from efficientdet.inference.label_studio_regions import (
+    FROM_NAME,
+    TO_NAME,
+    labeling_configuration,
+    rectangle_region,
+    task_data,
+)
 from object_detection.coco.comparison import Comparison
 from object_detection.coco.suspect_labels import Suspect
 
@@ -39,7 +43,7 @@ class ListedSuspects:
             "suspects.json": json.dumps(list(self._list()), indent=1) + "\n",
             "proposed.json": json.dumps(self._coco()) + "\n",
             "label_studio.json": json.dumps(list(self._tasks()), indent=1) + "\n",
-            "label_studio.xml": self._label_studio_configuration(),
+            "label_studio.xml": labeling_configuration([category["name"] for category in self.categories]),
         }
 
     def label_of(self, suspect: Suspect) -> Label | None:
@@ -122,7 +126,7 @@ class ListedSuspects:
             image = self.images[number]
             given = [self._given(row) for row in self._rows[number].tolist()]
             yield {
-                "data": {"image": f"/data/local-files/?d={quote(image['file_name'])}"},
+                "data": task_data(image["file_name"]),
                 "annotations": [{"result": self._regions(image, given)}],
                 "predictions": [{"model_version": "suspects", "result": self._regions(image, self._proposals[number])}],
             }
@@ -136,16 +140,9 @@ class ListedSuspects:
                 self.categories[label.class_index]["name"],
                 identifier=f"label{number}",
                 size=(image["width"], image["height"]),
-                from_name="label",
-                to_name="image",
+                from_name=FROM_NAME,
+                to_name=TO_NAME,
             )
             | ({"meta": {"text": [label.suspect.kind]}} if label.suspect else {})
             for number, label in enumerate(labels)
         ]
-
-    def _label_studio_configuration(self) -> str:
-        names = "".join(f"    <Label value={quoteattr(category['name'])}/>\n" for category in self.categories)
-        return (
-            f'<View>\n  <Image name="image" value="$image"/>\n  <RectangleLabels name="label" toName="image">\n{names}'
-            "  </RectangleLabels>\n</View>\n"
-        )

@@ -1,7 +1,12 @@
-"""Rectangles of Label Studio's tasks: https://labelstud.io/guide/export."""
+"""Rectangles and labeling configuration of Label Studio's tasks: https://labelstud.io/guide/export."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
+from xml.sax.saxutils import quoteattr
+
+FROM_NAME, TO_NAME = "label", "image"  # names in the labeling configuration that is written here
 
 
 def rectangle_region(
@@ -31,3 +36,24 @@ def rectangle_region(
             "rectanglelabels": [label],
         },
     }
+
+
+def prediction(regions: Sequence[dict[str, Any]], scores: Sequence[float], *, model_version: str) -> dict[str, Any]:
+    """Return a task's prediction of regions with these scores; its own score is their mean."""
+    scored = [{**region, "score": score} for region, score in zip(regions, scores, strict=True)]
+    mean = math.fsum(scores) / len(scores) if scores else 0.0
+    return {"model_version": model_version, "score": mean, "result": scored}
+
+
+def task_data(file_name: str) -> dict[str, str]:
+    """Return the data of a task whose image is in a local storage of Label Studio, by its name below the root."""
+    return {TO_NAME: f"/data/local-files/?d={quote(file_name)}"}
+
+
+def labeling_configuration(names: Sequence[str]) -> str:
+    """Return the labeling configuration of a project with rectangles of these classes."""
+    labels = "".join(f"    <Label value={quoteattr(name)}/>\n" for name in names)
+    return (
+        f'<View>\n  <Image name="{TO_NAME}" value="${TO_NAME}"/>\n'
+        f'  <RectangleLabels name="{FROM_NAME}" toName="{TO_NAME}">\n{labels}  </RectangleLabels>\n</View>\n'
+    )

@@ -16,13 +16,21 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.files.image_files import distinct_stem, encode_image, folder_names
+from efficientdet.inference.label_studio_regions import (
+    FROM_NAME,
+    TO_NAME,
+    labeling_configuration,
+    prediction,
+    rectangle_region,
+    task_data,
+)
 from object_detection.coco.results import DetectionRows, results_json
 from object_detection.coco.run_length_masks import mask_areas
 from program_support.atomic_files import report_write_errors, write_bytes
 from program_support.errors import InputError, nearest_name
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets evaluate cells that begin with one, unless after a '
-FORMATS = ("coco", "yolo", "csv")
+FORMATS = ("coco", "yolo", "csv", "label_studio")
 _COLUMNS = ("filename", "width", "height", "class", "category_id", "score", "xmin", "ymin", "xmax", "ymax")
 
 
@@ -44,8 +52,13 @@ def chosen_formats(names: Sequence[str]) -> tuple[str, ...]:
 
 def names_of_files(formats: Sequence[str], *, crops: bool) -> list[str]:
     """Return the names of what `ResultFiles` writes into its folder."""
-    names = {"coco": "coco.json", "csv": "detections.csv", "yolo": "yolo"}
-    return [names[each] for each in formats] + ["crops"] * crops
+    names = {
+        "coco": ["coco.json"],
+        "csv": ["detections.csv"],
+        "yolo": ["yolo"],
+        "label_studio": ["label_studio.json", "label_studio.xml"],
+    }
+    return [name for each in formats for name in names[each]] + ["crops"] * crops
 
 
 def write_output(path: Path, content: bytes, *, flush: bool = False) -> None:
@@ -62,7 +75,8 @@ def write_output(path: Path, content: bytes, *, flush: bool = False) -> None:
 class ResultFiles:
     """Writer of result files into a folder.
 
-    Its files: coco.json, detections.csv, yolo/classes.txt, yolo/labels/STEM.txt, crops/CLASS/STEM_N.jpg.
+    Its files: coco.json, detections.csv, label_studio.json and .xml, yolo/classes.txt, yolo/labels/STEM.txt,
+    crops/CLASS/STEM_N.jpg.
     """
 
     def __init__(self, folder: str, names: ClassNames, *, formats: Sequence[str] = (), crops: bool = False):
@@ -74,6 +88,7 @@ class ResultFiles:
         self._images: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
         self._lines: list[list] = []
+        self._tasks: list[dict[str, Any]] = []
         self._stems: set[str] = set()
 
     def add(
@@ -116,6 +131,8 @@ class ResultFiles:
                 _csv_values(image, self._names.names[index], result)
                 for index, result in zip(classes, results, strict=True)
             ]
+        if "label_studio" in self._formats:
+            self._tasks.append(self._task(image, results, classes))
         if self._crop_folders:
             self._write_crops(stem, pixels, rows.boxes, classes, orientation=orientation)
 
@@ -132,10 +149,31 @@ class ResultFiles:
             write_output(
                 self._folder / "yolo" / "classes.txt", "".join(f"{name}\n" for name in self._names.names).encode()
             )
+        if "label_studio" in self._formats:
+            write_output(self._folder / "label_studio.json", json.dumps(self._tasks).encode(), flush=True)
+            configuration = labeling_configuration(self._names.names)
+            write_output(self._folder / "label_studio.xml", configuration.encode())
         if "csv" in self._formats:
             text = io.StringIO(newline="")
             csv.writer(text, lineterminator="\n").writerows([_COLUMNS, *self._lines])
             write_output(self._folder / "detections.csv", text.getvalue().encode(errors="backslashreplace"), flush=True)
+
+    def _task(self, image: dict[str, Any], results: list[dict], classes: Sequence[int]) -> dict[str, Any]:
+        """Return a task of Label Studio with the detections as a prediction."""
+        sides = image["width"] / 100, image["height"] / 100
+        regions = [
+            rectangle_region(
+                [round(value / side, 4) for value, side in zip(result["bbox"], sides * 2, strict=True)],
+                self._names.names[index],
+                identifier=f"detection{number}",
+                size=(image["width"], image["height"]),
+                from_name=FROM_NAME,
+                to_name=TO_NAME,
+            )
+            for number, (index, result) in enumerate(zip(classes, results, strict=True))
+        ]
+        proposed = prediction(regions, [result["score"] for result in results], model_version="detections")
+        return {"data": task_data(image["file_name"]), "predictions": [proposed]}
 
     def _write_crops(
         self, stem: str, pixels: np.ndarray, boxes: np.ndarray, classes: Sequence[int], *, orientation: int

@@ -6,8 +6,7 @@ makes for each backend it calls /webhook after each annotation and for "Start tr
 
 import asyncio
 import contextlib
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -16,7 +15,7 @@ from starlette.routing import Route
 
 from dataset.files.untrusted_values import shown
 from dataset.files.xml_files import parse_xml
-from efficientdet.inference.label_studio_regions import rectangle_region
+from efficientdet.inference.label_studio_regions import prediction, rectangle_region
 from efficientdet.serving.background_training import BackgroundTraining
 from efficientdet.serving.batching import Batcher, ImageResult
 from efficientdet.serving.image_reply import image_reply
@@ -134,7 +133,7 @@ class LabelStudioBackend:
 def proposal(result: ImageResult, control: Control) -> dict[str, Any]:
     """Return Label Studio's prediction: a region for each detection whose class is a label, in percent of the image."""
     reply = image_reply(result, min_score=result.model.min_score)
-    width, height, regions = reply["width"], reply["height"], []
+    width, height, regions, scores = reply["width"], reply["height"], [], []
     for number, detection in enumerate(reply["detections"]):
         label = control.labels.get(detection["class_name"].casefold())
         if label is None:
@@ -149,10 +148,9 @@ def proposal(result: ImageResult, control: Control) -> dict[str, Any]:
             from_name=control.name,
             to_name=control.image,
         )
-        regions.append({**region, "score": detection["score"]})
-    scores: Sequence[float] = [region["score"] for region in regions]
-    score = math.fsum(scores) / len(scores) if scores else 0.0
-    return {"model_version": result.model.title, "score": score, "result": regions}
+        regions.append(region)
+        scores.append(detection["score"])
+    return prediction(regions, scores, model_version=result.model.title)
 
 
 def _parsed(body: bytearray) -> dict:

@@ -27,6 +27,7 @@ PROGRAMS = (
     "infer.py",
     "export.py",
     "serve.py",
+    "next_images.py",
     "inspector.py",
 )
 

@@ -1,0 +1,1 @@
+"""Which unlabeled images to label next."""

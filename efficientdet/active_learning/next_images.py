@@ -1,0 +1,187 @@
+"""Choose unlabeled images, and write copies of them, proposals for labeling programs and a page that says why."""
+
+import hashlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dataset.class_names import class_names_of_records
+from dataset.files.bounded_files import read_regular_file
+from dataset.files.image_files import distinct_names, encode_image, read_stored_image
+from dataset.input.pipeline import original_images
+from dataset.records.labeled_images import LabeledImages
+from dataset.records.labeled_records import labeled_records
+from dataset.records.record_index import index_records
+from efficientdet.active_learning.expected_gain import choose, class_weights, uncertainty
+from efficientdet.active_learning.image_views import BATCH, ImageViews, Viewer
+from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
+from efficientdet.options.next_images import NextImagesOptions
+from efficientdet.reports.drawing import draw_detections, resized
+from efficientdet.reports.html_page import document, heading, image_figure, row, section
+from object_detection.coco.results import DetectionRows
+from program_support.atomic_files import report_write_errors
+from program_support.checked_fields import checked
+from program_support.errors import InputError, printable
+from program_support.marked_folders import claim_outputs
+
+LIST, PAGE, IMAGES = "next_images.json", "next_images.html", "images"
+_LONGER_SIDE = 320  # pixels of a thumbnail
+_LEAD = {
+    "expected_gain": "The images whose labels are expected to teach the detector most: the product of its doubt, the "
+    "entropy of the scores in the image and in its mirror image, and of novelty, the distance to the nearest labeled "
+    "or chosen image in the features of the backbone.",
+    "uncertainty": "The images with the most doubt: the entropy of the scores in the image and in its mirror image.",
+    "diversity": "The images that differ most from each labeled or chosen one in the features of the backbone.",
+    "random": "Images at random.",
+}
+
+
+@checked
+class NextImagesConfig(NextImagesOptions):
+    """Options of next_images.py with resolved images, records and model."""
+
+    paths: tuple[str, ...]
+    records: tuple[str, ...]
+    model_config: ModelConfig
+
+
+class ChosenImage(NamedTuple):
+    """An image to label next."""
+
+    views: ImageViews
+    name: str  # of its copy
+    proposals: DetectionRows
+    doubt: float  # bits
+    novelty: float  # 0 to 2
+
+
+def choose_next_images(config: NextImagesConfig) -> list[ChosenImage]:
+    """Choose unlabeled images, and write them with their proposals into the output folder.
+
+    Raises:
+        InputError: all images are labeled or unreadable, or an output would overwrite a file of the user.
+    """
+    folder, formats = Path(config.output_dir), config.format
+    claim_outputs(folder, [LIST, PAGE, IMAGES, *names_of_files(formats, crops=False)])
+    labeled = _labeled_images(list(config.records))
+    paths = _unlabeled(config, labeled)
+    viewer, failures = Viewer(config.model_config), list[str]()
+    views = list(viewer.views(paths, failures))
+    for failure in failures:
+        print(f"skipped: {printable(failure)}")
+    if not views:
+        raise InputError(f"--images: none of {len(paths)} images could be decoded; the first: {failures[0]}")
+    detector = viewer.detector
+    weights = class_weights(_counts(labeled), detector.class_names)
+    doubts = np.array([uncertainty(view.rows, view.mirrored, weights) for view in views])
+    order = choose(
+        doubts,
+        np.stack([view.features for view in views]),
+        _features_of(config.records, viewer),
+        count=config.count,
+        strategy=config.strategy,
+    )
+    names = distinct_names([views[number].path for number, _ in order])
+    chosen = []
+    for (number, novelty), name in zip(order, names, strict=True):
+        rows = views[number].rows
+        proposals = rows.chosen(rows.scores >= detector.thresholds.of(rows.category_ids))
+        chosen.append(ChosenImage(views[number], name, proposals, float(doubts[number]), novelty))
+    _write(config, chosen, viewer, unlabeled=len(views))
+    return chosen
+
+
+def _labeled_images(records: list[str]) -> LabeledImages | None:
+    if not records:
+        return None
+    names = class_names_of_records(records)
+    if names is None:
+        raise InputError(f"{records[0]}: has no file with the class names beside it; convert again")
+    return labeled_records(index_records(records), names)
+
+
+def _unlabeled(config: NextImagesConfig, labeled: LabeledImages | None) -> list[str]:
+    """Return the images whose file is in no record."""
+    known = {digest.decode() for digest in labeled.digests if digest} if labeled else set()
+    left = [path for path in config.paths if not known or _digest(path) not in known]
+    if not left:
+        raise InputError(f"--images={','.join(config.images)}: all {len(config.paths)} images are labeled already")
+    if len(left) < len(config.paths):
+        print(f"{len(config.paths) - len(left)} of {len(config.paths)} images are labeled already")
+    return left
+
+
+def _digest(path: str) -> str:
+    return hashlib.sha256(read_regular_file(path)).hexdigest()
+
+
+def _counts(labeled: LabeledImages | None) -> Counter[str]:
+    return Counter() if labeled is None else Counter(labeled.class_names.names[index] for index in labeled.classes)
+
+
+def _features_of(records: Sequence[str], viewer: Viewer) -> np.ndarray:
+    """Return the features of the labeled images, [m, F]."""
+    if not records:
+        return np.zeros((0, 1), np.float32)
+    index = index_records(records)
+    images = (image.pixels for image in original_images(index, range(len(index))))
+    return np.concatenate([viewer.features(batch) for batch in iter(lambda: list(islice(images, BATCH)), [])])
+
+
+def _write(config: NextImagesConfig, chosen: Sequence[ChosenImage], viewer: Viewer, *, unlabeled: int) -> None:
+    folder, class_names = Path(config.output_dir), viewer.detector.class_names
+    copies = folder / IMAGES
+    with report_write_errors(copies):
+        shutil.rmtree(copies, ignore_errors=True)
+        copies.mkdir(parents=True)
+    files = ResultFiles(config.output_dir, class_names, formats=config.format)
+    figures, lines = [], []
+    for number, image in enumerate(chosen, start=1):
+        with report_write_errors(copies / image.name):
+            shutil.copyfile(image.views.path, copies / image.name)
+        pixels = read_stored_image(image.views.path, white_level=viewer.detector.white_level).upright()
+        files.add(Path(image.name).stem, f"{IMAGES}/{image.name}", number, pixels=pixels, rows=image.proposals)
+        figures.append(image_figure(f"{number}. {_why(image)}", _thumbnail(image, pixels, viewer)))
+        lines.append(
+            {
+                "file_name": image.name,
+                "path": image.views.path,
+                "doubt": round(image.doubt, 3),
+                "novelty": round(image.novelty, 4),
+                "proposals": len(image.proposals.scores),
+            }
+        )
+    files.write()
+    write_output(folder / LIST, (json.dumps(lines, indent=1) + "\n").encode())
+    title, found = "Images to label next", f"{len(chosen)} of {unlabeled:,} unlabeled images"
+    page = document(
+        title,
+        [heading(title, figure=found, lead=_LEAD[config.strategy]), section("Images", row(figures, thumbnails=True))],
+    )
+    write_output(folder / PAGE, page.encode())
+    print(f"{found}: {copies}; why: {folder / PAGE}")
+
+
+def _why(image: ChosenImage) -> str:
+    return f"{image.name} \N{MIDDLE DOT} doubt {image.doubt:.1f} bits \N{MIDDLE DOT} novelty {image.novelty:.2f}"
+
+
+def _thumbnail(image: ChosenImage, pixels: np.ndarray, viewer: Viewer) -> bytes:
+    """Return the image with its proposals as JPEG."""
+    names = viewer.detector.class_names
+    small = resized(pixels, longer_side=_LONGER_SIDE)
+    drawn = draw_detections(
+        small,
+        image.proposals.boxes * (small.shape[0] / pixels.shape[0]),
+        classes=np.searchsorted(names.category_ids, image.proposals.category_ids),
+        names=names.names,
+        scores=image.proposals.scores,
+    )
+    return encode_image(drawn, "JPEG", quality=80)

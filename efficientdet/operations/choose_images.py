@@ -1,0 +1,50 @@
+"""The operation of next_images.py: turn options into a configuration and choose images."""
+
+import glob
+from pathlib import Path
+
+from dataset.files.image_files import find_images
+from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.configuration.flag_definitions import program
+from efficientdet.configuration.flag_paths import records_of, required, writable_folder
+from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.exports.formats import format_of
+from efficientdet.inference.result_files import FORMATS, chosen_formats
+from efficientdet.options.next_images import NextImagesOptions
+from program_support.errors import InputError
+
+
+def choose_images(options: NextImagesOptions) -> None:
+    """Choose images as the options state."""
+    folder = required(options.model, "model")
+    if exported := format_of(folder):
+        raise InputError(
+            f"--model={folder}: is {exported.title}, which has no features; expected a checkpoint or an output folder "
+            "of quickstart.py"
+        )
+    prefix = existing_checkpoint(folder, "model")
+    resolved = {
+        "paths": find_images(options.images or [required(None, "images")], flag="images"),
+        "records": _labeled(options, folder),
+        "format": chosen_formats(options.format),
+        "output_dir": writable_folder(options.output_dir, "output_dir"),
+    }
+    prepare_environment()
+    from efficientdet.active_learning.next_images import NextImagesConfig, choose_next_images
+
+    model = ModelConfig(ckpt_path=prefix)
+    choose_next_images(NextImagesConfig(**{**vars(options), **resolved, "model_config": model}))
+
+
+def _labeled(options: NextImagesOptions, folder: str) -> tuple[str, ...]:
+    """Return the shards of the labeled images; () for a checkpoint alone."""
+    if options.labeled:
+        return records_of(options.labeled, "labeled")
+    shards = sorted(glob.glob(f"{glob.escape(folder)}/records/*-of-*.tfrecord"))
+    if not shards:
+        print(f"{Path(folder)}: has no records; the images are compared with each other only")
+    return tuple(shards)
+
+
+define_flags, main = program("next_images", NextImagesOptions, choose_images, format=lambda: FORMATS)
