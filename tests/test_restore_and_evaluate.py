@@ -44,6 +44,7 @@ from object_detection.coco.ground_truth import read_ground_truth
 from object_detection.coco.measures import MEASURE_NAMES
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import run_lengths
+from object_detection.coco.score_calibration import ScoreMap
 from object_detection.structures import Detections
 from program_support.errors import InputError
 
@@ -515,7 +516,14 @@ def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, dra
         for store in (False, True):
             report = str(tmp_path) if store else None
             measures = evaluate_checkpoint(
-                EvaluationConfig(**settings, store_thresholds=store, report=report, miss_rate=0.5, confidence=0.6)
+                EvaluationConfig(
+                    **settings,
+                    store_thresholds=store,
+                    report=report,
+                    miss_rate=0.5,
+                    confidence=0.6,
+                    calibrate_scores=True,
+                )
             )
             assert bool(read_bundle(prefix)[1].score_thresholds) == store
     stored = read_bundle(prefix)[1].score_thresholds
@@ -531,6 +539,10 @@ def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, dra
     assert measures.miss_rate_thresholds.table() in printed
     assert json.loads((tmp_path / "report.json").read_text())["measures"]["miss_rate_thresholds"]["confidence"] == 0.6
     assert "at most 0.5 of the objects missed with 0.6 confidence" in (tmp_path / "report.html").read_text()
+    assert set(stored["score_calibration"]) == frequent
+    assert all(ScoreMap(*values)(0.9) > 0.95 for values in stored["score_calibration"].values())
+    assert measures.score_calibration.table() in printed
+    assert all(text in (tmp_path / "report.html").read_text() for text in ("Calibration of the scores", "held out"))
     store_thresholds(prefix, {"overall": 0.25, "classes": {}})  # of an evaluation without --miss_rate
     assert ScoreThresholds.stored_in(read_bundle(prefix)[1]).chosen("miss_rate") == found.chosen("miss_rate")
 

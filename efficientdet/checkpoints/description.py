@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -19,6 +20,7 @@ from program_support.errors import InputError
 DESCRIPTION_SUFFIX = ".json"
 DESCRIPTION_FILE = "description.json"  # file name inside a SavedModel's folder
 THRESHOLD_KINDS = ("f1", "miss_rate")
+SCORE_CALIBRATION = "score_calibration"  # in score_thresholds: the three numbers of the `ScoreMap` of each class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,3 +172,13 @@ def _check_thresholds(thresholds: Mapping) -> None:
         raise TypeError(
             f"score_thresholds is {str(thresholds)[:200]!r}; expected overall and classes, scores from 0 to 1"
         )
+    maps = thresholds.get(SCORE_CALIBRATION, {})
+    if not isinstance(maps, dict) or not all(_is_score_map(values) for values in maps.values()):
+        raise TypeError(f"{SCORE_CALIBRATION} is {str(maps)[:200]!r}; expected three finite numbers for each class")
+
+
+def _is_score_map(values: Any) -> bool:
+    """Return whether these are a, b and c of a `ScoreMap` that rises with the score."""
+    if not isinstance(values, list) or not all(isinstance(value, float) and isfinite(value) for value in values):
+        return False
+    return len(values) == 3 and min(values[:2]) >= 0 and max(values[:2]) > 0

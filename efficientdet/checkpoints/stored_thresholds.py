@@ -1,12 +1,13 @@
 """Score thresholds of shown detections: those that an evaluation has stored with the model, or a default."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from efficientdet.checkpoints.description import Description
+from object_detection.coco.score_calibration import ScoreMap, calibrated_scores
 from program_support.errors import InputError
 
 DEFAULT_THRESHOLD = 0.4  # used if none is stored with the model
@@ -58,6 +59,20 @@ class ScoreThresholds:
             raise InputError(f"--threshold={kind}: the model stores no such thresholds; eval.py {how} stores them")
         return replace(self.kinds[kind], kinds=self.kinds)
 
+    def calibrated(self, maps: Mapping[int, ScoreMap], category_ids: Sequence[int]) -> "ScoreThresholds":
+        """Return the thresholds of calibrated scores, which the same detections reach.
+
+        `overall`, for readers that have one threshold for all classes, is the lowest that it is mapped to.
+        """
+        ids = np.array(category_ids, np.int64)
+        by_category = calibrated_scores(self.of(ids), ids, maps).tolist()
+        return ScoreThresholds(
+            overall=float(calibrated_scores(np.full(len(ids), self.overall), ids, maps).min()),
+            by_category=dict(zip(ids.tolist(), by_category, strict=True)),
+            source=f"{self.source}, of calibrated scores",
+            kinds={kind: one.calibrated(maps, category_ids) for kind, one in self.kinds.items()},
+        )
+
     def of(self, category_ids: np.ndarray) -> np.ndarray:
         """Return the threshold of each detection, [N] float64."""
         return np.array(
@@ -66,8 +81,8 @@ class ScoreThresholds:
 
     def __str__(self) -> str:
         values = self.by_category.values()
-        by_class = f" ({min(values):g} to {max(values):g} by class)" if values else ""
-        return f"{self.overall:g}{by_class}, {self.source}"
+        by_class = f" ({min(values):.4g} to {max(values):.4g} by class)" if values else ""
+        return f"{self.overall:.4g}{by_class}, {self.source}"
 
 
 def with_default_thresholds(description: Description, kind: str | None) -> Description:

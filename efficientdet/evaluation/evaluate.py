@@ -28,6 +28,7 @@ from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.miss_rate import miss_rate_thresholds
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
+from object_detection.coco.score_calibration import calibrate_scores
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
 
@@ -135,9 +136,11 @@ def _finish(
     if config.testdev_dir:
         with report_write_errors(path := Path(config.testdev_dir, TESTDEV_FILE_NAME)):
             write_results(path, results_json(rows))
-    measures = evaluator.evaluate(rows, resamples=config.bootstrap)
+    comparison = evaluator.compare(rows)
+    measures = evaluator.evaluate(rows, resamples=config.bootstrap, comparison=comparison)
+    if config.calibrate_scores:
+        measures = measures.with_score_calibration(calibrate_scores(comparison))
     if config.miss_rate:
-        comparison = evaluator.compare(rows)
         guaranteed = miss_rate_thresholds(comparison, miss_rate=config.miss_rate, confidence=config.confidence)
         measures = measures.with_miss_rate(guaranteed)
     print(measures.table())
@@ -152,9 +155,9 @@ def _finish(
             write_measures(config.output_json, measures)
     numbers = record_numbers(index, samples=config.eval_samples, world_size=world_size) if index is not None else []
     if config.suspects and index is not None:
-        print(f"\n{write_suspects(config.suspects, evaluator, rows, index=index, record_numbers=numbers)}")
+        print(f"\n{write_suspects(config.suspects, evaluator, comparison, rows, index=index, record_numbers=numbers)}")
     if config.report and index is not None:
-        analysis = ErrorAnalysis(comparison=evaluator.compare(rows))
+        analysis = ErrorAnalysis(comparison=comparison)
         plots = error_plots(analysis, rows, index, count=_PLOTTED_IMAGES, record_numbers=numbers)
         files = len(config.records)
         facts = {
@@ -172,9 +175,11 @@ def _finish(
 
 
 def _report_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:
-    """Print the score thresholds of the best F1 and of a miss rate, and store them with the checkpoint if requested."""
+    """Print the score thresholds and the calibration of the scores; store them with the checkpoint if requested."""
     if measures.miss_rate_thresholds:
         print(f"\n{measures.miss_rate_thresholds.table()}")
+    if measures.score_calibration:
+        print(f"\n{measures.score_calibration.table()}")
     if not measures.score_thresholds:
         return
     overall, classes = measures.score_thresholds["overall"], measures.score_thresholds["classes"].values()

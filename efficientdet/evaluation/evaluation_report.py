@@ -10,7 +10,12 @@ import numpy as np
 
 from dataset.files.image_files import encode_image
 from efficientdet.evaluation.error_plots import COLORS
-from efficientdet.reports.coco_metrics import metrics_table, miss_rate_table
+from efficientdet.reports.coco_metrics import (
+    metrics_table,
+    miss_rate_table,
+    reliability_diagram,
+    score_calibration_table,
+)
 from efficientdet.reports.html_page import (
     Bar,
     Heat,
@@ -31,6 +36,7 @@ from object_detection.coco.curves import RECALL_THRESHOLDS
 from object_detection.coco.error_analysis import SHOWN_IOU, ErrorAnalysis
 from object_detection.coco.error_types import ERROR_TYPES
 from object_detection.coco.measures import CocoMeasures
+from object_detection.coco.score_calibration import ScoreCalibration
 from program_support.atomic_files import report_write_errors, write_text
 
 _MOST_CLASSES = 20  # more would be illegible in the confusion matrix
@@ -89,7 +95,7 @@ def evaluation_page(report: EvaluationReport) -> str:
             paragraph(f"AP is {measures.numbers['AP']:g}: {measures.explanation}") if measures.explanation else "",
             paragraph(f"{measures.advice[0].upper()}{measures.advice[1:]}.") if measures.advice else "",
             section("Error analysis (TIDE)", _costs(analysis)),
-            section("Precision-recall curves and calibration", _curves(analysis)),
+            section("Precision-recall curves and calibration", _curves(analysis, measures.score_calibration)),
             section("Metrics per class", _classes(analysis, measures) + miss_rate_table(measures.miss_rate_thresholds)),
             section("Confusion matrix", _confusion(analysis)),
             section("Images with the most errors", _worst(plots)),
@@ -161,7 +167,7 @@ def _by_ap(analysis: ErrorAnalysis) -> list[int]:
     return [k for k in np.argsort(ap, kind="stable").tolist() if not math.isnan(ap[k])]
 
 
-def _curves(analysis: ErrorAnalysis) -> str:
+def _curves(analysis: ErrorAnalysis, calibration: ScoreCalibration | None) -> str:
     at = {name: analysis.precision(place) for name, place in SHOWN_IOU.items()}
     present = _by_ap(analysis)
 
@@ -170,23 +176,11 @@ def _curves(analysis: ErrorAnalysis) -> str:
 
     mean = {name: points(values[:, present].mean(axis=1)) for name, values in at.items()} if present else {}
     bins = analysis.reliability
-    measured = [
-        (score, precision)
-        for score, precision in zip(bins.scores.tolist(), bins.precision.tolist(), strict=True)
-        if not math.isnan(score)
-    ]
     title = "Precision-recall curve, mean over classes"
-    charts = [chart_figure(title, mean, x_label="Recall", y_label="Precision", highest=1.0)]
-    if measured:
-        charts.append(
-            chart_figure(
-                "Reliability diagram",
-                {"Measured": measured, "Perfect calibration": [(0.0, 0.0), (1.0, 1.0)]},
-                x_label="Confidence score",
-                y_label="Precision at IoU 0.5",
-                highest=1.0,
-            )
-        )
+    charts = [
+        chart_figure(title, mean, x_label="Recall", y_label="Precision", highest=1.0),
+        reliability_diagram(bins, calibration),
+    ]
     best = analysis.threshold
     lead = (
         f"Best F1 over all classes at IoU 0.5: {best.f1:.3f} at a score threshold of {best.score:.2f} (precision "
@@ -212,7 +206,7 @@ def _curves(analysis: ErrorAnalysis) -> str:
     )
     if len(present) > _MOST_CHARTS:
         small = collapsible(f"Precision-recall curves of {len(present)} classes", small)
-    return paragraph(lead) + row(charts) + small
+    return paragraph(lead) + row(charts) + score_calibration_table(calibration) + small
 
 
 def _classes(analysis: ErrorAnalysis, measures: CocoMeasures) -> str:

@@ -13,6 +13,7 @@ from dataset.records.record_index import RecordIndex
 from efficientdet.evaluation.suspect_files import Label, ListedSuspects
 from efficientdet.reports.drawing import draw_detections, resized
 from efficientdet.reports.html_page import document, heading, image_figure, legend, paragraph, row, section, table
+from object_detection.coco.comparison import Comparison
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.label_evidence import KINDS
 from object_detection.coco.results import DetectionRows, boxes_xywh
@@ -33,6 +34,7 @@ _LEAD = (
 def write_suspects(
     folder: str,
     evaluator: CocoEvaluator,
+    comparison: Comparison,
     rows: DetectionRows,
     *,
     index: RecordIndex,
@@ -45,11 +47,11 @@ def write_suspects(
     Args:
         folder: output folder.
         evaluator: the labels.
+        comparison: `rows` compared with the labels.
         rows: detections by models that were not trained on the images.
         index: records of the images.
         record_numbers: numbers of the records of `rows.evaluated_ids`.
     """
-    comparison = evaluator.compare(rows)
     suspects = find_suspects(comparison, boxes_xywh(rows.boxes)[comparison.detected])
     expected = expected_errors(suspects)
     categories = [{"id": number, "name": name} for number, name in evaluator.ground_truth.categories.items()]

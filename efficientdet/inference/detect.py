@@ -3,19 +3,20 @@
 Imports neither Keras nor TensorFlow.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.files.pixel_values import WHITE_LEVEL
-from efficientdet.checkpoints.description import Description
+from efficientdet.checkpoints.description import SCORE_CALIBRATION, Description
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.runtimes import Network, Outputs, copied
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import pasted_run_lengths
+from object_detection.coco.score_calibration import ScoreMap, calibrated_scores
 from object_detection.structures import Detections, Tensor, stacked
 from program_support.errors import InputError
 
@@ -93,6 +94,7 @@ class Detector:
         batch_size: number of images that `predict` detects in at a time.
         white_level: value of images with 16 bits per channel that becomes 255, that of the training data.
         multiply_adds: function that counts those of one image, see `model.multiply_adds`; None: unknown.
+        score_maps: the calibration stored with the model, by category id; for `with_calibrated_scores`.
     """
 
     detect: Detect
@@ -101,15 +103,19 @@ class Detector:
     batch_size: int = 1
     white_level: int = WHITE_LEVEL
     multiply_adds: Callable[[], int] | None = None
+    score_maps: Mapping[int, ScoreMap] = field(default_factory=dict)
 
     @classmethod
     def described(cls, detect: Detect, description: Description) -> "Detector":
-        """Return a detector with the names, thresholds and white level of a description."""
+        """Return a detector with the names, thresholds, score calibration and white level of a description."""
+        maps = description.score_thresholds.get(SCORE_CALIBRATION, {})
+        ids = {entry["name"]: entry["id"] for entry in description.categories}
         return cls(
             detect,
             ClassNames.from_categories(description.categories),
             ScoreThresholds.stored_in(description),
             white_level=description.white_level,
+            score_maps={ids[name]: ScoreMap(*values) for name, values in maps.items() if name in ids},
         )
 
     @classmethod
@@ -140,6 +146,30 @@ class Detector:
             )
 
         return cls.described(detect, description)
+
+    def with_calibrated_scores(self) -> "Detector":
+        """Return the detector with probabilities as scores; its thresholds are mapped as the scores are.
+
+        Raises:
+            InputError: the model stores no score calibration.
+        """
+        if not self.score_maps:
+            raise InputError(
+                "--calibrated_scores: the model stores no score calibration; eval.py --calibrate_scores "
+                "--store_thresholds stores one"
+            )
+        detect, maps = self.detect, self.score_maps
+
+        def calibrated(rows: DetectionRows) -> DetectionRows:
+            rows = rows._replace(scores=calibrated_scores(rows.scores, rows.category_ids, maps))
+            return rows.chosen(np.argsort(-rows.scores, kind="stable"))
+
+        return replace(
+            self,
+            detect=lambda images: [calibrated(rows) for rows in detect(images)],
+            thresholds=self.thresholds.calibrated(maps, self.class_names.category_ids),
+            score_maps={},
+        )
 
     def predict(
         self, images: "AnyImage | Sequence[AnyImage]", *, min_score: float | None = None

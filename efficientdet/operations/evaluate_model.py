@@ -74,6 +74,7 @@ def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
         intervals=measures.intervals,
         score_thresholds=measures.score_thresholds,
         miss_rate_thresholds=measures.miss_rate_thresholds,
+        score_calibration=measures.score_calibration,
         report=Path(options.report, "report.html") if options.report else None,
         suspects=Path(options.suspects, "suspects.html") if options.suspects else None,
     )

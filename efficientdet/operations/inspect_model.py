@@ -112,6 +112,7 @@ def _video(model: ModelConfig, options: InspectOptions) -> None:
             open_model(model, batch_size=options.batch_size),
             threshold=options.threshold,
             min_score=options.min_score_thresh,
+            calibrated_scores=options.calibrated_scores,
         ),
         video,
         Path(output),

@@ -9,6 +9,7 @@ from typing import Any
 from efficientdet.data_checks.findings import Finding, as_hparams
 from object_detection.coco.miss_rate import MissRateThresholds
 from object_detection.coco.paired import Difference
+from object_detection.coco.score_calibration import ScoreCalibration
 
 _MAX_SHOWN = 6  # entries of a mapping
 
@@ -120,6 +121,7 @@ class EvaluationResult(_Result):
         intervals: 95 % interval (low, high) of each of "numbers", "class_ap" and those of masks, by name.
         score_thresholds: "overall" and "classes": score thresholds with the best F1; "miss_rate": those for miss_rate.
         miss_rate_thresholds: `overall` and `classes` by name, and `table()`; None without the argument miss_rate.
+        score_calibration: errors and maps in `classes` by name, and `table()`; None without calibrate_scores=True.
         report: report.html, or None if no report was requested.
         suspects: suspects.html, beside the files to correct labels in; None if they were not requested.
     """
@@ -132,6 +134,7 @@ class EvaluationResult(_Result):
     intervals: dict[str, dict[str, tuple[float, float]]] = field(repr=False)
     score_thresholds: dict[str, Any] = field(repr=False)
     miss_rate_thresholds: MissRateThresholds | None = field(repr=False)
+    score_calibration: ScoreCalibration | None = field(repr=False)
     report: Path | None
     suspects: Path | None
 

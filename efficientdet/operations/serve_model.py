@@ -51,6 +51,7 @@ def serve_model(options: ServeOptions) -> None:
             class_names=options.class_names or None,
             model_name=options.model_name,
             threshold=options.threshold,
+            calibrated_scores=options.calibrated_scores,
             **runtime,
         )
         given, thresholds = options.min_score, detector.thresholds

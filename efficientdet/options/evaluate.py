@@ -86,3 +86,11 @@ class EvaluateOptions(WeightsOptions, MachineOptions, RuntimeOptions):
         ),
     ] = None
     confidence: Annotated[InsideZeroToOne, Help("Probability with which --miss_rate holds for each class.")] = 0.9
+    calibrate_scores: Annotated[
+        bool,
+        Help(
+            "Also find a map of the scores of each class to the probability that a detection is correct, kept where it "
+            "is better on held-out images; stored by --store_thresholds. Evaluate on images that "
+            "the model was not trained on."
+        ),
+    ] = False

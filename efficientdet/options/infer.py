@@ -6,6 +6,7 @@ from efficientdet.options.model import (
     MOST_DRAWN,
     TILE_OVERLAP,
     TRUSTED_ONLY,
+    CalibratedScores,
     MachineOptions,
     RuntimeOptions,
     ThresholdKind,
@@ -74,6 +75,7 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
         ),
     ] = None
     threshold: ThresholdKind = None
+    calibrated_scores: CalibratedScores = False
     max_boxes_to_draw: Annotated[
         Count | None,
         Help("Maximum number of boxes drawn per image, best first. Default with --tile: no limit.", MOST_DRAWN),

@@ -2,7 +2,14 @@
 
 from typing import Annotated
 
-from efficientdet.options.model import TRUSTED_ONLY, MachineOptions, RuntimeOptions, ThresholdKind, WeightsOptions
+from efficientdet.options.model import (
+    TRUSTED_ONLY,
+    CalibratedScores,
+    MachineOptions,
+    RuntimeOptions,
+    ThresholdKind,
+    WeightsOptions,
+)
 from program_support.checked_fields import Count, Help, Share, checked, one_of
 
 RANDOM_WEIGHTS = "_"
@@ -69,6 +76,7 @@ class InspectOptions(WeightsOptions, MachineOptions, RuntimeOptions):
         ),
     ] = None
     threshold: ThresholdKind = None
+    calibrated_scores: CalibratedScores = False
     nms_method: Annotated[
         str | None,
         one_of("hard", "gaussian"),

@@ -31,6 +31,13 @@ ThresholdKind = Annotated[
         "f1",
     ),
 ]
+CalibratedScores = Annotated[
+    bool,
+    Help(
+        "Replace each score by the probability that the detection is correct, with the map that eval.py "
+        "--calibrate_scores has stored with the model. The same detections reach the stored thresholds."
+    ),
+]
 
 
 @checked

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
-from efficientdet.options.model import CheckpointOptions, RuntimeOptions, ThresholdKind
+from efficientdet.options.model import CalibratedScores, CheckpointOptions, RuntimeOptions, ThresholdKind
 from program_support.checked_fields import Count, Help, Limit, Share, at_least, between, checked
 
 
@@ -70,6 +70,7 @@ class ServeOptions(CheckpointOptions, RuntimeOptions, RequestLimits, LabelStudio
         ),
     ] = None
     threshold: ThresholdKind = None
+    calibrated_scores: CalibratedScores = False
     allowed_hosts: Annotated[
         tuple[str, ...] | None,
         Help(

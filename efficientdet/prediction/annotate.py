@@ -71,7 +71,12 @@ def annotate(config: AnnotationConfig) -> None:
         from efficientdet.prediction.video import open_source
 
         open_source(inputs.camera, live=True).release()  # checked before the detector is loaded, which takes longer
-    model = with_thresholds(_opened_model(config), threshold=config.threshold, min_score=config.min_score_thresh)
+    model = with_thresholds(
+        _opened_model(config),
+        threshold=config.threshold,
+        min_score=config.min_score_thresh,
+        calibrated_scores=config.calibrated_scores,
+    )
     files = ResultFiles(config.output_dir, model.class_names, formats=config.format, crops=config.save_crops)
     ids = image_ids([shown_path(path) for path in inputs.images])
     failures: list[str] = []

@@ -31,6 +31,7 @@ def load_detector(
     use_xla: bool | None = None,
     int8_images: Sequence[str] = (),
     threshold: str | None = None,
+    calibrated_scores: bool = False,
 ) -> "Detector":
     """Load the detector of a checkpoint, of a folder with a SavedModel, or of a file of export.py.
 
@@ -51,6 +52,8 @@ def load_detector(
         int8_images: with "openvino", image files for the calibration of an int8 network.
         threshold: which of the stored score thresholds to use: "f1", or "miss_rate", those of `evaluate(...,
             miss_rate=0.05, store_thresholds=True)`. Default: "f1" unless the file was exported with "miss_rate".
+        calibrated_scores: replace each score by the probability that the detection is correct, with the maps of
+            `evaluate(..., calibrate_scores=True, store_thresholds=True)`.
 
     Returns:
         A detector; its `predict` detects objects in images.
@@ -78,14 +81,13 @@ def load_detector(
         config = ModelConfig(ckpt_path=path, runtime=exported.runtime_of(path, runtime, asked_by="load_detector"))
     else:
         _check_runtime(runtime, int8_images=int8_images)
-        settings = (
-            _checkpoint_settings(path, model_name, class_names, hparams) if exported is None else {"ckpt_path": path}
-        )
+        settings = {"ckpt_path": path} if exported else _checkpoint_settings(path, model_name, class_names, hparams)
         prepare_environment(owns_process=False)  # must precede the imports: no start-up messages of TensorFlow
         settings |= {"averaged": averaged, "precision": precision, "use_xla": use_xla, "runtime": runtime}
         config = ModelConfig(int8_images=tuple(int8_images), **settings)
     detector = open_model(config, batch_size=batch_size, owns_process=False)
-    return replace(detector, batch_size=batch_size, thresholds=detector.thresholds.chosen(threshold))
+    detector = replace(detector, batch_size=batch_size, thresholds=detector.thresholds.chosen(threshold))
+    return detector.with_calibrated_scores() if calibrated_scores else detector
 
 
 def _on_this_machine(path: str) -> str:
@@ -127,15 +129,20 @@ def open_model(
     return open_checkpoint(config, batch_size=batch_size, owns_process=owns_process, once=once)
 
 
-def with_thresholds(detector: "Detector", *, threshold: str | None, min_score: float | None) -> "Detector":
+def with_thresholds(
+    detector: "Detector", *, threshold: str | None, min_score: float | None, calibrated_scores: bool
+) -> "Detector":
     """Return the detector with --min_score_thresh for all classes or the thresholds of --threshold; print them.
 
     Raises:
-        InputError: the model stores no thresholds of this kind.
+        InputError: the model stores no thresholds of this kind, or no calibration for --calibrated_scores.
     """
     from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 
-    thresholds = detector.thresholds.chosen(threshold)
+    detector = replace(detector, thresholds=detector.thresholds.chosen(threshold))
+    if calibrated_scores:
+        detector = detector.with_calibrated_scores()
+    thresholds = detector.thresholds
     if min_score is not None:
         thresholds = ScoreThresholds(overall=min_score, source="--min_score_thresh")
     print(f"score threshold: {thresholds}")

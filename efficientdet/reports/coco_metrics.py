@@ -1,9 +1,12 @@
-"""Tables of the COCO metrics and of thresholds for a miss rate, and the reference's line of six metrics."""
+"""Tables of the COCO metrics, miss rates and score calibration, and the reference's line of six metrics."""
 
+import math
 from collections.abc import Mapping
 
-from efficientdet.reports.html_page import paragraph, subheading, table
+from efficientdet.reports.html_page import chart_figure, paragraph, subheading, table
+from object_detection.coco.error_analysis import Reliability
 from object_detection.coco.miss_rate import MissRateThresholds
+from object_detection.coco.score_calibration import ScoreCalibration
 
 _AREAS = {
     "s": "small objects, below 32 x 32 pixels",
@@ -65,3 +68,33 @@ def miss_rate_table(thresholds: MissRateThresholds | None) -> str:
     names = ("Class", "Threshold", "Missed here", "False positives per image", "Objects", "Images", "")
     title = "Score thresholds for a miss rate"
     return subheading(title) + paragraph(lead) + table(names, thresholds.rows(), label=title)
+
+
+def reliability_diagram(bins: Reliability, calibration: ScoreCalibration | None) -> str:
+    """Return the chart of the precision of scores, also of the calibrated scores if there are any."""
+
+    def points(bins: Reliability) -> list[tuple[float, float]]:
+        pairs = zip(bins.scores.tolist(), bins.precision.tolist(), strict=True)
+        return [(score, precision) for score, precision in pairs if not math.isnan(score)]
+
+    if not (measured := points(bins)):
+        return ""
+    curves = {"Measured": measured, "Perfect calibration": [(0.0, 0.0), (1.0, 1.0)]}
+    if calibration:
+        curves["Calibrated scores, held out"] = points(calibration.after)
+    return chart_figure(
+        "Reliability diagram", curves, x_label="Confidence score", y_label="Precision at IoU 0.5", highest=1.0
+    )
+
+
+def score_calibration_table(calibration: ScoreCalibration | None) -> str:
+    """Return the table of calibration errors, with its explanation; empty without a calibration."""
+    if calibration is None:
+        return ""
+    lead = (
+        "Expected calibration error of the scores before and after a map of each class to the probability that a "
+        "detection is correct. Half of the images measures what the other half is fitted to; the map is kept where "
+        "this error and the log loss fall."
+    )
+    names, title = ("Class", "Before", "After", "Objects", "Not calibrated"), "Calibration of the scores"
+    return subheading(title) + paragraph(lead) + table(names, calibration.rows(), label=title)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+from efficientdet.checkpoints.description import SCORE_CALIBRATION
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights, read_source
 from efficientdet.checkpoints.restore import restore_detector
 from efficientdet.checkpoints.store import CheckpointStore, read_checkpoint
@@ -140,8 +141,9 @@ def restore_checkpoint(
     if source.class_names != config.class_names:
         raise InputError(f"{source.prefix}: written for other classes; use another --model_dir or remove it")
     state.restore(source.arrays, source.description.run, prefix=source.prefix)
-    stored = source.description.score_thresholds  # a miss rate is guaranteed for the weights that it was measured with
-    state.score_thresholds = {kind: value for kind, value in stored.items() if kind != "miss_rate"}
+    stored = source.description.score_thresholds
+    of_weights = ("miss_rate", SCORE_CALIBRATION)  # hold for the weights that they were measured with
+    state.score_thresholds = {kind: value for kind, value in stored.items() if kind not in of_weights}
     store.continue_from(source.prefix)
     progress = state.progress
     log(f"resumes from {source.prefix} after step {state.step}, {progress.images_seen} images")

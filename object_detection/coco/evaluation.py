@@ -50,13 +50,16 @@ class CocoEvaluator:
         self._flags = ObjectFlags(crowd=crowd, ignored=crowd | difficult)
         self._boxes = np.array([annotation["bbox"] for annotation in annotations], np.float64).reshape(-1, 4)
 
-    def evaluate(self, rows: DetectionRows, *, resamples: int | None = 0) -> CocoMeasures:
+    def evaluate(
+        self, rows: DetectionRows, *, resamples: int | None = 0, comparison: Comparison | None = None
+    ) -> CocoMeasures:
         """Return the COCO metrics of the evaluated images (`rows.evaluated_ids`), including images without detections.
 
         The metrics of masks are included if the detections and all annotations have masks. Intervals come from
-        `resamples` of the images, 0: no intervals, None: `default_resamples`.
+        `resamples` of the images, 0: no intervals, None: `default_resamples`. `comparison` is that of `compare`, for
+        callers that need it too, because it matches only once.
         """
-        comparison = self.compare(rows)
+        comparison = comparison or self.compare(rows)
         resamples = default_resamples(comparison) if resamples is None else resamples
         measured = self._measures(comparison, num_detections=len(rows.scores), resamples=resamples)
         explanation = explain_poor_result(self.ground_truth, rows) if measured.numbers["AP"] <= 0 else ""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from object_detection.coco.miss_rate import MissRateThresholds
+from object_detection.coco.score_calibration import ScoreCalibration
 
 MEASURE_NAMES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "ARmax1", "ARmax10", "ARmax100", "ARs", "ARm", "ARl")
 _MEASURE_MEANINGS = (
@@ -41,6 +42,7 @@ class CocoMeasures:
     # 95 % interval (low, high) of each metric of the field of this name: numbers, class_ap, mask_numbers, ...; {}: none
     intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     miss_rate_thresholds: MissRateThresholds | None = None
+    score_calibration: ScoreCalibration | None = None
 
     def with_miss_rate(self, thresholds: MissRateThresholds) -> "CocoMeasures":
         """Return the measures with thresholds for a miss rate, which are also stored with a model."""
@@ -48,6 +50,13 @@ class CocoMeasures:
         if stored:
             stored["miss_rate"] = thresholds.to_store(otherwise=stored["overall"])
         return replace(self, score_thresholds=stored, miss_rate_thresholds=thresholds)
+
+    def with_score_calibration(self, calibration: ScoreCalibration) -> "CocoMeasures":
+        """Return the measures with a calibration of the scores, which is also stored with a model."""
+        stored = dict(self.score_thresholds)
+        if stored:
+            stored["score_calibration"] = calibration.to_store()
+        return replace(self, score_thresholds=stored, score_calibration=calibration)
 
     @property
     def advice(self) -> str:
@@ -67,9 +76,9 @@ class CocoMeasures:
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary for `json.dump`: the 12 numbers of boxes at the top level, the rest under its name."""
-        rest = {name: value for name, value in vars(self).items() if name not in ("numbers", "miss_rate_thresholds")}
-        if self.miss_rate_thresholds:
-            rest["miss_rate_thresholds"] = self.miss_rate_thresholds.to_json()
+        objects = {"miss_rate_thresholds": self.miss_rate_thresholds, "score_calibration": self.score_calibration}
+        rest = {name: value for name, value in vars(self).items() if name not in ("numbers", *objects)}
+        rest |= {name: value.to_json() for name, value in objects.items() if value}
         return {
             **self.numbers,
             **{name: value for name, value in rest.items() if value or not name.startswith(("mask_", "intervals"))},
