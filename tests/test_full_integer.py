@@ -8,11 +8,13 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import flatbuffers
 import keras
 import numpy as np
 import pytest
+import yaml
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 from drawn_records import draw_records
@@ -27,6 +29,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.exports.export_artifacts import export_artifacts
 from efficientdet.exports.export_config import ExportConfig
 from efficientdet.exports.litert.edgetpu_operators import check_edgetpu
+from efficientdet.exports.litert.frigate import write_frigate_files
 from efficientdet.exports.litert.graph import LitertGraph, LitertOperator, LitertTensor, litert_graph
 from efficientdet.exports.litert.integer import integer_resize
 from efficientdet.inference.runtimes import Network, copied
@@ -90,7 +93,7 @@ def exported(tmp_path_factory):
         hparams={"image_size": SIDE},
         categories=categories,
         weights="raw",
-        score_thresholds={"overall": 0.3, "classes": {}},
+        score_thresholds={"overall": 0.3, "classes": {categories[1]["name"]: 0.61}},
     )
     write_arrays(str(folder / "ckpt"), arrays, description)
     with pytest.MonkeyPatch.context() as patch:
@@ -273,6 +276,62 @@ def test_the_metadata_has_labels_normalization_and_threshold(exported):
     assert (labels.text(0), labels.number(2, flatbuffers.number_types.Int8Flags)) == ("labels.txt", 3)
     [threshold] = outputs[2].tables(4)
     assert threshold.table(1).number(0, flatbuffers.number_types.Float32Flags) == np.float32(0.3)
+
+
+# Fields and values of ModelConfig, BaseDetectorConfig, ObjectConfig and FilterConfig in Frigate's source, which forbids
+# other fields of a model
+FRIGATE = {
+    "model.path": str,
+    "model.labelmap_path": str,
+    "model.width": int,
+    "model.height": int,
+    "model.input_tensor": ("nchw", "nhwc"),
+    "model.input_pixel_format": ("rgb", "bgr", "yuv"),
+    "model.model_type": ("ssd", "yolox", "yolonas"),
+    "detectors.*.type": ("cpu", "edgetpu", "openvino"),
+    "objects.track": list,
+    "objects.filters.*.min_score": float,
+    "objects.filters.*.threshold": float,
+}
+
+
+def flat(value, path=()):
+    """The values of a configuration by path, with * for the names that a user chooses."""
+    if not isinstance(value, dict):
+        return [(".".join(path), value)]
+    chosen = path[-1:] in (("detectors",), ("filters",))
+    return [pair for key, one in value.items() for pair in flat(one, (*path, "*" if chosen else key))]
+
+
+def test_frigates_configuration_has_the_models_size_labels_and_thresholds(exported):
+    folder, drawn = exported
+    text = (folder / "frigate.yaml").read_text()
+    config = yaml.safe_load(text)
+    for path, value in flat(config):
+        expected = FRIGATE[path]
+        assert value in expected if isinstance(expected, tuple) else isinstance(value, expected), path
+    model, names = config["model"], list(drawn.class_names.names)
+    assert (model["width"], model["height"], model["model_type"]) == (SIDE, SIDE, "ssd")
+    assert model["path"] == f"/config/{FULL}"
+    lines = (folder / Path(model["labelmap_path"]).name).read_text().splitlines()
+    assert dict(line.split(" ", maxsplit=1) for line in lines) == {str(n): name for n, name in enumerate(names)}
+    assert config["objects"]["track"] == names
+    scores = {name: tuple(one.values()) for name, one in config["objects"]["filters"].items()}
+    assert scores == {name: (0.61, 0.61) if name == names[1] else (0.3, 0.3) for name in names}
+    assert "the best F1 on the validation data" in text
+    provenance = json.loads((folder / "provenance.json").read_text())
+    assert {"frigate.yaml", "numbered_labels.txt"} <= provenance["exported"]["files"].keys()
+
+
+def test_without_stored_thresholds_frigates_own_apply(tmp_path):
+    categories = [{"id": 3, "name": "no"}, {"id": 7, "name": "1 euro"}]
+    description = Description(model_name="efficientdet-lite0", hparams={}, categories=categories, weights="raw")
+    restored = SimpleNamespace(description=description, detector=SimpleNamespace(image_size=(240, 320)))
+    write_frigate_files(restored, tmp_path / FULL)
+    config = yaml.safe_load((tmp_path / "frigate.yaml").read_text())
+    assert config["objects"] == {"track": ["no", "1 euro"]}
+    assert (config["model"]["width"], config["model"]["height"]) == (320, 240)
+    assert (tmp_path / "numbered_labels.txt").read_text() == "0 no\n1 1 euro\n"
 
 
 def test_other_normalizations_become_part_of_the_network():

@@ -14,6 +14,7 @@ from dataset.conversion.format_recognition import FORMATS, RecognizedLabels
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.formats.csv_boxes import read_csv_boxes
 from dataset.conversion.formats.cvat import read_cvat
+from dataset.conversion.formats.frigate import read_frigate
 from dataset.conversion.formats.label_studio import read_label_studio
 from dataset.conversion.formats.labelme import read_labelme
 from dataset.conversion.formats.open_images.open_images_labels import read_open_images
@@ -36,8 +37,8 @@ from program_support.atomic_files import unfinished_folder
 from program_support.errors import InputError
 
 DataSplits = dict[str, AnnotatedDataSet]
-_NUMBERED = ("coco", "yolo", "open_images")  # formats that define class ids
-_WITHOUT_MASKS = ("voc", "open_images", "csv")
+_NUMBERED = ("coco", "yolo", "open_images", "frigate")  # formats that define class ids
+_WITHOUT_MASKS = ("voc", "open_images", "frigate", "csv")
 
 
 def read_labels(
@@ -80,6 +81,8 @@ def read_labels(
         by_split = read_voc_splits(annotations, labels.files, images)
     elif labels.format == "cvat":
         by_split = read_cvat(_only_file(labels, annotations), images, with_masks=with_masks)
+    elif labels.format == "frigate":
+        by_split = {"": read_frigate(annotations, images)}
     else:
         by_split = {"yolo": read_yolo, "labelme": read_labelme}[labels.format](
             annotations, images, with_masks=with_masks

@@ -34,6 +34,7 @@ class FileKind(Enum):
     COCO_RESULTS = "a list of COCO results"
     LABELME = "a labelme json"
     LABEL_STUDIO = "a Label Studio json"
+    FRIGATE = "a json of Frigate's events"
     JSON = "json"
     VOC = "a Pascal VOC annotation"
     CVAT = "a CVAT xml"
@@ -170,6 +171,8 @@ def _kind_of_json(content: bytes, start: str) -> tuple[FileKind, str]:
         return FileKind.LABELME, ""
     if _is_label_studio(first):
         return FileKind.LABEL_STUDIO, ""
+    if is_frigate_event(first or value):
+        return FileKind.FRIGATE, ""
     if {"image_id", "bbox", "score"} <= first.keys():
         return FileKind.COCO_RESULTS, ""
     is_coco = isinstance(value, dict) and isinstance(value.get("images"), list)
@@ -188,6 +191,11 @@ def _is_label_studio(task: dict) -> bool:
         return True
     regions = [value[0] for value in task.values() if isinstance(value, list) and value]
     return any(isinstance(one, dict) and {"original_width", "original_height"} <= one.keys() for one in regions)
+
+
+def is_frigate_event(value: object) -> bool:
+    """Return whether a JSON value is an event of Frigate's API."""
+    return isinstance(value, dict) and {"id", "camera", "label", "has_snapshot", "has_clip"} <= value.keys()
 
 
 def _kind_of_xml(text: str) -> tuple[FileKind, str]:

@@ -98,7 +98,7 @@ class LitertInt8(Litert):
 
 
 class LitertFullInt8(Litert):
-    """The complete detector with uint8 input and in 8 bits, for Edge TPU and Frigate."""
+    """The complete detector with uint8 input and in 8 bits, for Edge TPU and Frigate, with Frigate's configuration."""
 
     name, file = "litert-full-int8", "detector-full-int8.tflite"
     other_names: tuple[str, ...] = ("edgetpu", "coral")
@@ -107,10 +107,19 @@ class LitertFullInt8(Litert):
 
     def write(self, restored: "Restored", path: Path, calibration: CalibrationImages | None = None) -> None:
         """See `ExportFormat`."""
+        from efficientdet.exports.litert.frigate import write_frigate_files
         from efficientdet.exports.litert.integer import write_full_integer
 
         assert calibration is not None
         write_full_integer(restored, path, calibration, detects=self._detects)
+        if self._detects:
+            write_frigate_files(restored, path)
+
+    def files(self, path: Path) -> list[Path]:
+        """See `ExportFormat`."""
+        from efficientdet.exports.litert.frigate import frigate_files
+
+        return [path, *(frigate_files(path) if self._detects else ())]
 
     def parts(self, *_: Any) -> Runs:
         """Return nothing: the file cannot be divided."""
