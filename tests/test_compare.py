@@ -109,6 +109,24 @@ def test_a_class_that_one_detector_lacks_is_left_out(drawn, tmp_path, monkeypatc
     assert f"left out, because not all detectors have them: {names[0]}" in capsys.readouterr().out
 
 
+def test_labeled_images_are_compared_as_records_are(drawn, tmp_path, capsys):
+    everything = results(drawn)
+    pair = [written(tmp_path / "a.json", everything), written(tmp_path / "b.json", everything[1::2])]
+    of_records = efficientdet.compare(pair, drawn.folder, output_dir=tmp_path / "records", bootstrap=20)
+    labeled = {"images": drawn.folder / "val", "annotations": drawn.annotations("val")}
+    of_images = efficientdet.compare(pair, output_dir=tmp_path / "images", bootstrap=20, **labeled)
+    assert of_images.numbers == of_records.numbers
+    assert of_images.differences == of_records.differences
+    assert "evaluates 6 images: " in capsys.readouterr().out
+    for wrong in (
+        {},
+        {"val_file_pattern": drawn.folder, **labeled},
+        {"val_json_file": drawn.annotations("val"), **labeled},
+    ):
+        with pytest.raises(InputError, match=r"val_file_pattern is missing; .*images=FOLDER|images: expected without"):
+            efficientdet.compare(pair, output_dir=tmp_path / "wrong", **wrong)
+
+
 @pytest.mark.parametrize(
     ("change", "flags", "message"),
     [

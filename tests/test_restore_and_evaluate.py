@@ -12,6 +12,7 @@ from drawn_records import draw_records
 from miniature import miniature_detector
 from PIL import Image
 
+import efficientdet
 from dataset import create_tfrecord
 from dataset.class_names import COCO_2017, ClassNames
 from dataset.conversion.conversion_options import ConvertOptions
@@ -353,6 +354,11 @@ def test_evaluates_a_folder_of_labeled_images(checkpoint, drawn, tmp_path, capsy
     assert found.images == wanted.images == 7
     assert f"evaluates 7 images: the val split of {tmp_path}/data" in capsys.readouterr().out
     assert f"the val split of {tmp_path}/data" in (tmp_path / "report" / "report.html").read_text()
+    table.write_text("\n".join(["filename,class,xmin,ymin,xmax,ymax", *(row for row in rows if ",ball," not in row)]))
+    compared = efficientdet.compare(  # of images that lack a class of the checkpoint
+        [checkpoint, checkpoint], images=tmp_path / "data", annotations=table, output_dir=tmp_path / "out", bootstrap=9
+    )
+    assert compared.differences[f"{checkpoint} -> {checkpoint}"]["AP50"].value == 0
     table.write_text("filename,class,xmin,ymin,xmax,ymax\nval/2.jpg,cat,1,1,8,8\n")
     with pytest.raises(InputError, match="class 'cat' of an object is not in the label map"):
         interface.evaluate(checkpoint, images=drawn.folder, annotations=table, **settings)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import AnnotatedDataSet
+from dataset.conversion.class_numbering import named_classes
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.conversion_report import summary_lines
 from dataset.conversion.folder_files import ImageFolder
@@ -18,8 +19,10 @@ from dataset.conversion.sharding.shards import convert
 from dataset.files.image_files import image_folder
 from dataset.files.pixel_values import WHITE_LEVEL
 from efficientdet.checkpoints.description import Description
+from efficientdet.configuration.flag_paths import class_names_for, records_of
 from efficientdet.devices.launchers import launched_by
 from efficientdet.families.registry import hyperparameters_of, model_names
+from efficientdet.options.model import EvaluatedData
 from program_support.errors import InputError, printable
 
 _MEASURED_FIRST = ("test", "val", "", "train")
@@ -34,6 +37,39 @@ class EvaluatedImages:
     data: AnnotatedDataSet
     with_masks: bool
     white_level: int
+
+
+def open_data(
+    options: EvaluatedData, *, json_file: str | None, class_names: ClassNames | None, description: Description | None
+) -> tuple[ClassNames, str | None, contextlib.AbstractContextManager[tuple[str, ...]]]:
+    """Return the classes, a name for the report, and the records, which for --images exist only while in use.
+
+    Args:
+        options: records or images.
+        json_file: the ground truth of records.
+        class_names: classes of the checkpoint; None: unknown.
+        description: of the checkpoint, see `read_images`.
+
+    Raises:
+        InputError: for neither or both of records and images, and for invalid ones.
+    """
+    if not options.val_file_pattern and not options.images:
+        raise InputError("--val_file_pattern is missing; expected records, or --images=FOLDER and --annotations=LABELS")
+    if options.images and (options.val_file_pattern or json_file):
+        raise InputError("--images: expected without --val_file_pattern and --val_json_file; --annotations has labels")
+    if not options.images:
+        records = records_of(options.val_file_pattern, "val_file_pattern")
+        names = class_names_for(records, json_file=json_file, of_checkpoint=class_names)
+        return names, None, contextlib.nullcontext(records)
+    images = read_images(
+        options.images,
+        options.annotations,
+        label_format=options.format,
+        class_names=class_names,
+        description=description,
+    )
+    converted = records_of_images(images, max_bad_fraction=options.max_bad_fraction)
+    return named_classes(images.data), images.name, converted
 
 
 def read_images(

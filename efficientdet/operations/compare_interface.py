@@ -12,7 +12,7 @@ from efficientdet.options.compare import CompareOptions
 
 def compare(
     models: Sequence[AnyPath],
-    val_file_pattern: AnyPath,
+    val_file_pattern: AnyPath | None = None,
     *,
     output_dir: AnyPath,
     val_json_file: AnyPath | None = None,
@@ -23,10 +23,10 @@ def compare(
     Args:
         models: checkpoints, files of `export`, SavedModels or .json files of detections (COCO's results format); the
             others are compared with the first.
-        val_file_pattern: folder that `convert` wrote, or a glob of records.
+        val_file_pattern: folder that `convert` wrote, or a glob of records; None with images=FOLDER.
         output_dir: folder for compare.html and compare.json.
         val_json_file: COCO json to evaluate against. Default: the boxes in the records.
-        flags: further flags of compare.py.
+        flags: further flags of compare.py, such as `images` and `annotations` instead of `val_file_pattern`.
 
     Returns:
         Differences with their paired 95 % intervals.
@@ -40,7 +40,7 @@ def compare(
         CompareOptions,
         "compare",
         models=models,
-        val_file_pattern=records_in(val_file_pattern, "val"),
+        val_file_pattern=val_file_pattern and records_in(val_file_pattern, "val"),
         output_dir=output_dir,
         val_json_file=val_json_file,
         **flags,

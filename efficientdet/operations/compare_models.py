@@ -3,10 +3,13 @@
 import sys
 from pathlib import Path
 
+from dataset.class_names import ClassNames
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.flag_definitions import program
-from efficientdet.configuration.flag_paths import class_names_for, existing_file, records_of, writable_folder
+from efficientdet.configuration.flag_paths import existing_file, writable_folder
 from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.evaluation.image_folder import open_data
 from efficientdet.exports.formats import format_of
 from efficientdet.operations.results import ComparisonResult
 from efficientdet.options.compare import CompareOptions
@@ -20,21 +23,22 @@ def compare(options: CompareOptions) -> ComparisonResult:
         raise InputError(
             f"--models: expected two or more detectors, such as compare.py A B; found {len(options.models)}"
         )
-    for path in options.models:
-        if path.endswith(".json") or format_of(path):
-            existing = Path(path).is_dir() or existing_file(path, "models")
-        else:
-            existing = existing_checkpoint(path, "models")
-        assert existing  # both raise an InputError else
+    prefixes = [prefix for path in options.models if (prefix := _checkpoint(path))]
     json_file = existing_file(options.val_json_file, "val_json_file")
-    records = records_of(options.val_file_pattern, "val_file_pattern")
-    class_names = class_names_for(records, json_file=json_file)
+    described = next(filter(None, map(read_description, prefixes)), None)
+    of_checkpoint = (
+        ClassNames.from_categories(described.categories) if described and not options.common_classes else None
+    )
+    class_names, _, opened_records = open_data(
+        options, json_file=json_file, class_names=of_checkpoint, description=described
+    )
     output_dir = writable_folder(options.output_dir, "output_dir")
     prepare_environment()
     from efficientdet.evaluation.model_comparison import ComparisonConfig, compare_models
 
-    resolved = {"output_dir": output_dir, "records": records, "class_names": class_names}
-    compared = compare_models(ComparisonConfig(**{**vars(options), **resolved, "open_detector": load_detector}))
+    with opened_records as records:
+        resolved = {"output_dir": output_dir, "records": records, "class_names": class_names}
+        compared = compare_models(ComparisonConfig(**{**vars(options), **resolved, "open_detector": load_detector}))
     return ComparisonResult(
         numbers={one.name: one.measures.numbers for one in compared.models},
         differences={pair.name: pair.numbers for pair in compared.pairs},
@@ -42,6 +46,19 @@ def compare(options: CompareOptions) -> ComparisonResult:
         page=Path(output_dir, "compare.html"),
         json=Path(output_dir, "compare.json"),
     )
+
+
+def _checkpoint(path: str) -> str | None:
+    """Return the prefix of a checkpoint; None for a file of detections, an exported file and a SavedModel.
+
+    Raises:
+        InputError: there is no such file or checkpoint.
+    """
+    if not path.endswith(".json") and not format_of(path):
+        return existing_checkpoint(path, "models")
+    if not Path(path).is_dir():
+        existing_file(path, "models")
+    return None
 
 
 def compare_or_verify(options: CompareOptions) -> ComparisonResult | None:

@@ -8,16 +8,13 @@ from typing import Any
 
 from dataset.class_files import parse_class_names
 from dataset.class_names import ClassNames, read_class_names
-from dataset.conversion.class_numbering import named_classes
 from dataset.files.untrusted_values import error_context
 from efficientdet.checkpoints.checkpoint_classes import classes_beside
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.checkpoints.description import Description, read_description
 from efficientdet.configuration.flag_definitions import program, typed_name
 from efficientdet.configuration.flag_paths import (
-    class_names_for,
     existing_file,
-    records_of,
     required,
     writable_file,
     writable_folder,
@@ -25,7 +22,7 @@ from efficientdet.configuration.flag_paths import (
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.model_settings import checked_overrides, first_given, model_config, runtime_settings
 from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.evaluation.image_folder import read_images, records_of_images
+from efficientdet.evaluation.image_folder import open_data
 from efficientdet.exports.formats import format_of
 from efficientdet.operations.results import EvaluationResult
 from efficientdet.options.evaluate import EvaluateOptions
@@ -90,25 +87,9 @@ def _data_set(
         and not (options.val_file_pattern or options.images or options.report or options.suspects)
     ):
         return read_class_names(json_file), None, contextlib.nullcontext(())
-    if not options.val_file_pattern and not options.images:
-        raise InputError("--val_file_pattern is missing; expected records, or --images=FOLDER and --annotations=LABELS")
-    if options.images and (options.val_file_pattern or json_file):
-        raise InputError("--images: expected without --val_file_pattern and --val_json_file; --annotations has labels")
     description = read_description(prefix) if prefix else None
     of_checkpoint = _class_names_of(prefix, description, options) if prefix else None
-    if not options.images:
-        records = records_of(options.val_file_pattern, "val_file_pattern")
-        names = class_names_for(records, json_file=json_file, of_checkpoint=of_checkpoint)
-        return names, None, contextlib.nullcontext(records)
-    images = read_images(
-        options.images,
-        options.annotations,
-        label_format=options.format,
-        class_names=of_checkpoint,
-        description=description,
-    )
-    converted = records_of_images(images, max_bad_fraction=options.max_bad_fraction)
-    return named_classes(images.data), images.name, converted
+    return open_data(options, json_file=json_file, class_names=of_checkpoint, description=description)
 
 
 def _class_names_of(prefix: str, description: Description | None, options: EvaluateOptions) -> ClassNames | None:

@@ -2,12 +2,12 @@
 
 from typing import Annotated
 
-from efficientdet.options.model import EvaluatedRecords, GroundTruth
+from efficientdet.options.model import EvaluatedData, EvaluatedRecords
 from program_support.checked_fields import Count, Help, checked
 
 
 @checked
-class CompareOptions:
+class CompareOptions(EvaluatedData):
     """All options of a comparison."""
 
     models: Annotated[
@@ -19,8 +19,6 @@ class CompareOptions:
             repeats=True,
         ),
     ] = ()
-    val_file_pattern: Annotated[str | None, Help("Glob pattern of the TFRecords to compare on.")] = None
-    val_json_file: GroundTruth = None
     output_dir: Annotated[str | None, Help("Output folder for compare.html and compare.json.")] = None
     common_classes: Annotated[
         bool,

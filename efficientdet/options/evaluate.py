@@ -2,33 +2,14 @@
 
 from typing import Annotated
 
-from dataset.conversion.format_recognition import FORMATS
-from efficientdet.options.model import EvaluatedRecords, GroundTruth, MachineOptions, RuntimeOptions, WeightsOptions
-from program_support.checked_fields import Count, CountOrZero, Help, InsideZeroToOne, Share, checked, one_of
+from efficientdet.options.model import EvaluatedData, EvaluatedRecords, MachineOptions, RuntimeOptions, WeightsOptions
+from program_support.checked_fields import Count, CountOrZero, Help, InsideZeroToOne, checked
 
 
 @checked
-class EvaluateOptions(WeightsOptions, MachineOptions, RuntimeOptions):
+class EvaluateOptions(EvaluatedData, WeightsOptions, MachineOptions, RuntimeOptions):
     """All options of an evaluation."""
 
-    val_file_pattern: Annotated[str | None, Help("Glob pattern of the TFRecords to evaluate on.")] = None
-    images: Annotated[str | None, Help("Folder of labeled images to evaluate on, instead of --val_file_pattern.")] = (
-        None
-    )
-    annotations: Annotated[
-        str | None,
-        Help(
-            "File or folder of the labels of --images, in any format that create_tfrecord.py reads. Default: the "
-            "folder of the images."
-        ),
-    ] = None
-    format: Annotated[
-        str, one_of("auto", *FORMATS), Help("Format of the labels; auto detects it from the content.")
-    ] = "auto"
-    max_bad_fraction: Annotated[
-        Share, Help("Maximum fraction of --images, and of their boxes, that may be skipped as unusable.")
-    ] = 0.01
-    val_json_file: GroundTruth = None
     ckpt_path: Annotated[
         str | None,
         Help(
