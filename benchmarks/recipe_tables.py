@@ -7,16 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from object_detection.coco.bootstrap import interval
 from program_support.atomic_files import write_text
 
 MEASURES = ("AP", "AP50")
 NONE = "-"
 EXPLANATION = (
     "AP and AP50: mean over the seeds ± standard error (number of seeds) [95 % interval over the images, mean over the "
-    "seeds, if all have one]. Mean: over the data sets. Difference: to the "
-    "baseline, on the data sets of both. SE by seeds: standard error of the difference on these data sets; the "
-    "variance between seeds is pooled over the recipes, for each data set. SE by sets: standard error over the data "
-    "sets, which also holds for others. Minutes and CPU seconds: mean of a training, its evaluations included."
+    "seeds, if all have one]. Mean: over the data sets. Difference: to the baseline, on the data sets of both. Its 95 "
+    "% interval, if their detections are stored: for the same trainings on other test images, from resamples that are "
+    "the same for all cells. SE by seeds: standard error of the difference on these data sets; the variance between "
+    "seeds is pooled over the recipes, for each data set. SE by sets: standard error over the data sets, which also "
+    "holds for others. Minutes and CPU seconds: mean of a training, its evaluations included."
 )
 
 Values = Mapping[str, Mapping[str, np.ndarray]]  # by recipe and data set: one value per seed
@@ -58,6 +60,26 @@ def difference(values: Values, recipe: str, baseline: str) -> Difference | None:
     return Difference(float(np.mean(means)), by_seeds, standard_error(np.array(means)))
 
 
+def paired_interval(
+    cells: Sequence[Mapping[str, Any]], measure: str, recipe: str, baseline: str
+) -> tuple[float, float] | None:
+    """Return the 95 % interval over the test images of `difference`; None if one of its cells has no samples."""
+    changes, images = [], []
+    for name in {cell["data_set"] for cell in cells}:
+        here = [cell for cell in cells if cell["data_set"] == name and cell["recipe"] in (recipe, baseline)]
+        if {cell["recipe"] for cell in here} != {recipe, baseline}:
+            continue
+        if not all("test_samples" in cell for cell in here):
+            return None
+        means = {
+            one: np.mean([cell["test_samples"][measure] for cell in here if cell["recipe"] == one], axis=0)
+            for one in (recipe, baseline)
+        }
+        changes.append(means[recipe] - means[baseline])
+        images.append(here[0]["test_samples"]["images"])
+    return interval(np.mean(changes, axis=0), images=min(images)) if changes else None
+
+
 def _variance_of_seeds(values: Values, data_set: str) -> float:
     """Return the variance between seeds on a data set, pooled over the recipes; NaN if none has two seeds."""
     several = [sets[data_set] for sets in values.values() if data_set in sets and len(sets[data_set]) > 1]
@@ -73,21 +95,38 @@ def comparison(
     """Return columns and rows of the table of one measure; a row per recipe, the baseline first."""
     values = values_by_recipe(cells, split, measure)
     sets = sorted({name for by_data_set in values.values() for name in by_data_set})
+    measured = [cell for cell in cells if split in cell]
+    has_samples = split == "test" and any("test_samples" in cell for cell in measured)
     rows = []
     for recipe in sorted(values, key=lambda name: (name != baseline, name)):
         of_recipe = [cell for cell in cells if cell["recipe"] == recipe]
         change = None if recipe == baseline else difference(values, recipe, baseline)
+        ends = paired_interval(measured, measure, recipe, baseline) if change and has_samples else None
+        shown_ends = [f"{ends[0]:+.4f} to {ends[1]:+.4f}" if ends else NONE] * has_samples
         rows.append(
             [
                 recipe,
                 *(_with_error(values[recipe].get(name), _intervals(of_recipe, name, split, measure)) for name in sets),
                 _shown(float(np.mean([by_data_set.mean() for by_data_set in values[recipe].values()]))),
-                *([NONE] * 3 if change is None else [_shown(change.mean, "+.4f"), *map(_shown, change[1:])]),
+                NONE if change is None else _shown(change.mean, "+.4f"),
+                *shown_ends,
+                *([NONE] * 2 if change is None else map(_shown, change[1:])),
                 f"{np.mean([cell['minutes'] for cell in of_recipe]):.1f}",
                 f"{np.mean([cell['cpu_seconds'] for cell in of_recipe]):.0f}",
             ]
         )
-    return [measure, *sets, "mean", "difference", "SE by seeds", "SE by sets", "minutes", "CPU s"], rows
+    interval_column = ["95 % interval"] * has_samples
+    return [
+        measure,
+        *sets,
+        "mean",
+        "difference",
+        *interval_column,
+        "SE by seeds",
+        "SE by sets",
+        "minutes",
+        "CPU s",
+    ], rows
 
 
 def _intervals(cells: Sequence[Mapping[str, Any]], data_set: str, split: str, measure: str) -> list[Sequence[float]]:

@@ -6,12 +6,15 @@ import statistics
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.families.hyperparameters import with_overrides
 from efficientdet.families.registry import hyperparameters_of
+from object_detection.coco.bootstrap import Samples
+from object_detection.coco.paired import paired_differences
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,6 +61,10 @@ for epoch, ap in ((5, 0.1), (20, 0.3 + 0.01 * seed)):
 EVALUATES = """
 pathlib.Path(flags["output_json"]).write_text(json.dumps({"AP": 0.25, "AP50": 0.5}))
 """
+MEASURES_SAMPLES = """
+samples = [0.25, 0.24, 0.26]
+pathlib.Path(flags["output"]).write_text(json.dumps({"images": 9, "AP": samples, "AP50": samples}))
+"""
 CONVERTS = """
 (pathlib.Path(flags["output_dir"]) / "train-0").touch()
 """
@@ -67,11 +74,13 @@ CONVERTS = """
 def bench(tmp_path, monkeypatch):
     """Return (measure these cells of TABLE, the calls of programs so far) with short programs."""
     root, calls = tmp_path / "checkout", tmp_path / "calls.txt"
-    (root / "dataset").mkdir(parents=True)
+    for folder in ("dataset", "benchmarks"):
+        (root / folder).mkdir(parents=True)
     for name, content in (
         ("train", TRAINS),
         ("quickstart", TRAINS),
         ("eval", EVALUATES),
+        ("benchmarks/recipe_samples", MEASURES_SAMPLES),
         ("dataset/create_tfrecord", CONVERTS),
     ):
         (root / f"{name}.py").write_text(PROGRAM.format(calls=str(calls)) + content)
@@ -114,8 +123,12 @@ def test_finished_cells_are_skipped_and_an_interrupted_one_is_run_again(bench, t
     assert outcome["val"]["AP"] == 0.37
     assert outcome["cpu_seconds"] > minutes > 0
     assert run(*cells, splits=("val", "test")) == []
-    assert [program for program, _ in calls()[6:]] == ["eval"] * 3
-    assert "0.2500" in (tmp_path / "output/test.md").read_text()
+    assert [program for program, _ in calls()[6:]] == ["eval", "recipe_samples"] * 3
+    (_, evaluated), (_, sampled) = calls()[6:8]
+    assert sampled["results"] == f"{evaluated['testdev_dir']}/detections_test-dev2017_test_results.json"
+    assert sampled["records"] == evaluated["val_file_pattern"]
+    assert "0.2500" in (table := (tmp_path / "output/test.md").read_text())
+    assert "+0.0000 to +0.0000" in table  # the samples of all cells are the same
     changed = {**TABLE, "data_sets": {**TABLE["data_sets"], "cells": {**TABLE["data_sets"]["cells"], "steps": 440}}}
     with pytest.raises(InputError, match="other settings"):
         run(cells[0], table=changed)
@@ -213,6 +226,34 @@ def test_tables_have_the_intervals_that_all_seeds_have():
     _, rows = comparison(cells, "val", "AP", baseline="baseline")
     assert rows[0][1:3] == ["0.5100 ± 0.0058 (3) [0.420, 0.610]", "0.3100 ± 0.0208 (3)"]
     assert rows[2][3] == "0.9000 (1) [0.850, 0.950]"
+
+
+def test_the_interval_of_a_difference_is_that_of_compare():
+    """Of one data set with a training of each recipe, in the resamples of both."""
+    random = np.random.default_rng(0)
+    weights = random.normal(0, 0.01, (2, 1001))
+    samples = {"baseline": 0.5 + weights[0], "better": 0.52 + weights[0] + weights[1] / 10}
+
+    def cell(recipe, data_set="a", **known):
+        scores = {"AP": samples[recipe][0], "AP50": 0.6}
+        return {"recipe": recipe, "data_set": data_set, "minutes": 1, "cpu_seconds": 1, "test": scores, **known}
+
+    def known(recipe):
+        return {"test_samples": {"images": 72, "AP": samples[recipe].tolist()}}
+
+    columns, rows = comparison([cell(one, **known(one)) for one in samples], "test", "AP", baseline="baseline")
+    numbers = [Samples(by_class=np.tile(samples[one], (1, 12, 1))) for one in samples]
+    wanted = paired_differences("", *numbers, classes=["a"], images=72).numbers["AP"]
+    place = columns.index("95 % interval")
+    assert rows[1][place - 1 : place + 1] == [f"{wanted.value:+.4f}", f"{wanted.low:+.4f} to {wanted.high:+.4f}"]
+    assert rows[0][place] == "-"
+    others = [cell("baseline", "b"), cell("better", "c")]  # data sets of one recipe alone have no difference
+    again = comparison([*(cell(one, **known(one)) for one in samples), *others], "test", "AP", baseline="baseline")
+    assert again[1][1][place + 2] == rows[1][place]
+    of_two = [cell(one, name, **known(one)) for one in samples for name in "ab"]
+    assert comparison([*of_two, cell("better")], "test", "AP", baseline="baseline")[1][1][place + 1] == "-"
+    columns, _ = comparison([cell(one) for one in samples], "test", "AP", baseline="baseline")
+    assert "95 % interval" not in columns
 
 
 def test_every_recipe_of_the_table_has_valid_hyperparameters():
