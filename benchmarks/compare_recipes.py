@@ -2,8 +2,9 @@
 
 Data sets and recipes are in recipes.yaml beside this file, or in another --table. A cell is one training of a recipe on
 a data set with a seed. It has a fixed number of steps and is evaluated on the validation images; with --test also on
-the test images, whose detections are stored and give the differences of recipes a paired interval. After each cell the tables val.md and test.md of all cells in the output folder are written. The same
-command skips finished cells and resumes an interrupted one.
+the test images, whose detections are stored and give the differences of recipes a paired interval. After each cell the
+tables val.md and test.md of all cells in the output folder are written. The same command skips finished cells and
+resumes an interrupted one.
 """
 
 import contextlib
