@@ -37,6 +37,7 @@ from dataset.conversion.image_folds import classes_in_one_fold, divided_into_fol
 from dataset.conversion.image_split import split_off
 from dataset.conversion.label_splits import read_labels
 from dataset.conversion.named_splits import SPLITS, splits_of_records
+from dataset.conversion.partial_labels import with_unlabeled_classes
 from dataset.conversion.sharding.shard_files import existing_shards
 from dataset.conversion.sharding.shards import check_annotations, white_level_of
 from dataset.files.image_files import image_folder
@@ -75,6 +76,12 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
     except NothingUsable as error:
         report = Report(skipped=[*error.findings])
         raise refusal_with_report(error, report, None, prefix=Path(options.output_dir, "train")) from error
+    if options.labeled_classes:
+        by_split = with_unlabeled_classes(
+            by_split, images, labeled_classes=options.labeled_classes, pseudo_labels=options.pseudo_labels
+        )
+    elif options.pseudo_labels:
+        raise InputError(f"--pseudo_labels={options.pseudo_labels}: needs --labeled_classes, which is missing")
     _print_unused(by_split, images)
     configs = {split: _config(split, options) for split in ("", *SPLITS)}
     for split, data in by_split.items():

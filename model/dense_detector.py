@@ -16,12 +16,15 @@ from model.folding import folded, has_frozen_norms
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalized
 from model.weight_decay import WeightDecay
 from object_detection.assignment.anchor_assignment import IouAssigner
+from object_detection.assignment.assigned_targets import classes_in_crowds
 from object_detection.assignment.assigner import Assigner
 from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, grid_of_levels
 from object_detection.iou_losses import iou_loss, iou_scores
 from object_detection.losses import hardest
 from object_detection.structures import Detections, Objects, ScoredTargets, Targets, Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig
+
+_CERTAIN_NEGATIVE = -1e4  # class logit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,8 @@ class DenseDetectorConfig:
         suppression: post-processing; its `box_coder` also encodes the targets.
         mean, stddev: of red, green and blue, as fractions of 255.
         normalizations: how often they are applied; 2 for NVIDIA's checkpoints, 1 for all others.
+        ignore_in_crowds: an anchor with its center in a crowd is no negative of the crowd's class; for class losses
+            with one sigmoid per class.
         first_head_layer: name of the first layer of a head that all levels of the pyramid share; None: there is none.
     """
 
@@ -45,6 +50,7 @@ class DenseDetectorConfig:
     mean: tuple[float, float, float] = IMAGENET_MEAN
     stddev: tuple[float, float, float] = IMAGENET_STDDEV
     normalizations: int = 1
+    ignore_in_crowds: bool = False
     first_head_layer: str | None = None
 
 
@@ -112,9 +118,15 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], Targets | ScoredTarget
         """Return each anchor's class and box deltas, as assigned; nothing is sampled."""
         if outputs is not None:
             outputs = ops.stop_gradient(outputs[0]), ops.stop_gradient(outputs[1])
-        return self.config.assigner.assign(
+        targets = self.config.assigner.assign(
             objects, self._grid, box_coder=self.config.suppression.box_coder, outputs=outputs
         )
+        if not self.config.ignore_in_crowds:
+            return targets
+        count = self.network.output_shape[0][-1]
+        in_crowds = classes_in_crowds(objects, ops.convert_to_tensor(self.anchors), num_classes=count)
+        assigned = ops.where(targets.positive, targets.classes, -1)[..., None] == ops.arange(count)
+        return targets._replace(unlabeled=ops.logical_and(in_crowds, ops.logical_not(assigned)))
 
     @property
     def _normalizes_per_image(self) -> bool:
@@ -161,6 +173,8 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], Targets | ScoredTarget
         self, class_logits: Tensor, box_deltas: Tensor, targets: Targets | ScoredTargets
     ) -> dict[str, Tensor]:
         losses, scores = self.config.losses, self._assigned_scores(targets)
+        if targets.unlabeled is not None:  # loss and gradient of a negative are 0 at this logit
+            class_logits = ops.where(targets.unlabeled, _CERTAIN_NEGATIVE, class_logits)
         weights = ops.cast(targets.positive, "float32") if scores is None else scores
         boxes = box_deltas, targets, ops.convert_to_tensor(self.anchors), self.config.suppression.box_coder
         if losses.class_loss in QUALITY_LOSSES:

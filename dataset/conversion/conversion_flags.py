@@ -11,7 +11,12 @@ from absl import flags
 
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.conversion_config import ConversionConfig, WritingSettings
-from dataset.conversion.conversion_options import IMAGES_WORTH_A_SHARD, MOST_DEFAULT_SHARDS, WritingOptions
+from dataset.conversion.conversion_options import (
+    IMAGES_WORTH_A_SHARD,
+    MOST_DEFAULT_SHARDS,
+    ConvertOptions,
+    WritingOptions,
+)
 from dataset.conversion.conversion_report import Report, summary_lines
 from dataset.conversion.sharding.shard_files import existing_shards
 from dataset.conversion.sharding.shard_processes import CONTINUE
@@ -106,9 +111,10 @@ def convert_and_report(
         start()
     else:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would allocate the memory of every GPU
+    labeled = options.labeled_classes if isinstance(options, ConvertOptions) else ()
     with contextlib.nullcontext() if start else ending_when_interrupted():
         report = convert(data, config)
-    for line in summary_lines(report, data.class_names):
+    for line in summary_lines(report, data.class_names, labeled=labeled):
         print(printable(line))  # lines may contain file names of the user
     written = [f"{config.num_shards} shard{'s' * (config.num_shards > 1)} {config.output_prefix}-*.tfrecord"]
     written += [

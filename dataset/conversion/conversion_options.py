@@ -76,6 +76,18 @@ class ConvertOptions(WritingOptions):
     ] = None
     group_by: GroupBy = None
     include_masks: Annotated[bool, Help("Store instance masks as PNG.")] = False
+    labeled_classes: Annotated[
+        tuple[str, ...],
+        Help(
+            "Classes whose objects are labeled in these images, comma-separated; the others are marked as unlabeled (a "
+            "crowd box of the complete image), which evaluation ignores, and training with ignore_in_crowds. Default: "
+            "all."
+        ),
+    ] = ()
+    pseudo_labels: Annotated[
+        str | None,
+        Help("With --labeled_classes: COCO JSON of infer.py --format=coco with detected objects of the other classes."),
+    ] = None
     label_map_json_path: Annotated[
         str,
         Help(

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -213,11 +213,15 @@ def _line(finding: ReportEntry) -> str:
     return f"{finding.file}{' (' + ', '.join(ids) + ')' if ids else ''}: {finding.reason}"
 
 
-def _unusable_classes(report: Report, class_names: ClassNames | None) -> str | None:
-    """Return a warning of the classes whose boxes are all ignored in training or in evaluation."""
+def _unusable_classes(report: Report, class_names: ClassNames | None, labeled: Collection[str]) -> str | None:
+    """Return a warning of the labeled classes whose boxes are all ignored in training or in evaluation."""
     usable = _per_class_name(report.usable_per_class, class_names)
     boxes = _per_class_name(report.boxes_per_class, class_names)
-    unusable = [f"{name} ({boxes[name]} boxes)" for name, count in usable.items() if boxes[name] and not count]
+    unusable = [
+        f"{name} ({boxes[name]} boxes)"
+        for name, count in usable.items()
+        if boxes[name] and not count and (not labeled or name in labeled)
+    ]
     if not unusable:
         return None
     return (
@@ -226,8 +230,11 @@ def _unusable_classes(report: Report, class_names: ClassNames | None) -> str | N
     )
 
 
-def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
-    """Return a summary for the console: images, boxes, fixed and skipped items, objects per class."""
+def summary_lines(report: Report, class_names: ClassNames | None, *, labeled: Collection[str] = ()) -> list[str]:
+    """Return a summary for the console: images, boxes, fixed and skipped items, objects per class.
+
+    labeled: names of the classes that the images are labeled for; none: all.
+    """
     sizes = ", ".join(f"{report.boxes_per_size[name]} {name}" for name in ("small", "medium", "large"))
     lines = [
         f"images   {report.images}, {report.images_without_boxes} of them without boxes",
@@ -244,7 +251,7 @@ def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
             f"classes  {len(per_class)}: {shown}{', ...' if len(per_class) > 12 else ''}"
             + (f"; {without} without any box" if without else "")
         )
-    if warning := _unusable_classes(report, class_names):
+    if warning := _unusable_classes(report, class_names, labeled):
         lines.append(warning)
     for title in _FINDINGS:
         if findings := getattr(report, title):

@@ -22,6 +22,19 @@ def contains_centers(boxes: Tensor, anchors: Tensor) -> Tensor:
     return ops.all(inside, axis=-1)
 
 
+def classes_in_crowds(objects: Objects[Tensor], anchors: Tensor, *, num_classes: int) -> Tensor:
+    """Return whether the center of each anchor [A, 4] is in a crowd of each class, [B, A, K] bool.
+
+    A crowd is a region whose objects of a class are not labeled one by one; one of the size of the image says that none
+    of them is labeled.
+    """
+    is_crowd = ops.cast(ops.logical_and(objects.valid, objects.crowd), "float32")
+    centers, boxes = (anchors[:, :2] + anchors[:, 2:]) / 2.0, objects.boxes[:, :, None]
+    inside = ops.logical_and(centers >= boxes[..., :2], centers < boxes[..., 2:])  # [B, M, A, 2]
+    classes = ops.one_hot(objects.classes, num_classes, dtype="float32") * is_crowd[..., None]  # [B, M, K]
+    return ops.einsum("bma,bmk->bak", ops.cast(ops.all(inside, axis=-1), "float32"), classes) > 0.0
+
+
 def targets_of_objects(objects: Objects[Tensor], grid: AnchorGrid, assigned: Tensor, *, box_coder: BoxCoder) -> Targets:
     """Return the targets of anchors of which none is ignored.
 

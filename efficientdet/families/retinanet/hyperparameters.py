@@ -60,6 +60,8 @@ class RetinaNetHyperparameters(TorchHyperparameters):
     label_assignment: Annotated[str, one_of("iou", "atss", "task_aligned")] = "iou"
     # quality_focal, varifocal: the target is the IoU of the predicted box, or the score of task_aligned
     class_loss_type: Annotated[str, one_of("focal", "quality_focal", "varifocal")] = "focal"
+    # in a crowd box, such as one of the complete image for a class without labels, nothing is background of its class
+    ignore_in_crowds: bool = False
     alpha: InsideZeroToOne = 0.25  # of the focal loss
     gamma: NonNegative = 2.0  # of the focal loss
     box_loss_type: Annotated[str, one_of("l1", "giou", "diou", "ciou")] = "l1"
