@@ -21,9 +21,10 @@ from object_detection.assignment.assigner import Assigner
 from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, grid_of_levels
 from object_detection.iou_losses import iou_loss, iou_scores
 from object_detection.losses import hardest
-from object_detection.structures import Detections, Objects, ScoredTargets, Targets, Tensor
+from object_detection.structures import Detections, Objects, PartialTargets, ScoredTargets, Targets, Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 
+DenseTargets = Targets | ScoredTargets | PartialTargets
 _CERTAIN_NEGATIVE = -1e4  # class logit
 
 
@@ -54,7 +55,7 @@ class DenseDetectorConfig:
     first_head_layer: str | None = None
 
 
-class DenseDetector(DetectionModel[tuple[Tensor, Tensor], Targets | ScoredTargets]):
+class DenseDetector(DetectionModel[tuple[Tensor, Tensor], DenseTargets]):
     """Detector with network outputs [B, A, K] and [B, A, 4] at its A anchors."""
 
     output_names = ("class_logits", "box_deltas")
@@ -114,7 +115,7 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], Targets | ScoredTarget
 
     def targets(
         self, objects: Objects[Tensor], outputs: tuple[Tensor, Tensor] | None = None, seeds: Tensor | None = None
-    ) -> Targets | ScoredTargets:
+    ) -> DenseTargets:
         """Return each anchor's class and box deltas, as assigned; nothing is sampled."""
         if outputs is not None:
             outputs = ops.stop_gradient(outputs[0]), ops.stop_gradient(outputs[1])
@@ -126,14 +127,16 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], Targets | ScoredTarget
         count = self.network.output_shape[0][-1]
         in_crowds = classes_in_crowds(objects, ops.convert_to_tensor(self.anchors), num_classes=count)
         assigned = ops.where(targets.positive, targets.classes, -1)[..., None] == ops.arange(count)
-        return targets._replace(unlabeled=ops.logical_and(in_crowds, ops.logical_not(assigned)))
+        return PartialTargets(targets, ops.logical_and(in_crowds, ops.logical_not(assigned)))
 
     @property
     def _normalizes_per_image(self) -> bool:
         return self.config.losses.normalizer == POSITIVES_OF_EACH_IMAGE
 
-    def counts(self, targets: Targets | ScoredTargets) -> dict[str, Tensor]:
+    def counts(self, targets: DenseTargets) -> dict[str, Tensor]:
         """Return the number of positive anchors of the batch, and what else the normalizers need."""
+        if isinstance(targets, PartialTargets):
+            targets = targets.assigned
         counts = {"positives": ops.sum(ops.cast(targets.positive, "float32"))}
         if self._normalizes_per_image:
             counts["images"] = ops.cast(ops.shape(targets.positive)[0], "float32")
@@ -152,9 +155,13 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], Targets | ScoredTarget
         coordinates = 4.0 if self.config.losses.box_loss in BOX_LOSSES else 1.0
         return {"cls_loss": normalizer, "box_loss": coordinates * normalizer, "box_iou_loss": 4.0 * normalizer}
 
-    def loss_sums(self, outputs: tuple[Tensor, Tensor], targets: Targets | ScoredTargets) -> dict[str, Tensor]:
+    def loss_sums(self, outputs: tuple[Tensor, Tensor], targets: DenseTargets) -> dict[str, Tensor]:
         """Return `cls_loss`, `box_loss` and, if configured, `box_iou_loss`."""
-        return self._loss_sums(*outputs, targets)
+        class_logits, box_deltas = outputs
+        if isinstance(targets, PartialTargets):  # loss and gradient of a negative are 0 at this logit
+            class_logits = ops.where(targets.unlabeled, _CERTAIN_NEGATIVE, class_logits)
+            targets = targets.assigned
+        return self._loss_sums(class_logits, box_deltas, targets)
 
     def regularization(self) -> dict[str, Tensor]:
         """Return weight_decay times half the squared norm of the trainable weights, see `LossConfig.decays`."""
@@ -173,8 +180,6 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], Targets | ScoredTarget
         self, class_logits: Tensor, box_deltas: Tensor, targets: Targets | ScoredTargets
     ) -> dict[str, Tensor]:
         losses, scores = self.config.losses, self._assigned_scores(targets)
-        if targets.unlabeled is not None:  # loss and gradient of a negative are 0 at this logit
-            class_logits = ops.where(targets.unlabeled, _CERTAIN_NEGATIVE, class_logits)
         weights = ops.cast(targets.positive, "float32") if scores is None else scores
         boxes = box_deltas, targets, ops.convert_to_tensor(self.anchors), self.config.suppression.box_coder
         if losses.class_loss in QUALITY_LOSSES:

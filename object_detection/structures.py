@@ -81,7 +81,6 @@ class Targets(NamedTuple):
     box_deltas: Tensor  # [B, A, 4] float32 (t_y, t_x, t_h, t_w); 0 where not positive
     positive: Tensor  # [B, A] bool
     ignored: Tensor  # [B, A] bool, excluded from all losses
-    unlabeled: Tensor | None = None  # [B, A, K] bool, classes excluded from the class loss; None: none is
 
 
 class ScoredTargets(NamedTuple):
@@ -92,7 +91,18 @@ class ScoredTargets(NamedTuple):
     positive: Tensor
     ignored: Tensor
     scores: Tensor  # [B, A] float32, 0 .. 1; 0 where not positive
-    unlabeled: Tensor | None = None
+
+
+class PartialTargets(NamedTuple):
+    """Targets in images that are not labeled for all classes."""
+
+    assigned: Targets | ScoredTargets
+    unlabeled: Tensor  # [B, A, K] bool, excluded from the class loss
+
+    @property
+    def positive(self) -> Tensor:
+        """Positive anchors, [B, A] bool."""
+        return self.assigned.positive
 
 
 DETECTIONS = ("boxes", "scores", "classes")  # outputs of an exported detector, which may also have masks

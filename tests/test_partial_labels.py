@@ -52,7 +52,8 @@ def class_loss(built, labels, logits, deltas):
         outputs = logits, tf.constant(deltas)
         targets = built.targets(Objects(*map(tf.constant, labels)), outputs if built.learns_from_outputs else None)
         loss = built.loss_sums(outputs, targets)["cls_loss"]
-    return float(loss), tape.gradient(loss, logits).numpy(), targets.positive.numpy()
+    assigned = getattr(targets, "assigned", targets)
+    return float(loss), tape.gradient(loss, logits).numpy(), assigned.positive.numpy()
 
 
 def random_outputs(count):

@@ -64,13 +64,7 @@ class TaskAlignedAssigner(Assigner):
         # Each anchor is assigned once, so a sum has a single term.
         scores = ops.segment_sum(ops.reshape(scores, (-1,)), places, total)
         targets = targets_of_objects(objects, grid, assigned, box_coder=box_coder)
-        return ScoredTargets(
-            targets.classes,
-            targets.box_deltas,
-            targets.positive,
-            targets.ignored,
-            scores=ops.reshape(scores, (batch, len(grid))),
-        )
+        return ScoredTargets(*targets, scores=ops.reshape(scores, (batch, len(grid))))
 
 
 def _best_aligned(
