@@ -17,6 +17,7 @@ from efficientdet.devices.device import device_name, versions
 from efficientdet.exports.agreement import SAME_OBJECT_IOU
 from efficientdet.exports.artifact_comparison import PIXELS, ArtifactComparison, quality_of
 from efficientdet.exports.artifact_table import Artifact, ArtifactTable
+from efficientdet.exports.bill_of_materials import write_bill_of_materials
 from efficientdet.exports.export_config import ExportConfig
 from efficientdet.exports.export_format import BATCHES, ExportFormat
 from efficientdet.exports.formats import export_formats
@@ -95,7 +96,7 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
 def _write_card(
     comparison: ArtifactComparison, table: ArtifactTable, config: ExportConfig, *, checkpoint: str | None
 ) -> None:
-    """Write the model card, and the provenance of the checkpoint with the checksums of the exported files."""
+    """Write the provenance of the checkpoint with the checksums of the exported files, and what is made of it."""
     folder = Path(config.output_dir)
     assert checkpoint is not None  # export.py requires one
     provenance = without_folders(read_provenance(checkpoint) or {"weights": checksums([checkpoint])})
@@ -103,10 +104,9 @@ def _write_card(
     exported = {str(Path(file).relative_to(folder)): value for file, value in checksums(files).items()}
     provenance["exported"] = {"code": code_version(), "machine": machine(), "files": exported}
     write_provenance(folder, provenance)
-    write_model_card(
-        folder,
-        ModelCard(comparison.restored.description, table, provenance, comparison.measures, comparison.drawn_image()),
-    )
+    card = ModelCard(comparison.restored.description, table, provenance, comparison.measures, comparison.drawn_image())
+    write_model_card(folder, card)
+    write_bill_of_materials(folder, card)
 
 
 def _calibration(config: ExportConfig) -> CalibrationImages:

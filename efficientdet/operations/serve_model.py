@@ -56,7 +56,7 @@ def serve_model(options: ServeOptions) -> None:
         )
         given, thresholds = options.min_score, detector.thresholds
         min_score, source = (given, "--min_score") if given is not None else (thresholds.overall, thresholds.source)
-        print(f"score threshold: {min_score:g}, {source}", flush=True)
+        print(f"score threshold: {min_score:.4g}, {source}", flush=True)
         return ServedModel(
             detect=detector.detect,
             class_names=detector.class_names,
