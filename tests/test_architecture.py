@@ -112,6 +112,7 @@ KNOWN_IN = {
         "dataset.*",
         "efficientdet.prediction.annotate",
         "efficientdet.inference.image_detections",
+        "efficientdet.exports.cvat_handler",  # runs without this project
         "dataset.files.image_files",
     },
     "absl": {

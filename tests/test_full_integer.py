@@ -328,7 +328,9 @@ def test_without_stored_thresholds_frigates_own_apply(tmp_path):
     description = Description(model_name="efficientdet-lite0", hparams={}, categories=categories, weights="raw")
     restored = SimpleNamespace(description=description, detector=SimpleNamespace(image_size=(240, 320)))
     write_frigate_files(restored, tmp_path / FULL)
-    config = yaml.safe_load((tmp_path / "frigate.yaml").read_text())
+    text = (tmp_path / "frigate.yaml").read_text()
+    assert "Frigate stretches its square regions to this input" in text
+    config = yaml.safe_load(text)
     assert config["objects"] == {"track": ["no", "1 euro"]}
     assert (config["model"]["width"], config["model"]["height"]) == (320, 240)
     assert (tmp_path / "numbered_labels.txt").read_text() == "0 no\n1 1 euro\n"

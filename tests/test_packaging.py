@@ -56,6 +56,11 @@ OTHERS_FLAGS = {
     "nproc_per_node",
     "ntasks-per-node",
     "outdir",
+    "path",  # path, file, platform, platform-config, project-name: of nuctl
+    "file",
+    "platform",
+    "platform-config",
+    "project-name",
     "requeue",
     "ruleset",
     "show_operations",  # of edgetpu_compiler

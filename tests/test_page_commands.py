@@ -37,6 +37,7 @@ OTHERS = {
     "gcloud",
     "kubectl",
     "mpirun",
+    "nuctl",
     "peer/bin/python",  # the environment of another project
     "pip",
     "pre-commit",

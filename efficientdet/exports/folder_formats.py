@@ -1,4 +1,4 @@
-"""Exports that are folders: a SavedModel, and a web page that detects in the browser."""
+"""Exports that are folders: a SavedModel, a web page that detects in the browser, and a function for CVAT."""
 
 import os
 from functools import partial
@@ -73,6 +73,25 @@ class Web(_Folder):
 
     def open_for(self, restored: "Restored", path: Path) -> "Detect":
         """Return the detection of the page's model, run by ONNX Runtime."""
+        from efficientdet.exports.web_page import web_page_detector
+
+        return web_page_detector(path, restored.description)
+
+
+class Cvat(_Folder):
+    """A function of Nuclio for CVAT's automatic annotation."""
+
+    name, file, other_names = "cvat", "cvat", ("nuclio",)
+    runs_in = "CVAT"
+
+    def write(self, restored: "Restored", path: Path, calibration: Any = None) -> None:
+        """See `ExportFormat`."""
+        from efficientdet.exports.cvat_function import write_cvat_function
+
+        write_cvat_function(restored, path)
+
+    def open_for(self, restored: "Restored", path: Path) -> "Detect":
+        """Return the detection of the function's model, which is that of a page."""
         from efficientdet.exports.web_page import web_page_detector
 
         return web_page_detector(path, restored.description)

@@ -14,12 +14,12 @@ ENTRY_POINTS = "efficientdet.export_formats"
 @cache
 def _own_formats() -> tuple[ExportFormat, ...]:
     """Return the formats of this project. A new one is a class of `ExportFormat` and an entry here."""
-    from efficientdet.exports.folder_formats import SavedModel, Web
+    from efficientdet.exports.folder_formats import Cvat, SavedModel, Web
     from efficientdet.exports.litert.formats import Litert, LitertFullInt8, LitertFullInt8Raw, LitertInt8
     from efficientdet.exports.onnx.formats import Onnx, OnnxEfficientNms, OnnxInt8, OnnxRaw, OpenVino
 
     onnx = Onnx(), OnnxRaw(), OnnxInt8(), OnnxEfficientNms(), OpenVino()
-    return *onnx, Litert(), LitertInt8(), LitertFullInt8(), LitertFullInt8Raw(), SavedModel(), Web()
+    return *onnx, Litert(), LitertInt8(), LitertFullInt8(), LitertFullInt8Raw(), SavedModel(), Web(), Cvat()
 
 
 def _other_formats() -> tuple[ExportFormat, ...]:

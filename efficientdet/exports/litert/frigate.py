@@ -15,10 +15,10 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from program_support.atomic_files import write_text
 
 _CONFIG = """\
-# Frigate's configuration for {file}: copy that file and {labels} to its folder /config, and these
-# sections to its config.yml. For a Coral, compile the file with edgetpu_compiler, name the result in model.path, and
-# write detectors: {{coral: {{type: edgetpu, device: usb}}}}.
-# {thresholds}
+# Frigate's configuration for {file}. Copy that file and {labels} to Frigate's
+# folder /config, and these sections to its config.yml. For a Coral, compile the file with edgetpu_compiler, name the
+# result in model.path, and write detectors: {{coral: {{type: edgetpu, device: usb}}}}.
+{comments}
 detectors:
   cpu:
     type: cpu
@@ -52,14 +52,20 @@ def write_frigate_files(restored: Restored, path: Path) -> None:
     classes, thresholds = ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description)
     height, width = restored.detector.image_size
     objects: dict[str, Any] = {"track": [*classes.names]}
-    source = "The model stores no score thresholds, so Frigate's own apply; eval.py --store_thresholds stores them."
+    comments = [
+        "# The model stores no score thresholds, so Frigate's own apply; eval.py --store_thresholds stores them."
+    ]
     if description.score_thresholds:
-        source = f"min_score and threshold: {thresholds.source}. Frigate reads no score below 0.4."
+        comments = [f"# min_score and threshold: {thresholds.source}.", "# Frigate reads no score below 0.4."]
         lowest = {
             name: round(thresholds.by_category.get(number, thresholds.overall), 4)
             for number, name in zip(classes.category_ids, classes.names, strict=True)
         }
         objects["filters"] = {name: {"min_score": score, "threshold": score} for name, score in lowest.items()}
-    config = _CONFIG.format(file=path.name, labels=labels_file.name, width=width, height=height, thresholds=source)
+    if width != height:
+        comments.append("# Frigate stretches its square regions to this input: train with a square one for it.")
+    config = _CONFIG.format(
+        file=path.name, labels=labels_file.name, width=width, height=height, comments="\n".join(comments)
+    )
     write_text(labels_file, "".join(f"{number} {name}\n" for number, name in enumerate(classes.names)))
     write_text(config_file, config + yaml.safe_dump({"objects": objects}, sort_keys=False, allow_unicode=True))
