@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-import learning_curves  # noqa: E402
+import learning_curves
 
 
 def test_table_of_curves(tmp_path):
