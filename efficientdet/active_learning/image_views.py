@@ -31,11 +31,12 @@ class ImageViews(NamedTuple):
 
 
 class Viewer:
-    """A restored detector that looks at images."""
+    """A restored detector that looks at images, with calibrated scores if it stores their maps."""
 
     def __init__(self, config: ModelConfig):
         restored, runtime = load_model(config)
-        self.detector: Detector = checkpoint_detector(restored, batch_size=BATCH, compiled=runtime.use_xla)
+        detector = checkpoint_detector(restored, batch_size=BATCH, compiled=runtime.use_xla)
+        self.detector: Detector = detector.with_calibrated_scores() if detector.score_maps else detector
         self._features = _feature_function(restored, compiled=runtime.use_xla)
         self._resize = restored.resize
 
