@@ -247,6 +247,11 @@ def test_8_bits_say_where_they_cost_most(exported):
     folder, _, _ = exported
     line = json.loads((folder / "artifacts.json").read_text())["artifacts"][2]
     assert line["quality"]["ap_difference"] < -0.01
+    low, high = line["quality"]["ap_difference_interval"]
+    assert low <= line["quality"]["ap_difference"] <= high
+    assert (
+        f"{line['quality']['ap_difference']:+.4f}, 95 % interval {low:+.4f} to" in (folder / "artifacts.md").read_text()
+    )
     assert set(line["loss"]["images"]) == {"record 0", "record 1", "record 2"}
     layers = line["loss"]["layers"]
     assert len(layers) == 20

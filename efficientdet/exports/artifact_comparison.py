@@ -20,7 +20,10 @@ from efficientdet.exports.timing import medians_in_turns, split_times, times
 from efficientdet.inference.detect import Detect
 from efficientdet.onnx_translation.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from efficientdet.reports.drawing import draw_detections
+from object_detection.coco.bootstrap import RESAMPLES, multiplicities, resampled
+from object_detection.coco.comparison import Comparison
 from object_detection.coco.measures import CocoMeasures
+from object_detection.coco.paired import paired_differences
 from object_detection.coco.run_length_masks import decoded
 
 PIXELS = 0.5  # tolerance of the sides of agreeing detections
@@ -41,7 +44,7 @@ class ArtifactComparison:
         if index:
             self._index = index
             self._evaluator = read_evaluator(index, restored.class_names, json_file=config.val_json_file)
-            self.measures = self._measured(reference, resamples=None)
+            self.measures, self._compared = self._measured(reference, resamples=None)
             interval = self.measures.shown_interval("numbers", "AP")
             print(
                 f"checkpoint: AP {self.measures.numbers['AP']:.4f} on {self.measures.images} images"
@@ -76,7 +79,10 @@ class ArtifactComparison:
         if detect and not form.runs_in:
             median, p99 = times(lambda: detect(self._images[:1]), runs=self._config.runs)
         network_ms, postprocessing_ms = split_times(self.restored, form, path, self._images[0], runs=self._config.runs)
-        quality = None if self.measures is None or detect is None else quality_of(self._measured(detect), self.measures)
+        quality = None
+        if self.measures and detect:
+            measures, matched = self._measured(detect)
+            quality = quality_of(measures, self.measures, interval=self._paired_interval(matched))
         loses = quality is not None and quality.ap_difference < -MOST_LOST
         lists = loses or self._config.list_layers
         return Artifact(
@@ -119,21 +125,33 @@ class ArtifactComparison:
             [partial(detect, self._images[:1]) for detect in detectors if detect], runs=self._config.runs
         )
 
-    def _measured(self, detect: Detect, *, resamples: int | None = 0) -> CocoMeasures:
+    def _measured(self, detect: Detect, *, resamples: int | None = 0) -> tuple[CocoMeasures, Comparison]:
         rows = detect_images(detect, self._index, samples=self._config.eval_samples)
-        return self._evaluator.evaluate(rows, resamples=resamples)
+        compared = self._evaluator.compare(rows)
+        return self._evaluator.evaluate(rows, resamples=resamples, comparison=compared), compared
+
+    def _paired_interval(self, compared: Comparison) -> tuple[float, ...]:
+        """Return the 95 % interval of a file's AP less the checkpoint's; () where the checkpoint's AP has none."""
+        assert self.measures is not None  # there are records
+        if not self.measures.intervals:
+            return ()
+        weights, names = multiplicities(self.measures.images, RESAMPLES), compared.names
+        samples = (resampled(one, weights) for one in (self._compared, compared))
+        change = paired_differences("", *samples, classes=names, images=self.measures.images).numbers.get("AP")
+        return (change.low, change.high) if change else ()
 
 
 def _in_batches(detect: Detect, images: list[np.ndarray], size: int) -> list:
     return [rows for first in range(0, len(images), size) for rows in detect(images[first : first + size])]
 
 
-def quality_of(measures: CocoMeasures, reference: CocoMeasures) -> Quality:
+def quality_of(measures: CocoMeasures, reference: CocoMeasures, *, interval: tuple[float, ...] = ()) -> Quality:
     losses = {name: reference.class_ap[name] - ap for name, ap in measures.class_ap.items()}
     return Quality(
         ap=measures.numbers["AP"],
         ap50=measures.numbers["AP50"],
         ap_difference=measures.numbers["AP"] - reference.numbers["AP"],
+        ap_difference_interval=interval,
         class_losses={
             name: loss for name, loss in sorted(losses.items(), key=lambda entry: -entry[1]) if loss > MOST_LOST
         },

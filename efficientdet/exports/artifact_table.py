@@ -21,7 +21,14 @@ class Quality:
     ap: float
     ap50: float
     ap_difference: float  # difference from the checkpoint's AP
+    ap_difference_interval: tuple[float, ...]  # paired 95 % interval over the images; () if not computed
     class_losses: dict[str, float]  # loss of AP of the classes that lose more than `MOST_LOST`
+
+    @property
+    def change(self) -> str:
+        """The difference from the checkpoint's AP, with its interval."""
+        ends = self.ap_difference_interval
+        return f"{self.ap_difference:+.4f}" + (f", 95 % interval {ends[0]:+.4f} to {ends[1]:+.4f}" if ends else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +138,7 @@ def _cells(line: Artifact, *, columns: int) -> list[str]:
         f"{line.agreement:.1%}",
         f"{line.box_difference:.2g}",
         f"{line.score_difference:.2g}",
-        *([f"{quality.ap:.4f}", f"{quality.ap50:.4f}", f"{quality.ap_difference:+.4f}"] if quality else "---"),
+        *([f"{quality.ap:.4f}", f"{quality.ap50:.4f}", quality.change] if quality else "---"),
     ][:columns]
 
 

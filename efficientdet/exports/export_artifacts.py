@@ -137,6 +137,6 @@ def _warn_unless_faster(
 
 
 def _summary(line: Artifact, form: ExportFormat) -> str:
-    quality = f", AP {line.quality.ap:.4f} ({line.quality.ap_difference:+.4f})" if line.quality else ""
+    quality = f", AP {line.quality.ap:.4f} ({line.quality.change})" if line.quality else ""
     time_of_one = f"not timed (needs {form.runs_in})" if line.median_ms is None else f"{line.median_ms} ms per image"
     return f"{line.agreement:.1%} of {line.compared} detections agree, {time_of_one}{quality}"
