@@ -43,6 +43,23 @@ loaded = {"tensorflow", "keras", "efficientdet", "dataset", "program_support", "
 print(json.dumps([replies, sorted(loaded)]))
 """
 
+# Runs main.py as cvat-cli does; of cvat_sdk there are the names that it calls, which give back what they are given
+COMMAND_LINE = """
+import json, runpy, sys
+from types import SimpleNamespace
+from PIL import Image
+sdk = SimpleNamespace(
+    rectangle=lambda number, points: [number, points],
+    label_spec=lambda name, number, *, type: [name, number, type],
+    DetectionFunctionSpec=lambda *, labels: labels,
+)
+sys.modules["cvat_sdk"] = SimpleNamespace(auto_annotation=sdk)
+function = runpy.run_path("main.py")["create"]()
+contexts = [SimpleNamespace(conf_threshold=threshold) for threshold in (None, 0.7)]
+found = [function.detect(context, Image.open(sys.argv[1])) for context in contexts]
+print(json.dumps([function.spec, *found]))
+"""
+
 
 @pytest.fixture(scope="module")
 def function(tmp_path_factory):
@@ -102,6 +119,25 @@ def test_rectangles_in_the_upright_image_from_the_threshold_on(function, photo):
         assert corners[:, 2].max() <= 50 < corners[:, 3].max() <= 121
         counts.append(len(shapes))
     assert len(rows.scores) > counts[0] > counts[1] > 0
+
+
+def test_the_function_of_the_command_line_finds_the_same(function, photo, tmp_path):
+    (tmp_path / "photo.jpg").write_bytes(photo[0])
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", COMMAND_LINE, tmp_path / "photo.jpg"],
+        cwd=function[0],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    labels, *found = json.loads(done.stdout)
+    assert labels == [[name, number, "rectangle"] for number, name in enumerate(CLASSES.names)]
+    image = encoded(photo[0])
+    for rectangles, answer in zip(
+        found, replies(function[0], {"image": image}, {"image": image, "threshold": 0.7}), strict=True
+    ):
+        shapes = json.loads(answer["body"])
+        assert rectangles == [[CLASSES.names.index(shape["label"]), shape["points"]] for shape in shapes]
 
 
 def test_other_bodies_are_refused(function, photo):

@@ -56,6 +56,11 @@ OTHERS_FLAGS = {
     "nproc_per_node",
     "ntasks-per-node",
     "outdir",
+    "allow-unmatched-labels",  # allow-unmatched-labels, auth, conf-threshold, function-file, server-host: of cvat-cli
+    "auth",
+    "conf-threshold",
+    "function-file",
+    "server-host",
     "path",  # path, file, platform, platform-config, project-name: of nuctl
     "file",
     "platform",

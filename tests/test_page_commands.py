@@ -32,6 +32,7 @@ OTHERS = {
     "awk",
     "cat",
     "curl",
+    "cvat-cli",
     "docker",
     "edgetpu_compiler",
     "gcloud",

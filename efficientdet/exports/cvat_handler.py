@@ -1,13 +1,15 @@
-"""A detector as a function of Nuclio for CVAT's automatic annotation, with ONNX Runtime, NumPy and Pillow alone.
+"""A detector for CVAT's automatic annotation, with ONNX Runtime, NumPy and Pillow alone.
 
-`export.py --formats=cvat` writes this file as main.py. CVAT sends {"image": base64, "threshold": number or absent} and
-reads a list of shapes (cvat/apps/lambda_manager/views.py in https://github.com/cvat-ai/cvat).
+`export.py --formats=cvat` writes this file as main.py. It is a function of Nuclio: CVAT sends {"image": base64,
+"threshold": number or absent} and reads a list of shapes (cvat/apps/lambda_manager/views.py in
+https://github.com/cvat-ai/cvat). It is also a function of cvat-cli (cvat-sdk/cvat_sdk/auto_annotation/interface.py).
 """
 
 import base64
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime
@@ -23,16 +25,36 @@ def init_context(context):
 
 
 def handler(context, event):
-    """Reply with the objects of an image as rectangles; with status 400 for anything else than an image."""
+    """Reply to a request of CVAT to Nuclio: the shapes, or status 400 for anything else than an image."""
     try:
-        image = Image.open(io.BytesIO(base64.b64decode(event.body["image"])))
-        pixels = np.asarray(ImageOps.exif_transpose(image).convert("RGB").convert("RGBA"))
+        pixels = _pixels(Image.open(io.BytesIO(base64.b64decode(event.body["image"]))))
         threshold = None if event.body.get("threshold") is None else float(event.body["threshold"])
     except (Image.DecompressionBombError, LookupError, OSError, SyntaxError, TypeError, ValueError) as error:
         reply = f"expected a JSON object with a base64 image and a number as threshold: {error}"
         return context.Response(body=reply, headers={}, content_type="text/plain", status_code=400)
     shapes = _shapes(context.user_data, pixels, threshold)
     return context.Response(body=json.dumps(shapes), headers={}, content_type="application/json", status_code=200)
+
+
+def create():
+    """Return the function that `cvat-cli task auto-annotate --function-file=main.py` runs on this machine."""
+    from cvat_sdk import auto_annotation
+
+    context = SimpleNamespace(user_data=SimpleNamespace())
+    init_context(context)
+    numbers = {name: number for number, (name, _) in enumerate(context.user_data.classes)}
+
+    def detect(request, image):
+        shapes = _shapes(context.user_data, _pixels(image), request.conf_threshold)
+        return [auto_annotation.rectangle(numbers[shape["label"]], shape["points"]) for shape in shapes]
+
+    labels = [auto_annotation.label_spec(name, number, type="rectangle") for name, number in numbers.items()]
+    return SimpleNamespace(spec=auto_annotation.DetectionFunctionSpec(labels=labels), detect=detect)
+
+
+def _pixels(image):
+    """Return an image as CVAT shows it, [h, w, 4] uint8."""
+    return np.asarray(ImageOps.exif_transpose(image).convert("RGB").convert("RGBA"))
 
 
 def _shapes(model, pixels, threshold):

@@ -79,7 +79,7 @@ class Web(_Folder):
 
 
 class Cvat(_Folder):
-    """A function of Nuclio for CVAT's automatic annotation."""
+    """A function of Nuclio and of cvat-cli for CVAT's automatic annotation."""
 
     name, file, other_names = "cvat", "cvat", ("nuclio",)
     runs_in = "CVAT"
