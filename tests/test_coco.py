@@ -94,7 +94,7 @@ def test_agrees_with_pycocotools(data_folder, capsys):
             r"'cat' is the name of categories \[0, 9\], expected distinct names",
         ),
         (changed("annotations", 0, "image_id", {"a": [7] * 99}), r"has image_id \{'a': \[7, 7, 7, 7, 7, 7, \.\.\.\]\}"),
-        (changed("annotations", [{"id": 1, "image_id": 0, "caption": "a dog"}]), "holds 1 captions without a box"),
+        (changed("annotations", [{"id": 1, "image_id": 0, "caption": "a dog"}]), "none of its 1 captions has a box"),
     ],
 )
 def test_refuses(write, content, message):

@@ -239,7 +239,7 @@ def _boxed_annotations(content: dict, path: str) -> list[dict]:
     annotations = _entries(content, "annotations", path=path)
     if not any(entry.get("bbox") is not None or entry.get("segmentation") for entry in annotations):
         what = "captions" if any("caption" in entry for entry in annotations) else "annotations"
-        raise InputError(f"{path}: holds {len(annotations)} {what} without a box {advice}")
+        raise InputError(f"{path}: none of its {len(annotations)} {what} has a box {advice}")
     return annotations
 
 
