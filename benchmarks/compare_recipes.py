@@ -167,7 +167,7 @@ def _measured(
     )
     first = training_flags(recipe["first"], cell, table, steps=steps) if "first" in recipe else {}
     compared = {**settings, "first": first} if first else settings
-    teacher = cell._replace(recipe=recipe["teacher"]) if "teacher" in recipe else None
+    teacher = cell._replace(**recipe["teacher"]) if "teacher" in recipe else None
     if teacher:
         compared = {**compared, "teacher": teacher.name}
     path, model = folder / "cell.json", folder / ("quickstart/model" if is_quickstart else "model")

@@ -38,7 +38,7 @@ TABLE = {
             "hparams_of": {"cells": {"anchor_scale": 3.0}},
         },
         "all": {"kind": "quickstart", "flags": {"minutes": 3}},
-        "taught": {"teacher": "dear"},
+        "taught": {"teacher": {"recipe": "dear", "seed": 6}},
         "twice": {"first": {"cost": 2, "hparams": {"jitter_min": 0.5}}, "cost": 8, "cost_of": {"cells": 4}},
     },
 }
@@ -160,10 +160,10 @@ def test_a_recipe_with_a_teacher(bench, tmp_path):
     run, calls = bench
     assert run(Cell("cells", "taught", 2)) == []
     (_, teacher), (_, student) = calls()[1:]
-    assert teacher["model_dir"] == student["teacher_ckpt"] == str(tmp_path / "output/cells/cells-dear-2/model")
-    assert teacher["seed"] == student["seed"] == "2"
+    assert teacher["model_dir"] == student["teacher_ckpt"] == str(tmp_path / "output/cells/cells-dear-6/model")
+    assert (teacher["seed"], student["seed"]) == ("6", "2")
     assert "teacher_ckpt" not in teacher
-    assert {path.name for path in (tmp_path / "output/cells").iterdir()} == {"cells-dear-2", "cells-taught-2"}
+    assert {path.name for path in (tmp_path / "output/cells").iterdir()} == {"cells-dear-6", "cells-taught-2"}
 
 
 AP = {  # by recipe and data set, one value per seed
