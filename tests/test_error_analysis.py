@@ -76,6 +76,9 @@ def test_thresholds_to_store():
     assert thresholds_to_store(comparison) == {"overall": 0.95, "classes": {"many": 0.95}}
     comparison.class_counts = np.array([12, 10, 20])
     assert thresholds_to_store(comparison)["classes"] == {"many": 0.95, "few": 0.1234}  # rounded down
+    comparison.class_counts = np.array([3, 2, 4])
+    assert thresholds_to_store(comparison) == {}  # too few objects
+    comparison.class_counts = np.array([12, 10, 20])
     comparison.outcomes.right = np.zeros(64, bool)
     assert thresholds_to_store(comparison) == {}
 

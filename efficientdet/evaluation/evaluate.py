@@ -29,6 +29,7 @@ from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.miss_rate import miss_rate_thresholds
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from object_detection.coco.score_calibration import calibrate_scores
+from object_detection.coco.score_thresholds import MIN_OBJECTS
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
 
@@ -181,6 +182,8 @@ def _report_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None
     if measures.score_calibration:
         print(f"\n{measures.score_calibration.table()}")
     if not measures.score_thresholds:
+        if config.store_thresholds:
+            print(f"\nno score threshold is stored: expected {MIN_OBJECTS} objects or more, and a correct detection")
         return
     overall, classes = measures.score_thresholds["overall"], measures.score_thresholds["classes"].values()
     by_class = f", {min(classes):g} to {max(classes):g} by class" if classes else ""

@@ -6,7 +6,7 @@ import numpy as np
 
 from object_detection.coco.comparison import Comparison
 
-MIN_OBJECTS = 10  # objects of a class for a stored threshold of its own; with fewer, a single detection decides it
+MIN_OBJECTS = 10  # objects for a stored threshold, of a class or of all; with fewer, a single detection decides it
 
 
 class BestThreshold(NamedTuple):
@@ -52,13 +52,15 @@ def overall_threshold(comparison: Comparison) -> BestThreshold:
 
 
 def thresholds_to_store(comparison: Comparison) -> dict[str, Any]:
-    """Return {"overall": score, "classes": {name: score}} as stored with a model; {} if no detection is right.
+    """Return {"overall": score, "classes": {name: score}} as stored with a model.
+
+    {} with fewer than MIN_OBJECTS objects, or if no detection is right.
 
     A class with fewer than MIN_OBJECTS objects or without a correct detection has no entry: the overall threshold
     applies.
     """
     overall = overall_threshold(comparison).score
-    if np.isnan(overall):
+    if np.isnan(overall) or comparison.class_counts.sum() < MIN_OBJECTS:
         return {}
     best = zip(comparison.names, class_thresholds(comparison), comparison.class_counts, strict=True)
     return {
