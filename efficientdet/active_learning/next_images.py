@@ -55,7 +55,7 @@ class NextImagesConfig(NextImagesOptions):
 class ChosenImage(NamedTuple):
     """An image to label next."""
 
-    views: ImageViews
+    path: str
     name: str  # of its copy
     proposals: DetectionRows
     doubt: float  # bits
@@ -73,29 +73,35 @@ def choose_next_images(config: NextImagesConfig) -> list[ChosenImage]:
     labeled = _labeled_images(list(config.records))
     paths = _unlabeled(config, labeled)
     viewer, failures = Viewer(config.model_config), list[str]()
-    views = list(viewer.views(paths, failures))
+    weights = class_weights(_counts(labeled), viewer.detector.class_names)
+    seen = [
+        (view.path, _proposals(view, viewer), uncertainty(view.rows, view.mirrored, weights), view.features)
+        for view in viewer.views(paths, failures)  # whose many detections are not kept: a pool may be large
+    ]
     for failure in failures:
         print(f"skipped: {printable(failure)}")
-    if not views:
+    if not seen:
         raise InputError(f"--images: none of {len(paths)} images could be decoded; the first: {failures[0]}")
-    detector = viewer.detector
-    weights = class_weights(_counts(labeled), detector.class_names)
-    doubts = np.array([uncertainty(view.rows, view.mirrored, weights) for view in views])
+    of_paths, proposals, doubts, features = zip(*seen, strict=True)
     order = choose(
-        doubts,
-        np.stack([view.features for view in views]),
+        np.array(doubts),
+        np.stack(features),
         _features_of(config.records, viewer),
         count=config.count,
         strategy=config.strategy,
     )
-    names = distinct_names([views[number].path for number, _ in order])
-    chosen = []
-    for (number, novelty), name in zip(order, names, strict=True):
-        rows = views[number].rows
-        proposals = rows.chosen(rows.scores >= detector.thresholds.of(rows.category_ids))
-        chosen.append(ChosenImage(views[number], name, proposals, float(doubts[number]), novelty))
-    _write(config, chosen, viewer, unlabeled=len(views))
+    names = distinct_names([of_paths[number] for number, _ in order])
+    chosen = [
+        ChosenImage(of_paths[number], name, proposals[number], doubts[number], novelty)
+        for (number, novelty), name in zip(order, names, strict=True)
+    ]
+    _write(config, chosen, viewer, unlabeled=len(seen))
     return chosen
+
+
+def _proposals(view: ImageViews, viewer: Viewer) -> DetectionRows:
+    thresholds = viewer.detector.thresholds.of(view.rows.category_ids)
+    return view.rows.chosen(view.rows.scores >= thresholds)
 
 
 def _labeled_images(records: list[str]) -> LabeledImages | None:
@@ -145,14 +151,14 @@ def _write(config: NextImagesConfig, chosen: Sequence[ChosenImage], viewer: View
     figures, lines = [], []
     for number, image in enumerate(chosen, start=1):
         with report_write_errors(copies / image.name):
-            shutil.copyfile(image.views.path, copies / image.name)
-        pixels = read_stored_image(image.views.path, white_level=viewer.detector.white_level).upright()
+            shutil.copyfile(image.path, copies / image.name)
+        pixels = read_stored_image(image.path, white_level=viewer.detector.white_level).upright()
         files.add(Path(image.name).stem, f"{IMAGES}/{image.name}", number, pixels=pixels, rows=image.proposals)
         figures.append(image_figure(f"{number}. {_why(image)}", _thumbnail(image, pixels, viewer)))
         lines.append(
             {
                 "file_name": image.name,
-                "path": image.views.path,
+                "path": image.path,
                 "doubt": round(image.doubt, 3),
                 "novelty": round(image.novelty, 4),
                 "proposals": len(image.proposals.scores),
