@@ -81,7 +81,10 @@ class Programs:
         elif module == "compare":
             classes = {name: {"AP": one} for name, one in self.classes.items()}
             content = {
-                "models": [{"measures": {"AP": 0.4}}, {"measures": {"AP": 0.5}}],
+                "models": [
+                    {"measures": {"AP": 0.4, "class_objects": dict.fromkeys(self.classes, 10)}},
+                    {"measures": {}},
+                ],
                 "differences": [{"numbers": {"AP": self.difference}, "classes": classes}],
             }
             (output / "compare.json").write_text(json.dumps(content))
@@ -354,7 +357,8 @@ def test_other_settings_and_a_damaged_history_are_refused(programs):
 
 @pytest.mark.parametrize(
     ("number", "classes", "is_taken"),
-    [
+    [  # classes: a and b have ten objects, c nine
+        (difference(0.01, -0.05, 0.07), {"c": difference(-0.2, -0.3, -0.1, 0.0)}, True),
         (difference(0.01, -0.05, 0.07), {"a": difference(0.01, -0.05, 0.07)}, True),
         (difference(-0.02, -0.08, 0.04), {}, True),
         (difference(-0.021, -0.08, 0.04), {}, False),  # too low to be likely as good
@@ -366,4 +370,4 @@ def test_other_settings_and_a_damaged_history_are_refused(programs):
     ],
 )
 def test_the_verdict(number, classes, is_taken):
-    assert verdict(number, classes)[0] == is_taken
+    assert verdict(number, classes, objects={"a": 10, "b": 10, "c": 9})[0] == is_taken

@@ -1,7 +1,8 @@
 """Verdict on the model of a round: does it replace the one before it, by the paired comparison on held-out images?
 
 It is taken unless it is worse: unless AP, over the classes that both have, falls by more than 0.02, the 95 % interval
-of the difference of AP lies below 0, or that of a class does (at a level that allows for the number of classes).
+of the difference of AP lies below 0, or that of a class does (at a level that allows for the number of classes) which
+has 10 objects or more: of a single object, all resamples that have it have the same difference.
 """
 
 import json
@@ -10,6 +11,7 @@ from typing import Any
 
 from efficientdet.quickstart.output_folder import START
 from efficientdet.quickstart.programs import run_program
+from object_detection.coco.score_thresholds import MIN_OBJECTS
 from program_support.marked_folders import claim_folder
 
 _COMPARISON = "comparison"
@@ -40,7 +42,7 @@ def compare_with_start(output: Path, *, measured: str, relative_to: Path) -> dic
     [pair] = content["differences"]
     differences = {name: metrics["AP"] for name, metrics in pair["classes"].items() if "AP" in metrics}
     difference = pair["numbers"].get("AP")
-    replaced, reason = verdict(difference, differences)
+    replaced, reason = verdict(difference, differences, objects=before["class_objects"])
     return {
         "replaced": replaced,
         "reason": reason,
@@ -52,13 +54,16 @@ def compare_with_start(output: Path, *, measured: str, relative_to: Path) -> dic
     }
 
 
-def verdict(difference: dict[str, float] | None, classes: dict[str, dict[str, float]]) -> tuple[bool, str]:
+def verdict(
+    difference: dict[str, float] | None, classes: dict[str, dict[str, float]], *, objects: dict[str, int]
+) -> tuple[bool, str]:
     """Return whether the second model is taken, and the reason.
 
     Args:
         difference: of AP, second minus first: value, low and high (95 %), and probability that the second is better.
         classes: the same of each class. A class is worse if its interval lies below 0 and the probability is that of
             the interval divided by the number of classes (Bonferroni), since one of many is easily below by chance.
+        objects: number of objects of each class, of which 10 or more can show that it is worse.
     """
     if difference is None:
         return False, "AP cannot be measured"
@@ -69,7 +74,7 @@ def verdict(difference: dict[str, float] | None, classes: dict[str, dict[str, fl
     if difference["value"] < -_TOLERATED:
         return False, f"{shown}: more than {_TOLERATED:g} lower"
     for name, one in sorted(classes.items(), key=lambda item: item[1]["value"]):
-        if one["high"] < 0 and one["probability"] < _ONE_TAIL / len(classes):
+        if objects[name] >= MIN_OBJECTS and one["high"] < 0 and one["probability"] < _ONE_TAIL / len(classes):
             return False, (
                 f"{shown}, but that of {name} by {one['value']:+.3f} ({one['low']:+.3f} to {one['high']:+.3f}): worse"
             )
