@@ -64,8 +64,10 @@ def test_what_does_not_fit_is_decoded_each_time(index, wanted):
     image = 70 * 90 * 3
     cache = DecodedCache(log=told.append, memory=lambda: (200_000 + 5 * image - len(cache) * image, 1_000_000))
     found = images(index, count=10, cache=cache)
-    assert len(cache) == 4  # the fifth would leave a fifth of the memory, not more
-    assert told == ["--cache=decoded: 4 images fill the memory; the others are decoded in every epoch"]
+    # The fifth would leave a fifth of the memory, not more. Two threads may add an image each at the limit. They wait
+    # for no lock, because its holder's garbage collector could destroy an iterator that waits for their calls.
+    assert len(cache) in (4, 5)
+    assert set(told) == {f"--cache=decoded: {len(cache)} images fill the memory; the others are decoded in every epoch"}
     np.testing.assert_array_equal(found, wanted)
 
 
