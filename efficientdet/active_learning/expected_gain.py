@@ -1,4 +1,4 @@
-"""How much the label of an image is expected to teach a detector: doubt, rare classes, and novelty.
+"""Expected gain of labeling an image: doubt of the detector, rare classes, and novelty.
 
 Imports no network: detections, counts and features in, numbers out.
 """

@@ -1,4 +1,4 @@
-"""What a detector sees in unlabeled images: detections, also in the mirror image, and features of its backbone."""
+"""Outputs of a detector for unlabeled images: detections, also in the mirror image, and features of the backbone."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple

@@ -17,7 +17,7 @@ from dataset.files.image_files import distinct_names, encode_image, read_stored_
 from dataset.input.pipeline import original_images
 from dataset.records.labeled_images import LabeledImages
 from dataset.records.labeled_records import labeled_records
-from dataset.records.record_index import index_records
+from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.active_learning.expected_gain import choose, class_weights, uncertainty
 from efficientdet.active_learning.image_views import BATCH, ImageViews, Viewer
 from efficientdet.configuration.model_config import ModelConfig
@@ -70,7 +70,8 @@ def choose_next_images(config: NextImagesConfig) -> list[ChosenImage]:
     """
     folder, formats = Path(config.output_dir), config.format
     claim_outputs(folder, [LIST, PAGE, IMAGES, *names_of_files(formats, crops=False)])
-    labeled = _labeled_images(list(config.records))
+    index = index_records(config.records) if config.records else None
+    labeled = None if index is None else _labeled_images(index)
     paths = _unlabeled(config, labeled)
     viewer, failures = Viewer(config.model_config), list[str]()
     weights = class_weights(_counts(labeled), viewer.detector.class_names)
@@ -86,7 +87,7 @@ def choose_next_images(config: NextImagesConfig) -> list[ChosenImage]:
     order = choose(
         np.array(doubts),
         np.stack(features),
-        _features_of(config.records, viewer),
+        _features_of(index, viewer),
         count=config.count,
         strategy=config.strategy,
     )
@@ -104,13 +105,11 @@ def _proposals(view: ImageViews, viewer: Viewer) -> DetectionRows:
     return view.rows.chosen(view.rows.scores >= thresholds)
 
 
-def _labeled_images(records: list[str]) -> LabeledImages | None:
-    if not records:
-        return None
-    names = class_names_of_records(records)
+def _labeled_images(index: RecordIndex) -> LabeledImages:
+    names = class_names_of_records([*index.paths])
     if names is None:
-        raise InputError(f"{records[0]}: has no file with the class names beside it; convert again")
-    return labeled_records(index_records(records), names)
+        raise InputError(f"{index.paths[0]}: has no file with the class names beside it; convert again")
+    return labeled_records(index, names)
 
 
 def _unlabeled(config: NextImagesConfig, labeled: LabeledImages | None) -> list[str]:
@@ -132,11 +131,10 @@ def _counts(labeled: LabeledImages | None) -> Counter[str]:
     return Counter() if labeled is None else Counter(labeled.class_names.names[index] for index in labeled.classes)
 
 
-def _features_of(records: Sequence[str], viewer: Viewer) -> np.ndarray:
+def _features_of(index: RecordIndex | None, viewer: Viewer) -> np.ndarray:
     """Return the features of the labeled images, [m, F]."""
-    if not records:
+    if index is None:
         return np.zeros((0, 1), np.float32)
-    index = index_records(records)
     images = (image.pixels for image in original_images(index, range(len(index))))
     return np.concatenate([viewer.features(batch) for batch in iter(lambda: list(islice(images, BATCH)), [])])
 
