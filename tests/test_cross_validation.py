@@ -104,6 +104,7 @@ def test_each_fold_is_trained_without_its_shard_and_all_of_it_at_last(programs, 
     # One half of each of 2 + 2 / (2 - 1) shares, and the final one gets what the folds leave
     assert small["max_minutes"] == first["max_minutes"] == second["max_minutes"] == pytest.approx(60 / 8, rel=0.1)
     assert small_of_all["max_minutes"] == pytest.approx(60 / 2, rel=0.1)  # these folds took no time
+    assert evaluation["calibrate_scores"]
     assert evaluation["results"] == f"{out}/cross_validation/fold_*/{TESTDEV_FILE_NAME}"
     assert evaluation["val_file_pattern"] == last["training_file_pattern"] == f"{out}/records/train-*"
     assert (last["training_mode"], last["num_epochs"]) == ("train300", 40)  # 20 of half of the images

@@ -50,6 +50,7 @@ def evaluate_folds(folder: Path, folds: int) -> dict[str, Any]:
             "report": claim_folder(output / "evaluation"),
             "output_json": output / "metrics.json",
             "suspects": claim_folder(output / "suspects"),
+            "calibrate_scores": True,
         },
     )
     os.replace(output / TESTDEV_FILE_NAME, output / "detections.json")
@@ -95,7 +96,7 @@ def best_epochs(evaluations: Sequence[Mapping[int, float]]) -> int:
 
 
 def store_thresholds_of_folds(folder: Path) -> None:
-    """Store the score thresholds of the held-out images with the model of all images, which has no others."""
+    """Store score thresholds and calibration of the held-out images with the model of all images, which has none."""
     thresholds = json.loads((folder / FOLDER / "metrics.json").read_text(encoding="utf-8"))["score_thresholds"]
     if thresholds:
         store_thresholds(checkpoint_prefix(str(folder / "model")), thresholds)
