@@ -38,8 +38,8 @@ class DenseDetectorConfig:
         suppression: post-processing; its `box_coder` also encodes the targets.
         mean, stddev: of red, green and blue, as fractions of 255.
         normalizations: how often they are applied; 2 for NVIDIA's checkpoints, 1 for all others.
-        ignore_in_crowds: an anchor with its center in a crowd is no negative of the crowd's class; for class losses
-            with one sigmoid per class.
+        ignore_in_crowds: an anchor with its center in a crowd is no negative of the crowd's class, unless it is assigned
+            to an object; for class losses with one sigmoid per class.
         first_head_layer: name of the first layer of a head that all levels of the pyramid share; None: there is none.
     """
 
@@ -126,8 +126,9 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], DenseTargets]):
             return targets
         count = self.network.output_shape[0][-1]
         in_crowds = classes_in_crowds(objects, ops.convert_to_tensor(self.anchors), num_classes=count)
-        assigned = ops.where(targets.positive, targets.classes, -1)[..., None] == ops.arange(count)
-        return PartialTargets(targets, ops.logical_and(in_crowds, ops.logical_not(assigned)))
+        # An anchor of a labeled object is no object of the other classes: without this, an old class and a new one that
+        # look alike are never told apart.
+        return PartialTargets(targets, ops.logical_and(in_crowds, ops.logical_not(targets.positive)[..., None]))
 
     @property
     def _normalizes_per_image(self) -> bool:
