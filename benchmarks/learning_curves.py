@@ -1,10 +1,11 @@
 """Measure AP against the number of labeled images for each strategy of next_images.py.
 
 `python benchmarks/learning_curves.py --data=DATA --data_sets=bccd,playing_cards,deeppcb --seeds=0,1,2` labels `--first`
-random training images, trains EfficientDet-Lite0 from ImageNet for `--steps` steps, measures AP on the test images,
-lets each strategy choose `--more` of the other training images, and so on up to `--most`. Every training starts from
-ImageNet. The same command skips what is finished. It writes curves.md: AP by number of images, and the area under the
-curve, the mean of these APs, with its difference to random of the same seeds; means and standard errors over seeds.
+random training images, trains EfficientDet-Lite0 from the detector of `pretrain_heads.py --held_out` for `--steps`
+steps, measures AP on the test images, lets each strategy choose `--more` of the other training images, and so on up to
+`--most`. Every training starts from that detector. The same command skips what is finished. It writes curves.md: AP by
+number of images, and the area under the curve, the mean of these APs, with its difference to random of the same seeds;
+means and standard errors over seeds.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from recipe_tables import standard_error
 
 ROOT = Path(__file__).resolve().parents[1]
 STRATEGIES = ("random", "uncertainty", "diversity", "expected_gain")
-RECIPE = "imagenet_adamw_frozen"  # its first training: 128 or 160 pixels, from ImageNet
+RECIPE = "short_pretrained_task_aligned"
 
 
 class Curve:
@@ -80,9 +81,8 @@ class Curve:
                     val_fraction=0,
                 )
         table = yaml.safe_load((ROOT / "benchmarks/recipes.yaml").read_text(encoding="utf-8"))
-        flags = training_flags(
-            {**table["recipes"][RECIPE]["first"], "cost_of": {}}, self.cell, table, steps=self.arguments.steps
-        )
+        recipe = {**table["recipes"][RECIPE], "cost_of": {}}
+        flags = training_flags(recipe, self.cell, table, steps=self.arguments.steps)
         flags |= {"training_file_pattern": folder / "records/train-*", "model_dir": folder / "model"}
         run(folder, "train", **flags)
         run(

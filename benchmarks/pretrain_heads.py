@@ -2,7 +2,8 @@
 
 `python benchmarks/pretrain_heads.py --data=DATA --held_out=bccd,playing_cards` trains a model for each name, in
 `runs/pretraining/NAME/model`, from which the recipe `short_pretrained` of recipes.yaml starts on that data set. It has
-seen none of its images. All splits of the other data sets are used, whose classes stay apart.
+seen none of its images. All splits of the other data sets are used, whose classes stay apart. `--held_out=none` trains
+on the training images of all data sets and stores the model as the starter detector of the package.
 """
 
 import argparse
@@ -12,19 +13,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import yaml
 from compare_recipes import Cell, training_flags
 
+from efficientdet.checkpoints.checkpoint import checkpoint_prefix, read_bundle, write_arrays
+from efficientdet.weights.downloads import SHIPPED
+
 ROOT = Path(__file__).resolve().parents[1]
 DRAWN, DRAWN_IMAGES = "drawn", 400
+NONE = "none"  # is held out
 RECIPE = "pretraining"
 
 
-def add(content: dict, name: str, folder: Path, images: Path) -> None:
-    """Add a data set to COCO's content, and links to its images below `images`/NAME."""
+def add(content: dict, name: str, folder: Path, images: Path, *, splits: str = "*") -> None:
+    """Add splits of a data set to COCO's content, and links to their images below `images`/NAME."""
     ids: dict[str, int] = {one["name"]: one["id"] for one in content["categories"]}
     (images / name).mkdir(parents=True, exist_ok=True)
-    for file in sorted((folder / "annotations").glob("instances_*.json")):
+    for file in sorted((folder / "annotations").glob(f"instances_{splits}.json")):
         added = json.loads(file.read_text(encoding="utf-8"))
         for category in added["categories"]:
             category["name"] = f"{name} {category['name']}"
@@ -50,6 +56,13 @@ def add(content: dict, name: str, folder: Path, images: Path) -> None:
     content["categories"] = [{"id": number, "name": name} for name, number in ids.items()]
 
 
+def store_starter(model: Path) -> None:
+    """Store the averaged weights of a trained model in the package, its kernels as float16."""
+    arrays, description = read_bundle(checkpoint_prefix(model / "ema_weights"))
+    halved = {name: array.astype(np.float16) if array.ndim > 1 else array for name, array in arrays.items()}
+    write_arrays(str(SHIPPED / f"{description.model_name}-starter"), halved, description, newest=False)
+
+
 def run(program: str, *words: str, **flags: object) -> None:
     """Run a program of this checkout."""
     subprocess.run(
@@ -71,11 +84,13 @@ def main() -> None:
         settings = {"train_images": DRAWN_IMAGES, "val_images": 1, "image_size": 256, "seed": 11}
         run("dataset.synthetic", "-m", output_dir=drawn, **settings)
     table = yaml.safe_load((ROOT / "benchmarks/recipes.yaml").read_text(encoding="utf-8"))
+    names = sorted(table["data_sets"])
+    table["data_sets"][NONE] = {"hparams": {}}
     for held_out in arguments.held_out.split(","):
         folder = output / held_out
         content: dict[str, list] = {"images": [], "annotations": [], "categories": []}
-        for name in sorted(table["data_sets"].keys() - {held_out}):
-            add(content, name, data / name, folder / "images")
+        for name in [name for name in names if name != held_out]:
+            add(content, name, data / name, folder / "images", splits="train" if held_out == NONE else "*")
         add(content, DRAWN, drawn, folder / "images")
         (folder / "instances.json").write_text(json.dumps(content), encoding="utf-8")
         if not (folder / "records/train.report.json").exists():
@@ -89,6 +104,8 @@ def main() -> None:
         flags = training_flags(table["recipes"][RECIPE], Cell(held_out, RECIPE, 0), table, steps=arguments.steps)
         records = {"training_file_pattern": folder / "records/train-*", "model_dir": folder / "model"}
         run("train.py", **{**flags, "checkpoint_period": flags["num_epochs"]}, **records)
+        if held_out == NONE:
+            store_starter(folder / "model")
 
 
 if __name__ == "__main__":

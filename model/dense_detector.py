@@ -38,8 +38,8 @@ class DenseDetectorConfig:
         suppression: post-processing; its `box_coder` also encodes the targets.
         mean, stddev: of red, green and blue, as fractions of 255.
         normalizations: how often they are applied; 2 for NVIDIA's checkpoints, 1 for all others.
-        ignore_in_crowds: an anchor with its center in a crowd is no negative of the crowd's class, unless it is assigned
-            to an object; for class losses with one sigmoid per class.
+        ignore_in_crowds: an anchor with its center in a crowd is no negative of the crowd's class, unless an object is
+            assigned to it; for class losses with one sigmoid per class.
         first_head_layer: name of the first layer of a head that all levels of the pyramid share; None: there is none.
     """
 

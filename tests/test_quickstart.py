@@ -18,6 +18,8 @@ from labeled import healthy
 from safetensors.numpy import save_file
 from stored_miniature import store_miniature
 
+from dataset.synthetic import draw_data_set
+from efficientdet import load_detector
 from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of, model_names
 from efficientdet.operations import quick_start
@@ -310,12 +312,12 @@ def test_weights_are_chosen_again_until_the_training_begins(programs, tmp_path, 
 
     monkeypatch.setattr(initial_weights, "local_path", local_path)
     fails.add("train")
-    wanted = {"model_name": "efficientdet-lite0", "weights": None}
+    wanted = {"model_name": "efficientdet-lite1", "weights": None}
     with pytest.raises(SystemExit):
         quickstart(config(tmp_path / "out", **wanted))
     assert capsys.readouterr().out.startswith(
-        "no detector pretrained on COCO: efficientdet-lite0: cannot be downloaded\n"
-        "no backbone pretrained on ImageNet: efficientnet-lite0: cannot be downloaded\n"
+        "no detector pretrained on COCO: efficientdet-lite1: cannot be downloaded\n"
+        "no backbone pretrained on ImageNet: efficientnet-lite1: cannot be downloaded\n"
         "warning: initial weights: random; none could be downloaded\n"
     )
 
@@ -332,14 +334,52 @@ def test_weights_are_chosen_again_until_the_training_begins(programs, tmp_path, 
     with pytest.raises(SystemExit):
         quickstart(config(tmp_path / "out", **wanted))
     monkeypatch.setattr(steps, "run_program", interrupted)
-    for name in ("efficientnet-lite0", "efficientdet-lite0"):  # the second one appears when the training has begun
+    for name in ("efficientnet-lite1", "efficientdet-lite1"):  # the second one appears when the training has begun
         present.add(name)
         with pytest.raises(SystemExit):
             quickstart(config(tmp_path / "out", **wanted))
-        assert calls[-1][1]["backbone_init"] == "efficientnet-lite0"
+        assert calls[-1][1]["backbone_init"] == "efficientnet-lite1"
     said = capsys.readouterr().out
-    assert "initial weights: backbone pretrained on ImageNet (/cache/efficientnet-lite0)" in said
+    assert "initial weights: backbone pretrained on ImageNet (/cache/efficientnet-lite1)" in said
     assert "choose: already done" in said
+
+
+def test_the_starter_detector_of_the_package(programs, tmp_path, capsys):
+    """It needs no network. Settings of another network or of other anchors leave it out; those of a training do not."""
+    calls, _ = programs
+    wanted = {"model_name": "efficientdet-lite0", "weights": None}
+    quickstart(config(tmp_path / "out", **wanted, hparams="anchor_scale=2,jitter_max=1.5"))
+    assert "initial weights: starter detector of this package (" in capsys.readouterr().out
+    flags = calls[-3][1]
+    assert flags["pretrained_ckpt"] == "efficientdet-lite0-starter"
+    assert "label_assignment=task_aligned," in flags["hparams"]
+    quickstart(config(tmp_path / "anchors", **wanted, hparams="anchor_scale=3,num_scales=2"))
+    said = capsys.readouterr().out
+    assert "no starter detector of this package: --hparams sets anchor_scale, num_scales differently\n" in said
+    assert "initial weights: backbone pretrained on ImageNet (" in said
+
+
+def test_the_starter_detector_finds_drawn_objects(tmp_path):
+    """In images that it was not trained on, by the names that its classes have there."""
+    draw_data_set(tmp_path, images={"val": 12}, image_size=(256, 256), seed=3)
+    drawn = json.loads((tmp_path / "annotations" / "instances_val.json").read_text())
+    names = {one["id"]: f"drawn {one['name']}" for one in drawn["categories"]}
+    paths = [str(tmp_path / "val" / image["file_name"]) for image in drawn["images"]]
+    right, wrong, objects = 0, 0, 0
+    found = load_detector("efficientdet-lite0-starter", hparams={"image_size": 256}).predict(paths, min_score=0.5)
+    for image, detections in zip(drawn["images"], found, strict=True):
+        labels = [one for one in drawn["annotations"] if one["image_id"] == image["id"] and not one["iscrowd"]]
+        objects += len(labels)
+        for (left, top, right_side, bottom), name in zip(detections.boxes, detections.names, strict=True):
+            center = (left + right_side) / 2, (top + bottom) / 2
+            hits = [one for one in labels if names[one["category_id"]] == name and is_inside(center, one["bbox"])]
+            right, wrong = right + bool(hits), wrong + (not hits)
+    assert right > 3 * wrong, (right, wrong)
+    assert right > objects / 3, (right, objects)
+
+
+def is_inside(point, box):
+    return all(start <= at <= start + side for at, start, side in zip(point, box[:2], box[2:], strict=True))
 
 
 def test_weights_of_a_file(programs, tmp_path, monkeypatch, capsys):

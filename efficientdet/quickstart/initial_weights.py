@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from efficientdet.checkpoints.checkpoint import prefixes
+from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
 from efficientdet.families.published_files import published_files
@@ -16,12 +17,12 @@ from efficientdet.quickstart.usable_input import use_no_accelerator
 from efficientdet.weights.downloads import local_path
 from program_support.errors import InputError
 
-_FLAGS = {"detector": "pretrained_ckpt", "backbone": "backbone_init"}
+_FLAGS = {"detector": "pretrained_ckpt", "starter": "pretrained_ckpt", "backbone": "backbone_init"}
 
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """Weights to start from. kind: random, backbone or detector; path: path or name of a file; description: source."""
+    """Weights to start from. kind: as in `QuickstartRecipe`; path: path or name of a file; description: source."""
 
     kind: str
     description: str
@@ -56,7 +57,7 @@ def weights_of_run(config: QuickstartConfig, folder: Path, *, state: State) -> I
 
 
 def initial_weights(config: QuickstartConfig) -> InitialWeights:
-    """Return the weights that --weights names, else the first of a published detector and a backbone that is available.
+    """Return the weights that --weights names, else the first that are available, in the order of `_candidates`.
 
     Raises:
         InputError: --weights names a file that does not fit the model.
@@ -66,17 +67,12 @@ def initial_weights(config: QuickstartConfig) -> InitialWeights:
     if config.weights and config.weights != PRETRAINED_BACKBONE:
         kind = _kind_of(config.weights, config)
         return InitialWeights(kind, f"{kind} of --weights={config.weights}", config.weights)
-    hparams, reasons = hyperparameters_of(config.model_name, parse_overrides(config.hparams)), []
-    detector = hparams.family.quickstart.detectors.get(config.model_name, config.model_name)
-    backbone = hparams.family.imagenet_backbone(hparams)
-    candidates = {"backbone": (backbone, "backbone pretrained on ImageNet")}
-    if not config.weights and detector in published_files():
-        candidates = {"detector": (detector, "detector pretrained on COCO"), **candidates}
-    for kind, (name, description) in candidates.items():
-        if name is None:
-            continue
+    reasons = []
+    for kind, name, description in _candidates(config):
         try:
             path = local_path(name)
+            if kind == "starter":
+                _check_settings(config, path)
         except InputError as error:
             reasons.append(str(error))
             print(f"no {description}: {error}", flush=True)
@@ -86,6 +82,31 @@ def initial_weights(config: QuickstartConfig) -> InitialWeights:
         raise InputError(f"--weights={config.weights}: {'; '.join(reasons) or f'none for {config.model_name}'}")
     reason = "none could be downloaded" if reasons else f"none are published for {config.model_name}"
     return InitialWeights("random", f"random; {reason}")
+
+
+def _candidates(config: QuickstartConfig) -> list[tuple[str, str, str]]:
+    """Return kind, name and description of weights, the best first."""
+    hparams, model_name = hyperparameters_of(config.model_name, parse_overrides(config.hparams)), config.model_name
+    recipe = hparams.family.quickstart
+    candidates = [("backbone", hparams.family.imagenet_backbone(hparams), "backbone pretrained on ImageNet")]
+    if not config.weights:
+        detector = recipe.detectors.get(model_name, model_name)
+        candidates[:0] = [
+            ("detector", detector if detector in published_files() else None, "detector pretrained on COCO"),
+            ("starter", recipe.starters.get(model_name), "starter detector of this package"),
+        ]
+    return [(kind, name, description) for kind, name, description in candidates if name]
+
+
+def _check_settings(config: QuickstartConfig, starter: str) -> None:
+    """Raise InputError if --hparams sets another network or other anchors than those of a starter detector."""
+    given = parse_overrides(config.hparams)
+    conventions = given.keys() & hyperparameters_of(config.model_name, {}).family.conventions
+    stored = read_description(starter).hparams
+    ours = hyperparameters_of(config.model_name, given)
+    theirs = hyperparameters_of(config.model_name, {key: stored[key] for key in conventions})
+    if differing := sorted(key for key in conventions if getattr(ours, key) != getattr(theirs, key)):
+        raise InputError(f"--hparams sets {', '.join(differing)} differently")
 
 
 def _kind_of(path: str, config: QuickstartConfig) -> str:

@@ -27,6 +27,7 @@ from program_support.errors import InputError
 from program_support.file_lock import lock_file
 
 Log = Callable[[str], None]
+SHIPPED = Path(__file__).with_name("shipped")  # checkpoints that this package has, with what they were trained on
 _BLOCK = 2**18
 _TIMEOUT_SECONDS = 5.0  # limit to connect and of silence; a transfer that has begun is resumed
 _SECONDS_BETWEEN_REPORTS = 10.0
@@ -55,7 +56,8 @@ def cache_folder() -> Path:
 def local_path(value: str, *, log: Log = print_line) -> str:
     """Return the path of published weights for their name, downloading them if necessary; any other value unchanged.
 
-    hf://USER/NAME and hf://USER/NAME/FILE are names too. An existing path takes precedence over a name.
+    hf://USER/NAME, hf://USER/NAME/FILE and the checkpoints of this package are names too. An existing path takes
+    precedence over a name.
 
     Raises:
         InputError: the file cannot be downloaded.
@@ -63,9 +65,18 @@ def local_path(value: str, *, log: Log = print_line) -> str:
     with error_context(f"{value}:"):
         if value.startswith(SCHEME):
             return str(hub_path(value, cache_folder(), log=log))
-        if value in published_files() and not (os.path.lexists(value) or os.path.lexists(f"{value}.index")):
+        if os.path.lexists(value) or os.path.lexists(f"{value}.index"):
+            return value
+        if value in published_files():
             return str(cached_weights(published_files()[value], cache_folder(), log=log))
+        if value in shipped_weights():
+            return str(SHIPPED / value)
     return value
+
+
+def shipped_weights() -> list[str]:
+    """Return the names of the checkpoints that this package has."""
+    return [path.stem for path in SHIPPED.glob("*.index")]
 
 
 def cached_weights(file: PublishedFile, folder: Path, *, log: Log = print_line) -> Path:

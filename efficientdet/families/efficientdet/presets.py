@@ -155,6 +155,15 @@ NVIDIA_CONVENTIONS = {
 # Measured in docs/tutorials/bccd.md. The published jitter is 0.1 to 2: less suits a short training, as does a network
 # without the stochastic depth that Lite's presets have for long ones.
 _SHORT_TRAINING = {"jitter_min": 0.8, "jitter_max": 1.25, "survival_prob": 1.0}
+_FROM_IMAGENET = {
+    **_SHORT_TRAINING,
+    "optimizer": "adamw",
+    "weight_decay": 0.0005,
+    "learning_rate_factors": "^efficientnet:0.3",
+    # The first stages, which take most of a step's time and change little.
+    "var_freeze_expr": "efficientnet-[^/]+/(stem|blocks_[0-2]/)",
+}
+_TASK_ALIGNED = {"label_assignment": "task_aligned", "class_loss_type": "quality_focal", "box_loss_type": "giou"}
 QUICKSTART = QuickstartRecipe(
     random=StartRecipe(
         settings=_SHORT_TRAINING,
@@ -162,22 +171,15 @@ QUICKSTART = QuickstartRecipe(
         steps=2200,  # docs/measurements/accuracy.md
     ),
     backbone=StartRecipe(
-        settings={
-            **_SHORT_TRAINING,
-            "optimizer": "adamw",
-            "weight_decay": 0.0005,
-            "learning_rate_factors": "^efficientnet:0.3",
-            # The first stages, which take most of a step's time and change little.
-            "var_freeze_expr": "efficientnet-[^/]+/(stem|blocks_[0-2]/)",
-        },
+        settings=_FROM_IMAGENET,
         # They need predictions to assign labels by, and lost with few steps (docs/measurements/accuracy.md).
-        long_settings={
-            "label_assignment": "task_aligned",
-            "class_loss_type": "quality_focal",
-            "box_loss_type": "giou",
-        },
+        long_settings=_TASK_ALIGNED,
         rate=LearningRate(per_image=0.0005, maximum=0.004),
         steps=2200,
     ),
+    starter=StartRecipe(
+        settings={**_FROM_IMAGENET, **_TASK_ALIGNED}, rate=LearningRate(per_image=0.0005, maximum=0.004), steps=2200
+    ),
     detector=StartRecipe(rate=LearningRate(per_image=0.0025, maximum=0.04), steps=250, smaller_input_first=False),
+    starters={"efficientdet-lite0": "efficientdet-lite0-starter"},
 )
