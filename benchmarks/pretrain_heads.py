@@ -59,6 +59,7 @@ def add(content: dict, name: str, folder: Path, images: Path, *, splits: str = "
 def store_starter(model: Path) -> None:
     """Store the averaged weights of a trained model in the package, its kernels as float16."""
     arrays, description = read_bundle(checkpoint_prefix(model / "ema_weights"))
+    assert description is not None  # train.py writes it
     halved = {name: array.astype(np.float16) if array.ndim > 1 else array for name, array in arrays.items()}
     write_arrays(str(SHIPPED / f"{description.model_name}-starter"), halved, description, newest=False)
 

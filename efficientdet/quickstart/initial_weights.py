@@ -102,9 +102,10 @@ def _check_settings(config: QuickstartConfig, starter: str) -> None:
     """Raise InputError if --hparams sets another network or other anchors than those of a starter detector."""
     given = parse_overrides(config.hparams)
     conventions = given.keys() & hyperparameters_of(config.model_name, {}).family.conventions
-    stored = read_description(starter).hparams
+    description = read_description(starter)
+    assert description is not None  # it is part of this package
     ours = hyperparameters_of(config.model_name, given)
-    theirs = hyperparameters_of(config.model_name, {key: stored[key] for key in conventions})
+    theirs = hyperparameters_of(config.model_name, {key: description.hparams[key] for key in conventions})
     if differing := sorted(key for key in conventions if getattr(ours, key) != getattr(theirs, key)):
         raise InputError(f"--hparams sets {', '.join(differing)} differently")
 
