@@ -1,8 +1,8 @@
 """Add a class to a detector with images that are labeled for it alone, and measure what is forgotten and what learned.
 
-`python benchmarks/new_class.py --data=DATA --seeds=0,1,2` trains EfficientDet-Lite0 from ImageNet on one half of the
-training images, labeled for the old classes. From this model it trains in four ways, for as many steps, and measures AP
-of the old and of the new classes on the test images:
+`python benchmarks/new_class.py --data=DATA --seeds=0,1,2` trains EfficientDet-Lite0 from the detector of
+`pretrain_heads.py --held_out` on one half of the training images, labeled for the old classes. From this model it
+trains in four ways, for as many steps, and measures AP of the old and of the new classes on the test images:
 
 - `plain`: on the other half, labeled for the new classes alone
 - `ignored`: on both halves, each labeled for its classes (create_tfrecord.py --labeled_classes, ignore_in_crowds)
@@ -26,7 +26,7 @@ from learning_curves import ROOT, run, with_error
 
 NEW_CLASSES = {"bccd": ("Platelets",), "playing_cards": ("king", "ace")}
 WAYS = ("plain", "ignored", "pseudo", "joint")
-RECIPE = "imagenet_adamw_frozen"
+RECIPE = "short_pretrained_task_aligned"
 
 
 class Addition:
@@ -56,7 +56,7 @@ class Addition:
             json.dumps({category["name"]: category["id"] for category in self._content["categories"]}), encoding="utf-8"
         )
         self._convert("before/old", self._halves["old"], "old", label_map=False)
-        self._train("before", "before/*", backbone_init="imagenet")
+        self._train("before", "before/*")
         found = {"before": self._measured("before")}
         for way in WAYS:
             getattr(self, f"_{way}_records")()
@@ -134,8 +134,7 @@ class Addition:
             "train",
             training_file_pattern=self._folder / "records" / records / "train-*",
             model_dir=model,
-            **flags,
-            **start,
+            **(flags | start),
         )
         images = [image["file_name"] for image in self._contents["test"]["images"]]
         labels = "old" if name == "before" else "all"

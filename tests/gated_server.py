@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from dataset.class_names import ClassNames
+from efficientdet.options.serve import RequestLimits
 from efficientdet.serving import server
 from efficientdet.serving.application import build_application
 from efficientdet.serving.batching import ServedModel
-from efficientdet.serving.limits import Limits
 from object_detection.coco.results import DetectionRows
 
 MOST_IMAGES = 6
@@ -22,7 +22,9 @@ HEAD_S, CONNECTIONS = 0.5, 24
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    limits = Limits(max_batch=4, max_queue=MOST_IMAGES, request_timeout_s=float(sys.argv[2]), max_request_bytes=100_000)
+    limits = RequestLimits(
+        max_batch=4, max_queue=MOST_IMAGES, request_timeout_s=float(sys.argv[2]), max_request_bytes=100_000
+    )
 
     def detect(images):
         (folder / "entered").touch()

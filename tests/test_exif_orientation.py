@@ -18,11 +18,11 @@ from dataset.records.record_index import index_records
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.detect import Detector
 from efficientdet.onnx_translation.calibration import calibration_of_files
+from efficientdet.options.serve import RequestLimits
 from efficientdet.prediction import annotate as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs
 from efficientdet.serving.batching import Batcher, ServedModel
-from efficientdet.serving.limits import Limits
 from efficientdet.serving.metrics import Metrics
 from efficientdet.serving.request_body import EncodedImage
 from object_detection.coco.results import DetectionRows
@@ -118,7 +118,7 @@ def test_infer_detects_upright_unless_it_is_told_otherwise(photographs, tmp_path
 def test_the_server_detects_upright(photographs):
     async def served():
         model = ServedModel(detect=detect, class_names=NAMES, name="model")
-        batcher = Batcher(model, Limits(), Metrics())
+        batcher = Batcher(model, RequestLimits(), Metrics())
         running = asyncio.create_task(batcher.run())
         found = await batcher.detect([EncodedImage(file.read_bytes(), SIZE[0] * SIZE[1]) for file in photographs])
         running.cancel()

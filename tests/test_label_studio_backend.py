@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 from color_artifact import wanted, write_color_artifact
 from serving import encoded, running, wait_until
+from starlette.testclient import TestClient
 
 from dataset.class_names import ClassNames
+from efficientdet.options.serve import RequestLimits
+from efficientdet.serving.application import build_application
 from efficientdet.serving.background_training import BackgroundTraining
 from efficientdet.serving.batching import Batcher, ServedModel
 from efficientdet.serving.label_studio_api import LabelStudio
-from efficientdet.serving.limits import Limits
 from efficientdet.serving.metrics import Metrics
+from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
 BLUE = (0, 40, 220)
@@ -166,11 +169,11 @@ def trained(studio, tmp_path, monkeypatch):
             tmp_path / "run",
             minutes=0.1,
             changes=3,
-            limits=Limits(),
+            limits=RequestLimits(),
             command=quick_start(tmp_path, body),
             load=lambda: model,
         )
-        return training, Batcher(None, Limits(), Metrics()), model
+        return training, Batcher(None, RequestLimits(), Metrics()), model
 
     return start
 
@@ -196,6 +199,38 @@ def test_enough_annotations_start_one_training_whose_model_is_served(trained, st
     said = capsys.readouterr().out
     assert "task 2: the image 'http://elsewhere.example/a.png' is not one of http://127.0.0.1:" in said
     assert "project 8: this server trains on project 7" in said
+
+
+def test_the_default_score_is_that_of_the_model_that_is_served():
+    """As /v1/detect, the page and the documents state it, also after the first model was replaced."""
+
+    class Studio:
+        """Replaces the model as a training does."""
+
+        def routes(self):
+            return []
+
+        @contextmanager
+        def serving(self, batcher):
+            self.batcher = batcher
+            yield
+
+    def model(min_score):
+        found = DetectionRows.of_image(np.float32([[0, 0, 9, 9]] * 3), np.float32([0.9, 0.6, 0.3]), np.int64([1] * 3))
+        names = ClassNames((1,), ("a",))
+        return ServedModel(detect=lambda images: [found], class_names=names, name="one", min_score=min_score)
+
+    studio, limits = Studio(), RequestLimits()
+    application = build_application(model(0.5), limits=limits, label_studio=studio)
+    with TestClient(application, base_url="http://localhost") as client:
+        for min_score, count in ((0.5, 2), (0.25, 3)):
+            studio.batcher.model = model(min_score)
+            reply = client.post("/v1/detect", files={"image": encoded()}).json()
+            assert (reply["min_score"], len(reply["images"][0]["detections"])) == (min_score, count)
+            assert client.get("/v1/model").json()["min_score"] == min_score
+            [parameter] = client.get("/openapi.json").json()["paths"]["/v1/detect"]["post"]["parameters"]
+            assert parameter["schema"]["default"] == min_score
+            assert f'value="{min_score:.2f}"' in client.get("/").text
 
 
 def test_a_training_that_was_cut_short_goes_on_with_the_next_server(trained, tmp_path):

@@ -22,12 +22,12 @@ from efficientdet.evaluation.image_folder import read_images, records_of_images
 from efficientdet.inference.detect import Detector
 from efficientdet.onnx_translation.calibration import calibration_of_files
 from efficientdet.operations import train_model
+from efficientdet.options.serve import RequestLimits
 from efficientdet.options.train import TrainOptions
 from efficientdet.prediction import annotate as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs
 from efficientdet.serving.batching import Batcher, ServedModel
-from efficientdet.serving.limits import Limits
 from efficientdet.serving.metrics import Metrics
 from efficientdet.serving.request_body import EncodedImage
 from object_detection.coco.results import DetectionRows
@@ -120,7 +120,7 @@ def test_a_training_stores_the_range_and_every_reader_uses_it(folder, records, t
 
     async def served():
         model = ServedModel(detect=detect, class_names=NAMES, name="model", white_level=detector.white_level)
-        batcher = Batcher(model, Limits(), Metrics())
+        batcher = Batcher(model, RequestLimits(), Metrics())
         running = asyncio.create_task(batcher.run())
         await batcher.detect([EncodedImage(file.read_bytes(), SIDE * SIDE)])
         running.cancel()

@@ -8,12 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
 from efficientdet.configuration.flag_definitions import program
 from efficientdet.configuration.flag_paths import required
 from efficientdet.configuration.model_settings import checked_overrides, runtime_settings
 from efficientdet.options.serve import RequestLimits, ServeOptions
-from efficientdet.serving.limits import Limits
 from program_support.checked_fields import values_of
 from program_support.errors import InputError
 
@@ -68,7 +66,7 @@ def serve_model(options: ServeOptions) -> None:
 
     bound = bind(options.host, options.port)
     model = opened(path) if path else None
-    limits = Limits(min_score=model.min_score if model else DEFAULT_THRESHOLD, **values_of(options, RequestLimits))
+    limits = RequestLimits(**values_of(options, RequestLimits))
     hosts = [host_name(host) or host for host in options.allowed_hosts or ()]
     serve(
         build_application(
@@ -118,7 +116,7 @@ def _studio(options: ServeOptions) -> "LabelStudio | None":
 
 
 def _backend(
-    studio: "LabelStudio", options: ServeOptions, limits: Limits, opened: "Callable[[str], ServedModel]"
+    studio: "LabelStudio", options: ServeOptions, limits: RequestLimits, opened: "Callable[[str], ServedModel]"
 ) -> "LabelStudioBackend":
     from efficientdet.quickstart.programs import program_command
     from efficientdet.serving.background_training import BackgroundTraining

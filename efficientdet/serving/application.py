@@ -15,10 +15,12 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
+from efficientdet.options.serve import RequestLimits
 from efficientdet.serving.batching import Batcher, ImageResult, ServedModel
 from efficientdet.serving.image_reply import image_reply
 from efficientdet.serving.label_studio import LabelStudioBackend
-from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, Limits, MemoryBudget, RequestError
+from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, MemoryBudget, RequestError
 from efficientdet.serving.metrics import Metrics
 from efficientdet.serving.middleware import SecurityMiddleware
 from efficientdet.serving.pages import api_document, api_page, content_security_policy, detector_page, model_description
@@ -30,7 +32,7 @@ _DETECT = "/v1/detect"
 def build_application(
     model: ServedModel | None,
     *,
-    limits: Limits,
+    limits: RequestLimits,
     hosts: tuple[str, ...] = (),
     origins: tuple[str, ...] = (),
     label_studio: LabelStudioBackend | None = None,
@@ -39,17 +41,16 @@ def build_application(
 
     Args:
         model: The model; None if `label_studio` is going to train the first one.
-        limits: Limits of a request.
+        limits: RequestLimits of a request.
         hosts: Allowed host names; empty: all.
         origins: Origins of other pages that may call the server, such as `https://example.org`.
         label_studio: Answers Label Studio with the same model, and may replace it.
     """
     service = _Service(model, limits=limits, label_studio=label_studio)
-    api = api_document(limits)
     routes = [
-        Route("/", _page(detector_page(limits.min_score))),
-        Route("/docs", _page(api_page(api))),
-        Route("/openapi.json", _json(api)),
+        Route("/", service.page),
+        Route("/docs", service.api_page),
+        Route("/openapi.json", service.api),
         Route("/v1/model", service.describe),
         Route(_DETECT, service.detect, methods=["POST"]),
         Route("/healthz", _json({"status": "ok"})),
@@ -76,7 +77,7 @@ def build_application(
 class _Service:
     """Detector with its request queue and metrics."""
 
-    def __init__(self, model: ServedModel | None, *, limits: Limits, label_studio: LabelStudioBackend | None):
+    def __init__(self, model: ServedModel | None, *, limits: RequestLimits, label_studio: LabelStudioBackend | None):
         self.metrics = Metrics()
         self._batcher = Batcher(model, limits, self.metrics)
         self._memory = MemoryBudget(MAX_REQUESTS_IN_MEMORY * limits.max_request_bytes)
@@ -90,11 +91,29 @@ class _Service:
             yield
         batching.cancel()
 
+    @property
+    def _min_score(self) -> float:
+        """Score threshold of the present model."""
+        model = self._batcher.model
+        return model.min_score if model else DEFAULT_THRESHOLD
+
+    async def page(self, _: Request) -> Response:
+        """Return the page of the detector."""
+        return _page(detector_page(self._min_score))
+
+    async def api_page(self, _: Request) -> Response:
+        """Return the page of the API."""
+        return _page(api_page(api_document(self._limits, self._min_score)))
+
+    async def api(self, _: Request) -> Response:
+        """Return the OpenAPI document."""
+        return JSONResponse(api_document(self._limits, self._min_score))
+
     async def describe(self, _: Request) -> Response:
         """Return the reply of /v1/model."""
         model, limits = self._batcher.model_or_error(), self._limits
         shown = {name: getattr(limits, name) for name in ("max_request_bytes", "max_pixels", "max_queue")}
-        return JSONResponse({**model_description(model.name, model.class_names, limits.min_score), "limits": shown})
+        return JSONResponse({**model_description(model.name, model.class_names, model.min_score), "limits": shown})
 
     async def detect(self, request: Request) -> Response:
         """Return the reply of /v1/detect."""
@@ -102,12 +121,13 @@ class _Service:
         with self._memory.reservation() as reserve:
             parsed = await read_request(request, self._limits, reserve=reserve)
             results = await self._found(parsed, request)
-            images = await asyncio.to_thread(self._images, results, parsed.min_score)
+            min_score = results[-1].model.min_score if parsed.min_score is None else parsed.min_score
+            images = await asyncio.to_thread(self._images, results, min_score)
         seconds = time.perf_counter() - start
         self.metrics.seconds.observe(seconds)
         self.metrics.images.inc(len(images))
         name, milliseconds = results[-1].model.name, round(1000 * seconds, 1)
-        return JSONResponse({"model": name, "min_score": parsed.min_score, "images": images, "time_ms": milliseconds})
+        return JSONResponse({"model": name, "min_score": min_score, "images": images, "time_ms": milliseconds})
 
     async def _found(self, parsed: DetectRequest, request: Request) -> list[ImageResult]:
         """Wait for detections.
@@ -140,13 +160,8 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _page(html: str):
-    policy = content_security_policy(html)
-
-    def reply(_: Request) -> Response:
-        return HTMLResponse(html, headers={"content-security-policy": policy})
-
-    return reply
+def _page(html: str) -> Response:
+    return HTMLResponse(html, headers={"content-security-policy": content_security_policy(html)})
 
 
 def _json(content: dict):

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dataset.files.untrusted_values import shown
+from efficientdet.options.serve import RequestLimits
 from efficientdet.serving.batching import Batcher, ServedModel
 from efficientdet.serving.label_studio_api import LabelStudio, stored_name
-from efficientdet.serving.limits import Limits
 from program_support.atomic_files import write_bytes, write_text
 from program_support.errors import InputError
 
@@ -33,7 +33,7 @@ class BackgroundTraining:
         *,
         minutes: float,
         changes: int,
-        limits: Limits,
+        limits: RequestLimits,
         command: Callable[[Mapping[str, Any]], list[str]],
         load: Callable[[], ServedModel],
     ):

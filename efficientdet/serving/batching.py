@@ -19,7 +19,8 @@ from dataset.files.image_files import decode_image
 from dataset.files.pixel_values import WHITE_LEVEL
 from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
 from efficientdet.inference.detect import Detect
-from efficientdet.serving.limits import Limits, RequestError
+from efficientdet.options.serve import RequestLimits
+from efficientdet.serving.limits import RequestError
 from efficientdet.serving.metrics import Metrics
 from efficientdet.serving.request_body import EncodedImage, image_label
 from object_detection.coco.results import DetectionRows
@@ -31,7 +32,7 @@ class ServedModel:
     """A model in a server.
 
     Attributes:
-        detect: detection function for up to `Limits.max_batch` images; called in one thread only.
+        detect: detection function for up to `RequestLimits.max_batch` images; called in one thread only.
         class_names: its classes.
         name: its name in replies.
         min_score: its own score threshold.
@@ -73,7 +74,7 @@ class Batcher:
         model: may be replaced at any time; a batch that runs keeps its own. None: there is none yet.
     """
 
-    def __init__(self, model: ServedModel | None, limits: Limits, metrics: Metrics):
+    def __init__(self, model: ServedModel | None, limits: RequestLimits, metrics: Metrics):
         self.model = model
         self._limits, self._metrics = limits, metrics
         self._queue: deque[_QueuedImage] = deque()

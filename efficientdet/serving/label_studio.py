@@ -16,11 +16,12 @@ from starlette.routing import Route
 from dataset.files.untrusted_values import shown
 from dataset.files.xml_files import parse_xml
 from efficientdet.inference.label_studio_regions import prediction, rectangle_region
+from efficientdet.options.serve import RequestLimits
 from efficientdet.serving.background_training import BackgroundTraining
 from efficientdet.serving.batching import Batcher, ImageResult
 from efficientdet.serving.image_reply import image_reply
 from efficientdet.serving.label_studio_api import LabelStudio
-from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, Limits, MemoryBudget, RequestError
+from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, MemoryBudget, RequestError
 from efficientdet.serving.request_body import checked_image, parsed_json, read_body, value_count
 from program_support.errors import InputError
 
@@ -41,7 +42,7 @@ class Control(NamedTuple):
 class LabelStudioBackend:
     """The routes of the protocol, of a server with one model."""
 
-    def __init__(self, studio: LabelStudio, limits: Limits, training: BackgroundTraining | None):
+    def __init__(self, studio: LabelStudio, limits: RequestLimits, training: BackgroundTraining | None):
         self._studio, self._limits, self._training = studio, limits, training
         self._memory = MemoryBudget(MAX_REQUESTS_IN_MEMORY * limits.max_request_bytes)
         self._batcher: Batcher | None = None

@@ -3,20 +3,9 @@
 import contextlib
 from collections.abc import Callable, Iterator
 
-from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
-from efficientdet.options.serve import RequestLimits
-from program_support.checked_fields import Share, checked
-
 MAX_SIDE = 16_384  # pixels; resampling a line of millions of pixels would take gigabytes
 MAX_REQUESTS_IN_MEMORY = 16  # requests of maximum size that fit into the memory budget
 MAX_CONNECTIONS = 256  # open connections; each takes a file descriptor, and a process often has 1,024
-
-
-@checked
-class Limits(RequestLimits):
-    """Limits of a request, and its default score threshold."""
-
-    min_score: Share = DEFAULT_THRESHOLD
 
 
 class RequestError(Exception):

@@ -8,10 +8,11 @@ from importlib import metadata, resources
 from typing import Any
 
 from dataset.class_names import ClassNames
+from efficientdet.options.serve import RequestLimits
 from efficientdet.reports.drawing import class_color
 from efficientdet.reports.html_page import collapsible, command, document, heading, paragraph, section, table
 from efficientdet.reports.page_style import THEME
-from efficientdet.serving.limits import MAX_SIDE, Limits
+from efficientdet.serving.limits import MAX_SIDE
 
 _FILES = resources.files("efficientdet.serving")
 _CALLS = """curl -F image=@photo.jpg 'http://127.0.0.1:8000/v1/detect?min_score=0.3'
@@ -50,11 +51,11 @@ def _text(name: str) -> str:
     return (_FILES / name).read_text(encoding="utf-8")
 
 
-def api_document(limits: Limits) -> dict[str, Any]:
-    """Return the content of /openapi.json: `openapi.json` with the version and the limits of a request."""
+def api_document(limits: RequestLimits, min_score: float) -> dict[str, Any]:
+    """Return the content of /openapi.json: `openapi.json` with version, limits of a request and score threshold."""
     values: dict[str, Any] = {
         "version": metadata.version("efficientdet-tf2"),
-        "min_score": limits.min_score,
+        "min_score": min_score,
         "max_queue": limits.max_queue,
         "max_pixels": f"{limits.max_pixels:,}",
         "max_request_bytes": f"{limits.max_request_bytes:,}",

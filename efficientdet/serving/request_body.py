@@ -22,7 +22,8 @@ from dataset.files.image_files import TooManyPixels, stored_size
 from dataset.files.image_formats import FORMATS
 from dataset.files.image_parts import image_parts
 from dataset.files.untrusted_values import shown
-from efficientdet.serving.limits import MAX_SIDE, Limits, RequestError
+from efficientdet.options.serve import RequestLimits
+from efficientdet.serving.limits import MAX_SIDE, RequestError
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -49,10 +50,10 @@ class DetectRequest(NamedTuple):
     """Parsed detection request."""
 
     images: list[EncodedImage]
-    min_score: float
+    min_score: float | None  # None: that of the model
 
 
-async def read_request(request: Request, limits: Limits, *, reserve: Callable[[int], None]) -> DetectRequest:
+async def read_request(request: Request, limits: RequestLimits, *, reserve: Callable[[int], None]) -> DetectRequest:
     """Read and parse a request.
 
     reserve: Called with the size in bytes of each part of the body before the part is stored.
@@ -72,7 +73,7 @@ async def read_request(request: Request, limits: Limits, *, reserve: Callable[[i
     return await asyncio.to_thread(_parsed, read, body, options, parameters, limits)
 
 
-async def read_body(request: Request, limits: Limits, *, reserve: Callable[[int], None]) -> bytearray:
+async def read_body(request: Request, limits: RequestLimits, *, reserve: Callable[[int], None]) -> bytearray:
     """Read the body of a request within its limits of size and time; `reserve` as in `read_request`.
 
     Raises:
@@ -98,13 +99,17 @@ async def read_body(request: Request, limits: Limits, *, reserve: Callable[[int]
 
 
 def _parsed(
-    read: Callable, body: bytearray, options: Mapping[bytes, bytes], parameters: Mapping[str, str], limits: Limits
+    read: Callable,
+    body: bytearray,
+    options: Mapping[bytes, bytes],
+    parameters: Mapping[str, str],
+    limits: RequestLimits,
 ) -> DetectRequest:
     images, min_score = read(body, options, limits)
     if not images:
         raise RequestError(422, "the request has no image; expected at least one")
     parsed = [checked_image(encoded, image_label(number, len(images)), limits) for number, encoded in enumerate(images)]
-    return DetectRequest(parsed, _score(parameters.get("min_score", min_score), limits))
+    return DetectRequest(parsed, _score(parameters.get("min_score", min_score)))
 
 
 def image_label(number: int, count: int) -> str:
@@ -112,7 +117,7 @@ def image_label(number: int, count: int) -> str:
     return "the image" if count == 1 else f"image {number + 1} of {count}"
 
 
-def _from_json(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) -> tuple[list[bytes], Any]:
+def _from_json(body: bytearray, options: Mapping[bytes, bytes], limits: RequestLimits) -> tuple[list[bytes], Any]:
     most = 4 * limits.max_queue + 100
     if value_count(body) > most:
         raise RequestError(413, f"the JSON has more than {most} values; expected at most {limits.max_queue} images")
@@ -165,7 +170,7 @@ def _decoded(text: str, label: str) -> bytes:
 class _Parts:
     """Callbacks of a `MultipartParser` that store the field name and content of each part."""
 
-    def __init__(self, limits: Limits):
+    def __init__(self, limits: RequestLimits):
         self.parts: list[tuple[str, bytearray]] = []
         self.ended = False
         self._limits = limits
@@ -199,7 +204,9 @@ class _Parts:
         self.ended = True
 
 
-def _from_multipart(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) -> tuple[list[bytes], str | None]:
+def _from_multipart(
+    body: bytearray, options: Mapping[bytes, bytes], limits: RequestLimits
+) -> tuple[list[bytes], str | None]:
     parts = _Parts(limits)
     callbacks: MultipartCallbacks = {
         "on_part_begin": parts.on_part_begin,
@@ -230,12 +237,12 @@ def _check_names(names, expected: tuple[str, ...], *, what: str) -> None:
             raise RequestError(422, f"unknown {what} {shown(name)}; expected {', '.join(expected)}")
 
 
-def _check_count(count: int, limits: Limits) -> None:
+def _check_count(count: int, limits: RequestLimits) -> None:
     if count > limits.max_queue:
         raise RequestError(413, f"the request has more than {limits.max_queue} images")
 
 
-def checked_image(encoded: bytes, label: str, limits: Limits) -> EncodedImage:
+def checked_image(encoded: bytes, label: str, limits: RequestLimits) -> EncodedImage:
     """Return an image that may be decoded. label: its name in messages.
 
     Raises:
@@ -280,9 +287,9 @@ def _count_scans(encoded: bytes, label: str) -> int:
     return counts["scan"]
 
 
-def _score(value: Any, limits: Limits) -> float:
+def _score(value: Any) -> float | None:
     if value is None:
-        return limits.min_score
+        return None
     try:
         score = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

@@ -12,7 +12,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from efficientdet.serving.limits import MAX_CONNECTIONS, Limits
+from efficientdet.options.serve import RequestLimits
+from efficientdet.serving.limits import MAX_CONNECTIONS
 from program_support.errors import InputError
 from program_support.signals import Listener
 
@@ -47,7 +48,7 @@ def _address_of(bound: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
-def serve(application: ASGIApp, bound: socket.socket, limits: Limits) -> None:
+def serve(application: ASGIApp, bound: socket.socket, limits: RequestLimits) -> None:
     """Serve until SIGTERM or Ctrl-C, then finish the running requests; a second signal exits immediately.
 
     Raises:

@@ -1,0 +1,202 @@
+"""SIGKILL at random moments of quick starts that continue, and of a server that trains in the background.
+
+    python tests/endurance_rounds.py [--kills=10] [--seed=0] [--only=continue,server]
+
+`continue`: after each image that is added, the same call of quickstart.py is repeated and killed until it ends.
+`server`: serve.py is Label Studio's backend beside a stand-in; a webhook starts a training, and the server is killed
+and started again until it serves the new model. After each kill the present model must detect, and images and labels
+must be as they were; at the end nothing unfinished is left. Ends with 1 otherwise.
+"""
+
+import argparse
+import hashlib
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent))
+
+from serving import ROOT, running, wait_until
+from test_label_studio import region
+from test_label_studio_backend import CONFIGURATION, PERSONAL_TOKEN, StandIn, posted
+
+from dataset.synthetic import draw_data_set
+from efficientdet import load_detector
+
+IMAGES, MINUTES = 16, 0.3
+SETTINGS = "image_size=96,box_class_repeats=1,fpn_cell_repeats=1"
+
+
+class Attack:
+    """Drawn images, those of which a folder has labels for, and a finished quick start on the first ones."""
+
+    def __init__(self, folder: Path, *, kills: int, chance: random.Random):
+        self.folder, self.kills, self.chance = folder, kills, chance
+        draw_data_set(folder / "drawn", images={"train": IMAGES + 2 * kills}, image_size=(96, 96), seed=2)
+        self.content = json.loads((folder / "drawn/annotations/instances_train.json").read_text())
+        self.count, self.faults = IMAGES, []
+        (folder / "photos").mkdir()
+        self.write_labels()
+        began = time.monotonic()
+        assert self.quick_start().wait() == 0, self.log.read_text()
+        self.seconds = time.monotonic() - began
+        print(f"the first quick start took {self.seconds:.0f} s", flush=True)
+
+    @property
+    def log(self) -> Path:
+        """Output of the programs."""
+        return self.folder / "output.txt"
+
+    def write_labels(self) -> None:
+        """Write the first `count` images, and their labels in COCO's format."""
+        images = self.content["images"][: self.count]
+        ids = {image["id"] for image in images}
+        labels = {
+            **self.content,
+            "images": images,
+            "annotations": [one for one in self.content["annotations"] if one["image_id"] in ids],
+        }
+        for image in images:
+            shutil.copy(self.folder / "drawn/train" / image["file_name"], self.folder / "photos")
+        (self.folder / "photos/labels.json").write_text(json.dumps(labels))
+
+    def quick_start(self) -> subprocess.Popen:
+        """Start the quick start, or its next round."""
+        flags = {"images": self.folder / "photos", "output_dir": self.folder / "run", "minutes": MINUTES}
+        flags |= {"hparams": SETTINGS, "weights": "none"}
+        command = [sys.executable, str(ROOT / "quickstart.py"), *(f"--{name}={value}" for name, value in flags.items())]
+        with self.log.open("ab") as output:
+            return subprocess.Popen(command, stdout=output, stderr=output, cwd=self.folder)
+
+    def digest(self) -> str:
+        """Hash of images and labels."""
+        files = sorted(path for path in (self.folder / "photos").iterdir())
+        return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()
+
+    def model(self) -> str:
+        """Return a hash of the present model's file, which detects."""
+        path = self.folder / "run/exported/detector.onnx"
+        load_detector(path).predict(str(next((self.folder / "photos").glob("*.jpg"))))
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def check(self, what: str, is_right: bool) -> None:
+        """Print what was done, and remember a fault."""
+        print(f"{'right' if is_right else 'WRONG'}: {what}", flush=True)
+        self.faults += [] if is_right else [what]
+
+    def check_end(self, rounds: int) -> None:
+        """Check that all rounds are there, with all images, and that nothing is unfinished."""
+        history = json.loads((self.folder / "run/history.json").read_text())["rounds"]
+        numbers = [entry["round"] for entry in history]
+        self.check(f"rounds {numbers}, expected {rounds}", numbers == list(range(1, rounds + 1)))
+        reports = [self.folder / "run/rounds" / str(rounds) / "records", self.folder / "run/records"]
+        names = {path.name for path in (self.folder / "run").rglob("*") if "unfinished" in path.name}
+        self.check(f"unfinished files: {sorted(names) or 'none'}", not names)
+        self.check("records of the last round", any(one.exists() for one in reports))
+
+
+def kill_continued(attack: Attack) -> None:
+    """Kill calls of the quick start that continue."""
+    kills, rounds = 0, 1
+    while kills < attack.kills:
+        attack.count += 1
+        attack.write_labels()
+        before, inputs, is_over = attack.model(), attack.digest(), False
+        while not is_over:
+            moment = attack.chance.uniform(0.5, attack.seconds) if kills < attack.kills else 1e9
+            began, process = time.monotonic(), attack.quick_start()
+            try:
+                code, is_over = process.wait(moment), True
+                attack.check(f"image {attack.count}: ended with {code}", code == 0)
+                if code:
+                    print(attack.log.read_text()[-2000:])
+                    return
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                kills += 1
+                step = attack.log.read_text().rsplit("\n$ ", 1)[-1].split()[1:2]
+                same = attack.model() == before and attack.digest() == inputs
+                attack.check(f"kill {kills} after {time.monotonic() - began:.0f} s in {step}: {same=}", True)
+        rounds += 1
+    attack.model()
+    attack.check_end(rounds)
+
+
+def label(attack: Attack, studio: StandIn, count: int) -> None:
+    """Annotate the first images in the stand-in."""
+    names = {one["id"]: one["name"] for one in attack.content["categories"]}
+    for number, image in enumerate(attack.content["images"][len(studio.tasks) : count], len(studio.tasks) + 1):
+        reference = f"/data/upload/7/0a1b2c3d-{image['file_name']}"
+        studio.images[reference] = (attack.folder / "drawn/train" / image["file_name"]).read_bytes()
+        found = [one for one in attack.content["annotations"] if one["image_id"] == image["id"] and not one["iscrowd"]]
+        result = [region(one, image, names) for one in found]
+        task = {"id": number, "project": 7, "data": {"image": reference}}
+        studio.tasks.append({**task, "annotations": [{"id": number, "result": result, "was_cancelled": False}]})
+
+
+def kill_servers(attack: Attack) -> None:
+    """Kill servers while they train in the background."""
+    folder, kills = attack.folder / "trained", 0
+    state = folder / "label_studio.json"
+    with StandIn() as studio:
+        threading.Thread(target=studio.serve_forever, daemon=True).start()
+        label(attack, studio, IMAGES)
+        count, served = IMAGES, set()
+        while True:
+            arguments = [f"--model={attack.folder / 'run/exported/detector.onnx'}", "--port=0", "--train_after=1000"]
+            arguments += [f"--train_minutes={MINUTES}", f"--train_dir={folder}", f"--label_studio={studio.address}"]
+            place = attack.folder / f"server-{kills}"
+            with running(place, "serve.py", *arguments, LABEL_STUDIO_API_KEY=PERSONAL_TOKEN) as server:
+                posted(server, "/setup", project="7.1", schema=CONFIGURATION, hostname=studio.address)
+                if not (state.exists() and json.loads(state.read_text())["due"]):
+                    count += 1
+                    label(attack, studio, count)
+                    posted(server, "/webhook", action="START_TRAINING", project={"id": 7})
+                if kills >= attack.kills:
+                    wait_until(lambda: not json.loads(state.read_text())["due"], seconds=900)
+                    served.add(server.get("/health").content["model_class"])
+                    break
+                time.sleep(attack.chance.uniform(0.5, attack.seconds))
+                server.process.send_signal(signal.SIGKILL)
+                server.process.wait()
+            kills += 1
+            attack.check(f"kill {kills} of the server; training due: {json.loads(state.read_text())['due']}", True)
+        print(f"serves {served}; {folder}/label_studio/training.log")
+        labels = json.loads((folder / "label_studio/annotations.json").read_text())
+        attack.check(f"{len(labels)} of {count} annotated tasks were trained on", len(labels) == count)
+        attack.check("serves the trained model", any("detector.onnx" in name for name in served))
+        load_detector(folder / "exported/detector.onnx")
+        names = [path.name for path in folder.rglob("*") if "unfinished" in path.name]
+        attack.check(f"unfinished files: {names or 'none'}", not names)
+        studio.shutdown()
+
+
+def main() -> int:
+    """Attack, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="continue,server")
+    parser.add_argument("--folder", help="Folder that is kept. Default: a temporary one.")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        attack = Attack(
+            Path(arguments.folder or temporary), kills=arguments.kills, chance=random.Random(arguments.seed)
+        )
+        for name, kill in (("continue", kill_continued), ("server", kill_servers)):
+            if name in arguments.only.split(","):
+                kill(attack)
+    print(f"{len(attack.faults)} faults")
+    return bool(attack.faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
