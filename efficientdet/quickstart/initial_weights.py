@@ -111,11 +111,13 @@ def _check_settings(config: QuickstartConfig, starter: str) -> None:
 
 
 def _kind_of(path: str, config: QuickstartConfig) -> str:
-    """Return whether a file has the weights of a detector or only those of a backbone, which are loaded as a test.
+    """Return the kind of weights: a starter detector by its name; a detector or a backbone, which is loaded as a test.
 
     Raises:
         InputError: it has other weights.
     """
+    if path in hyperparameters_of(config.model_name, {}).family.quickstart.starters.values():
+        return "starter"
     use_no_accelerator()
     from efficientdet.checkpoints.pretrained_weights import load_backbone, read_source
     from efficientdet.families.registry import build_detector
