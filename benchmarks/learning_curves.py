@@ -15,6 +15,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -59,13 +60,7 @@ class Curve:
     def _train(self, folder: Path, content: dict, labeled: list[str]) -> None:
         """Train on the labeled images and evaluate on the test images."""
         folder.mkdir(parents=True, exist_ok=True)
-        of_labeled = {image["id"] for image in content["images"] if image["file_name"] in labeled}
-        subset = {
-            **content,
-            "images": [image for image in content["images"] if image["id"] in of_labeled],
-            "annotations": [one for one in content["annotations"] if one["image_id"] in of_labeled],
-        }
-        (folder / "instances_train.json").write_text(json.dumps(subset), encoding="utf-8")
+        (folder / "instances_train.json").write_text(json.dumps(part(content, labeled)), encoding="utf-8")
         images, test = self.data / "images", self.output / "records"
         for annotations, records in (
             (folder, folder / "records"),
@@ -115,6 +110,15 @@ class Curve:
                 format="coco",
             )
         return [entry["file_name"] for entry in json.loads((output / "next_images.json").read_text(encoding="utf-8"))]
+
+
+def part(content: dict, images: Collection[str], classes: Collection[str] | None = None) -> dict:
+    """Return COCO's content with some of its images, by file name, and some of its classes. None: all classes."""
+    categories = [one for one in content["categories"] if classes is None or one["name"] in classes]
+    listed = [image for image in content["images"] if image["file_name"] in images]
+    ids, used = {image["id"] for image in listed}, {one["id"] for one in categories}
+    kept = [one for one in content["annotations"] if one["image_id"] in ids and one["category_id"] in used]
+    return {**content, "images": listed, "annotations": kept, "categories": categories}
 
 
 def counts(arguments: argparse.Namespace) -> list[int]:

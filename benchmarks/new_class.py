@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 from compare_recipes import Cell, training_flags
-from learning_curves import ROOT, run, with_error
+from learning_curves import ROOT, part, run, with_error
 
 NEW_CLASSES = {"bccd": ("Platelets",), "playing_cards": ("king", "ace")}
 WAYS = ("plain", "ignored", "pseudo", "joint")
@@ -104,17 +104,10 @@ class Addition:
         if (records / f"{split}.report.json").exists():
             return records
         records.mkdir(parents=True, exist_ok=True)
-        content = self._contents[split]
-        categories = [one for one in content["categories"] if one["name"] in self._classes[labels]]
-        used = {one["id"] for one in categories}
-        listed = [one for one in content["images"] if one["file_name"] in images]
-        ids = {image["id"] for image in listed}
-        labeled = [one for one in content["annotations"] if one["image_id"] in ids and one["category_id"] in used]
         file = self._folder / "labels" / name / f"instances_{split}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(
-            json.dumps({"images": listed, "annotations": labeled, "categories": categories}), encoding="utf-8"
-        )
+        labeled = part(self._contents[split], images, self._classes[labels])
+        file.write_text(json.dumps(labeled), encoding="utf-8")
         if label_map:
             flags["label_map_json_path"] = self._folder / "classes.json"
         folders = {"images": self._data / "images", "annotations": file, "output_dir": records, "val_fraction": 0}
