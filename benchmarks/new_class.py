@@ -2,11 +2,12 @@
 
 `python benchmarks/new_class.py --data=DATA --seeds=0,1,2` trains EfficientDet-Lite0 from the detector of
 `pretrain_heads.py --held_out` on one half of the training images, labeled for the old classes. From this model it
-trains in four ways, for as many steps, and measures AP of the old and of the new classes on the test images:
+trains in five ways, for as many steps, and measures AP of the old and of the new classes on the test images:
 
 - `plain`: on the other half, labeled for the new classes alone
 - `ignored`: on both halves, each labeled for its classes (create_tfrecord.py --labeled_classes, ignore_in_crowds)
 - `pseudo`: the same, and the old classes of the other half labeled by the detections of the model (--pseudo_labels)
+- `distilled`: as `ignored`, and the features of the pyramid imitate those of the model
 - `joint`: on both halves, labeled for all classes
 
 The same command skips what is finished. It writes new_class.md: means and standard errors over seeds.
@@ -25,7 +26,7 @@ from compare_recipes import Cell, training_flags
 from learning_curves import ROOT, part, run, with_error
 
 NEW_CLASSES = {"bccd": ("Platelets",), "playing_cards": ("king", "ace")}
-WAYS = ("plain", "ignored", "pseudo", "joint")
+WAYS = ("plain", "ignored", "pseudo", "distilled", "joint")
 RECIPE = "short_pretrained_task_aligned"
 
 
@@ -59,9 +60,13 @@ class Addition:
         self._train("before", "before/*")
         found = {"before": self._measured("before")}
         for way in WAYS:
-            getattr(self, f"_{way}_records")()
-            hparams = {"ignore_in_crowds": True} if way in ("ignored", "pseudo") else {}
-            self._train(way, f"{way}/*", hparams=hparams, pretrained_ckpt=self._folder / "models/before")
+            if way != "distilled":
+                getattr(self, f"_{way}_records")()
+            before = self._folder / "models/before"
+            hparams = {} if way in ("plain", "joint") else {"ignore_in_crowds": True}
+            teacher = {"teacher_ckpt": before} if way == "distilled" else {}
+            records = "ignored" if way == "distilled" else way
+            self._train(way, f"{records}/*", hparams=hparams, pretrained_ckpt=before, **teacher)
             found[way] = self._measured(way)
         return found
 

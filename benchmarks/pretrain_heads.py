@@ -2,8 +2,8 @@
 
 `python benchmarks/pretrain_heads.py --data=DATA --held_out=bccd,playing_cards` trains a model for each name, in
 `runs/pretraining/NAME/model`, from which the recipe `short_pretrained` of recipes.yaml starts on that data set. It has
-seen none of its images. All splits of the other data sets are used, whose classes stay apart. `--held_out=none` trains
-on the training images of all data sets and stores the model as the starter detector of the package.
+seen none of its images. All splits of the other data sets are used, whose classes stay apart. `--held_out=none --store`
+trains on the training images of all data sets and stores the model as the starter detector of the package.
 """
 
 import argparse
@@ -78,6 +78,7 @@ def main() -> None:
     parser.add_argument("--held_out", default="bccd,playing_cards,nuclei,deeppcb")
     parser.add_argument("--steps", type=int, default=2400, help="Training steps of 4 images.")
     parser.add_argument("--output_dir", default="runs/pretraining")
+    parser.add_argument("--store", action="store_true", help="Store the model as the package's starter detector.")
     arguments = parser.parse_args()
     output, data = Path(arguments.output_dir).resolve(), Path(arguments.data).resolve()
     drawn = output / DRAWN
@@ -105,7 +106,7 @@ def main() -> None:
         flags = training_flags(table["recipes"][RECIPE], Cell(held_out, RECIPE, 0), table, steps=arguments.steps)
         records = {"training_file_pattern": folder / "records/train-*", "model_dir": folder / "model"}
         run("train.py", **{**flags, "checkpoint_period": flags["num_epochs"]}, **records)
-        if held_out == NONE:
+        if arguments.store:
             store_starter(folder / "model")
 
 
