@@ -262,6 +262,24 @@ def test_the_smallest_size_at_which_most_objects_match():
     assert smallest_usable_size(tiny_objects(45, count=0), hparams, sizes) == sizes[0]  # no object is unmatched
 
 
+def test_task_alignment_needs_the_center_of_an_anchor_in_most_objects():
+    """Smaller inputs are usable than with labels by IoU, but not any."""
+    by_iou, aligned = (
+        hyperparameters_of("efficientdet-d0", {"label_assignment": name}) for name in ("iou", "task_aligned")
+    )
+    images, sizes = tiny_objects(45), [f"{side}x{side // 2}" for side in (96, 192, 320, 448, 576)]
+    usable = smallest_usable_size(images, aligned, sizes)
+    boxes = InputView(images=images, hparams=aligned).after(image_size=usable).boxes
+    rows, columns = ((4 + 8 * np.arange(count))[:, None] for count in (40, 80))  # the finest centers
+    found = [
+        ((low < centers) & (centers < high)).any(axis=0)
+        for centers, low, high in ((rows, boxes[:, 0], boxes[:, 2]), (columns, boxes[:, 1], boxes[:, 3]))
+    ]
+    assert 0.4 < np.mean(found[0] & found[1]) < 0.9
+    assert sizes.index(usable) < sizes.index(smallest_usable_size(images, by_iou, sizes))
+    assert sizes.index(usable) > 0
+
+
 def test_refused_boxes_are_named():
     lines = [
         f"{number}.jpg: box [99, 0, 5, 5] (x, y, width, height) lies outside the 64x48 image" for number in range(5)

@@ -77,6 +77,10 @@ def _first(ascending: Sequence[Value], is_enough: Callable[[Value], bool]) -> Va
 def _anchor_match(view: InputView, fixed: Collection[str]) -> AnchorMatch:
     if not view.has_anchors or not len(view.boxes):
         return AnchorMatch(settings={}, unmatched=0.0)
+    if getattr(view.hparams, "label_assignment", "iou") != "iou":  # needs no IoU, but an anchor's center in the object
+        sides = view.magnification * (view.boxes[:, 2:] - view.boxes[:, :2])
+        shares = np.minimum(sides / view.anchors.strides.min(axis=1), 1.0)
+        return AnchorMatch(settings={}, unmatched=1.0 - float(np.mean(shares.prod(axis=1))))
     settings = better_anchors(view, fixed=fixed)
     return AnchorMatch(settings=settings, unmatched=float(np.mean(view.after(**settings).unmatched_in_training)))
 

@@ -25,7 +25,7 @@ def usable_side(
     weights: dict[str, str],
     check: Callable[[dict[str, Any]], Any],
 ) -> int:
-    """Return the smallest side at which most objects match anchors.
+    """Return the smallest side at which most objects match anchors, or contain the center of one.
 
     sizes: values of `image_size` and their sides, ascending. check: prints what the data check advises.
 
@@ -34,8 +34,6 @@ def usable_side(
     """
     hparams, fixed = _with_weights_settings(hyperparameters_of(config.model_name, settings), weights)
     fixed |= settings.keys() & parse_overrides(config.hparams).keys()
-    if getattr(hparams, "label_assignment", "iou") != "iou":
-        return 0  # such an assignment needs no IoU
     use_no_accelerator()
     if (size := smallest_usable_size(images, hparams, cast(list[str], list(sizes)), fixed=fixed)) is not None:
         return sizes[size]
