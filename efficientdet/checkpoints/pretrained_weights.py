@@ -219,7 +219,8 @@ def _named_arrays(
 
 
 def _assign(variables: dict[str, keras.Variable], arrays: dict[str, np.ndarray], *, source: Source) -> None:
-    check_against(arrays, _shapes(variables), source=source.prefix)
+    of_model = f" (of {source.description.model_name})" if source.description else ""
+    check_against(arrays, _shapes(variables), source=f"{source.prefix}{of_model}")
     for name, variable in variables.items():
         set_value(variable, arrays[name])
 
