@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from efficientdet.inference.label_studio_regions import (
-    FROM_NAME,
-    TO_NAME,
     labeling_configuration,
     rectangle_region,
     task_data,
@@ -132,16 +130,11 @@ class ListedSuspects:
             }
 
     def _regions(self, image: dict[str, Any], labels: list[Label]) -> list[dict[str, Any]]:
-        """Return the labels in percent of the image's sides."""
-        sides = np.array([image["width"], image["height"]] * 2) / 100
+        """Return the labels as regions."""
+        size = image["width"], image["height"]
         return [
             rectangle_region(
-                (label.box / sides).round(4).tolist(),
-                self.categories[label.class_index]["name"],
-                identifier=f"label{number}",
-                size=(image["width"], image["height"]),
-                from_name=FROM_NAME,
-                to_name=TO_NAME,
+                label.box.tolist(), self.categories[label.class_index]["name"], identifier=f"label{number}", size=size
             )
             | ({"meta": {"text": [label.suspect.kind]}} if label.suspect else {})
             for number, label in enumerate(labels)

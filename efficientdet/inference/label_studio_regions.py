@@ -10,18 +10,25 @@ FROM_NAME, TO_NAME = "label", "image"  # names in the labeling configuration tha
 
 
 def rectangle_region(
-    sides: Sequence[float], label: str, *, identifier: str, size: tuple[int, int], from_name: str, to_name: str
+    box: Sequence[float],
+    label: str,
+    *,
+    identifier: str,
+    size: tuple[int, int],
+    from_name: str = FROM_NAME,
+    to_name: str = TO_NAME,
 ) -> dict[str, Any]:
-    """Return a region of an annotation or a prediction.
+    """Return a region of an annotation or a prediction, whose box is in percent of the image's sides.
 
     Args:
-        sides: x, y, width and height in percent of the width and height of the image.
+        box: x, y, width and height in pixels.
         label: name of the class in the labeling configuration.
         identifier: id of the region in its task.
         size: width and height of the image.
         from_name: name of the configuration's `<RectangleLabels>`.
         to_name: name of its `<Image>`.
     """
+    percent = [round(float(100 * value / side), 4) for value, side in zip(box, size * 2, strict=True)]
     return {
         "id": identifier,
         "type": "rectanglelabels",
@@ -31,7 +38,7 @@ def rectangle_region(
         "original_height": size[1],
         "image_rotation": 0,
         "value": {
-            **dict(zip(("x", "y", "width", "height"), sides, strict=True)),
+            **dict(zip(("x", "y", "width", "height"), percent, strict=True)),
             "rotation": 0,
             "rectanglelabels": [label],
         },

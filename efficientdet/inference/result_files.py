@@ -17,8 +17,6 @@ import numpy as np
 from dataset.class_names import ClassNames
 from dataset.files.image_files import distinct_stem, encode_image, folder_names
 from efficientdet.inference.label_studio_regions import (
-    FROM_NAME,
-    TO_NAME,
     labeling_configuration,
     prediction,
     rectangle_region,
@@ -160,16 +158,9 @@ class ResultFiles:
 
     def _task(self, image: dict[str, Any], results: list[dict], classes: Sequence[int]) -> dict[str, Any]:
         """Return a task of Label Studio with the detections as a prediction."""
-        sides = image["width"] / 100, image["height"] / 100
+        size = image["width"], image["height"]
         regions = [
-            rectangle_region(
-                [round(value / side, 4) for value, side in zip(result["bbox"], sides * 2, strict=True)],
-                self._names.names[index],
-                identifier=f"detection{number}",
-                size=(image["width"], image["height"]),
-                from_name=FROM_NAME,
-                to_name=TO_NAME,
-            )
+            rectangle_region(result["bbox"], self._names.names[index], identifier=f"detection{number}", size=size)
             for number, (index, result) in enumerate(zip(classes, results, strict=True))
         ]
         proposed = prediction(regions, [result["score"] for result in results], model_version="detections")

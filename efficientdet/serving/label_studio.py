@@ -132,20 +132,18 @@ class LabelStudioBackend:
 
 
 def proposal(result: ImageResult, control: Control) -> dict[str, Any]:
-    """Return Label Studio's prediction: a region for each detection whose class is a label, in percent of the image."""
-    reply = image_reply(result, min_score=result.model.min_score)
-    width, height, regions, scores = reply["width"], reply["height"], [], []
+    """Return Label Studio's prediction: a region for each detection whose class is a label."""
+    reply, regions, scores = image_reply(result, min_score=result.model.min_score), [], []
     for number, detection in enumerate(reply["detections"]):
         label = control.labels.get(detection["class_name"].casefold())
         if label is None:
             continue
         x_min, y_min, x_max, y_max = detection["box"]
-        shares = (x_min / width, y_min / height, (x_max - x_min) / width, (y_max - y_min) / height)
         region = rectangle_region(
-            [100 * share for share in shares],
+            (x_min, y_min, x_max - x_min, y_max - y_min),
             label,
             identifier=f"detection{number}",
-            size=(width, height),
+            size=(reply["width"], reply["height"]),
             from_name=control.name,
             to_name=control.image,
         )
