@@ -2,11 +2,12 @@
 
 `python benchmarks/new_class.py --data=DATA --seeds=0,1,2` trains EfficientDet-Lite0 from the detector of
 `pretrain_heads.py --held_out` on one half of the training images, labeled for the old classes. From this model it
-trains in five ways, for as many steps, and measures AP of the old and of the new classes on the test images:
+trains in six ways, and measures AP of the old and of the new classes on the test images:
 
 - `plain`: on the other half, labeled for the new classes alone
 - `ignored`: on both halves, each labeled for its classes (create_tfrecord.py --labeled_classes, ignore_in_crowds)
-- `pseudo`: the same, and the old classes of the other half labeled by the detections of the model (--pseudo_labels)
+- `longer`: the same with twice the steps, which show the new images as often as `plain`
+- `pseudo`: as `ignored`, and the old classes of the other half labeled by the detections of the model (--pseudo_labels)
 - `distilled`: as `ignored`, and the features of the pyramid imitate those of the model
 - `joint`: on both halves, labeled for all classes
 
@@ -19,6 +20,7 @@ import os
 import random
 from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -26,8 +28,26 @@ from compare_recipes import Cell, training_flags
 from learning_curves import ROOT, part, run, with_error
 
 NEW_CLASSES = {"bccd": ("Platelets",), "playing_cards": ("king", "ace")}
-WAYS = ("plain", "ignored", "pseudo", "distilled", "joint")
 RECIPE = "short_pretrained_task_aligned"
+
+
+class Way(NamedTuple):
+    """A way to train: the records, and what differs from a training on them with the recipe."""
+
+    records: str
+    ignores: bool = False
+    length: int = 1  # as a multiple of the steps
+    is_distilled: bool = False
+
+
+WAYS = {
+    "plain": Way("plain"),
+    "ignored": Way("ignored", ignores=True),
+    "longer": Way("ignored", ignores=True, length=2),
+    "pseudo": Way("pseudo", ignores=True),
+    "distilled": Way("ignored", ignores=True, is_distilled=True),
+    "joint": Way("joint"),
+}
 
 
 class Addition:
@@ -59,15 +79,13 @@ class Addition:
         self._convert("before/old", self._halves["old"], "old", label_map=False)
         self._train("before", "before/*")
         found = {"before": self._measured("before")}
-        for way in WAYS:
-            if way != "distilled":
-                getattr(self, f"_{way}_records")()
-            before = self._folder / "models/before"
-            hparams = {} if way in ("plain", "joint") else {"ignore_in_crowds": True}
-            teacher = {"teacher_ckpt": before} if way == "distilled" else {}
-            records = "ignored" if way == "distilled" else way
-            self._train(way, f"{records}/*", hparams=hparams, pretrained_ckpt=before, **teacher)
-            found[way] = self._measured(way)
+        start = {"pretrained_ckpt": self._folder / "models/before"}
+        for name, way in WAYS.items():
+            getattr(self, f"_{way.records}_records")()
+            hparams = {"ignore_in_crowds": True} if way.ignores else {}
+            teacher = {"teacher_ckpt": start["pretrained_ckpt"]} if way.is_distilled else {}
+            self._train(name, f"{way.records}/*", hparams=hparams, length=way.length, **start, **teacher)
+            found[name] = self._measured(name)
         return found
 
     def _plain_records(self) -> None:
@@ -119,13 +137,13 @@ class Addition:
         run(self._folder, "dataset/create_tfrecord", **folders, **flags)
         return records
 
-    def _train(self, name: str, records: str, *, hparams: dict | None = None, **start: object) -> None:
+    def _train(self, name: str, records: str, *, hparams: dict | None = None, length: int = 1, **start: object) -> None:
         if (self._folder / "models" / f"{name}.json").exists():
             return
         table = yaml.safe_load((ROOT / "benchmarks/recipes.yaml").read_text(encoding="utf-8"))
         recipe = {**table["recipes"][RECIPE], "cost_of": {}}
         recipe["hparams"] = {**recipe["hparams"], **(hparams or {})}
-        flags = training_flags(recipe, self._cell, table, steps=self._steps)
+        flags = training_flags(recipe, self._cell, table, steps=length * self._steps)
         model = self._folder / "models" / name
         run(
             self._folder,
