@@ -169,9 +169,8 @@ def load_matching_weights(
             "the others are reinitialized",
         ]
     matching = {name: variable for name, variable in variables.items() if name not in reinitialized}
-    _assign(
-        matching, {name: array for name, array in arrays.items() if not family.is_class_predictor(name)}, source=source
-    )
+    others = {name: array for name, array in arrays.items() if not family.is_class_predictor(name)}
+    _assign(matching, others, source=source)
     layers = ", ".join(dict.fromkeys(name.rsplit("/", 1)[0] for name in reinitialized))
     return [
         *ignored,
