@@ -125,6 +125,8 @@ def test_epochs_are_short_enough_to_look_at_the_clock():
     length, why = length_of(205, target_steps=250, seconds=1500)
     assert length.num_epochs == 20  # 1000 steps
     assert "further steps would gain little" in why
+    length, _ = length_of(5000, target_steps=250, seconds=1e5)
+    assert length.num_epochs * length.num_examples_per_epoch == 20 * 5000  # more than the 1000 steps
     length, _ = length_of(118287, side=128, seconds=150)  # 1200 steps, 60 an epoch
     assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (40, 240, 40)
     assert length.warmup_epochs == 1.0  # and no evaluation before the last: one takes 12 of the 150 seconds or more

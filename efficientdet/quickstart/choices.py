@@ -11,7 +11,7 @@ _MULTIPLE = 32  # pixels: candidate sides are multiples of it
 _MIN_EPOCHS, _MAX_EPOCHS = 20, 600  # train.py checks the time after each
 _WARMUP_STEPS = 50
 _LENGTHENED = 2  # multiple of the expected steps: the machine may become faster
-_PATIENCE = 4  # multiple of the required steps: more would gain little
+_PATIENCE, _PASSES = 4, 20  # multiple of the required steps, and times that each image is seen: more gain little
 # `target_steps` are for an input of this side and objects of a sixteenth of it. More pixels pay only with more steps,
 # and small objects gain more from pixels than large ones do (docs/measurements/accuracy.md).
 _TARGET_SIDE, _TARGET_OBJECT, _OBJECT_EXPONENT = 256, 1 / 16, 2 / 3
@@ -230,13 +230,17 @@ def training_length(images: int, budget: Budget, *, side: int, seconds: float) -
     """Return number and length of the epochs that fit into the seconds of one training, and the reason.
 
     Epochs are short, because the time is checked after each; an epoch need not cover the data set. There are at most
-    four times the required steps. Evaluations before the last take at most a tenth of the time.
+    four times the required steps, or 20 passes over the images. Evaluations before the last take at most a tenth of the
+    time.
     """
-    step_time, max_steps = budget.step_time, _PATIENCE * max(budget.target_steps, budget.required_steps(side))
+    step_time, all_images = budget.step_time, math.ceil(images / budget.step_time.batch_size)
+    enough = _PATIENCE * max(budget.target_steps, budget.required_steps(side))
+    max_steps = max(enough, _PASSES * all_images)
     affordable_steps = max(seconds / step_time.at(side), 1)
-    all_images = math.ceil(images / step_time.batch_size)
-    steps_per_epoch = max(math.ceil(max_steps / _MAX_EPOCHS), min(all_images, int(affordable_steps / _MIN_EPOCHS)))
-    epochs = max(1, math.ceil(min(_LENGTHENED * affordable_steps, max_steps) / steps_per_epoch))
+    most = min(_LENGTHENED * affordable_steps, max_steps)
+    least = math.ceil(max(enough, most) / _MAX_EPOCHS)
+    steps_per_epoch = max(least, min(all_images, int(affordable_steps / _MIN_EPOCHS)))
+    epochs = max(1, math.ceil(most / steps_per_epoch))
     expected = min(affordable_steps, max_steps) / steps_per_epoch
     evaluation = min(images, _EVALUATED_IMAGES) * step_time.at(side) / step_time.batch_size
     evaluations = min(4, int(_EVALUATION_SHARE * seconds / evaluation))
