@@ -167,9 +167,6 @@ def _measured(
     )
     first = training_flags(recipe["first"], cell, table, steps=steps) if "first" in recipe else {}
     compared = {**settings, "first": first} if first else settings
-    teacher = cell._replace(**recipe["teacher"]) if "teacher" in recipe else None
-    if teacher:
-        compared = {**compared, "teacher": teacher.name}
     path, model = folder / "cell.json", folder / ("quickstart/model" if is_quickstart else "model")
     outcome = {**cell._asdict(), "settings": compared, "commit": commit_here(), "minutes": 0.0, "cpu_seconds": 0.0}
     if path.exists():
@@ -178,8 +175,6 @@ def _measured(
             raise InputError(f"{path}: measured with other settings; delete the folder or use another --output_dir")
     records = _records(paths, cell.data_set, masks=data_set.get("masks", False))
     if "val" not in outcome:
-        if teacher and not _measured(teacher, table, paths, splits=splits, steps=steps):
-            return None
         with _accounted(outcome, path):
             places = (
                 {**_sources(paths, cell.data_set), "output_dir": folder / "quickstart"}
@@ -194,8 +189,6 @@ def _measured(
                 if _failed("train", {**places, **first, "model_dir": folder / "first"}, folder):
                     return None
                 places["pretrained_ckpt"] = folder / "first"
-            if teacher:
-                places["teacher_ckpt"] = _folder(teacher, paths) / "model"
             if _failed("quickstart" if is_quickstart else "train", {**places, **settings}, folder):
                 return None
             outcome["val"] = _last_metrics(model)

@@ -2,13 +2,12 @@
 
 `python benchmarks/new_class.py --data=DATA --seeds=0,1,2` trains EfficientDet-Lite0 from the detector of
 `pretrain_heads.py --held_out` on one half of the training images, labeled for the old classes. From this model it
-trains in six ways, and measures AP of the old and of the new classes on the test images:
+trains in five ways, and measures AP of the old and of the new classes on the test images:
 
 - `plain`: on the other half, labeled for the new classes alone
 - `ignored`: on both halves, each labeled for its classes (create_tfrecord.py --labeled_classes, ignore_in_crowds)
 - `longer`: the same with twice the steps, which show the new images as often as `plain`
 - `pseudo`: as `ignored`, and the old classes of the other half labeled by the detections of the model (--pseudo_labels)
-- `distilled`: as `ignored`, and the features of the pyramid imitate those of the model
 - `joint`: on both halves, labeled for all classes
 
 The same command skips what is finished. It writes new_class.md: means and standard errors over seeds.
@@ -37,7 +36,6 @@ class Way(NamedTuple):
     records: str
     ignores: bool = False
     length: int = 1  # as a multiple of the steps
-    is_distilled: bool = False
 
 
 WAYS = {
@@ -45,7 +43,6 @@ WAYS = {
     "ignored": Way("ignored", ignores=True),
     "longer": Way("ignored", ignores=True, length=2),
     "pseudo": Way("pseudo", ignores=True),
-    "distilled": Way("ignored", ignores=True, is_distilled=True),
     "joint": Way("joint"),
 }
 
@@ -83,8 +80,7 @@ class Addition:
         for name, way in WAYS.items():
             getattr(self, f"_{way.records}_records")()
             hparams = {"ignore_in_crowds": True} if way.ignores else {}
-            teacher = {"teacher_ckpt": start["pretrained_ckpt"]} if way.is_distilled else {}
-            self._train(name, f"{way.records}/*", hparams=hparams, length=way.length, **start, **teacher)
+            self._train(name, f"{way.records}/*", hparams=hparams, length=way.length, **start)
             found[name] = self._measured(name)
         return found
 

@@ -30,7 +30,6 @@ class DetectionModel(Postprocessing, Generic[Outputs, Targets]):
 
     network: keras.Model
     image_size: tuple[int, int]  # H, W of the network input
-    constant_networks: tuple[keras.Model, ...] = ()  # networks that a training step uses and never changes
     learns_from_outputs = False  # True: targets depend on outputs, and counts are known only after the forward pass
     # True: `targets` runs Python or NumPy code, such as a matching by SciPy in tf.numpy_function or jax.pure_callback.
     # TensorFlow's step then compiles what is before and after it, as XLA cannot compile a call of the host.

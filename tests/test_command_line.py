@@ -310,7 +310,6 @@ train TRAIN --bn_group | 0
 train TRAIN --benchmark_steps | 0
 train TRAIN --calibration_images | -1
 train TRAIN --checkpoint_period | 0
-train TRAIN --distillation_weight | 0 -1 nan inf
 train TRAIN --num_devices | 0
 train TRAIN --checkpoint_steps | -1
 train TRAIN --eval_batch_size | 0

@@ -38,7 +38,6 @@ TABLE = {
             "hparams_of": {"cells": {"anchor_scale": 3.0}},
         },
         "all": {"kind": "quickstart", "flags": {"minutes": 3}},
-        "taught": {"teacher": {"recipe": "dear", "seed": 6}},
         "twice": {"first": {"cost": 2, "hparams": {"jitter_min": 0.5}}, "cost": 8, "cost_of": {"cells": 4}},
     },
 }
@@ -153,17 +152,6 @@ def test_a_recipe_with_a_training_before_it(bench, tmp_path):
     dearer = {**TABLE["recipes"]["twice"], "first": {"cost": 4}}
     with pytest.raises(InputError, match="other settings"):
         run(Cell("cells", "twice", 2), table={**TABLE, "recipes": {**TABLE["recipes"], "twice": dearer}})
-
-
-def test_a_recipe_with_a_teacher(bench, tmp_path):
-    """The teacher is measured first, as a cell of its own."""
-    run, calls = bench
-    assert run(Cell("cells", "taught", 2)) == []
-    (_, teacher), (_, student) = calls()[1:]
-    assert teacher["model_dir"] == student["teacher_ckpt"] == str(tmp_path / "output/cells/cells-dear-6/model")
-    assert (teacher["seed"], student["seed"]) == ("6", "2")
-    assert "teacher_ckpt" not in teacher
-    assert {path.name for path in (tmp_path / "output/cells").iterdir()} == {"cells-dear-6", "cells-taught-2"}
 
 
 AP = {  # by recipe and data set, one value per seed

@@ -87,7 +87,6 @@ def _configuration(options: TrainOptions) -> TrainingConfig:
 def _check_files(config: TrainingConfig) -> None:
     """Raise InputError for a path at which the training would fail later."""
     existing_checkpoint(config.pretrained_ckpt, "pretrained_ckpt")
-    existing_checkpoint(config.teacher_ckpt, "teacher_ckpt")
     existing_backbone(config.backbone_init)
     if config.resume not in ("auto", "never"):
         existing_checkpoint(config.resume, "resume")

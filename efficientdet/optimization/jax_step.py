@@ -34,7 +34,6 @@ class JaxStep(TrainStep):
             "average": of_vectors,
         }
         self._compiled = jax.jit(self._step, donate_argnums=0, out_shardings=(self._shardings, self._replicated))
-        self._constant_values: list | None = None
         self._is_compiled = False
 
     def __call__(self, batch: Batch, learning_rate: float, stop_requested: bool = False) -> dict:
@@ -57,13 +56,10 @@ class JaxStep(TrainStep):
         if state is None:
             values = jax.tree.map(lambda variable: variable.value, self._variables())
             state = self._resharded(replicate(values, *self._devices), self._shardings)
-        if self._constant_values is None:
-            self._constant_values = replicate([variable.value for variable in self._constants()], *self._devices)
         requests = np.zeros(self.world.devices, np.float32)
         requests[0] = stop_requested
         return (
             state,
-            self._constant_values,
             jax.tree.map(self._placed, batch),
             np.float32(learning_rate),
             shard_batch(requests, *self._devices),
@@ -99,13 +95,9 @@ class JaxStep(TrainStep):
             "average": [self.average.packed] if self.average is not None else [],
         }
 
-    def _constants(self) -> list[keras.Variable]:
-        """Return the variables of other networks, arguments of the program: constants would be stored in it."""
-        return [variable for network in self.detector.constant_networks for variable in network.variables]
-
-    def _step(self, state, constants, batch, learning_rate, stop_requested):
+    def _step(self, state, batch, learning_rate, stop_requested):
         scale = self.loss_scale(state["optimizer"])
-        gradients, others, terms, counts = self._gradients(state["trained"], state["others"], constants, batch, scale)
+        gradients, others, terms, counts = self._gradients(state["trained"], state["others"], batch, scale)
         packed = self.optimizer.packed_weights(state["trained"])
         change, slots, applied = self.optimizer.updated(state["optimizer"], gradients, learning_rate, weights=packed)
         change = jax.lax.with_sharding_constraint(change, self._replicated)  # one collective instead of one per weight
@@ -152,7 +144,7 @@ class JaxStep(TrainStep):
         targets = assign(batch.objects, seeds_of(batch.positions, seed=self.seed))
         return targets, self.detector.counts(targets)
 
-    def _gradients(self, trained, others, constants, batch, scale):
+    def _gradients(self, trained, others, batch, scale):
         """Return gradients of the scaled loss of all parts, the values of other weights, the terms and the counts."""
         if self.detector.learns_from_outputs:
             targets, counts = None, self.detector.counts_of_objects(batch.objects)
@@ -163,7 +155,6 @@ class JaxStep(TrainStep):
             mapping = [
                 *zip(self.network.trainable_variables, trained, strict=True),
                 *zip(self.network.non_trainable_variables, others, strict=True),
-                *zip(self._constants(), constants, strict=True),
             ]
             with keras.StatelessScope(state_mapping=mapping) as scope:
                 outputs, known = self.detector.outputs(batch.images, batch.sizes, training=True), counts

@@ -197,11 +197,6 @@ class TrainSettings(MachineOptions):
             ".pth or .safetensors file, or a name that get_weights.sh lists."
         ),
     ] = None
-    teacher_ckpt: Annotated[
-        str | None,
-        Help("Checkpoint of a larger detector whose pyramid features the model imitates (distillation)."),
-    ] = None
-    distillation_weight: Annotated[Positive, Help("Weight of the distillation loss of --teacher_ckpt.")] = 1.0
     seed: Annotated[CountOrZero, Help("Random seed for weight initialization, shuffling and augmentation.")] = 0
     benchmark: Annotated[
         bool,

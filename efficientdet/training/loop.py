@@ -29,7 +29,6 @@ from efficientdet.training.reporter import Reporter, report_start, training_prov
 from efficientdet.training.run import Run
 from efficientdet.training.saving import Saver
 from efficientdet.training.settings import settings_at_start
-from efficientdet.training.start import with_teacher
 from efficientdet.training.time_budget import TimeBudget
 from efficientdet.training.validation import Evaluator, Validation
 from program_support.progress import Progress
@@ -97,7 +96,7 @@ class Training:
         assert config.eval_batch_size is not None  # set by `with_batch_sizes`
         self._run, self._saver, self._stop_request = run, saver, stop_request
         self._step = build_train_step(
-            with_teacher(state.detector, config, precision=run.runtime.precision, log=run.journal.print),
+            state.detector,
             state.optimizer,
             state.average,
             compiled=compiled,

@@ -168,7 +168,7 @@ class Reporter(Listener):
 def training_provenance(run: Run, measures: CocoMeasures | None) -> dict[str, Any]:
     """Return what a finished training was made from, and its result: the files, their contents, settings and code."""
     config = run.config
-    weights = {name: getattr(config, name) for name in ("pretrained_ckpt", "backbone_init", "teacher_ckpt")}
+    weights = {name: getattr(config, name) for name in ("pretrained_ckpt", "backbone_init")}
     sources = {
         "records": config.records,
         "val_records": config.val_records,

@@ -5,9 +5,7 @@ from collections.abc import Callable
 
 from efficientdet.checkpoints.description import SCORE_CALIBRATION
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights, read_source
-from efficientdet.checkpoints.restore import restore_detector
 from efficientdet.checkpoints.store import CheckpointStore, read_checkpoint
-from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
 from efficientdet.devices.distributed import World
 from efficientdet.families.registry import build_detector
@@ -16,7 +14,6 @@ from efficientdet.optimization.weight_average import WeightAverage
 from efficientdet.training.state import TrainingState
 from model.batch_norm import BatchNormalization, divide_statistics, join_statistics
 from model.detection_model import DetectionModel, named_variables
-from model.distillation import DistilledDetector
 from model.weight_decay import decaying_weights
 from program_support.errors import InputError
 
@@ -69,29 +66,6 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, log: 
         parts=parts,
     )
     return TrainingState(detector, optimizer, average, world=world)
-
-
-def with_teacher(detector: DetectionModel, config: TrainingConfig, *, precision: str, log: Log) -> DetectionModel:
-    """Return the detector that a training step trains: the given one, or with a teacher if one is configured.
-
-    The teacher sees the images of the student, at the student's input size.
-
-    Raises:
-        InputError: for a teacher or a student without feature pyramid.
-    """
-    if not config.teacher_ckpt:
-        return detector
-    overrides = {"image_size": config.hparams.image_size}
-    teacher = restore_detector(ModelConfig(ckpt_path=config.teacher_ckpt, overrides=overrides), precision=precision)
-    try:
-        distilled = DistilledDetector(detector, teacher.detector, weight=config.distillation_weight)
-    except InputError as error:
-        raise InputError(f"--teacher_ckpt={config.teacher_ckpt}: {error}") from error
-    log(
-        f"teacher: {teacher.hparams.model_name} of {config.teacher_ckpt}, {len(teacher.class_names)} classes, input "
-        f"size of the student; --distillation_weight={config.distillation_weight:g}"
-    )
-    return distilled
 
 
 def resume(
