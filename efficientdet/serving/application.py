@@ -41,7 +41,7 @@ def build_application(
 
     Args:
         model: The model; None if `label_studio` is going to train the first one.
-        limits: RequestLimits of a request.
+        limits: Limits of a request.
         hosts: Allowed host names; empty: all.
         origins: Origins of other pages that may call the server, such as `https://example.org`.
         label_studio: Answers Label Studio with the same model, and may replace it.

@@ -155,7 +155,7 @@ NVIDIA_CONVENTIONS = {
 # Measured in docs/tutorials/bccd.md. The published jitter is 0.1 to 2: less suits a short training, as does a network
 # without the stochastic depth that Lite's presets have for long ones.
 _SHORT_TRAINING = {"jitter_min": 0.8, "jitter_max": 1.25, "survival_prob": 1.0}
-_FROM_IMAGENET = {
+_FINE_TUNING = {
     **_SHORT_TRAINING,
     "optimizer": "adamw",
     "weight_decay": 0.0005,
@@ -171,14 +171,14 @@ QUICKSTART = QuickstartRecipe(
         steps=2200,  # docs/measurements/accuracy.md
     ),
     backbone=StartRecipe(
-        settings=_FROM_IMAGENET,
+        settings=_FINE_TUNING,
         # They need predictions to assign labels by, and lost with few steps (docs/measurements/accuracy.md).
         long_settings=_TASK_ALIGNED,
         rate=LearningRate(per_image=0.0005, maximum=0.004),
         steps=2200,
     ),
     starter=StartRecipe(
-        settings={**_FROM_IMAGENET, **_TASK_ALIGNED},
+        settings={**_FINE_TUNING, **_TASK_ALIGNED},
         rate=LearningRate(per_image=0.0005, maximum=0.004),
         steps=700,
         smaller_input_first=False,
