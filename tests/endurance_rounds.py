@@ -171,7 +171,7 @@ def kill_servers(attack: Attack) -> None:
                 server.process.send_signal(signal.SIGKILL)
                 server.process.wait()
             kills += 1
-            if (folder / "exported").exists():
+            if (folder / "exported/detector.onnx").exists():  # not in the first training
                 attack.detect("trained")
             due = json.loads(state.read_text())["due"]
             print(f"kill {kills} of the server, which {'had to' if due else 'did not'} train", flush=True)
