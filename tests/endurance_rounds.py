@@ -178,6 +178,8 @@ def kill_servers(attack: Attack) -> None:
         print(f"serves {served}; {folder}/label_studio/training.log")
         labels = json.loads((folder / "label_studio/annotations.json").read_text())
         attack.check(f"{len(labels)} of {count} annotated tasks were trained on", len(labels) == count)
+        log = (folder / "label_studio/training.log").read_text()
+        attack.check("no training was refused", "error:" not in log)
         attack.check("serves the trained model", any("detector.onnx" in name for name in served))
         attack.detect("trained")
         names = [path.name for path in folder.rglob("*") if "unfinished" in path.name]

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from dataset.class_names import ClassNames
 from efficientdet.options.serve import RequestLimits
+from efficientdet.quickstart.output_folder import sole_quickstart, wait_for_quickstart
 from efficientdet.serving.application import build_application
 from efficientdet.serving.background_training import BackgroundTraining
 from efficientdet.serving.batching import Batcher, ServedModel
@@ -171,6 +172,7 @@ def trained(studio, tmp_path, monkeypatch):
             changes=3,
             limits=RequestLimits(),
             command=quick_start(tmp_path, body),
+            wait=lambda: wait_for_quickstart(tmp_path / "run"),
             load=lambda: model,
         )
         return training, Batcher(None, RequestLimits(), Metrics()), model
@@ -245,6 +247,18 @@ def test_a_training_that_was_cut_short_goes_on_with_the_next_server(trained, tmp
     with training.running(batcher):
         wait_until(lambda: batcher.model is model)
     assert not json.loads((tmp_path / "run" / "label_studio.json").read_text())["due"]
+
+
+def test_a_training_waits_for_the_quick_start_of_a_killed_server(trained, tmp_path):
+    """It may save its state for seconds; until then the folder is its own."""
+    training, batcher, model = trained("out.joinpath('started').touch()")
+    with training.running(batcher):
+        with sole_quickstart(tmp_path / "run"):
+            training.changed(7, at_once=True)
+            time.sleep(0.5)
+            assert not (tmp_path / "started").exists()
+        wait_until(lambda: batcher.model is model)
+    assert (tmp_path / "started").exists()
 
 
 def test_a_failed_training_keeps_the_model(trained, tmp_path, capsys):

@@ -118,6 +118,7 @@ def _studio(options: ServeOptions) -> "LabelStudio | None":
 def _backend(
     studio: "LabelStudio", options: ServeOptions, limits: RequestLimits, opened: "Callable[[str], ServedModel]"
 ) -> "LabelStudioBackend":
+    from efficientdet.quickstart.output_folder import wait_for_quickstart
     from efficientdet.quickstart.programs import program_command
     from efficientdet.serving.background_training import BackgroundTraining
     from efficientdet.serving.label_studio import LabelStudioBackend
@@ -131,6 +132,7 @@ def _backend(
             changes=options.train_after,
             limits=limits,
             command=partial(program_command, "quickstart"),
+            wait=partial(wait_for_quickstart, Path(folder)),
             load=lambda: opened(str(_trained_model(folder))),
         )
     return LabelStudioBackend(studio, limits, training)

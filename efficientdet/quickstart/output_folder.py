@@ -9,7 +9,7 @@ from pathlib import Path
 
 from program_support.atomic_files import is_other_process
 from program_support.errors import InputError
-from program_support.file_lock import HOLDER, LockedError, held_lock
+from program_support.file_lock import HOLDER, LockedError, held_lock, lock_file
 from program_support.marked_folders import is_marked, refuse_unmarked
 
 FOLDERS = ("records", "doctor", "cross_validation", "model_smaller_input", "model", "evaluation", "exported")
@@ -50,6 +50,13 @@ def sole_quickstart(folder: Path) -> Iterator[None]:
         else:
             os.set_inheritable(stream.fileno(), True)
         yield
+
+
+def wait_for_quickstart(folder: Path) -> None:
+    """Wait until no quick start uses the output folder, such as one that saves its state because it was stopped."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOCK).open("a") as stream:
+        lock_file(stream, wait=True)
 
 
 def _was_killed(holder: str) -> bool:

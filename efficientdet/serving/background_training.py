@@ -35,6 +35,7 @@ class BackgroundTraining:
         changes: int,
         limits: RequestLimits,
         command: Callable[[Mapping[str, Any]], list[str]],
+        wait: Callable[[], None],
         load: Callable[[], ServedModel],
     ):
         """Store the settings.
@@ -43,9 +44,10 @@ class BackgroundTraining:
         minutes: Time of a training.
         changes: Number of new or changed annotations after which a training starts.
         command: Returns the command of a quick start with some settings; it ends with the calling thread.
+        wait: Returns when no quick start uses the folder: that of a server that was killed saves its state first.
         load: Opens the folder's present model.
         """
-        self._studio, self._folder, self._command, self._load = studio, folder, command, load
+        self._studio, self._folder, self._command, self._wait, self._load = studio, folder, command, wait, load
         self._minutes, self._after, self._limits = minutes, changes, limits
         self._state_file = folder / "label_studio.json"
         self._state: dict[str, Any] = {"project": None, "changes": 0, "due": False}
@@ -107,6 +109,7 @@ class BackgroundTraining:
                 self._store()
 
     def _train(self, project: int) -> None:
+        self._wait()
         source = self._folder / "label_studio"
         count = self._copy_annotations(project, source)
         print(f"label studio: project {project}: training on {count} images, log: {source}/training.log", flush=True)
