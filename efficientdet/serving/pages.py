@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from functools import lru_cache
 from importlib import metadata, resources
 from typing import Any
 
@@ -21,6 +22,7 @@ echo "{\\"images\\": [\\"$(base64 -w0 photo.jpg)\\"]}" |
     curl -H 'Content-Type: application/json' -d @- http://127.0.0.1:8000/v1/detect"""
 
 
+@lru_cache(maxsize=4)
 def detector_page(min_score: float) -> str:
     """Return the HTML of / of the server. min_score: Initial score threshold of the slider."""
     links = '<a href="/docs">API</a><a href="/metrics">Metrics</a>'
@@ -133,6 +135,7 @@ def _kind(schema: dict) -> str:
     return schema["type"]
 
 
+@lru_cache(maxsize=4)
 def content_security_policy(html: str) -> str:
     """Return a Content-Security-Policy that allows only the page's inline style and script and calls to its server."""
 
