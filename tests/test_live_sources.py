@@ -4,6 +4,7 @@ import contextlib
 import http.server
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 
 import cv2
 import numpy as np
@@ -125,10 +126,12 @@ def test_only_the_newest_frame_is_kept():
     stop, source = threading.Event(), Numbered()
     frames = NewestFrames("rtsp://host/1", source, stop)
     assert source.all_sent.wait(10)
-    ok, frame = frames.read()
-    assert (ok, int(frame[0, 0, 0])) == (True, 200)
+    reading = iter(frames)
+    frame = next(reading)
+    assert (frame.number, int(frame.pixels[0, 0, 0])) == (1, 200)
+    assert abs(datetime.now(UTC) - frame.received_at) < timedelta(minutes=1)
     stop.set()
-    assert frames.read() == (False, None)
+    assert next(reading, None) is None
     frames.release()
 
 

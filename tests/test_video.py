@@ -187,7 +187,7 @@ def film(monkeypatch, tmp_path):
             patch.setattr(
                 cv2, "VideoCapture", lambda source: next(connected, Camera(-1)) if source == 0 else read_file(source)
             )
-            patch.setattr(video, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+            patch.setattr(live_sources, "time", SimpleNamespace(monotonic=lambda: next(clock)))
             annotate_video(
                 Detector(detect_and_ask, NAMES),
                 0,
@@ -217,7 +217,7 @@ def test_a_camera_is_filmed_for_as_long_as_it_was(film):
 
 def test_a_camera_that_breaks_off_is_opened_again(film, capsys):
     _, frames = film(Camera(3), Camera(4))
-    assert len(frames) == 17  # 7 frames, a quarter of a second each
+    assert len(frames) == 22  # 7 frames and 2 failed attempts to read, a quarter of a second each
     printed = capsys.readouterr().out
     assert "camera 0: the connection broke off; connecting again" in printed
     assert "camera 0: connected again after " in printed
@@ -250,11 +250,17 @@ def test_a_camera_that_is_not_there_is_one_line(film, frames, tmp_path):
 
 def test_frames_are_handed_on_with_their_numbers(gray_video, tmp_path):
     found = []
+
+    def add(detections):
+        frame = detections.frame
+        ids = detections.rows.category_ids.tolist()
+        found.append((frame.number, round(frame.seconds, 2), frame.received_at, frame.pixels.shape, ids))
+
     annotate_video(
         Detector(one_dog, NAMES),
         str(gray_video),
         tmp_path / "a.mp4",
         batch_size=3,
-        on_frame=lambda number, frame, rows: found.append((number, frame.shape, rows.category_ids.tolist())),
+        on_frame=add,
     )
-    assert found == [(number, (HEIGHT, WIDTH, 3), [8]) for number in range(1, FRAMES + 1)]
+    assert found == [(index + 1, index * 0.08, None, (HEIGHT, WIDTH, 3), [8]) for index in range(FRAMES)]

@@ -7,8 +7,6 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dataset.files.exif_orientation import stored_image
 from dataset.files.image_files import StoredImage, distinct_names, distinct_stem, encode_image, image_ids, output_names
 from efficientdet.configuration.model_config import ModelConfig
@@ -16,12 +14,13 @@ from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detect, Detector
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
 from efficientdet.inference.tiles import TiledDetector, Tiling
+from efficientdet.inference.video_frames import FrameDetections
 from efficientdet.options.infer import InferOptions
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.drawn_rows import drawn_rows
 from efficientdet.prediction.inputs import Inputs, read_input, recording_stem, shown_path
 from efficientdet.prediction.open_model import open_model, with_thresholds
-from object_detection.coco.results import DetectionRows, results_json, write_results
+from object_detection.coco.results import results_json, write_results
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
 from program_support.errors import InputError, printable
@@ -166,9 +165,10 @@ def _annotate_videos(
     model = replace(model, detect=_in_tiles(config, model.detect))
     for source, target in sources.items():
 
-        def add(number: int, frame: np.ndarray, rows: DetectionRows, stem: str = target.stem) -> None:
+        def add(found: FrameDetections, stem: str = target.stem) -> None:
             if config.format or config.save_crops:  # a stream without an end must not fill the memory
-                files.add(f"{stem}_{number:06d}", None, next(ids), pixels=frame, rows=rows)
+                name = f"{stem}_{found.frame.number:06d}"
+                files.add(name, None, next(ids), pixels=found.frame.pixels, rows=found.rows)
 
         try:
             annotate_video(

@@ -2,9 +2,13 @@
 
 import threading
 import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import cv2
+import numpy as np
 
+from efficientdet.inference.video_frames import VideoFrame
 from efficientdet.prediction.inputs import is_stream, shown_source
 from program_support.errors import InputError
 
@@ -63,17 +67,23 @@ class NewestFrames:
         """Start to read an opened capture, which the thread releases; `stop` ends `read`."""
         self._source, self._stop = source, stop
         self._ready, self._closed = threading.Condition(), threading.Event()
-        self._frame, self._has_ended = None, False
+        self._frame: VideoFrame | None = None  # without a number, pixels in BGR
+        self._count, self._has_ended = 0, False
+        self._start = time.monotonic()
         self._thread = threading.Thread(target=self._receive, args=(capture,), daemon=True)
         self._thread.start()
 
-    def read(self):
-        """Wait for a frame that was not returned before; return (True, frame), or (False, None) at the end."""
-        with self._ready:
-            while self._frame is None and not self._has_ended and not self._stop.is_set():
-                self._ready.wait(0.1)  # seconds; the handler of a signal cannot notify
-            frame, self._frame = self._frame, None
-        return frame is not None, frame
+    def __iter__(self) -> Iterator[VideoFrame]:
+        """Wait for frames and yield each newest one once, until the end."""
+        while True:
+            with self._ready:
+                while self._frame is None and not self._has_ended and not self._stop.is_set():
+                    self._ready.wait(0.1)  # seconds; the handler of a signal cannot notify
+                frame, self._frame = self._frame, None
+            if frame is None or self._stop.is_set():
+                return
+            self._count += 1
+            yield frame._replace(number=self._count, pixels=np.ascontiguousarray(frame.pixels[..., ::-1]))
 
     def release(self) -> None:
         """Stop reading. The thread may need the timeout of a read to end."""
@@ -84,14 +94,14 @@ class NewestFrames:
         lost = None  # time of the last frame before an interruption
         has_started = False
         while not self._closed.is_set():
-            received, frame = capture.read() if capture is not None else (False, None)
+            frame = capture.read()[1] if capture is not None else None
             now = time.monotonic()
-            if received:
+            if frame is not None:
                 if lost is not None:
                     print(f"{shown_source(self._source)}: connected again after {now - lost:.0f} s")
                 lost, has_started = None, True
                 with self._ready:
-                    self._frame = frame
+                    self._frame = VideoFrame(0, now - self._start, datetime.now(UTC), frame)
                     self._ready.notify()
                 continue
             if not has_started:

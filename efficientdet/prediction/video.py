@@ -4,21 +4,21 @@ OpenCV applies the rotation in a video's metadata; boxes are in pixels of the ro
 """
 
 import contextlib
+import itertools
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import cv2
 import numpy as np
 
 from efficientdet.inference.detect import Detector
+from efficientdet.inference.video_frames import FrameDetections, VideoFrame
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.drawn_rows import drawn_rows
 from efficientdet.prediction.inputs import is_stream, shown_source
 from efficientdet.prediction.live_sources import NewestFrames, open_live, unreadable_camera
-from object_detection.coco.results import DetectionRows
 from program_support.atomic_files import unfinished_folder
 from program_support.errors import InputError
 from program_support.progress import Progress
@@ -28,7 +28,7 @@ _USUAL_FPS = 25.0  # default for a source without a frame rate
 _LARGEST_FPS = 1000.0  # some streams state the ticks of their clock
 _MIN_DECODED = 0.9  # fraction of the file's frame count, which some formats only estimate from the duration
 
-OnFrame = Callable[[int, np.ndarray, DetectionRows], None]  # number of a frame from 1, its pixels, drawn detections
+OnFrame = Callable[[FrameDetections], None]  # called after each frame, with its drawn detections
 
 
 class UnreadableVideo(InputError):
@@ -76,22 +76,22 @@ def annotate_video(
         ):
             if live:
                 source = NewestFrames(source_name, source, stop)
-            start = time.monotonic()
-            for frames in _batches(source, 1 if live else batch_size, stop):
+            stream = source if live else _frames_of_file(source, frames_per_second)
+            for frames in _batches(stream, 1 if live else batch_size):
                 if writer is None:
-                    size = frames[0].shape[:2]
+                    size = frames[0].pixels.shape[:2]
                     writer = _open_writer(folder / "unfinished.mp4", frames_per_second, size, target)
-                for frame, rows in zip(frames, model.detect(frames), strict=True):
+                for frame, rows in zip(frames, model.detect([frame.pixels for frame in frames]), strict=True):
                     shown = rows.drawn(model.thresholds.of(rows.category_ids), max_boxes)
-                    drawn = drawn_rows(frame, shown, model.class_names)[..., ::-1].copy()  # OpenCV uses BGR
+                    drawn = drawn_rows(frame.pixels, shown, model.class_names)[..., ::-1].copy()  # OpenCV uses BGR
                     if drawn.shape[:2] != size:  # a stream that was connected again; OpenCV would drop the frame
                         drawn = cv2.resize(drawn, size[::-1])
-                    due = int((time.monotonic() - start) * frames_per_second) if live else written + 1
+                    due = int(frame.seconds * frames_per_second) if live else written + 1
                     for _ in range(max(due - written, 1 if not written else 0)):
                         writer.write(drawn)
                         written += 1
                     done += 1
-                    on_frame(done, frame, shown)
+                    on_frame(FrameDetections(frame, shown))
                 progress.advance(len(frames), images=len(frames))
             if writer is None:
                 raise _without_frames(source_name, live=live)
@@ -186,16 +186,20 @@ def _check_complete(path: Path, written: int, target: Path) -> None:
         raise InputError(f"{target}: {frames} of {written} frames could be written; is the disk full?")
 
 
-def _batches(source, batch_size: int, stop: threading.Event) -> Iterator[list[np.ndarray]]:
-    """Yield up to batch_size frames [h, w, 3] uint8 RGB at a time, until the end of the video or `stop`."""
-    frames: list[np.ndarray] = []
-    while not stop.is_set():
-        ok, frame = source.read()
+def _frames_of_file(capture, frames_per_second: float) -> Iterator[VideoFrame]:
+    """Yield the frames of an opened video file, until its end."""
+    for number in itertools.count():
+        ok, frame = capture.read()
         if not ok:
-            break
-        frames.append(np.ascontiguousarray(frame[..., ::-1]))
-        if len(frames) == batch_size:
-            yield frames
-            frames = []
-    if frames:
-        yield frames
+            return
+        seconds = capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
+        is_known = np.isfinite(seconds) and (seconds > 0 or not number)
+        pixels = np.ascontiguousarray(frame[..., ::-1])
+        yield VideoFrame(number + 1, seconds if is_known else number / frames_per_second, None, pixels)
+
+
+def _batches(frames: Iterable[VideoFrame], batch_size: int) -> Iterator[list[VideoFrame]]:
+    """Yield up to batch_size frames at a time."""
+    iterator = iter(frames)
+    while batch := list(itertools.islice(iterator, batch_size)):
+        yield batch
