@@ -409,8 +409,9 @@ VIA | {'a.jpg7': {'filename': 'a.jpg', 'size': 7, 'regions': []}}
 Datumaro | {'info': {}, 'categories': {'label': {}}, 'items': []}
 CreateML | [{'image': 'a.jpg', 'annotations': [{'label': 'nut', 'coordinates': {}}]}]
 V7 | {'version': '2.0', 'item': {'name': 'a.jpg'}, 'annotations': []}
-FiftyOne | {'classes': ['nut'], 'labels': {'a': []}}
-FiftyOne | {'name': 'x', 'samples': [{'filepath': 'a.jpg'}]}
+FiftyOne | {'classes': ['nut'], 'labels': {'a': 0}}
+FiftyOne | {'filepath': 'data/a.jpg', 'tags': [], 'ground_truth': None}
+FiftyOne | {'name': 'x', 'tags': [], 'classes': {}, 'sample_fields': []}
 Labelbox | [{'data_row': {'id': '1'}, 'projects': {}}]
 Labelbox | [{'ID': '1', 'Labeled Data': 'https://x/a.jpg', 'Label': {}}]
 Hasty | {'project_name': 'x', 'images': [], 'label_classes': []}

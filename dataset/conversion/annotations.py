@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.files.untrusted_values import number_in_text, shown, storable_text
+from dataset.files.untrusted_values import finite_number, number_in_text, shown, storable_text
 from program_support.errors import InputError
 
 # A coordinate outside this range is not a fraction of the image's side, but probably pixels.
@@ -216,6 +216,20 @@ def size_of_texts(height: str | None, width: str | None) -> tuple[int, int] | No
     if any(side % 1 or not 1 <= side <= _LARGEST_SIDE for side in sides):
         raise InputError(f"has the size {shown(width)} x {shown(height)}, expected whole numbers of pixels")
     return int(sides[0]), int(sides[1])
+
+
+def box_in_shares(value: Any, name: str) -> tuple[float, float, float, float]:
+    """Return [x, y, width, height] in fractions of the image.
+
+    Raises:
+        InputError: for others; the caller adds the context.
+    """
+    if not isinstance(value, list) or len(value) != 4:
+        raise InputError(f"has {name} {shown(value)}, expected a list of 4 numbers")
+    x, y, width, height = (finite_number(number, f"in {name}") for number in value)
+    if not all(LEAST_SHARE <= share <= MOST_SHARE for share in (x, y, x + width, y + height)):
+        raise InputError(f"has {name} {shown(value)}, expected x, y, width and height as fractions")
+    return x, y, width, height
 
 
 def in_pixels(annotation: AnnotatedObject, size: tuple[int, int]) -> AnnotatedObject:

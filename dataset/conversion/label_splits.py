@@ -14,6 +14,7 @@ from dataset.conversion.format_recognition import FORMATS, RecognizedLabels
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.formats.csv_boxes import read_csv_boxes
 from dataset.conversion.formats.cvat import read_cvat
+from dataset.conversion.formats.fiftyone import read_fiftyone
 from dataset.conversion.formats.frigate import read_frigate
 from dataset.conversion.formats.label_studio import read_label_studio
 from dataset.conversion.formats.labelme import read_labelme
@@ -38,7 +39,7 @@ from program_support.errors import InputError
 
 DataSplits = dict[str, AnnotatedDataSet]
 _NUMBERED = ("coco", "yolo", "open_images", "frigate")  # formats that define class ids
-_WITHOUT_MASKS = ("voc", "open_images", "frigate", "csv")
+_WITHOUT_MASKS = ("voc", "open_images", "frigate", "fiftyone", "csv")
 
 
 def read_labels(
@@ -73,6 +74,7 @@ def read_labels(
             path, images, split=split, annotations=annotations, output_folder=output_folder
         ),
         "label_studio": lambda path, split: read_label_studio(path, images, with_masks=with_masks),
+        "fiftyone": lambda path, split: read_fiftyone(path, images, split=split),
         "csv": lambda path, split: read_csv_boxes(path, images, split=split),
     }
     if labels.format in read_file:

@@ -1,8 +1,8 @@
 """Find images with EXIF rotation whose labels are those of the upright image, and rotate them upright.
 
 The annotated size tells it for rotations by 90 degrees, and without a size the boxes may. Where neither does (flips,
-rotations by 180 degrees, squares), it is as for the other images of the data set, or as for the tool: YOLO and labelme
-show images upright.
+rotations by 180 degrees, squares), it is as for the other images of the data set, or as for the tool: YOLO, labelme and
+FiftyOne show images upright.
 """
 
 import io

@@ -35,6 +35,7 @@ class FileKind(Enum):
     LABELME = "a labelme json"
     LABEL_STUDIO = "a Label Studio json"
     FRIGATE = "a json of Frigate's events"
+    FIFTYONE = "a FiftyOne json"
     JSON = "json"
     VOC = "a Pascal VOC annotation"
     CVAT = "a CVAT xml"
@@ -159,6 +160,8 @@ def _kind_of_json(content: bytes, start: str) -> tuple[FileKind, str]:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
+        if re.match(r'\{\s*"(classes|samples)"\s*:', start) and '"bounding_box"' in start:
+            return FileKind.FIFTYONE, ""
         if re.search(r'"(images|annotations|categories)"\s*:\s*\[', start) and '"shapes"' not in start:
             is_tasks = re.search(r'"(original_width|was_cancelled|lead_time)"', start) and start.startswith("[")
             return (FileKind.LABEL_STUDIO if is_tasks else FileKind.COCO), ""
@@ -173,6 +176,8 @@ def _kind_of_json(content: bytes, start: str) -> tuple[FileKind, str]:
         return FileKind.LABEL_STUDIO, ""
     if is_frigate_event(first or value):
         return FileKind.FRIGATE, ""
+    if _is_fiftyone(value):
+        return FileKind.FIFTYONE, ""
     if {"image_id", "bbox", "score"} <= first.keys():
         return FileKind.COCO_RESULTS, ""
     is_coco = isinstance(value, dict) and isinstance(value.get("images"), list)
@@ -191,6 +196,19 @@ def _is_label_studio(task: dict) -> bool:
         return True
     regions = [value[0] for value in task.values() if isinstance(value, list) and value]
     return any(isinstance(one, dict) and {"original_width", "original_height"} <= one.keys() for one in regions)
+
+
+def _is_fiftyone(value: object) -> bool:
+    """Return whether a JSON value has FiftyOne's samples, or the detections of images by their names."""
+    if not isinstance(value, dict):
+        return False
+    samples, labels = value.get("samples"), value.get("labels")
+    if isinstance(samples, list):
+        return any(isinstance(sample, dict) and "filepath" in sample for sample in samples[:1])
+    if "classes" not in value or not isinstance(labels, dict):
+        return False
+    first = next((boxes for boxes in labels.values() if boxes not in (None, [])), [{"bounding_box": None}])
+    return isinstance(first, list) and isinstance(first[0], dict) and "bounding_box" in first[0]
 
 
 def is_frigate_event(value: object) -> bool:

@@ -16,15 +16,15 @@ _COCO, _VIA = "export COCO instead", "choose Annotation > Export Annotations (CO
 _OBJECTS = (  # what it is, what to do, keys of the outermost object or of a list's first: "all,of,these|or,of,these"
     ("a Datumaro json", "convert it with: datum convert -if datumaro -f coco_instances", "items,categories"),
     ("a project or export of VGG Image Annotator (VIA)", _VIA, "_via_img_metadata|project,metadata,config"),
+    (
+        "a FiftyOne json without detections, or of another export than those with labels.json or samples.json",
+        "export detections with dataset_type=fiftyone.types.FiftyOneDataset",
+        "sample_fields|classes,labels|samples|filepath",
+    ),
     ("a VoTT json", "export Pascal VOC instead", "asset,regions|assets,tags"),
     ("a Supervisely json", "run its app Export to COCO", "objects,size|classes,tags"),
     ("a SuperAnnotate json", "export COCO instead (superannotate: sa.export_annotation)", "instances,metadata"),
     ("a V7 Darwin json", "export COCO, Pascal VOC or YOLO instead", "annotations,item|annotations,image,dataset"),
-    (
-        "a FiftyOne json",
-        "export with dataset_type=fiftyone.types.COCODetectionDataset",
-        "classes,labels|samples|filepath",
-    ),
     (
         "a Labelbox export",
         "convert it to COCO, with labelbox.data.serialization.COCOConverter",

@@ -3,7 +3,7 @@
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -21,6 +21,7 @@ from object_detection.coco.run_length_masks import decoded, run_lengths
 from program_support.errors import InputError
 
 if TYPE_CHECKING:
+    import fiftyone
     import supervision
 
 _MAX_SHOWN = 10  # objects listed in the text of a result
@@ -132,6 +133,34 @@ class ImageDetections:
             mask=self.masks,
             data={"class_name": np.array(self.names, str)},
         )
+
+    def to_fiftyone(self, image: AnyImage | None = None) -> "fiftyone.Detections":
+        """Return `fiftyone.Detections`, a field of a sample: boxes in fractions of the image, masks within the boxes.
+
+        Args:
+            image: the input image, if the result does not hold it.
+
+        Raises:
+            InputError: the package fiftyone is not installed, there is no image, or it cannot be read.
+        """
+        try:
+            import fiftyone
+        except ImportError as error:
+            raise InputError("to_fiftyone() needs the package fiftyone: pip install fiftyone") from error
+        height, width = self._image_pixels(image).shape[:2] if self.masks is None else self.masks.shape[1:]
+        detections = []
+        for number, result in enumerate(replace(self, masks=None).to_coco()):
+            sides = zip(result["bbox"], (width, height, width, height), strict=True)
+            mask = None if self.masks is None else cropped(self.masks[number], self.boxes[number, [1, 0, 3, 2]])
+            detections.append(
+                fiftyone.Detection(
+                    label=self.names[number],
+                    bounding_box=[pixels / length for pixels, length in sides],
+                    confidence=result["score"],
+                    mask=mask if mask is not None and mask.size else None,
+                )
+            )
+        return fiftyone.Detections(detections=detections)
 
     def _image_pixels(self, image: AnyImage | None) -> np.ndarray:
         image = self.image if image is None else image

@@ -17,18 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from dataset.conversion.annotations import (
-    LEAST_SHARE,
-    MOST_SHARE,
     AnnotatedDataSet,
     AnnotatedImage,
     AnnotatedObject,
     SplitContent,
+    box_in_shares,
 )
 from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.files.bounded_files import read_json
 from dataset.files.file_kinds import is_frigate_event
-from dataset.files.untrusted_values import error_context, finite_number, is_set, shown, storable_text
+from dataset.files.untrusted_values import error_context, is_set, shown, storable_text
 from program_support.errors import InputError
 
 _CLEAN_COPIES = ("-clean.webp", "-clean.png")  # .png of older versions
@@ -54,7 +53,7 @@ def read_frigate(annotations: str, images: ImageFolder) -> AnnotatedDataSet:
             if reason := _reason_not_to_use(event):
                 unused[reason] += 1
                 continue
-            label, box = storable_text(event["label"], "label"), _box(event["data"])
+            label, box = storable_text(event["label"], "label"), box_in_shares(event["data"]["box"], "data.box")
             image = AnnotatedImage(file_name=_image_name(event, images), in_shares=True)
             _check_shape(image, event["data"], images)
             image.objects.append(AnnotatedObject(category_id=classes.id_of(label), box_xywh=box))
@@ -94,21 +93,6 @@ def _reason_not_to_use(event: dict) -> str | None:
     return "have no box, as those of sounds and those made by hand"
 
 
-def _box(data: dict) -> tuple[float, float, float, float]:
-    """Return x, y, width, height in fractions of the image."""
-    x, y, width, height = _shares(data, "box")
-    if not all(LEAST_SHARE <= share <= MOST_SHARE for share in (x, y, x + width, y + height)):
-        raise InputError(f"has data.box {shown(data['box'])}, expected x, y, width and height as fractions")
-    return x, y, width, height
-
-
-def _shares(data: dict, name: str) -> list[float]:
-    numbers = data[name]
-    if not isinstance(numbers, list) or len(numbers) != 4:
-        raise InputError(f"has data.{name} {shown(numbers)}, expected a list of 4 numbers")
-    return [finite_number(number, f"in data.{name}") for number in numbers]
-
-
 def _image_name(event: dict, images: ImageFolder) -> str:
     """Return the clean copy of an event, else its snapshot, which may be missing."""
     stem = f"{storable_text(event['camera'], 'camera')}-{storable_text(event['id'], 'id')}"
@@ -128,7 +112,7 @@ def _check_shape(image: AnnotatedImage, data: dict, images: ImageFolder) -> None
     size = images.size(image.file_name)
     if _is_clean(image) or size is None or not min(size) or data.get("region") is None:
         return
-    *_, width, height = _shares(data, "region")
+    *_, width, height = box_in_shares(data["region"], "data.region")
     if min(width, height) > 0 and not math.isclose(size[1] / size[0], height / width, rel_tol=_SHAPE_TOLERANCE):
         raise InputError(
             f"has a snapshot of {size[1]}x{size[0]} and a camera with width / height {height / width:.2f}: "
