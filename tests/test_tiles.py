@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from efficientdet.inference.tiles import TiledDetector, Tiling, merged_over_tiles
+from dataset.input.tiling import Tiling
+from efficientdet.inference.tiles import TiledDetector, merged_over_tiles
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import DecodedMasks, moved, run_lengths, united
 from program_support.errors import InputError

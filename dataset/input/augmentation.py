@@ -5,14 +5,18 @@ All place the image at the top left of the network input and pad with zeros; the
 normalization.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import tensorflow as tf
 
 from dataset.input.crop import Crop, Window, crop_boxes, crop_image, decode_window
 from dataset.input.resize import ResizeRule, fitting_scale, scaled_by
+from dataset.input.tiling import Tiling
 from object_detection.structures import Tensor
+
+_ANYWHERE = 0.2  # share of training tiles at a uniform place, which may show no object
+_WHOLE = 0.2  # share of complete images, if the tiling has them
 
 
 class Augmentation(Protocol):
@@ -100,3 +104,56 @@ class ResizeAndFlip(Cropping):
         # The image is mirrored before resizing, so that padding remains at the right.
         mirrored = tf.cond(crop.flip, lambda: whole[:, ::-1], lambda: whole)
         return self.resize.resample(mirrored, crop.size)
+
+
+@dataclass(frozen=True)
+class RandomTile(ResizeAndFlip):
+    """Augmentation of training on tiles: a window as large as a tile, divided by a random scale, and a random flip.
+
+    Most windows contain an object that is drawn first, so that few are empty however sparse the objects are.
+    """
+
+    tiling: Tiling = field(default_factory=lambda: Tiling(size=(512, 512)))
+    jitter_min: float = 1.0
+    jitter_max: float = 1.0
+
+    def draw(self, source_size: Tensor, seed: Tensor, boxes: Tensor | None = None) -> Crop:
+        """Draw scale, place and flip; without `boxes`, and for a share of the tiles, the place is uniform."""
+        draws = tf.random.stateless_uniform([7], seed=seed)
+        tile, sides = tf.constant(self.tiling.size, tf.float32), tf.cast(source_size, tf.float32)
+        factor = self.jitter_min + (self.jitter_max - self.jitter_min) * draws[0]
+        window = tf.clip_by_value(tf.cast(tf.round(tile / factor), tf.int32), 1, source_size)
+        room = sides - tf.cast(window, tf.float32)
+        low, high = tf.zeros([2]), room
+        if boxes is not None:
+            first, last = _range_around(boxes, draws[1], window=window, sides=sides)
+            around = (tf.shape(boxes)[0] > 0) & (draws[2] >= _ANYWHERE)
+            low, high = tf.where(around, first, low), tf.where(around, last, high)
+        offset = tf.clip_by_value(low + (high - low) * draws[3:5], 0.0, room)
+        ratio = tf.cast(self.resize.scaled_size(tf.constant(self.tiling.size)), tf.float32) / tile * factor
+        size = tf.cast(tf.round(ratio * tf.cast(window, tf.float32)), tf.int32)
+        crop = Crop(
+            offset=tf.cast(tf.round(offset), tf.int32),
+            window=window,
+            size=tf.clip_by_value(size, 1, tf.constant(self.size)),
+            flip=draws[5] < self.flip_probability,
+        )
+        if not self.tiling.whole:
+            return crop
+        whole = self.resize.whole(source_size)._replace(flip=crop.flip)
+        is_whole = draws[6] < _WHOLE
+        return Crop(*(tf.where(is_whole, one, other) for one, other in zip(whole, crop, strict=True)))
+
+
+def _range_around(boxes: Tensor, draw: Tensor, *, window: Tensor, sides: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first and last offset [2] float32 at which a window shows a drawn box, or the center of a larger one.
+
+    boxes: [N, 4] yxyx as fractions; zeros are returned without one.
+    """
+    count, window = tf.shape(boxes)[0], tf.cast(window, tf.float32)
+    number = tf.minimum(tf.cast(draw * tf.cast(count, tf.float32), tf.int32), count - 1)
+    box = tf.reshape(tf.concat([boxes, tf.zeros([1, 4])], axis=0)[tf.maximum(number, 0)], [2, 2]) * sides
+    first, last = box[1] - window, box[0]
+    middle = (first + last) / 2
+    fits = first <= last
+    return tf.where(fits, first, middle), tf.where(fits, last, middle)

@@ -75,6 +75,17 @@ def _resampled(window: np.ndarray, window_size: np.ndarray, flip: np.ndarray, si
     return image
 
 
+def are_cut(boxes: Tensor, cropped: Tensor, crop: Crop, *, source_size: Tensor, least_visible: float) -> Tensor:
+    """Return whether a crop shows less than a share of the area of each box, [N] bool.
+
+    boxes [N, 4] yxyx as fractions of the original image; cropped [N, 4], the result of `crop_boxes` for them.
+    """
+    ratio = tf.cast(crop.size, tf.float32) / tf.cast(crop.window, tf.float32)
+    sides = (boxes[:, 2:] - boxes[:, :2]) * tf.cast(source_size, tf.float32) * ratio
+    shown = tf.reduce_prod(cropped[:, 2:] - cropped[:, :2], axis=-1)
+    return shown < least_visible * tf.reduce_prod(sides, axis=-1)
+
+
 def crop_boxes(boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:
     """Apply a crop to boxes.
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from dataset.files.image_decoding import decode_image, image_size
 from dataset.input.augmentation import ResizeAndFlip
 from dataset.input.composition import MaskSource, View
-from dataset.input.crop import Crop, crop_masks, decode_window, part_of
+from dataset.input.crop import Crop, are_cut, crop_boxes, crop_masks, decode_window, part_of
 from dataset.input.decoded_cache import DecodedCache
 from dataset.input.input_config import InputConfig
 from dataset.input.record_batches import without_autograph
@@ -38,6 +38,7 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
         if within is not None:
             crop = part_of(crop, within, seed=_fold_in(seed, _PART))
         boxes, is_visible = augmentation.boxes(record["boxes"], crop, source_size=source_size)
+        _ignore_cut(record, boxes, crop, source_size=source_size, config=config)
         window = decode_window if cache is None or number is None else partial(cache.window, number)
         image = augmentation.image(record["encoded"], crop, window=window)
         if config.color_jitter is not None:
@@ -111,6 +112,62 @@ def evaluation_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]
         )
 
     return example
+
+
+def tiles_of_record(config: InputConfig) -> Callable[[Tensor, Tensor], tuple[dict[str, Tensor], Tensor, Tensor]]:
+    """Return a function (serialized, number) -> the record with its decoded image, the number, and the tiles [T, 4]."""
+    assert config.tiling is not None
+    grid = config.tiling.tiles
+
+    @without_autograph
+    def decoded(serialized: Tensor, number: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        record = parse_record(serialized, with_masks=config.mask_size > 0)
+        record["image"] = decode_image(record.pop("encoded"))
+        tiles = tf.numpy_function(
+            lambda height, width: grid((int(height), int(width))),
+            tf.unstack(tf.shape(record["image"])[:2]),
+            tf.int64,
+            stateful=False,
+        )
+        return record, number, tf.ensure_shape(tiles, [None, 4])
+
+    return decoded
+
+
+def tile_example(config: InputConfig) -> Callable[..., tuple[Batch, Tensor, Tensor]]:
+    """Return a function (record, number, tile [4] int64 yxyx) -> a row of a `Batch`, the tile, and height and width."""
+    tiling = config.tiling
+    assert tiling is not None
+
+    @without_autograph
+    def example(record: dict[str, Tensor], number: Tensor, tile: Tensor) -> tuple[Batch, Tensor, Tensor]:
+        record, source_size = dict(record), tf.shape(record["image"])[:2]
+        pixels = tf.numpy_function(tiling.pixels, [record["image"], tile], tf.uint8, stateful=False)
+        resized, size, scale = config.resize(tf.ensure_shape(pixels, [None, None, 3]))
+        crop = Crop(tf.cast(tile[:2], tf.int32), tf.shape(pixels)[:2], size, tf.constant(False))
+        boxes, is_visible = crop_boxes(record["boxes"], crop, source_size=source_size)
+        _ignore_cut(record, boxes, crop, source_size=source_size, config=config)
+        objects, _ = _objects(record, boxes, is_visible, crop, source_size=source_size, config=config)
+        batch = Batch(
+            images=resized,
+            sizes=size,
+            objects=_in_slots(objects, config.max_instances_per_image),
+            image_ids=record["image_id"],
+            positions=number,
+            scales=scale,
+        )
+        return batch, tile, source_size
+
+    return example
+
+
+def _ignore_cut(
+    record: dict[str, Tensor], boxes: Tensor, crop: Crop, *, source_size: Tensor, config: InputConfig
+) -> None:
+    """Mark the objects as crowds of which a tile shows too little: what is seen of them is neither object nor not."""
+    if config.least_visible:
+        cut = are_cut(record["boxes"], boxes, crop, source_size=source_size, least_visible=config.least_visible)
+        record["crowd"] = tf.logical_or(record["crowd"], cut)
 
 
 def _objects(

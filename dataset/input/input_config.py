@@ -8,6 +8,7 @@ from dataset.input.color_jitter import ColorJitter
 from dataset.input.composition import Composition
 from dataset.input.orientation import RandomOrientation
 from dataset.input.resize import Letterbox, ResizeRule
+from dataset.input.tiling import Tiling
 from program_support.processor import available_cores
 
 
@@ -20,7 +21,10 @@ class InputConfig:
     color_jitter: ColorJitter | None = None  # each augmented image in training
     composition: Composition | None = None  # several augmented images become one in training
     orientation: RandomOrientation | None = None  # follows all other augmentation in training
-    batch_size: int  # images per process
+    tiling: Tiling | None = None  # evaluation is on its tiles, and the augmentation draws tiles; None: complete images
+    # Training ignores objects of which a tile shows a smaller share of the area; 0: it learns all parts of objects
+    least_visible: float = 0.0
+    batch_size: int  # images or tiles per process
     category_ids: tuple[int, ...]  # ascending; class k is the data set's category_ids[k]
     max_instances_per_image: int = 100  # M
     mask_size: int = 0  # S, side of the mask of each object; 0: none are decoded

@@ -9,14 +9,14 @@ twice the batch size, and a run can start at any step. Augmentation is seeded by
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from dataset.files.image_decoding import decode_image
 from dataset.input.decoded_cache import DecodedCache
-from dataset.input.examples import evaluation_example, training_example
+from dataset.input.examples import evaluation_example, tile_example, tiles_of_record, training_example
 from dataset.input.input_config import InputConfig
 from dataset.input.order import StreamOrder
 from dataset.input.record_batches import (
@@ -32,6 +32,7 @@ from dataset.records.schema import parse_record
 from object_detection.structures import Batch, Objects, Tensor
 
 _BATCHES_AHEAD = 4
+_DECODED_AHEAD = 2  # large images, of which tiles are evaluated
 _FURTHER = 1 << 63  # random stream for further images, separate from the order of each epoch
 _SLOT_STEP = 8  # slots are multiples of this, so that a traced step has few different shapes
 
@@ -107,22 +108,24 @@ def evaluation_dataset(
 ) -> RecordBatches:
     """Return (`Batch`, row_valid [B] bool) of every `world_size`-th of the first `samples` records (0: all), each once.
 
-    The last batch is padded with black images, False in row_valid. Boxes are in pixels of the resized image. Raises as
-    `training_dataset` does.
+    The last batch is padded with black images, False in row_valid. Boxes are in pixels of the resized image. With
+    tiles each is a row, those of an image one after another, and two further tensors are returned: the tiles
+    [B, 4] int64 yxyx, and the sizes [B, 2] int32 (height, width) of their images. Raises as `training_dataset` does.
     """
     reader, example = RecordReader(index), evaluation_example(config)
     count = min(samples or len(index), len(index))
 
     numbers = np.arange(rank, count, world_size)
-    batches = (
-        read_records(reader, numbers)
-        .map(example, num_parallel_calls=config.parallel_calls)
-        .batch(config.batch_size)
-        .map(partial(_fill_up, batch_size=config.batch_size))
-    )
+    records = read_records(reader, numbers)
+    if config.tiling is None:
+        examples = records.map(example, num_parallel_calls=config.parallel_calls)
+    else:
+        examples = _tiles(records, config)
+    batches = examples.batch(config.batch_size).map(partial(_fill_up, batch_size=config.batch_size))
 
     def rows(batch: int) -> Rows:
         of_batch = numbers[batch * config.batch_size :][: config.batch_size]
+        of_batch = of_batch if config.tiling is None else numbers  # it may be any of them
         return Rows(of_batch, of_batch)
 
     return RecordBatches(
@@ -133,6 +136,17 @@ def evaluation_dataset(
         category_ids=config.category_ids,
         images=len(numbers),
     )
+
+
+def _tiles(records: tf.data.Dataset, config: InputConfig) -> tf.data.Dataset:
+    """Return the tiles of records as `tile_example` does, in order. A decoded image is shared by its tiles."""
+
+    @without_autograph
+    def of_image(record: dict[str, Tensor], number: Tensor, tiles: Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices(tiles).map(lambda tile: (record, number, tile))
+
+    decoded = records.map(tiles_of_record(config), num_parallel_calls=min(config.parallel_calls, _DECODED_AHEAD))
+    return decoded.flat_map(of_image).map(tile_example(config), num_parallel_calls=config.parallel_calls)
 
 
 class OriginalImage(NamedTuple):
@@ -175,15 +189,15 @@ def _without_empty_slots(batch: Batch) -> Batch:
 
 
 @without_autograph
-def _fill_up(batch: Batch, *, batch_size: int) -> tuple[Batch, Tensor]:
-    """Pad a batch with empty rows to the batch size; also return which rows are images, [B] bool."""
+def _fill_up(batch: Batch, *places: Tensor, batch_size: int) -> tuple[Any, ...]:
+    """Pad a batch, and places of tiles, with empty rows to the batch size; return which rows are images, [B] bool."""
     count = tf.shape(batch.images)[0]
 
     def filled(values: Tensor) -> Tensor:
         padded = tf.pad(values, [[0, batch_size - count]] + [[0, 0]] * (len(values.shape) - 1))
         return tf.ensure_shape(padded, [batch_size, *values.shape[1:]])
 
-    return tf.nest.map_structure(filled, batch), tf.range(batch_size) < count
+    return tf.nest.map_structure(filled, batch), tf.range(batch_size) < count, *map(filled, places)
 
 
 def _options(config: InputConfig) -> tf.data.Options:

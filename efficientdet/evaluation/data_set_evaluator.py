@@ -14,6 +14,7 @@ from dataset.records.record_index import RecordIndex
 from efficientdet.devices.distributed import World
 from efficientdet.evaluation.data_ids import with_category_ids, with_record_ids
 from efficientdet.inference.detect import Predictor
+from efficientdet.inference.tiles import rows_of_tiles
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
 from object_detection.coco.measures import CocoMeasures
@@ -57,20 +58,24 @@ def detect_all(
     """Detect in the batches of an `evaluation_dataset`, a rank's own, and return the rows of all ranks on every rank.
 
     Masks are pasted into the images; for `masks_in_whole_pixels` see
-    `pasted_masks`. The batches are iterated through `interruptible`, which may raise between or after them.
+    `pasted_masks`. The batches are iterated through `interruptible`, which may raise between or after them. The
+    detections of tiles are merged to those of their images.
     """
     world = world or World()
     results = CocoResults()
     category_ids = np.asarray(class_names.category_ids)
     with Progress("eval", total=batches.images, noun="image", silent=not world.is_first) as progress:
-        for batch, row_valid in interruptible(batches):
+        merging = _MergingTiles(results)
+        for batch, row_valid, *places in interruptible(batches):
             detections = predict(batch.images, batch.sizes, batch.scales)
             rows = np.asarray(row_valid)
             boxes, scores, classes, valid = (np.asarray(values)[rows] for values in detections[:4])
             masks = None if detections.masks is None else np.asarray(detections.masks)[rows]
             original_sizes = np.rint(np.asarray(batch.sizes) * np.asarray(batch.scales)).astype(np.int64)[rows]
-            results.add(
-                np.asarray(batch.image_ids)[rows],
+            in_batch = CocoResults()
+            image_ids = np.asarray(batch.image_ids)[rows]
+            (in_batch if places else results).add(
+                np.arange(len(image_ids)) if places else image_ids,
                 boxes,
                 scores=scores,
                 category_ids=category_ids[classes],
@@ -79,13 +84,50 @@ def detect_all(
                 original_sizes=original_sizes,
                 masks_in_whole_pixels=masks_in_whole_pixels,
             )
-            progress.advance(int(rows.sum()), images=int(rows.sum()))
+            done = len(image_ids)
+            if places:
+                done = merging.add(in_batch.rows(), image_ids, *(np.asarray(place)[rows] for place in places))
+            progress.advance(done, images=done)
+        if done := merging.finish():
+            progress.advance(done, images=done)
     if world.size == 1:
         return results.rows()
     everything = CocoResults()
     for rows in world.gather(results.rows()):
         everything.add_rows(rows)
     return everything.rows()
+
+
+class _MergingTiles:
+    """Detections in tiles, merged when all tiles of an image are there."""
+
+    def __init__(self, results: CocoResults):
+        self._results = results
+        self._image: tuple[int, tuple[int, ...]] | None = None  # id and size
+        self._tiles: list[np.ndarray] = []
+        self._rows: list[DetectionRows] = []
+
+    def add(self, rows: DetectionRows, image_ids: np.ndarray, tiles: np.ndarray, sizes: np.ndarray) -> int:
+        """Add the rows of n tiles, numbered 0 to n - 1; return how many images are finished by them."""
+        done = 0
+        for number, (image_id, tile, size) in enumerate(zip(image_ids.tolist(), tiles, sizes.tolist(), strict=True)):
+            image = image_id, tuple(size)
+            if image != self._image:
+                done += self.finish()
+            self._image = image
+            self._tiles.append(tile)
+            self._rows.append(rows.chosen(rows.image_ids == number))
+        return done
+
+    def finish(self) -> int:
+        """Merge the tiles so far; return how many images that finishes."""
+        if self._image is None:
+            return 0
+        image_id, size = self._image
+        merged = rows_of_tiles(self._rows, np.array(self._tiles), size=size)
+        self._results.add_rows(merged.with_image_id(image_id))
+        self._image, self._tiles, self._rows = None, [], []
+        return 1
 
 
 def write_measures(path: str | Path, measures: CocoMeasures) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar
 from dataset.class_names import ClassNames
 from dataset.files.pixel_values import WHITE_LEVEL
 from dataset.files.untrusted_values import shown
+from dataset.input.tiling import MIN_TILE, TILE_OVERLAP, is_tile_size
 from efficientdet.families.rate_factors import EXPECTED, is_table
 from efficientdet.families.registry import family_of
 from efficientdet.families.removed_hyperparameters import Removed, is_removed
@@ -37,6 +38,9 @@ OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("cosine", "stepwise", "constant", "flat_cosine", "plateau")
 
 
+_TILE_SIZES = f"0, a side such as 512, or WIDTHxHEIGHT, of {MIN_TILE} pixels or more"
+
+
 @dataclass(frozen=True, kw_only=True)
 class InputHyperparameters:
     """Hyperparameters of the network's input and of augmentation."""
@@ -44,6 +48,12 @@ class InputHyperparameters:
     image_size: int | str | tuple[int, int] = 512  # pixels: side of a square, 'WIDTHxHEIGHT', or (height, width)
     # value of images with 16 bits per channel that becomes 255; default: that of the conversion of the records
     white_level: Annotated[int, between(255, WHITE_LEVEL)] = WHITE_LEVEL
+    # tiles of the image in pixels, in training and detection: the side of a square, or 'WIDTHxHEIGHT'; 0: none
+    tile_size: Annotated[int | str, Limit(lambda size: size == 0 or is_tile_size(size), _TILE_SIZES)] = 0
+    tile_overlap: Annotated[float, between(0, 0.9)] = TILE_OVERLAP  # minimum overlap of tiles, as a fraction of a tile
+    tile_whole: bool = False  # the complete image is an additional tile, for objects larger than a tile
+    # training ignores objects of which a tile shows a smaller share, in families with ignore_in_crowds
+    tile_least_visible: Share = 0.5
     max_instances_per_image: Count = 100  # boxes per image in training
     mask_size: CountOrZero = 0  # side of the ground truth mask of an object in pixels; 0: no masks
     masks_in_whole_pixels: bool = False  # torchvision's rule for pasting masks; see `pasted_masks`

@@ -3,12 +3,14 @@
 from typing import Any
 
 from dataset.class_names import ClassNames
+from dataset.input.augmentation import Augmentation, RandomTile
 from dataset.input.color_jitter import ColorJitter
 from dataset.input.composition import OneOf
 from dataset.input.copy_paste import CopyPaste
 from dataset.input.input_config import InputConfig
 from dataset.input.mosaic import Mosaic
 from dataset.input.orientation import RandomOrientation
+from dataset.input.tiling import Tiling
 from efficientdet.families.hyperparameters import Hyperparameters
 
 
@@ -22,14 +24,30 @@ def input_config(hparams: Hyperparameters, *, class_names: ClassNames, batch_siz
     flip, rotate = hparams.input_rand_vflip, hparams.input_rand_rot90
     return InputConfig(
         resize=resize,
-        augmentation=family.augmentation(hparams),
+        augmentation=training_augmentation(hparams),
         color_jitter=ColorJitter(**colors) if any(colors.values()) else None,
         composition=OneOf(mosaic, copy_paste) if mosaic and copy_paste else mosaic or copy_paste,
         orientation=RandomOrientation(flip=flip, rotate=rotate) if flip or rotate else None,
+        tiling=Tiling.of_hyperparameters(vars(hparams)),
+        least_visible=hparams.tile_least_visible if hparams.tile_size and hasattr(hparams, "ignore_in_crowds") else 0.0,
         batch_size=batch_size,
         category_ids=class_names.category_ids,
         max_instances_per_image=hparams.max_instances_per_image,
         mask_size=hparams.mask_size,
         train_on_crowds=hparams.train_on_crowds,
         **settings,
+    )
+
+
+def training_augmentation(hparams: Hyperparameters) -> Augmentation:
+    """Return the augmentation of a family, or tiles of the images with its scales and flips."""
+    augmentation = hparams.family.augmentation(hparams)
+    if (tiling := Tiling.of_hyperparameters(vars(hparams))) is None:
+        return augmentation
+    return RandomTile(
+        resize=hparams.family.resize_rule(hparams),
+        flip_probability=0.5 if hparams.input_rand_hflip else 0.0,
+        tiling=tiling,
+        jitter_min=getattr(augmentation, "jitter_min", 1.0),
+        jitter_max=getattr(augmentation, "jitter_max", 1.0),
     )

@@ -67,7 +67,7 @@ def open_checkpoint(config: ModelConfig, *, batch_size: int, owns_process: bool 
     )
     opened = replace(opened, multiply_adds=partial(multiply_adds, restored.detector.network))
     on_cpu = restored.detector.postprocessing.detects_on_host and not runtime.use_xla and tensorflow_cpu.applies()
-    if once and config.runtime == "keras" and on_cpu:
+    if once and opened.tiling is None and config.runtime == "keras" and on_cpu:
         return replace(opened, detect=tensorflow_cpu.run_eagerly(opened.detect))
     return opened
 

@@ -11,9 +11,11 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.files.pixel_values import WHITE_LEVEL
+from dataset.input.tiling import Tiling
 from efficientdet.checkpoints.description import SCORE_CALIBRATION, Description
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.runtimes import Network, Outputs, copied
+from efficientdet.inference.tiles import Detect, OnProgress, TiledDetector
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import pasted_run_lengths
 from object_detection.coco.score_calibration import ScoreMap, calibrated_scores
@@ -24,9 +26,6 @@ if TYPE_CHECKING:
     from dataset.input.host_resize import HostResize
     from dataset.input.resize import ResizeRule
     from efficientdet.inference.image_detections import AnyImage, ImageDetections
-
-# Returns the detections of each image [h, w, 3] uint8, highest score first
-Detect = Callable[[list[np.ndarray]], list[DetectionRows]]
 
 _SMALLEST_SIDE = 0.01  # pixels
 
@@ -94,6 +93,7 @@ class Detector:
         batch_size: number of images that `predict` detects in at a time.
         white_level: value of images with 16 bits per channel that becomes 255, that of the training data.
         multiply_adds: function that counts those of one image, see `model.multiply_adds`; None: unknown.
+        tiling: the tiles in which it detects, those of its training; None: in complete images.
         score_maps: the calibration stored with the model, by category id; for `with_calibrated_scores`.
     """
 
@@ -103,11 +103,17 @@ class Detector:
     batch_size: int = 1
     white_level: int = WHITE_LEVEL
     multiply_adds: Callable[[], int] | None = None
+    tiling: Tiling | None = None
     score_maps: Mapping[int, ScoreMap] = field(default_factory=dict)
 
     @classmethod
-    def described(cls, detect: Detect, description: Description) -> "Detector":
-        """Return a detector with the names, thresholds, score calibration and white level of a description."""
+    def described(cls, detect: Detect, description: Description, *, batch_size: int = 1) -> "Detector":
+        """Return a detector with the names, thresholds, score calibration, tiles and white level of a description.
+
+        batch_size: number of tiles per call of `detect`.
+        """
+        if tiling := Tiling.of_hyperparameters(description.hparams):
+            detect = TiledDetector(detect, tiling, batch_size=batch_size)
         maps = description.score_thresholds.get(SCORE_CALIBRATION, {})
         ids = {entry["name"]: entry["id"] for entry in description.categories}
         return cls(
@@ -115,6 +121,7 @@ class Detector:
             ClassNames.from_categories(description.categories),
             ScoreThresholds.stored_in(description),
             white_level=description.white_level,
+            tiling=tiling,
             score_maps={ids[name]: ScoreMap(*values) for name, values in maps.items() if name in ids},
         )
 
@@ -145,7 +152,14 @@ class Detector:
                 description=description,
             )
 
-        return cls.described(detect, description)
+        return cls.described(detect, description, batch_size=batch_size)
+
+    def with_tiling(self, tiling: Tiling | None, *, batch_size: int, on_progress: OnProgress) -> "Detector":
+        """Return the detector of an opened model with other tiles, `batch_size` of them at a time; None: without."""
+        detect = self.detect.untiled if isinstance(self.detect, TiledDetector) else self.detect
+        if tiling is not None:
+            detect = TiledDetector(detect, tiling, batch_size=batch_size, on_progress=on_progress)
+        return replace(self, detect=detect, tiling=tiling)
 
     def with_calibrated_scores(self) -> "Detector":
         """Return the detector with probabilities as scores; its thresholds are mapped as the scores are.

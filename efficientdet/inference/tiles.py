@@ -12,72 +12,21 @@ Boxes of one tile are not compared, because NMS was already applied to them.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from efficientdet.inference.detect import Detect
-from efficientdet.options.model import TILE_OVERLAP
+from dataset.input.tiling import Tiling
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import moved, united
-from program_support.errors import InputError
 
-MIN_TILE = 32  # pixels per side
 _SAME = 0.5  # IoU above which two boxes are one object
 _BORDER = 0.02  # share of a tile's side: a box that ends this close to an inner border is cut
 _RANK_OF_CUT = 0.5  # factor of the score of cut boxes
+# Returns the detections of each image [h, w, 3] uint8, highest score first
+Detect = Callable[[list[np.ndarray]], list[DetectionRows]]
 OnProgress = Callable[[int, int], None]  # takes the number of finished tiles and of all tiles of an image
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tiling:
-    """Tiling of images into tiles of `size` (height, width), pixels of the image.
-
-    `overlap` is the minimum overlap of neighboring tiles as a fraction of a tile; `whole`: the complete image is an
-    additional tile, for objects larger than a tile.
-    """
-
-    size: tuple[int, int]
-    overlap: float = TILE_OVERLAP
-    whole: bool = True
-
-    @classmethod
-    def parse(cls, text: str, *, overlap: float, whole: bool) -> "Tiling":
-        """Parse a side such as 512, or WIDTHxHEIGHT.
-
-        Raises:
-            InputError: for anything else.
-        """
-        sides = text.lower().split("x")
-        if len(sides) > 2 or not all(
-            side.isascii() and side.isdecimal() and len(side) < 10 and int(side) >= MIN_TILE for side in sides
-        ):
-            raise InputError(
-                f"--tile={text}: expected a side such as 512, or WIDTHxHEIGHT, of {MIN_TILE} pixels or more"
-            )
-        return cls(size=(int(sides[-1]), int(sides[0])), overlap=overlap, whole=whole)
-
-    def tiles(self, image_size: tuple[int, int]) -> np.ndarray:
-        """Return the tiles [T, 4] int yxyx of an image of a size (height, width), from top to bottom.
-
-        The last tiles of a row and of a column are shifted inwards; an image not larger than a tile is one tile. With
-        `whole` the complete image comes last.
-        """
-        rows, columns = (
-            [(start, min(start + side, length)) for start in self._starts(side, length)]
-            for side, length in zip(self.size, image_size, strict=True)
-        )
-        tiles = [(top, left, bottom, right) for top, bottom in rows for left, right in columns]
-        if self.whole and len(tiles) > 1:
-            tiles.append((0, 0, *image_size))
-        return np.array(tiles)
-
-    def _starts(self, side: int, length: int) -> list[int]:
-        step = max(int(side * (1 - self.overlap)), 1)
-        last = max(length - side, 0)
-        return [*range(0, last, step), last]
 
 
 class TiledDetector:
@@ -86,7 +35,7 @@ class TiledDetector:
     def __init__(
         self, detect: Detect, tiling: Tiling, *, batch_size: int, on_progress: OnProgress = lambda done, total: None
     ):
-        self._detect, self._tiling, self._batch_size, self._on_progress = detect, tiling, batch_size, on_progress
+        self.untiled, self.tiling, self._batch_size, self._on_progress = detect, tiling, batch_size, on_progress
 
     def __call__(self, images: list[np.ndarray]) -> list[DetectionRows]:
         """Detect in images [h, w, 3] uint8, one after another."""
@@ -94,18 +43,19 @@ class TiledDetector:
 
     def _rows(self, image: np.ndarray) -> DetectionRows:
         """Return the rows of one image; an image of a single tile is processed without tiling."""
-        tiles, by_tile = self._tiling.tiles(image.shape[:2]), []
-        if len(tiles) == 1:
-            return self._detect([image])[0]
+        tiles, by_tile = self.tiling.tiles(image.shape[:2]), list[DetectionRows]()
+        if len(tiles) == 1 and not self.tiling.keeps_scale:
+            return self.untiled([image])[0]
         for first in range(0, len(tiles), self._batch_size):
             batch = tiles[first : first + self._batch_size]
-            by_tile += self._detect(
-                [np.ascontiguousarray(image[top:bottom, left:right]) for top, left, bottom, right in batch]
-            )
+            by_tile += self.untiled([self.tiling.pixels(image, tile) for tile in batch])
             self._on_progress(len(by_tile), len(tiles))
-        return _merged(
-            [_in_image(rows, tile) for rows, tile in zip(by_tile, tiles, strict=True)], tiles, image.shape[:2]
-        )
+        return rows_of_tiles(by_tile, tiles, size=image.shape[:2])
+
+
+def rows_of_tiles(by_tile: Sequence[DetectionRows], tiles: np.ndarray, *, size: tuple[int, ...]) -> DetectionRows:
+    """Return the rows of an image of `size` (height, width) from those in its tiles [T, 4] yxyx, in pixels of each."""
+    return _merged([_in_image(rows, tile) for rows, tile in zip(by_tile, tiles, strict=True)], tiles, size)
 
 
 def _in_image(rows: DetectionRows, tile: np.ndarray) -> DetectionRows:
@@ -116,7 +66,7 @@ def _in_image(rows: DetectionRows, tile: np.ndarray) -> DetectionRows:
     return rows.chosen((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
 
 
-def _merged(by_tile: list[DetectionRows], tiles: np.ndarray, size: tuple[int, int]) -> DetectionRows:
+def _merged(by_tile: list[DetectionRows], tiles: np.ndarray, size: tuple[int, ...]) -> DetectionRows:
     boxes, scores, category_ids = (
         np.concatenate(values) for values in zip(*(rows[1:4] for rows in by_tile), strict=True)
     )
@@ -133,7 +83,7 @@ def _merged(by_tile: list[DetectionRows], tiles: np.ndarray, size: tuple[int, in
     )
 
 
-def _masks(objects: list[np.ndarray], masks: np.ndarray, tiles: np.ndarray, size: tuple[int, int]) -> Iterator[dict]:
+def _masks(objects: list[np.ndarray], masks: np.ndarray, tiles: np.ndarray, size: tuple[int, ...]) -> Iterator[dict]:
     for parts in objects:
         yield united([moved(masks[part], tiles[part, :2], size=size) for part in parts])
 
@@ -150,7 +100,7 @@ def merged_over_tiles(
     found_in: np.ndarray,
     *,
     tiles: np.ndarray,
-    size: tuple[int, int],
+    size: tuple[int, ...],
 ) -> list[np.ndarray]:
     """Return for each object the numbers of its boxes, one or several parts; highest score first.
 
@@ -189,7 +139,7 @@ def merged_over_tiles(
     return sorted(objects, key=lambda parts: (-scores[parts].max(), parts.min()))
 
 
-def _are_cut(boxes: np.ndarray, tiles: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def _are_cut(boxes: np.ndarray, tiles: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """Return whether each box [N, 4] ends at an inner border of its tile [N, 4], [N] bool."""
     near = _BORDER * np.tile(tiles[:, 2:] - tiles[:, :2], 2)
     inner = tiles != np.array([0, 0, *size], np.float64)

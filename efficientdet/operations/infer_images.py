@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from dataset.input.tiling import TILE_OVERLAP, Tiling
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.flag_definitions import program
 from efficientdet.configuration.flag_paths import existing_file, required, writable_folder
@@ -12,9 +13,8 @@ from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.export_format import ExportFormat
 from efficientdet.exports.formats import export_formats, format_of
 from efficientdet.inference.result_files import FORMATS, chosen_formats
-from efficientdet.inference.tiles import Tiling
 from efficientdet.options.infer import InferOptions
-from efficientdet.options.model import CHECKPOINT_ONLY, TILE_OVERLAP
+from efficientdet.options.model import CHECKPOINT_ONLY
 from efficientdet.prediction.inputs import find_inputs
 from efficientdet.weights.downloads import local_path
 from efficientdet.weights.hub_files import SCHEME

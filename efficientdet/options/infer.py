@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
+from dataset.input.tiling import TILE_OVERLAP
 from efficientdet.options.model import (
     MOST_DRAWN,
-    TILE_OVERLAP,
     TRUSTED_ONLY,
     CalibratedScores,
     MachineOptions,

@@ -12,7 +12,6 @@ from program_support.checked_fields import CountOrZero, Help, Share, checked, on
 TRUSTED_ONLY = "use trusted sources only: its graph may read and write files"  # said where SavedModels are run
 RUNTIMES = ("keras", "onnxruntime", "openvino")
 MOST_DRAWN = 100  # boxes drawn per image by default
-TILE_OVERLAP = 0.2  # default share of a tile that the next one shows too
 
 Labels = Annotated[
     str | None,

@@ -3,17 +3,17 @@
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from dataset.files.exif_orientation import stored_image
 from dataset.files.image_files import StoredImage, distinct_names, distinct_stem, encode_image, image_ids, output_names
+from dataset.input.tiling import Tiling
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.exports.formats import export_formats
-from efficientdet.inference.detect import Detect, Detector
+from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
-from efficientdet.inference.tiles import TiledDetector, Tiling
 from efficientdet.inference.video_frames import FrameDetections
 from efficientdet.options.infer import InferOptions
 from efficientdet.options.model import MOST_DRAWN
@@ -37,12 +37,11 @@ class AnnotationConfig(InferOptions):
 
     inputs: Inputs
     model_config: ModelConfig = field(default_factory=ModelConfig)  # checkpoint or exported file
-    tiling: Tiling | None = None  # None: images are not tiled
+    tiling: Tiling | None = None  # None: the tiles of the model, if it has any
 
-    @property
-    def max_boxes(self) -> int | None:
-        """The maximum number of boxes drawn per image; None: all."""
-        return self.max_boxes_to_draw or (None if self.tiling else MOST_DRAWN)
+    def max_boxes(self, model: Detector) -> int | None:
+        """Return the maximum number of boxes drawn per image; None: all."""
+        return self.max_boxes_to_draw or (None if model.tiling else MOST_DRAWN)
 
     @property
     def runs_network_once(self) -> bool:
@@ -70,8 +69,11 @@ def annotate(config: AnnotationConfig) -> None:
         from efficientdet.prediction.video import open_source
 
         open_source(inputs.camera, live=True).release()  # checked before the detector is loaded, which takes longer
+    tiles = _TileProgress()
+    opened = _opened_model(config)
+    tiling = config.tiling or opened.tiling
     model = with_thresholds(
-        _opened_model(config),
+        opened.with_tiling(tiling, batch_size=config.batch_size, on_progress=tiles.show),
         threshold=config.threshold,
         min_score=config.min_score_thresh,
         calibrated_scores=config.calibrated_scores,
@@ -80,7 +82,7 @@ def annotate(config: AnnotationConfig) -> None:
     ids = image_ids([shown_path(path) for path in inputs.images])
     failures: list[str] = []
     if inputs.images:
-        _annotate_images(config, outputs, ids, model=model, files=files, failures=failures)
+        _annotate_images(config, outputs, ids, model=model, files=files, failures=failures, tiles=tiles)
     if videos or inputs.camera is not None:
         _annotate_videos(config, videos, max(ids, default=0) + 1, model=model, files=files, failures=failures)
     files.write()
@@ -104,25 +106,27 @@ def _annotate_images(
     model: Detector,
     files: ResultFiles,
     failures: list[str],
+    tiles: "_TileProgress",
 ) -> None:
     file_names = distinct_names([shown_path(path) for path in config.inputs.images])
     results, num_images, drawn = [], 0, 0
     with Progress("infer", total=len(outputs), noun="image") as progress:
-        detect = _in_tiles(config, model.detect, progress)
-        for numbers, images in _batches(config, failures, white_level=model.white_level):
-            for number, image, rows in zip(numbers, images, detect([image.pixels for image in images]), strict=True):
+        tiles.progress = progress
+        for numbers, images in _batches(config, failures, model=model):
+            found = model.detect([image.pixels for image in images])
+            for number, image, rows in zip(numbers, images, found, strict=True):
                 image_fields: dict[str, Any] = {"file_name": file_names[number]}
                 if image.orientation != 1:
                     image_fields["exif_orientation_applied"] = config.apply_exif_orientation
                 results += [{**result, **image_fields} for result in results_json(rows.with_image_id(ids[number]))]
-                shown = rows.drawn(model.thresholds.of(rows.category_ids), config.max_boxes)
+                shown = rows.drawn(model.thresholds.of(rows.category_ids), config.max_boxes(model))
                 orientation = 1 if config.apply_exif_orientation else image.orientation
                 drawn_image = drawn_rows(
                     image.pixels,
                     shown,
                     model.class_names,
                     orientation=orientation,
-                    shorter_side=None if config.tiling is None else min(config.tiling.size),
+                    shorter_side=None if model.tiling is None else min(model.tiling.size),
                 )
                 # The pixels stay in the coordinate system of the boxes in detections.json, with the EXIF orientation.
                 pixels = stored_image(drawn_image, orientation)
@@ -162,7 +166,6 @@ def _annotate_videos(
     camera = config.inputs.camera
     sources = videos if camera is None else {camera: _camera_output(Path(config.output_dir), camera)}
     ids = itertools.count(first_id)
-    model = replace(model, detect=_in_tiles(config, model.detect))
     for source, target in sources.items():
 
         def add(found: FrameDetections, stem: str = target.stem) -> None:
@@ -177,7 +180,7 @@ def _annotate_videos(
                 target,
                 live=camera is not None,
                 batch_size=config.batch_size,
-                max_boxes=config.max_boxes,
+                max_boxes=config.max_boxes(model),
                 on_frame=add,
             )
         except UnreadableVideo as error:
@@ -190,17 +193,17 @@ def _camera_output(folder: Path, camera: int | str) -> Path:
     return folder / f"{distinct_stem(recording_stem(camera), used)}.mp4"
 
 
-def _in_tiles(config: AnnotationConfig, detect: Detect, progress: Progress | None = None) -> Detect:
-    """Return the detection, tiled if configured; with tiles the progress also counts them."""
-    if config.tiling is None:
-        return detect
+class _TileProgress:
+    """Shows how many tiles of an image are done, in the progress of the images."""
 
-    def show_progress(done: int, total: int) -> None:
-        if progress is not None:
-            progress.show(tile=f"{done}/{total}")
-            progress.advance(0)
+    def __init__(self) -> None:
+        self.progress: Progress | None = None
 
-    return TiledDetector(detect, config.tiling, batch_size=config.batch_size, on_progress=show_progress)
+    def show(self, done: int, total: int) -> None:
+        """Show it, once there is a progress."""
+        if self.progress is not None:
+            self.progress.show(tile=f"{done}/{total}")
+            self.progress.advance(0)
 
 
 def _output_paths(config: AnnotationConfig, sources: Sequence[str], suffix: str) -> list[Path]:
@@ -222,13 +225,13 @@ def _output_paths(config: AnnotationConfig, sources: Sequence[str], suffix: str)
 
 
 def _batches(
-    config: AnnotationConfig, failures: list[str], *, white_level: int
+    config: AnnotationConfig, failures: list[str], *, model: Detector
 ) -> Iterator[tuple[list[int], list[StoredImage]]]:
     """Yield numbers and pixels of batches of readable images, one image with tiles; append the others to `failures`."""
     numbers, images = [], []
     for number, path in enumerate(config.inputs.images):
         try:
-            image = read_input(path, white_level=white_level)
+            image = read_input(path, white_level=model.white_level)
             if max(image.pixels.shape) > _MAX_JPEG_SIDE:
                 raise InputError(
                     f"{path}: cannot be saved (it has a side of {max(image.pixels.shape)} pixels, a JPEG "
@@ -241,7 +244,7 @@ def _batches(
             image = image._replace(pixels=image.upright())
         images.append(image)
         numbers.append(number)
-        if len(images) == config.batch_size or config.tiling:
+        if len(images) == config.batch_size or model.tiling:
             yield numbers, images
             numbers, images = [], []
     if images:

@@ -161,7 +161,7 @@ def open_for_serving(path: str, *, runtime: Runtime, max_batch: int, **settings:
 
     detector = load_detector(path, runtime=runtime, **settings)
     detect = detector.detect
-    if runtime == "keras" and format_of(path) is None:
+    if runtime == "keras" and format_of(path) is None and detector.tiling is None:  # tiles are batches themselves
         detect = _padded_to_few_sizes(detect, max_batch)
     blank = np.zeros((64, 64, 3), np.uint8)
     for size in _batch_sizes(max_batch):

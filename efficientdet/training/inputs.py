@@ -9,9 +9,11 @@ import numpy as np
 
 from dataset.input.decoded_cache import DecodedCache
 from dataset.input.input_config import InputConfig
-from dataset.input.order import epoch_length, repeat_factors
+from dataset.input.order import epoch_length, repeat_factors, tiles_per_epoch
 from dataset.input.pipeline import training_dataset
 from dataset.input.record_batches import RecordBatches
+from dataset.input.tiling import Tiling
+from dataset.records.labeled_images import LabeledImages
 from dataset.records.labeled_records import labeled_records
 from dataset.records.record_index import RecordIndex, index_records
 from dataset.records.verify import verify_records
@@ -51,7 +53,7 @@ class TrainingInputs:
 
     @property
     def images_per_epoch(self) -> int:
-        """Number of images of an epoch, with those that --balance repeats."""
+        """Number of images or tiles of an epoch, with those that --balance repeats."""
         records = len(self.index) if self._factors is None else epoch_length(self._factors)
         return self._config.num_examples_per_epoch or records
 
@@ -96,10 +98,25 @@ class TrainingInputs:
 
 
 def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, log: Callable[[str], None]) -> np.ndarray | None:
-    """Return how often --balance repeats each record in an epoch; None if it repeats none."""
+    """Return how often an epoch shows each record, or tiles of it; None if each once."""
+    tiling = Tiling.of_hyperparameters(vars(config.hparams))
+    if config.balance == "none" and tiling is None:
+        return None
+    images = labeled_records(index, config.class_names)
+    balanced = _balanced(config, images, log=log)
+    if tiling is None:
+        return balanced
+    factors = tiles_per_epoch(images, tiling)
+    height, width = tiling.size
+    log(f"tiles of {width}x{height} pixels: {int(factors.sum())} of {len(images)} images per epoch")
+    return factors if balanced is None else factors * balanced
+
+
+def _balanced(config: TrainingConfig, images: LabeledImages, *, log: Callable[[str], None]) -> np.ndarray | None:
+    """Return the factors of --balance; None if it repeats none."""
     if config.balance == "none":
         return None
-    factors = repeat_factors(labeled_records(index, config.class_names), config.balance_threshold)
+    factors = repeat_factors(images, config.balance_threshold)
     if factors.max() == 1.0:
         log(
             f"warning: --balance=repeat_factor has no effect: every class is in a larger share of the images than "
@@ -107,7 +124,7 @@ def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, log: Callable
         )
         return None
     log(
-        f"--balance=repeat_factor: {np.sum(factors > 1)} of {len(index)} images are repeated within an epoch, up to "
+        f"--balance=repeat_factor: {np.sum(factors > 1)} of {len(images)} images are repeated within an epoch, up to "
         f"{factors.max():.1f} times; {epoch_length(factors)} images per epoch"
     )
     return factors

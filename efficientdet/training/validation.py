@@ -104,7 +104,7 @@ class Evaluator:
         """
         detector, sums, counts = self._state.detector, Counter[str](), Counter[str]()
         with self._state.averaged_weights():
-            for batch, row_valid in self._stop_request.interruptible(self._batches_of_losses):
+            for batch, row_valid, *_ in self._stop_request.interruptible(self._batches_of_losses):
                 batch = _first_rows(batch, int(np.sum(row_valid)))  # the remaining rows are padding
                 outputs = detector.training_outputs(batch.images, batch.sizes, training=False)
                 seeds = seeds_of(np.asarray(batch.positions), seed=0)  # the same random samples in every evaluation

@@ -34,9 +34,10 @@ def decoded(segmentation: RunLengths) -> np.ndarray:
         return coco_mask.decode(segmentation).astype(bool)
 
 
-def moved(mask: RunLengths, offset: np.ndarray, *, size: tuple[int, int]) -> RunLengths:
-    """Return a mask, moved by `offset` (y, x) into a larger image of `size` (height, width)."""
-    rows = np.pad(decoded(mask).astype(np.int8), ((1, 1), (0, 0)))
+def moved(mask: RunLengths, offset: np.ndarray, *, size: tuple[int, ...]) -> RunLengths:
+    """Return a mask, moved by `offset` (y, x) into an image of `size` (height, width), and cut to it."""
+    inside = decoded(mask)[: size[0] - int(offset[0]), : size[1] - int(offset[1])]
+    rows = np.pad(inside.astype(np.int8), ((1, 1), (0, 0)))
     columns, edges = np.nonzero(np.diff(rows, axis=0).T)  # start and end of each run, column by column
     places = (columns + int(offset[1])) * size[0] + edges + int(offset[0])
     joined = np.flatnonzero(places[1:-1:2] == places[2::2])  # runs that continue in the next column

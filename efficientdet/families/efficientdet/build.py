@@ -66,7 +66,7 @@ def detector_config(hparams: EfficientDetHyperparameters) -> DenseDetectorConfig
         image_size=hparams.input_size,
         anchors=anchor_config(hparams),
         first_head_layer="class_net.class-0",
-        ignore_in_crowds=hparams.ignore_in_crowds,
+        ignore_in_crowds=hparams.ignore_in_crowds or bool(hparams.tile_size),  # cut objects
         assigner=assigner_of(hparams.label_assignment, by_iou=IouAssigner()),
         losses=LossConfig(
             class_loss=hparams.class_loss_type.replace("_", " "),

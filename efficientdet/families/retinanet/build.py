@@ -35,7 +35,7 @@ def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, preci
             image_size=image_size,
             anchors=anchor_levels(hparams, image_size, cells),
             first_head_layer="head.classification_head.conv.0",
-            ignore_in_crowds=hparams.ignore_in_crowds,
+            ignore_in_crowds=hparams.ignore_in_crowds or bool(hparams.tile_size),  # cut objects
             assigner=assigner_of(
                 hparams.label_assignment, by_iou=IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties")
             ),
