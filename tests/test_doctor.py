@@ -227,7 +227,7 @@ def test_a_warning_also_where_no_anchors_match():
     )
     assert "the median object 4 in an input of 128x96" in lines["128x96"]
     larger = re.search(r"; (image_size=(\d+)x\d+\S*) would reduce it to \d+%, with \S+ times the comp", lines["128x96"])
-    assert re.search(r"tiles of \d+x\d+ pixels of the images .*; detect with infer.py --tile=", lines["128x96"])
+    assert re.search(r"; tiles of the images by tile_size=\d+x\d+ with .* would reduce it to \d+%", lines["128x96"])
     view = InputView(images=tiny_objects(45), hparams=HPARAMS).after(**parse_overrides(larger[1].replace("reduce", "")))
     assert view.unmatched_in_training.mean() < 0.2
     assert 384 <= int(larger[2]) <= 768
@@ -237,7 +237,7 @@ def test_a_warning_also_where_no_anchors_match():
 def test_tiles_where_a_family_has_one_size():
     line = found(tiny_objects(30), "anchors", hyperparameters_of("ssd300-resnet34", {})).line
     assert "image_size=" not in line
-    assert "; training on tiles of" in line
+    assert "; tiles of the images by tile_size=" in line
 
 
 def test_nothing_matches_objects_of_two_pixels():
@@ -536,3 +536,30 @@ def test_records_tell_what_their_conversion_refused(tmp_path):
     assert "warning  1 image is invalid and skipped: 2.png: its only box was refused" in ended.stdout
     page = (tmp_path / "out" / "doctor.html").read_text(encoding="utf-8")
     assert "3.png: box [9, 50, 30, 30]" in page
+
+
+def test_small_objects_in_large_images_are_shown_in_tiles():
+    """Plates of 45 pixels have 4 in an input of 128x96; in tiles they have the size that the tiles give them."""
+    images = tiny_objects(45)
+    hparams = hyperparameters_of("efficientdet-d0", {"image_size": "128x72"})
+    finding = found(images, "tiles", hparams)
+    tile = int(re.search(r"tile_size=(\d+)", finding.line)[1])
+    assert finding.settings == {}
+    assert "has 4 pixels in an input of 128x72" in finding.line or "has 5 pixels" in finding.line
+    view = InputView.of(images, hyperparameters_of("efficientdet-d0", {"image_size": 128, "tile_size": tile}))
+    assert view.scale == pytest.approx(128 / tile)
+    assert view.padding == 0
+    np.testing.assert_allclose(
+        view.boxes[:, 2:] - view.boxes[:, :2],
+        np.minimum(images.boxes[:, 2:] - images.boxes[:, :2], tile) * 128 / tile,
+        rtol=1e-4,
+    )
+    assert (view.boxes <= 128).all()
+
+
+def test_objects_larger_than_tiles_need_the_complete_image():
+    finding = found(tiny_objects(200), "tiles", hyperparameters_of("efficientdet-d0", {"tile_size": 128}))
+    assert (finding.level, finding.settings) == (WARNING, {"tile_whole": True})
+    assert re.match(r"\d+ of 30 objects are larger than a tile of 128x128 pixels", finding.line)
+    whole = hyperparameters_of("efficientdet-d0", {"tile_size": 128, "tile_whole": True})
+    assert not [one for one in quick_findings(tiny_objects(200), whole) if one.about == "tiles"]

@@ -29,6 +29,7 @@ from efficientdet.quickstart.choices import StepTime
 from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.output_folder import sole_quickstart
 from efficientdet.quickstart.programs import run_program
+from efficientdet.quickstart.shown_images import shown_images, tile_settings
 from efficientdet.quickstart.steps import quickstart
 from efficientdet.weights.downloads import local_path
 from model.detection_model import named_variables
@@ -59,7 +60,7 @@ def budget(seconds, **changes):
 
 def test_the_side_is_the_largest_that_leaves_time():
     def chosen(largest, seconds):
-        return choices.image_side(_image(largest), 512, budget(seconds))
+        return choices.image_side(largest, 512, budget(seconds))
 
     side, why = chosen(640, 2400)  # 1516 steps of 1.58 s at 320 pixels and 1562 required; 1896 and 1266 at 288
     assert side == 288
@@ -75,7 +76,7 @@ def test_the_side_is_the_largest_that_leaves_time():
 
 def test_small_objects_need_pixels_and_large_ones_steps():
     def chosen(images):
-        return choices.image_side(images, 640, budget(1000, object_share=choices.object_share(images)))
+        return choices.image_side(640, 640, budget(1000, object_share=choices.object_share(images)))
 
     assert chosen(_image(640))[0] == chosen(_image(640, objects=[40]))[0] == 256  # 40 of 640 pixels are 16 of 256
     side, why = chosen(_image(640, objects=[300, 40, 10]))
@@ -89,10 +90,9 @@ def test_small_objects_need_pixels_and_large_ones_steps():
 
 def test_fewer_steps_are_enough_until_objects_have_12_pixels():
     """Of 640 pixels, 40 are 12 in an input of 192. A third of its 562 required steps, of 0.56 seconds, is enough."""
-    images = _image(640, objects=[40])
 
     def chosen(seconds):
-        return choices.image_side(images, 640, budget(seconds, object_share=40 / 640))
+        return choices.image_side(640, 640, budget(seconds, object_share=40 / 640))
 
     side, why = chosen(316)
     assert side == 192
@@ -101,10 +101,10 @@ def test_fewer_steps_are_enough_until_objects_have_12_pixels():
 
 
 def test_the_side_is_one_at_which_objects_match_anchors():
-    images, limits = _image(640), budget(100)
-    assert choices.possible_sides(images, 256, min_side=128) == [128, 160, 192, 224, 256]
-    assert choices.image_side(images, 256, limits)[0] == 128
-    side, why = choices.image_side(images, 256, limits, usable=192)
+    limits = budget(100)
+    assert choices.possible_sides(640, 256, min_side=128) == [128, 160, 192, 224, 256]
+    assert choices.image_side(640, 256, limits)[0] == 128
+    side, why = choices.image_side(640, 256, limits, usable=192)
     assert side == 192
     assert why == "the smallest at which objects match anchors; the steps needed for a good AP exceed the time limit"
     assert choices.missing_minutes(192, limits) == pytest.approx(100 / 60 * (562 / (100 / 0.5625) - 1))
@@ -164,7 +164,7 @@ def test_a_smaller_input_first():
     assert (limits.is_long, short.is_long) == (True, False)
     assert limits.steps(512) == 500 / 4 + 500
     assert budget(1000).steps(512) == 250
-    assert choices.image_side(_image(640), 640, limits)[0] == 320  # 1600 steps of 1562; at 352, 1153 of 1891
+    assert choices.image_side(640, 640, limits)[0] == 320  # 1600 steps of 1562; at 352, 1153 of 1891
 
 
 def test_other_choices():
@@ -774,3 +774,36 @@ def test_the_folder_may_be_the_first_argument():
     )
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("quickstart.py: error: --images=/nowhere: no such folder")
+
+
+def _aerial(side=3000, small=30, count=40):
+    """One square image with small objects."""
+    starts = np.linspace(0, side - small, count)
+    boxes = np.stack([starts, starts, starts + small, starts + small], axis=1)
+    return replace(
+        healthy(1, size=(side, side)),
+        owners=np.zeros(count, np.int32),
+        boxes=np.float32(boxes),
+        classes=np.zeros(count, np.int32),
+    )
+
+
+def test_tiles_where_objects_are_too_small_in_every_input_that_fits(capsys):
+    """Of 3000 pixels 30 are 5 in an input of 512; in tiles of 480, sixteen times as large, they are 16 of 256."""
+    images = _aerial()
+    limits = budget(16000, object_share=choices.object_share(images))
+    assert tile_settings(images, 512, limits, image_ms=20) == {"tile_size": 480}
+    line = capsys.readouterr().out
+    assert "tiles of 480x480 pixels of the images: the median object of the smallest class has 30, in an input" in line
+    assert "an image has 64 tiles, detection takes about 1280 ms" in line  # eight rows and columns, 384 apart
+    shown = shown_images(images, {"tile_size": 480})
+    assert choices.object_share(shown.images) == pytest.approx(1 / 16)
+    assert (shown.largest, shown.per_epoch) == (960, 41)  # one more than objects
+
+
+def test_no_tiles_where_objects_are_large_enough_or_tiles_hardly_smaller():
+    large = _aerial(small=200)
+    assert tile_settings(large, 512, budget(16000, object_share=200 / 3000), image_ms=20) == {}
+    near = _aerial(side=640, small=40)
+    assert tile_settings(near, 512, budget(60, object_share=40 / 640), image_ms=20) == {}
+    assert shown_images(near, {}).largest == 640

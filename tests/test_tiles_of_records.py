@@ -11,7 +11,7 @@ from PIL import Image
 from dataset.class_names import ClassNames
 from dataset.input.augmentation import RandomTile
 from dataset.input.input_config import InputConfig
-from dataset.input.order import tiles_per_epoch
+from dataset.input.labeled_tiles import tiles_per_epoch
 from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.resize import Letterbox
 from dataset.input.tiling import Tiling

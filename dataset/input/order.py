@@ -8,7 +8,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from dataset.input.tiling import Tiling
 from dataset.records.labeled_images import LabeledImages
 
 
@@ -22,16 +21,6 @@ def repeat_factors(images: LabeledImages, threshold: float) -> np.ndarray:
     factors = np.ones(len(images))
     np.maximum.at(factors, images.owners, of_classes[images.classes])
     return factors
-
-
-def tiles_per_epoch(images: LabeledImages, tiling: Tiling) -> np.ndarray:
-    """Return the number of tiles of each image per epoch, [n] float64.
-
-    All of its tiles, but at most one more than it has objects: few empty ones.
-    """
-    sizes, which = np.unique(images.sizes, axis=0, return_inverse=True)
-    tiles = np.array([len(tiling.tiles((height, width))) for height, width in sizes.tolist()], np.int64)
-    return np.minimum(tiles[which.ravel()], images.counts() + 1).astype(np.float64)
 
 
 def epoch_length(factors: np.ndarray) -> int:

@@ -50,7 +50,7 @@ def anchor_match(images: LabeledImages, hparams: Hyperparameters, *, fixed: Coll
 
     `fixed` hyperparameters are kept, such as those of a checkpoint. A family without anchors matches all objects.
     """
-    return _anchor_match(InputView(images=images, hparams=hparams).sample(OBJECTS), fixed)
+    return _anchor_match(InputView.of(images, hparams).sample(OBJECTS), fixed)
 
 
 def smallest_usable_size(
@@ -60,7 +60,7 @@ def smallest_usable_size(
 
     Sizes that the family refuses are left out.
     """
-    view, views = InputView(images=images, hparams=hparams).sample(_OBJECTS_OF_A_SIZE), {}
+    view, views = InputView.of(images, hparams).sample(_OBJECTS_OF_A_SIZE), {}
     for size in sizes:
         with contextlib.suppress(InputError):
             views[size] = view.after(image_size=size)

@@ -21,6 +21,7 @@ from efficientdet.data_checks.input_checks import input_findings
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.data_checks.label_checks import label_findings
 from efficientdet.data_checks.suspicion import suspicions
+from efficientdet.data_checks.tile_checks import tile_findings
 from efficientdet.families.hyperparameters import Hyperparameters
 
 SIZES = (0, 8, 16, 32, 64, 128, 256, 512, 1 << 16)  # pixels of a side at the network's input
@@ -61,8 +62,8 @@ class Examination:
 
 def quick_findings(images: LabeledImages, hparams: Hyperparameters, *, fixed: Collection[str] = ()) -> list[Finding]:
     """Return findings from labels and sizes without decoding images, warnings first; keep `fixed` hyperparameters."""
-    view = InputView(images=images, hparams=hparams)
-    findings = [*input_findings(view, fixed=fixed), *label_findings(images, hparams)]
+    found = input_findings(InputView.of(images, hparams), fixed=fixed)
+    findings = [*found, *tile_findings(images, hparams), *label_findings(images, hparams)]
     return _sorted([_without_settings(finding, fixed) for finding in findings])
 
 
@@ -95,7 +96,8 @@ def examine(
         if number:
             split += label_findings(images, hparams, trains=False)
         findings += [_with_split_name(finding, name if len(splits) > 1 and number else "") for finding in split]
-        scaled = InputView(images=images, hparams=hparams).scaled / np.maximum(images.sizes, 1)
+        view = InputView.of(images, hparams)
+        scaled = view.scaled / np.maximum(view.images.sizes, 1)
         sides = ((images.boxes[:, 2:] - images.boxes[:, :2]) * scaled[images.owners]).min(axis=1, initial=np.inf)
         alike = [place for pair in pairs for split_number, place in pair[:2] if split_number == number]
         examined.append(
@@ -108,7 +110,7 @@ def examine(
                 ),
             )
         )
-    findings, view = _sorted(findings), InputView(images=training, hparams=hparams)
+    findings, view = _sorted(findings), InputView.of(training, hparams)
     return Examination(hparams=hparams, view=view, splits=examined, findings=findings)
 
 

@@ -105,7 +105,7 @@ def _anchor_findings(view: InputView, fixed: Collection[str]) -> Iterator[Findin
 
 
 def _larger_objects(view: InputView, fixed: Collection[str]) -> Iterator[str]:
-    """Yield ways to show the objects so large that they match anchors: a larger input, and tiles of the images."""
+    """Yield ways to show the objects so large that they match anchors: a larger input, and smaller or any tiles."""
     enlargement = larger_size(view, fixed=fixed)
     if enlargement is None:
         return
@@ -120,10 +120,8 @@ def _larger_objects(view: InputView, fixed: Collection[str]) -> Iterator[str]:
     objects = np.percentile((view.images.boxes[:, 2:] - view.images.boxes[:, :2]).max(axis=1), _COMMON)
     if min(height, width) >= max(_TILE_OF_OBJECT * objects, _MIN_TILE):
         anchors = f" with {as_hparams(match.settings)}" if match.settings else ""
-        yield (
-            f"training on tiles of {width}x{height} pixels of the images{anchors} would reduce it to "
-            f"{share(match.unmatched)}; detect with infer.py --tile={width}x{height}"
-        )
+        tiles = as_hparams({"tile_size": f"{width}x{height}"})
+        yield f"tiles of the images by {tiles}{anchors} would reduce it to {share(match.unmatched)}"
 
 
 def _often_unmatched(view: InputView) -> list[int]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dataset.input.labeled_tiles import seen_in_tiles
+from dataset.input.tiling import Tiling
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.anchor_fit import ENOUGH, best_overlaps, overlaps_in_training
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
@@ -22,6 +24,12 @@ class InputView:
     images: LabeledImages
     hparams: Hyperparameters
     magnification: float = 1.0  # factor by which training enlarges objects: tiles do
+
+    @classmethod
+    def of(cls, images: LabeledImages, hparams: Hyperparameters) -> "InputView":
+        """Return the view of the images, or of their tiles."""
+        tiling = Tiling.of_hyperparameters(vars(hparams))
+        return cls(images=images if tiling is None else seen_in_tiles(images, tiling), hparams=hparams)
 
     def sample(self, most: int) -> "InputView":
         """Return the view of an evenly spaced sample of the objects used in training, each in an image of its own."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dataset.records.labeled_images import LabeledImages
+from efficientdet.data_checks.tile_checks import SMALL, object_sides, of_smallest_class
 
 _MULTIPLE = 32  # pixels: candidate sides are multiples of it
 _MIN_EPOCHS, _MAX_EPOCHS = 20, 600  # train.py checks the time after each
@@ -15,9 +16,8 @@ _PATIENCE, _PASSES = 4, 20  # multiple of the required steps, and times that eac
 # `target_steps` are for an input of this side and objects of a sixteenth of it. More pixels pay only with more steps,
 # and small objects gain more from pixels than large ones do (docs/measurements/accuracy.md).
 _TARGET_SIDE, _TARGET_OBJECT, _OBJECT_EXPONENT = 256, 1 / 16, 2 / 3
-_MIN_OBJECT_SIDE, _MIN_FIRST_OBJECT_SIDE = 12, 7.5  # pixels: in the input, and in a smaller first one
+_MIN_FIRST_OBJECT_SIDE = 7.5  # pixels, in a smaller first input
 _FEWER_STEPS = 1 / 3  # share of the required steps, which is enough where a smaller input would have smaller objects
-_MIN_CLASS_OBJECTS = 10  # fewer do not count
 # Seconds after the choice without training itself, as multiples of the seconds of train.py up to its first step: start
 # and end of train.py, its SavedModel, eval.py and export.py; and for each format.
 _AFTER_CHOICE, _EACH_FORMAT = 2.2, 0.5
@@ -60,10 +60,7 @@ def object_share(images: LabeledImages) -> float | None:
     The side is the square root of the object's area. Classes with fewer than 10 objects are ignored; None if there is
     no other.
     """
-    heights, widths = (images.boxes[:, 2:] - images.boxes[:, :2]).T
-    shares = np.sqrt(heights * widths) / images.sizes.max(axis=1)[images.owners]
-    frequent = np.flatnonzero(np.bincount(images.classes) >= _MIN_CLASS_OBJECTS)
-    return min((float(np.median(shares[images.classes == number])) for number in frequent), default=None)
+    return of_smallest_class(images, object_sides(images) / images.sizes.max(axis=1)[images.owners])
 
 
 def batch_size(images: int, *, accelerated: bool) -> int:
@@ -165,24 +162,24 @@ class Budget:
         share = self.object_share
         objects = (share or _TARGET_OBJECT) / _TARGET_OBJECT
         steps = self.target_steps * (side / _TARGET_SIDE) ** 2 * objects**_OBJECT_EXPONENT
-        has_small_objects = share is not None and share * (side - _MULTIPLE) < _MIN_OBJECT_SIDE
+        has_small_objects = share is not None and share * (side - _MULTIPLE) < SMALL
         return round(_FEWER_STEPS * steps if has_small_objects else steps)
 
 
-def possible_sides(images: LabeledImages, published: int, *, min_side: int) -> list[int]:
-    """Return the longer sides of an input to choose from, ascending: up to the images' and the published model's."""
-    most = max(min_side, min(published, math.ceil(typical_side(images.sizes) / _MULTIPLE) * _MULTIPLE))
+def possible_sides(largest: int, published: int, *, min_side: int) -> list[int]:
+    """Return the longer sides of an input to choose from, ascending: up to `largest` and the published model's."""
+    most = max(min_side, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
     return list(range(most, min_side - 1, -_MULTIPLE))[::-1]
 
 
-def image_side(images: LabeledImages, published: int, budget: Budget, *, usable: int = 0) -> tuple[int, str]:
+def image_side(largest: int, published: int, budget: Budget, *, usable: int = 0) -> tuple[int, str]:
     """Return the longer side of the network's input and the reason.
 
     It is the largest side at which the required steps fit into the seconds of training, but at least `usable`, from
-    which on objects match anchors. It is limited by the sides of the images and of the published model.
+    which on objects match anchors. It is limited by `largest`, that of the images, and that of the published model.
     """
-    largest, share = typical_side(images.sizes), budget.object_share
-    sides = [side for side in possible_sides(images, published, min_side=budget.min_side) if side >= usable]
+    share = budget.object_share
+    sides = [side for side in possible_sides(largest, published, min_side=budget.min_side) if side >= usable]
     for side in reversed(sides):
         steps = budget.required_steps(side)
         if budget.steps(side) >= steps:

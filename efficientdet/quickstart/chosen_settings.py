@@ -18,9 +18,10 @@ from efficientdet.quickstart import choices
 from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.initial_weights import InitialWeights
 from efficientdet.quickstart.output_folder import START
+from efficientdet.quickstart.plan import Planner
 from efficientdet.quickstart.programs import run_program
-from efficientdet.quickstart.split_records import image_count, labeled_images, records_of, records_pattern
-from efficientdet.quickstart.step_timing import measure_step_time
+from efficientdet.quickstart.shown_images import shown_images, tile_settings
+from efficientdet.quickstart.split_records import labeled_images, records_of, records_pattern
 from efficientdet.quickstart.usable_input import usable_side
 from program_support.errors import InputError
 from program_support.marked_folders import claim_folder
@@ -33,66 +34,59 @@ def choose_settings(
     config: QuickstartConfig, folder: Path, *, weights: InitialWeights, measured: str, spent: float
 ) -> dict[str, Any]:
     """Return the flags of one or two trainings, lines with the reasons, and the estimated time of the other steps."""
-    start_time, images = time.monotonic(), labeled_images(records_pattern(folder, "train"))
-    defaults = hyperparameters_of(config.model_name, {})
+    images, defaults = labeled_images(records_pattern(folder, "train")), hyperparameters_of(config.model_name, {})
     recipe, published = defaults.family.quickstart, max(defaults.input_size)
     start_recipe, given = recipe.start(weights.kind), parse_overrides(config.hparams)
     of_family = {**recipe.settings, **start_recipe.settings}
     default_side = max(hyperparameters_of(config.model_name, given).input_size)
     first = default_side if "image_size" in given else max(recipe.min_side, min(_FIRST_SIDE, published))
-    shape_of = functools.partial(_input_shape, recipe, images.sizes)
     batch = choices.batch_size(len(images), accelerated=False)
-    step_time, start = measure_step_time(
+    rate = start_recipe.rate.of(batch)
+    first_shape = _input_shape(recipe, shown_images(images, given).images.sizes, first)
+    planner = Planner.measured(
         config,
         folder,
-        {"image_size": shape_of(first), **of_family, "learning_rate": start_recipe.rate.of(batch), **given},
-        weights=weights.flags,
+        images,
+        {"image_size": first_shape, **of_family, "learning_rate": rate, **given},
+        weights=weights,
         side=first,
-        images=len(images),
+        measured=measured,
+        spent=spent,
     )
-    after = choices.seconds_after_choice(
-        start,
-        formats=len(config.formats),
-        measured_images=image_count(measured),
-        step_time=step_time,
-        evaluation_cost=recipe.evaluation_cost,
-    )
-    of_folds = choices.seconds_of_folds(config.folds, start)
-    others = spent + time.monotonic() - start_time + after + of_folds
-    budget = choices.Budget(
-        step_time=step_time,
-        seconds=choices.training_seconds(config.minutes, others=others),
-        start_seconds=start,
-        target_steps=start_recipe.steps,
-        object_share=choices.object_share(images),
-        min_side=recipe.min_side,
-        smaller_input_first=start_recipe.smaller_input_first,
-    ).of_fold(config.folds)
+    plan = planner.plan(given)
+    if not given.keys() & {"image_size", "tile_size"}:
+        tiles = tile_settings(images, published, plan.budget, image_ms=planner.image_ms(_FIRST_SIDE))
+        of_family |= tiles
+        plan = planner.plan(tiles) if tiles else plan
+    shown, budget = plan.shown, plan.budget
     of_family |= start_recipe.long_settings if budget.is_long else {}
     side, side_reason, usable = first, "set by --hparams", 0
     check = functools.partial(_suggested_settings, config, folder, weights=weights.flags)
+    shape_of = functools.partial(_input_shape, recipe, shown.images.sizes)
     if "image_size" not in given:
-        sizes = {shape_of(side): side for side in choices.possible_sides(images, published, min_side=recipe.min_side)}
+        sides = choices.possible_sides(shown.largest, published, min_side=recipe.min_side)
+        sizes = {shape_of(side): side for side in sides}
         usable = usable_side(config, images, sizes, {**of_family, **given}, weights=weights.flags, check=check)
-        side, side_reason = choices.image_side(images, published, budget, usable=usable)
+        side, side_reason = choices.image_side(shown.largest, published, budget, usable=usable)
     settings = {"image_size": shape_of(side), **of_family, **given}
     suggested = check(settings)
     settings |= {key: value for key, value in suggested.items() if key not in given}
-    batch, rate = step_time.batch_size, start_recipe.rate.of(step_time.batch_size)
+    batch, rate = planner.step_time.batch_size, start_recipe.rate.of(planner.step_time.batch_size)
     flags = {"batch_size": batch, **weights.flags, "lr": None if "learning_rate" in given else rate}
-    trainings, reasons = _trainings(config, settings, flags, budget, images=len(images))
+    trainings, reasons = _trainings(config, settings, flags, budget, images=shown.per_epoch)
+    noun = "tiles" if shown.images is not images else "images"
     return {
         "weights": asdict(weights),
         "trainings": trainings,
         "minutes": config.minutes,
-        "seconds_after_choice": after,
-        "seconds_of_folds": of_folds,
+        "seconds_after_choice": plan.after,
+        "seconds_of_folds": plan.of_folds,
         "side": side,
-        "needed_minutes": _needed_minutes(config, side, budget, usable=usable, others=others),
+        "needed_minutes": _needed_minutes(config, side, budget, usable=usable, others=plan.others),
         "larger_sides": {"published": published, "usable": usable, "budget": asdict(budget)},
         "why": [
-            f"input size {side} pixels (longer side): {side_reason} (median of the images: "
-            f"{choices.typical_side(images.sizes)})",
+            f"input size {side} pixels (longer side): {side_reason} (median of the {noun}: "
+            f"{choices.typical_side(shown.images.sizes)})",
             f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
             *reasons,
             f"learning rate {rate:g}: for {weights.kind} weights",
@@ -118,17 +112,18 @@ def choose_larger_input(
         return None
     images, earlier = labeled_images(records_pattern(folder, "train")), chosen["larger_sides"]
     budget = _budget_from(chosen, config.minutes, others=spent + chosen["seconds_after_choice"])
-    side, reason = choices.image_side(images, earlier["published"], budget, usable=earlier["usable"])
+    settings = parse_overrides(chosen["trainings"][-1]["hparams"])
+    shown = shown_images(images, settings)
+    side, reason = choices.image_side(shown.largest, earlier["published"], budget, usable=earlier["usable"])
     if side <= chosen["side"]:
         return None
     flags = chosen["trainings"][-1]
-    settings = parse_overrides(flags["hparams"])
     height, width = choices.enlarged(
         hyperparameters_of(config.model_name, settings).input_size, side, min_side=budget.min_side
     )
     settings["image_size"] = f"{width}x{height}"
     flags = {**flags, "pretrained_ckpt": model, "backbone_init": None}
-    trainings, reasons = _trainings(config, settings, flags, budget, images=len(images))
+    trainings, reasons = _trainings(config, settings, flags, budget, images=shown.per_epoch)
     why = [f"input size {side} pixels (longer side): {reason}; starts from {model}", *reasons]
     return {**chosen, "trainings": trainings, "minutes": config.minutes, "side": side, "why": why}
 
@@ -158,7 +153,8 @@ def continue_settings(
     budget = _budget_from(chosen, config.minutes, others=spent + after + time.monotonic() - start_time)
     if flags["lr"] and chosen["weights"]["kind"] != "detector":
         flags["lr"] = choices.CONTINUED_RATE * flags["lr"]
-    trainings, reasons = _trainings(config, settings, flags, budget, images=len(images))
+    per_epoch = shown_images(images, settings).per_epoch
+    trainings, reasons = _trainings(config, settings, flags, budget, images=per_epoch)
     return {
         **chosen,
         "weights": asdict(InitialWeights("detector", f"model of round {number}")),

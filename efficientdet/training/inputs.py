@@ -9,7 +9,8 @@ import numpy as np
 
 from dataset.input.decoded_cache import DecodedCache
 from dataset.input.input_config import InputConfig
-from dataset.input.order import epoch_length, repeat_factors, tiles_per_epoch
+from dataset.input.labeled_tiles import tiles_per_epoch
+from dataset.input.order import epoch_length, repeat_factors
 from dataset.input.pipeline import training_dataset
 from dataset.input.record_batches import RecordBatches
 from dataset.input.tiling import Tiling
