@@ -233,6 +233,9 @@ infer INFER --model_name=d0 | --model_name=d0
 infer INFER --tile=8 | --tile=8: expected a side such as 512
 infer INFER --tile=0x0 | --tile=0x0: expected a side such as 512
 infer INFER --overlap=0.1 | --overlap and --tile_whole need --tile
+infer INFER --save=clips | --save=clips: value should be one of <video|events|none>
+infer INFER --event_seconds=3 | --event_seconds needs --save=events
+infer INFER --max_offline_seconds=60 | --max_offline_seconds needs a camera or stream
 infer INFER --format=xml | --format=xml: 'xml' is unknown; expected any of coco, yolo, csv
 infer INFER --image_path=7 | --image_path=7: is a camera, not a file; expected a single camera
 infer INFER --saved_model_dir=/proc | --saved_model_dir=/proc: cannot write into this folder
@@ -339,6 +342,8 @@ infer INFER --batch_size | 0
 infer INFER --min_score_thresh | nan -1 2
 infer INFER --max_boxes_to_draw | -1 0
 infer INFER --overlap | -0.1 1.0 nan
+infer INFER --event_seconds | -1 nan
+infer INFER --max_offline_seconds | -1 nan
 inspector --batch_size | 0
 inspector --bm_runs | 0 -1
 inspector --bm_warm_up_runs | 0

@@ -5,6 +5,7 @@ import http.server
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -16,6 +17,7 @@ from efficientdet.prediction import live_sources
 from efficientdet.prediction.inputs import Inputs, find_inputs, recording_stem, shown_source
 from efficientdet.prediction.live_sources import NewestFrames, open_live
 from efficientdet.prediction.video import annotate_video
+from efficientdet.prediction.video_source import read_frames
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
@@ -64,8 +66,7 @@ def server(connections):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(live_sources, "_PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(live_sources, "_GIVE_UP_SECONDS", 0.3)
+    monkeypatch.setattr(live_sources, "_FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(live_sources, "_OPEN_TIMEOUT_MS", 1000)
     monkeypatch.setattr(live_sources, "_READ_TIMEOUT_MS", 1000)
 
@@ -91,7 +92,7 @@ def test_a_stream_is_recorded_through_an_interruption_until_it_ends(tmp_path, ca
 
     # The camera comes back with another size
     with server([until_seen(50, HEIGHT, WIDTH), until_seen(200, 2 * HEIGHT, 2 * WIDTH)]) as url:
-        annotate_video(Detector(detect, NAMES), url, tmp_path / "a.mp4", live=True)
+        annotate_video(Detector(detect, NAMES), url, tmp_path / "a.mp4", live=True, max_offline_seconds=0.3)
     assert {shape for shape, _ in seen} == {(HEIGHT, WIDTH), (2 * HEIGHT, 2 * WIDTH)}
     assert all(abs(value - 50) < 5 or abs(value - 200) < 5 for _, value in seen)
     found = cv2.VideoCapture(str(tmp_path / "a.mp4"))
@@ -186,3 +187,97 @@ def test_names_of_recordings():
     assert recording_stem("/dev/video2") == "camera_video2"
     assert recording_stem("rtsp://user:pass@cam-1.lan:554/ch/1") == "stream_cam-1.lan"
     assert shown_source("rtsp://user:pass@cam-1.lan:554/ch/1?key=2") == "rtsp://cam-1.lan:554/ch/1"
+
+
+def test_pauses_between_attempts_grow_and_start_again_after_a_long_connection(monkeypatch, capsys):
+    clock, pauses = [0.0], []
+
+    class Event(threading.Event):
+        """Waits by the clock of the test."""
+
+        def wait(self, timeout=None):
+            pauses.append(timeout)
+            clock[0] += timeout
+            return self.is_set()
+
+    class Capture:
+        """Sends a number of frames, 0.1 s each."""
+
+        def __init__(self, frames):
+            self.left = frames
+
+        def read(self):
+            clock[0] += 0.1
+            self.left -= 1
+            return (True, np.zeros((2, 2, 3), np.uint8)) if self.left >= 0 else (False, None)
+
+        def release(self):
+            """Nothing to release."""
+
+    attempts = iter([*[None] * 6, Capture(1), Capture(400), None, None])
+    threads = SimpleNamespace(Event=Event, Condition=threading.Condition, Thread=threading.Thread)
+    monkeypatch.setattr(live_sources, "threading", threads)
+    monkeypatch.setattr(live_sources, "_FIRST_PAUSE_SECONDS", 1.0)
+    monkeypatch.setattr(live_sources, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(live_sources, "_opened", lambda source: next(attempts, None))
+    frames = NewestFrames("rtsp://u:secret@host/1", Capture(1), threading.Event(), max_offline_seconds=100)
+    assert [frame for frame in frames if frame is not None]
+    # Six attempts fail, a connection of 0.1 s does not count, one of 40 s does
+    assert pauses[:8] == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert pauses[8:11] == [1, 2, 4]
+    assert frames.summary() == "402 frames received, 401 of them skipped, 2 times connected again"
+    printed = capsys.readouterr().out
+    assert printed.count("broke off") == 3
+    assert "rtsp://host/1: no frame for 100 s; the recording ends" in printed
+
+
+def test_the_time_without_frames_is_announced(monkeypatch):
+    class Silent:
+        """Sends one frame, then nothing."""
+
+        def __init__(self):
+            self.released = threading.Event()
+
+        def read(self):
+            if not hasattr(self, "sent"):
+                self.sent = True
+                return True, np.zeros((2, 2, 3), np.uint8)
+            self.released.wait(10)
+            return False, None
+
+        def release(self):
+            self.released.set()
+
+    monkeypatch.setattr(live_sources, "_SECONDS_UNTIL_NONE", 0.2)
+    silent, stop = Silent(), threading.Event()
+    frames = NewestFrames(0, silent, stop)
+    reading = iter(frames)
+    assert next(reading).number == 1
+    assert next(reading) is None
+    assert next(reading) is None
+    stop.set()
+    assert list(reading) == []
+    silent.release()
+    frames.release()
+
+
+def test_frames_of_a_stream_and_of_a_file_from_python(tmp_path):
+    with server([[gray(value) for value in range(0, 250)]]) as url:
+        frames = [frame for frame, _ in zip(read_frames(url), range(3), strict=False)]
+    assert [frame.number for frame in frames] == [1, 2, 3]
+    assert frames[0].seconds <= frames[1].seconds <= frames[2].seconds
+    assert frames[0].received_at is not None
+    writer = cv2.VideoWriter(str(tmp_path / "a.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), 10, (WIDTH, HEIGHT))
+    for _ in range(3):
+        writer.write(np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+    writer.release()
+    found = list(read_frames(tmp_path / "a.mp4"))
+    assert [(frame.number, round(frame.seconds, 2), frame.received_at) for frame in found] == [
+        (1, 0.0, None),
+        (2, 0.1, None),
+        (3, 0.2, None),
+    ]
+    cv2.imwrite(str(tmp_path / "b.png"), np.zeros((8, 8, 3), np.uint8))
+    for name in ("b.png", ""):
+        with pytest.raises(InputError, match="expected one video, camera or stream"):
+            next(read_frames(tmp_path / name))

@@ -23,7 +23,7 @@ from efficientdet.exports.formats import format_of
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import FORMATS, ResultFiles, chosen_formats
 from efficientdet.prediction import annotate as annotate_module
-from efficientdet.prediction import video
+from efficientdet.prediction import video, video_source
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs, find_inputs
 from object_detection.coco.results import DetectionRows
@@ -224,7 +224,7 @@ def test_a_second_recording_of_a_camera_leaves_the_first(place, monkeypatch):
     def record(model, number, target, **_):
         target.write_text(f"recording {len(list((place / 'out').glob('*.mp4')))}")
 
-    monkeypatch.setattr(video, "open_source", lambda number, *, live: SimpleNamespace(release=lambda: None))
+    monkeypatch.setattr(video_source, "open_source", lambda number, *, live: SimpleNamespace(release=lambda: None))
     monkeypatch.setattr(video, "annotate_video", record)
     (place / "out").mkdir()
     for _ in range(3):

@@ -12,7 +12,7 @@ import pytest
 
 from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
-from efficientdet.prediction import live_sources, video
+from efficientdet.prediction import live_sources, video_source
 from efficientdet.prediction.video import annotate_video
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
@@ -170,8 +170,7 @@ def film(monkeypatch, tmp_path):
 
     Further cameras are found when the one before has broken off, after a moment without one.
     """
-    monkeypatch.setattr(live_sources, "_PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(live_sources, "_GIVE_UP_SECONDS", 0.3)
+    monkeypatch.setattr(live_sources, "_FIRST_PAUSE_SECONDS", 0.02)
 
     def film(*cameras, detect=one_dog):
         connected = iter([camera for one in cameras for camera in (one, Camera(-1))])
@@ -194,6 +193,7 @@ def film(monkeypatch, tmp_path):
                 tmp_path / "a.mp4",
                 live=True,
                 batch_size=4,
+                max_offline_seconds=2,
             )
         for camera in cameras:
             camera.asked.release()
@@ -217,11 +217,11 @@ def test_a_camera_is_filmed_for_as_long_as_it_was(film):
 
 def test_a_camera_that_breaks_off_is_opened_again(film, capsys):
     _, frames = film(Camera(3), Camera(4))
-    assert len(frames) == 22  # 7 frames and 2 failed attempts to read, a quarter of a second each
+    assert len(frames) == 27  # 11 times a quarter of a second: 7 frames, 2 attempts to open, 2 failed reads
     printed = capsys.readouterr().out
     assert "camera 0: the connection broke off; connecting again" in printed
     assert "camera 0: connected again after " in printed
-    assert "camera 0: no frame for 0.3 s; the recording ends" in printed
+    assert "camera 0: no frame for 2 s; the recording ends" in printed
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -234,7 +234,7 @@ def test_a_signal_ends_the_filming_and_the_file_is_finished(film, number, capsys
         return one_dog(images)
 
     seen, stopped = [], threading.Event()
-    monkeypatch.setattr(video, "threading", SimpleNamespace(Event=lambda: stopped))
+    monkeypatch.setattr(video_source, "threading", SimpleNamespace(Event=lambda: stopped))
     _, frames = film(Camera(8), detect=detect)
     assert seen == [1] * 3
     assert len(frames) == 7

@@ -34,3 +34,8 @@ class FrameDetections(NamedTuple):
 
     frame: VideoFrame
     rows: DetectionRows
+
+
+def utc_text(moment: datetime) -> str:
+    """Return a time in UTC such as 2026-11-27T01:43:56.120Z."""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -24,6 +24,10 @@ from program_support.errors import InputError
 def infer(options: InferOptions) -> None:
     """Detect as the options state."""
     inputs = find_inputs(options.image_path or [required(None, "image_path")])
+    if options.event_seconds is not None and options.save != "events":
+        raise InputError("--event_seconds needs --save=events")
+    if options.max_offline_seconds is not None and inputs.camera is None:
+        raise InputError("--max_offline_seconds needs a camera or stream as --image_path")
     resolved: dict[str, Any] = {"inputs": inputs, "tiling": _tiling(options), "format": chosen_formats(options.format)}
     if options.model and options.model.startswith(SCHEME):
         options = replace(options, model=local_path(options.model))

@@ -12,7 +12,9 @@ from efficientdet.options.model import (
     ThresholdKind,
     WeightsOptions,
 )
-from program_support.checked_fields import Count, Help, Share, between, checked
+from program_support.checked_fields import Count, Help, NonNegative, Share, between, checked, one_of
+
+EVENT_SECONDS = 5.0
 
 
 @checked
@@ -82,3 +84,19 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
     ] = None
     format: Annotated[tuple[str, ...], Help("Additional output formats of drawn detections, comma-separated: ")] = ()
     save_crops: Annotated[bool, Help("Save a crop of each drawn detection to OUTPUT/crops/CLASS/.")] = False
+    save: Annotated[
+        str,
+        one_of("video", "events", "none"),
+        Help(
+            "What to save of videos, cameras and streams: video, a complete annotated copy; events, a clip for each "
+            "time at which objects are detected; none."
+        ),
+    ] = "video"
+    event_seconds: Annotated[
+        NonNegative | None,
+        Help("With --save=events: seconds that a clip shows before and after the detections.", EVENT_SECONDS),
+    ] = None
+    max_offline_seconds: Annotated[
+        NonNegative | None,
+        Help("Seconds without a frame after which a camera or stream ends. Default: never, connecting again."),
+    ] = None

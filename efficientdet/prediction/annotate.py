@@ -15,7 +15,7 @@ from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
 from efficientdet.inference.video_frames import FrameDetections
-from efficientdet.options.infer import InferOptions
+from efficientdet.options.infer import EVENT_SECONDS, InferOptions
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.drawn_rows import drawn_rows
 from efficientdet.prediction.inputs import Inputs, read_input, recording_stem, shown_path
@@ -28,6 +28,7 @@ from program_support.marked_folders import claim_outputs
 from program_support.progress import Progress
 
 DETECTIONS_FILE = "detections.json"
+_SUFFIXES = {"video": ".mp4", "events": "_events", "none": ""}  # of --save: what follows the stem in an output's name
 _MAX_JPEG_SIDE = 65_500  # pixels of a JPEG side, the limit of libjpeg
 
 
@@ -62,11 +63,14 @@ def annotate(config: AnnotationConfig) -> None:
     """
     inputs = config.inputs
     outputs = _output_paths(config, [shown_path(path) for path in inputs.images], ".jpg")
-    videos = dict(zip(inputs.videos, _output_paths(config, inputs.videos, ".mp4"), strict=True))
+    videos = dict(zip(inputs.videos, _output_paths(config, inputs.videos, _SUFFIXES[config.save]), strict=True))
     names = names_of_files(config.format, crops=config.save_crops) + [DETECTIONS_FILE] * bool(inputs.images)
-    claim_outputs(Path(config.output_dir), [path.name for path in (*outputs, *videos.values())] + names)
+    if inputs.camera is not None and config.save == "events":
+        names.append(_camera_output(config, inputs.camera).name)
+    saved = [] if config.save == "none" else videos.values()
+    claim_outputs(Path(config.output_dir), [path.name for path in (*outputs, *saved)] + names)
     if inputs.camera is not None:
-        from efficientdet.prediction.video import open_source
+        from efficientdet.prediction.video_source import open_source
 
         open_source(inputs.camera, live=True).release()  # checked before the detector is loaded, which takes longer
     tiles = _TileProgress()
@@ -161,14 +165,15 @@ def _annotate_videos(
     failures: list[str],
 ) -> None:
     """Annotate videos or a camera; frames are named STEM_000001 etc. and have image ids from `first_id` on."""
-    from efficientdet.prediction.video import UnreadableVideo, annotate_video
+    from efficientdet.prediction.video import annotate_video
+    from efficientdet.prediction.video_source import UnreadableVideo
 
     camera = config.inputs.camera
-    sources = videos if camera is None else {camera: _camera_output(Path(config.output_dir), camera)}
+    sources = videos if camera is None else {camera: _camera_output(config, camera)}
     ids = itertools.count(first_id)
     for source, target in sources.items():
 
-        def add(found: FrameDetections, stem: str = target.stem) -> None:
+        def add(found: FrameDetections, stem: str = target.name.removesuffix(_SUFFIXES[config.save])) -> None:
             if config.format or config.save_crops:  # a stream without an end must not fill the memory
                 name = f"{stem}_{found.frame.number:06d}"
                 files.add(name, None, next(ids), pixels=found.frame.pixels, rows=found.rows)
@@ -181,16 +186,24 @@ def _annotate_videos(
                 live=camera is not None,
                 batch_size=config.batch_size,
                 max_boxes=config.max_boxes(model),
+                save=config.save,
+                event_seconds=EVENT_SECONDS if config.event_seconds is None else config.event_seconds,
+                max_offline_seconds=config.max_offline_seconds,
                 on_frame=add,
             )
         except UnreadableVideo as error:
             failures.append(str(error))
 
 
-def _camera_output(folder: Path, camera: int | str) -> Path:
-    """Return the first of camera_0.mp4, camera_0-2.mp4, .. that does not exist: a recording cannot be repeated."""
-    used = {path.stem.casefold() for path in folder.glob("*.mp4")}
-    return folder / f"{distinct_stem(recording_stem(camera), used)}.mp4"
+def _camera_output(config: AnnotationConfig, camera: int | str) -> Path:
+    """Return the first of camera_0.mp4, camera_0-2.mp4, .. that does not exist: a recording cannot be repeated.
+
+    Of clips it is the same folder camera_0_events, as their names are times.
+    """
+    folder, used = Path(config.output_dir), set()
+    if config.save == "video":
+        used = {path.stem.casefold() for path in folder.glob("*.mp4")}
+    return folder / f"{distinct_stem(recording_stem(camera), used)}{_SUFFIXES[config.save]}"
 
 
 class _TileProgress:
