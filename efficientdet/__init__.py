@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from efficientdet.operations.interface import convert, evaluate, examine, export, train
     from efficientdet.operations.verify_model import verify
     from efficientdet.prediction.open_model import load_detector
+    from efficientdet.tracking.lines_and_zones import TrackCounts
     from program_support.errors import InputError
 
     __version__: str
@@ -36,6 +37,7 @@ __all__ = [
     "Detector",
     "ImageDetections",
     "InputError",
+    "TrackCounts",
     "__version__",
     "compare",
     "convert",
@@ -76,6 +78,10 @@ def __getattr__(name: str):
         from efficientdet.inference import image_detections
 
         return image_detections.ImageDetections
+    if name == "TrackCounts":
+        from efficientdet.tracking import lines_and_zones
+
+        return lines_and_zones.TrackCounts
     if name == "compare":
         from efficientdet.operations import compare_interface
 

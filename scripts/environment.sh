@@ -10,6 +10,9 @@
 REPOSITORY="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 PYTHON="$REPOSITORY/.venv/bin/python"
 LOCK="$REPOSITORY/requirements.lock" # the versions of all packages; remove it to install the newest
+# Installed with the extras track and test, without its dependencies: opencv-python would replace the files of
+# opencv-python-headless by ones that need libGL. The others are in the extra.
+_TRACKERS="trackers==2.6.1"
 
 # use_environment [EXTRA[,EXTRA...]]: install the packages of pyproject.toml with these extras. Exits with 2 and one line on failure.
 # Calls at the same time wait for each other.
@@ -104,6 +107,9 @@ _install() {
     local extra="$1" log="$REPOSITORY/.venv/install.log" start=$SECONDS
     printf 'installing into .venv (some minutes the first time; log: %s)\n' "$log"
     _logged "$log" _install_editable "$extra" || _give_up "cannot install: $(_why "$log") (log: $log)"
+    if [[ ",$extra," == *,track,* || ",$extra," == *,test,* ]]; then
+        _logged "$log" _install_trackers || _give_up "cannot install: $(_why "$log") (log: $log)"
+    fi
     _expected_state >"$(_stamp "$extra")"
     printf 'installed in %d s\n' "$((SECONDS - start))"
 }
@@ -114,6 +120,10 @@ _install_editable() {
     [[ ! -f "$LOCK" ]] || versions=(--constraint "$LOCK")
     exec "$PYTHON" -m pip install --disable-pip-version-check --no-input --progress-bar off \
         "${versions[@]}" --editable ".${1:+[$1]}"
+}
+
+_install_trackers() {
+    exec "$PYTHON" -m pip install --disable-pip-version-check --no-input --progress-bar off --no-deps "$_TRACKERS"
 }
 
 # _logged LOG COMMAND...: run it with its output in that file, and print its progress periodically. A signal to this script also

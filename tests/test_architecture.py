@@ -50,6 +50,7 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "onnx_translation",  # detectors as ONNX graphs, layer by layer
         "weights",  # published and third-party weights: downloads, PyTorch, safetensors
         "checkpoints",  # written, read, and restored into a detector
+        "tracking",  # identities of detections in consecutive frames, counts over lines and zones, track files
         "inference",  # networks in any runtime, detectors of images
         "serving",  # detectors over HTTP
         "evaluation",  # detections of records, measured
@@ -113,6 +114,7 @@ KNOWN_IN = {
         "efficientdet.prediction.annotate",
         "efficientdet.inference.image_detections",
         "efficientdet.exports.cvat_handler",  # runs without this project
+        "efficientdet.tracking.drawn_counts",
         "dataset.files.image_files",
     },
     "absl": {
@@ -121,6 +123,8 @@ KNOWN_IN = {
         "efficientdet.configuration.flag_definitions",
     },
     "tensorboard": {"efficientdet.loggers.tensorboard"},
+    "trackers": {"efficientdet.tracking.tracker"},
+    "supervision": {"efficientdet.tracking.tracker", "efficientdet.inference.image_detections"},
     "starlette": {
         "efficientdet.serving.application",
         "efficientdet.serving.label_studio",

@@ -52,6 +52,7 @@ OTHERS_FLAGS = {
     "gres",
     "logdir",
     "no-cache-dir",
+    "no-deps",  # of pip
     "np",  # detect: of benchmarks/peers
     "nproc_per_node",
     "ntasks-per-node",
@@ -352,6 +353,11 @@ def test_lock_pins_every_package_asked_for():
     assert all(re.fullmatch(r"[\w.]+", version) for version in pins().values())
 
 
+def test_no_package_brings_another_opencv():
+    """opencv-python has the same files as opencv-python-headless, built for desktops with libGL."""
+    assert [name for name in pins() if "opencv" in name] == ["opencv-python-headless"]
+
+
 def test_ci_runs_with_the_versions_of_the_lock():
     stamp = Path(sys.prefix) / ".installed-test"
     lock = hashlib.sha256((ROOT / "requirements.lock").read_bytes()).hexdigest()
@@ -390,9 +396,10 @@ def install(folder, *, lock):
 def test_the_environment_is_installed_with_the_lock_and_again_when_it_changes(tmp_path):
     call = install(tmp_path / "a b", lock="six==1\n")
     asked = f"--constraint {tmp_path}/a b/requirements.lock --editable .[test]"
-    assert call() == call() == [asked]
+    trackers = "--no-deps trackers==2.6.1"
+    assert call() == call() == [asked, trackers]
     (tmp_path / "a b" / "requirements.lock").write_text("six==2\n")
-    assert call() == [asked, asked]
+    assert call() == [asked, trackers] * 2
 
 
 def test_requirements_are_this_project_in_the_locked_versions():

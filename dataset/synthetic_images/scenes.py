@@ -96,7 +96,7 @@ def _noise(size: tuple[int, int], *, cells: int, random: np.random.Generator) ->
     return np.asarray(coarse.resize(size[::-1], Image.Resampling.BICUBIC), np.float32) / 255
 
 
-def _ground(size: tuple[int, int], random: np.random.Generator) -> np.ndarray:
+def draw_ground(size: tuple[int, int], random: np.random.Generator) -> np.ndarray:
     """Return a textured background, [h, w, 3] uint8."""
     first, second = np.array(_GROUND_COLORS[random.integers(len(_GROUND_COLORS))], np.float32)
     blend = 0.65 * _noise(size, cells=int(random.integers(3, 7)), random=random)
@@ -112,7 +112,7 @@ def _ground(size: tuple[int, int], random: np.random.Generator) -> np.ndarray:
 
 def draw_image(size: tuple[int, int], random: np.random.Generator) -> tuple[np.ndarray, list[dict]]:
     """Draw one image of (height, width): [h, w, 3] uint8 and its COCO annotations without ids."""
-    scene = Scene(_ground(size, random), max(size) / _UNITS)
+    scene = Scene(draw_ground(size, random), max(size) / _UNITS)
     kind_of_image = random.random()
     if kind_of_image < _EMPTY_SHARE:
         return scene.pixels, []

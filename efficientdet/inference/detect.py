@@ -3,7 +3,8 @@
 Imports neither Keras nor TensorFlow.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from efficientdet.checkpoints.description import SCORE_CALIBRATION, Description
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.runtimes import Network, Outputs, copied
 from efficientdet.inference.tiles import Detect, OnProgress, TiledDetector
+from efficientdet.tracking.tracker import USUAL_FPS, Tracker
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import pasted_run_lengths
 from object_detection.coco.score_calibration import ScoreMap, calibrated_scores
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from dataset.input.host_resize import HostResize
     from dataset.input.resize import ResizeRule
     from efficientdet.inference.image_detections import AnyImage, ImageDetections
+    from efficientdet.inference.video_frames import VideoFrame
+    from efficientdet.tracking.lines_and_zones import TrackCounts
 
 _SMALLEST_SIDE = 0.01  # pixels
 
@@ -95,6 +99,7 @@ class Detector:
         multiply_adds: function that counts those of one image, see `model.multiply_adds`; None: unknown.
         tiling: the tiles in which it detects, those of its training; None: in complete images.
         score_maps: the calibration stored with the model, by category id; for `with_calibrated_scores`.
+        read_frames: function that yields the frames of a video file, camera or stream; for `track`.
     """
 
     detect: Detect
@@ -105,6 +110,7 @@ class Detector:
     multiply_adds: Callable[[], int] | None = None
     tiling: Tiling | None = None
     score_maps: Mapping[int, ScoreMap] = field(default_factory=dict)
+    read_frames: "Callable[[str], Iterable[VideoFrame]] | None" = None
 
     @classmethod
     def described(cls, detect: Detect, description: Description, *, batch_size: int = 1) -> "Detector":
@@ -215,6 +221,49 @@ class Detector:
                     image_detections(chosen, self.class_names, image=image, pixels=array, white_level=self.white_level)
                 )
         return results
+
+    def track(
+        self,
+        frames: "str | os.PathLike[str] | Iterable[AnyImage | VideoFrame]",
+        *,
+        min_score: float | None = None,
+        frames_per_second: float = USUAL_FPS,
+        counts: "TrackCounts | None" = None,
+    ) -> "Iterator[ImageDetections]":
+        """Detect the objects in consecutive frames; an object has the same identity in all of them.
+
+        Uses ByteTrack (extra `track`) for each class. A track begins with detections that reach the threshold in two
+        consecutive frames, continues with detections of lower scores too, and ends after one second without one.
+
+        Args:
+            frames: a video file, or the address of a stream; or frames in their order, one at a time: arrays and images
+                as for `predict`.
+            min_score: lowest score of detections that begin a track. Default: as for `predict`.
+            frames_per_second: frame rate of arrays and images.
+            counts: lines and zones, whose counts are updated with each frame.
+
+        Yields:
+            The detections of each frame that belong to a track, with `track_ids`.
+
+        Raises:
+            InputError: a frame or the video cannot be read, or the packages of the extra are not installed.
+        """
+        from efficientdet.inference.tracked_frames import tracked_frames
+
+        if isinstance(frames, str | os.PathLike):
+            if self.read_frames is None:
+                raise InputError(f"{frames}: only a detector of load_detector reads videos; pass the frames")
+            frames = self.read_frames(os.fspath(frames))
+        thresholds = self.thresholds if min_score is None else ScoreThresholds(overall=min_score)
+        return tracked_frames(
+            frames,
+            self.detect,
+            self.class_names,
+            tracker=Tracker(thresholds, frames_per_second=frames_per_second, asked_by="track()"),
+            counts=counts,
+            batch_size=self.batch_size,
+            white_level=self.white_level,
+        )
 
 
 def rows_of_image(

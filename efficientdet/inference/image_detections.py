@@ -41,6 +41,7 @@ class ImageDetections:
         category_ids: [N] int64, ids of the data set, such as COCO's.
         names: N names of these categories.
         masks: [N, height, width] bool in pixels of the image; None for detectors without masks.
+        track_ids: [N] int64, identities from 1 that stay the same from frame to frame; None except from `track`.
         image: the input of `predict`; a file is read again if its pixels are needed.
         class_names: all classes of the detector, for the colors. None: the detected classes.
         white_level: see `Detector`; for files that are read again.
@@ -51,6 +52,7 @@ class ImageDetections:
     category_ids: np.ndarray
     names: tuple[str, ...]
     masks: np.ndarray | None = None
+    track_ids: np.ndarray | None = None
     image: AnyImage | None = None
     class_names: ClassNames | None = None
     white_level: int = WHITE_LEVEL
@@ -59,9 +61,10 @@ class ImageDetections:
         return len(self.scores)
 
     def __repr__(self) -> str:
+        ids = [""] * len(self) if self.track_ids is None else [f" #{number}" for number in self.track_ids]
         lines = [
-            f"\n  {name} {score:.2f} at {' '.join(f'{side:.1f}' for side in box)}"
-            for name, score, box in zip(self.names, self.scores, self.boxes, strict=True)
+            f"\n  {name}{number} {score:.2f} at {' '.join(f'{side:.1f}' for side in box)}"
+            for name, number, score, box in zip(self.names, ids, self.scores, self.boxes, strict=True)
         ]
         more = [f"\n  and {len(self) - _MAX_SHOWN} more"] if len(self) > _MAX_SHOWN else []
         return "".join([f"ImageDetections: {len(self)} object{'s' * (len(self) != 1)}", *lines[:_MAX_SHOWN], *more])
@@ -85,6 +88,7 @@ class ImageDetections:
                 names=[names.get(number, "") for number in ids],
                 scores=self.scores,
                 masks=None if self.masks is None else list(self.masks),
+                track_ids=self.track_ids,
             )
         )
 
@@ -108,13 +112,15 @@ class ImageDetections:
         return [Image.fromarray(part) if part.size else Image.new("RGB", (0, 0)) for part in parts]
 
     def to_coco(self, image_id: int = 0) -> list[dict]:
-        """Return COCO results: image_id, category_id, bbox [x, y, width, height], score, and segmentation if masked."""
+        """Return COCO results: image_id, category_id, bbox [x, y, width, height], score.
+
+        Each also has a segmentation if there are masks, and a track_id if the objects are tracked.
+        """
         masks = None if self.masks is None else [run_lengths(mask) for mask in self.masks]
-        return results_json(
-            DetectionRows.of_image(
-                self.boxes[:, [1, 0, 3, 2]], self.scores, self.category_ids, masks=masks, image_id=image_id
-            )
+        rows = DetectionRows.of_image(
+            self.boxes[:, [1, 0, 3, 2]], self.scores, self.category_ids, masks=masks, image_id=image_id
         )
+        return results_json(rows._replace(track_ids=self.track_ids))
 
     def to_supervision(self) -> "supervision.Detections":
         """Return `supervision.Detections` with category ids as class_id and names as data["class_name"].
@@ -131,6 +137,7 @@ class ImageDetections:
             confidence=self.scores,
             class_id=self.category_ids,
             mask=self.masks,
+            tracker_id=self.track_ids,
             data={"class_name": np.array(self.names, str)},
         )
 
@@ -166,7 +173,7 @@ class ImageDetections:
         image = self.image if image is None else image
         if image is None:
             raise InputError("the detections hold no image; pass it as image=")
-        return _pixels(image, 0, self.white_level)
+        return pixels_of(image, 0, self.white_level)
 
     def _repr_png_(self) -> bytes | None:
         """Return the preview of a notebook, None without an image."""
@@ -184,7 +191,7 @@ def batches_of(
     files = [image for one in _as_list(images) for image in _files_of(one)]
     for first in range(0, len(files), size):
         batch = files[first : first + size]
-        yield batch, [_pixels(image, number, white_level) for number, image in enumerate(batch, start=first)]
+        yield batch, [pixels_of(image, number, white_level) for number, image in enumerate(batch, start=first)]
 
 
 def _as_list(images: AnyImage | Sequence[AnyImage]) -> list[AnyImage]:
@@ -213,7 +220,7 @@ def _files_of(image: AnyImage) -> Sequence[AnyImage]:
         raise InputError(str(error).removeprefix("--image_path=")) from error
 
 
-def _pixels(image, number: int, white_level: int) -> np.ndarray:
+def pixels_of(image, number: int, white_level: int) -> np.ndarray:
     """Return image `number` of the input as [h, w, 3] uint8.
 
     Raises:
@@ -270,4 +277,5 @@ def image_detections(
         category_ids=np.asarray(rows.category_ids, np.int64),
         names=tuple(name_of[int(number)] for number in rows.category_ids),
         masks=masks,
+        track_ids=rows.track_ids,
     )

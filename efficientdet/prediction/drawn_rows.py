@@ -27,6 +27,7 @@ def drawn_rows(
         classes=np.searchsorted(names.category_ids, rows.category_ids),
         names=names.names,
         scores=rows.scores,
+        track_ids=rows.track_ids,
         shorter_side=shorter_side,
         masks=None
         if rows.masks is None

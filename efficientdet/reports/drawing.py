@@ -43,6 +43,7 @@ def draw_detections(
     scores=None,
     masks: Sequence[np.ndarray] | None = None,
     colors: Sequence[Color] | None = None,
+    track_ids: Sequence[int] | np.ndarray | None = None,
     shorter_side: int | None = None,
 ) -> np.ndarray:
     """Return a copy of an image with a box, a class name and a score in percent for each detection.
@@ -54,7 +55,8 @@ def draw_detections(
         names: K class names.
         scores: [N], or None for ground truth. Detections with the highest scores are drawn last.
         masks: N masks [h, w] bool, which are tinted and outlined, or None.
-        colors: N colors, or None for the colors of the classes.
+        colors: N colors, or None for the colors of the classes, or of the identities if there are any.
+        track_ids: N identities, which are written behind the class names, or None.
         shorter_side: Shorter side in pixels of the images for which line width and font size are chosen. At most, and
             by default, that of this image.
 
@@ -73,9 +75,10 @@ def draw_detections(
     for index in order:
         box = _clipped(boxes[index], height=image.shape[0], width=image.shape[1])
         if box:
-            text = _printable(str(names[classes[index]]))
+            text = _printable(str(names[classes[index]])) + ("" if track_ids is None else f" #{track_ids[index]}")
             text = text if scores is None else f"{text} {100 * float(scores[index]):.0f}%".strip()
-            color = class_color(classes[index]) if colors is None else colors[index]
+            color_number = classes[index] if track_ids is None else int(track_ids[index]) - 1
+            color = class_color(color_number) if colors is None else colors[index]
             labels.append(_Label(text, box, color))
             if masks is not None:
                 _draw_mask(tinted, masks[index], color, line=_line_width(side))

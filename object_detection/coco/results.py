@@ -24,6 +24,7 @@ class DetectionRows(NamedTuple):
     category_ids: np.ndarray  # [N] int64, the data set's own
     evaluated_ids: np.ndarray  # [I] int64, evaluated images, also those without a detection
     masks: np.ndarray | None = None  # [N] objects, run lengths in the original image; None: boxes only
+    track_ids: np.ndarray | None = None  # [N] int64, from 1; None: not tracked
 
     @classmethod
     def of_image(
@@ -63,6 +64,7 @@ class DetectionRows(NamedTuple):
             scores=self.scores[which],
             category_ids=self.category_ids[which],
             masks=None if self.masks is None else self.masks[which],
+            track_ids=None if self.track_ids is None else self.track_ids[which],
         )
 
 
@@ -156,7 +158,7 @@ class CocoResults:
         columns = (np.concatenate(column) for column in zip(*(part[:5] for part in parts), strict=True))
         masks = [part.masks for part in self._parts if part.masks is not None]
         has_masks = 0 < len(masks) == len(self._parts)
-        return DetectionRows._make([*columns, np.concatenate(masks) if has_masks else None])
+        return DetectionRows(*columns)._replace(masks=np.concatenate(masks) if has_masks else None)
 
 
 def _objects(values: Sequence[Any]) -> np.ndarray:
@@ -175,7 +177,7 @@ def boxes_xywh(boxes: np.ndarray) -> np.ndarray:
 def results_json(rows: DetectionRows) -> list[dict[str, Any]]:
     """Return COCO's list of results: image_id, category_id, bbox (x, y, width, height; 2 decimals), score (5 decimals).
 
-    Each has a `segmentation` (run lengths) if the rows have masks.
+    Each has a `segmentation` (run lengths) if the rows have masks, and a `track_id` if they are tracked.
     """
     columns = (
         rows.image_ids,
@@ -190,6 +192,9 @@ def results_json(rows: DetectionRows) -> list[dict[str, Any]]:
     if rows.masks is not None:
         for result, mask in zip(results, rows.masks, strict=True):
             result["segmentation"] = mask
+    if rows.track_ids is not None:
+        for result, track_id in zip(results, rows.track_ids.tolist(), strict=True):
+            result["track_id"] = track_id
     return results
 
 
