@@ -71,7 +71,7 @@ def test_code_fits_on_a_small_screen(site, tmp_path):
     ("word", "page"),
     [
         ("freeze", "tutorials/fine_tuning/"),
-        ("tiling", "guides/inference/"),
+        ("tiling", "guides/large_images/"),
         ("imbalance", "guides/train/"),
         ("tracking", "guides/inference/"),
         ("callbacks", "reference/python/"),

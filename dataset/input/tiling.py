@@ -59,6 +59,12 @@ class Tiling:
         tiling = cls.parse(str(text), overlap=float(overlap), whole=bool(whole))
         return cls(**{**vars(tiling), "keeps_scale": True})
 
+    def __str__(self) -> str:
+        """Return the tiles for people."""
+        height, width = self.size
+        whole = ", and the complete image" if self.whole else ""
+        return f"tiles of {width}x{height} pixels with an overlap of {self.overlap:g}{whole}"
+
     def tiles(self, image_size: tuple[int, int]) -> np.ndarray:
         """Return the tiles [T, 4] int64 yxyx of an image of a size (height, width), from top to bottom.
 

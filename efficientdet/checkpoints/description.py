@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 from dataset.files.pixel_values import WHITE_LEVEL
+from dataset.input.tiling import Tiling
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
 
@@ -46,6 +47,11 @@ class Description:
         """Value of images with 16 bits per channel that becomes 255, see `as_rgb`."""
         level = self.hparams.get("white_level")
         return level if isinstance(level, int) and 255 <= level <= WHITE_LEVEL else WHITE_LEVEL
+
+    @property
+    def tiling(self) -> Tiling | None:
+        """The tiles in which it was trained and detects; None: complete images."""
+        return Tiling.of_hyperparameters(self.hparams)
 
     def write(self, path: str | Path) -> None:
         """Write the description as JSON, atomically."""

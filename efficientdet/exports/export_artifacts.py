@@ -21,7 +21,7 @@ from efficientdet.exports.bill_of_materials import write_bill_of_materials
 from efficientdet.exports.export_config import ExportConfig
 from efficientdet.exports.export_format import BATCHES, ExportFormat
 from efficientdet.exports.formats import export_formats
-from efficientdet.exports.model_card import ModelCard, write_model_card
+from efficientdet.exports.model_card import ModelCard, tiling_note, write_model_card
 from efficientdet.inference.checkpoint_model import checkpoint_detector, load_model
 from efficientdet.onnx_translation.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from program_support.atomic_files import report_write_errors
@@ -47,6 +47,8 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     reference = checkpoint_detector(restored).detect
     comparison = ArtifactComparison(restored, reference, config)
     restored = comparison.restored
+    if restored.description.tiling:
+        print(f"note: {tiling_note(restored.description)}")
     lines = []
     for form in formats:
         path = Path(config.output_dir, form.file)

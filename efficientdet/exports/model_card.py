@@ -42,6 +42,14 @@ def write_model_card(folder: Path, card: ModelCard) -> None:
         write_text(folder / CARD, _markdown(card))
 
 
+def tiling_note(description: Description) -> str:
+    """Return what users of the files of a model that was trained on tiles must know."""
+    return (
+        f"Trained on {description.tiling}: load_detector, infer.py, eval.py and serve.py detect in them and merge what "
+        "they find; other programs, and the web page, are given a complete image and must do this themselves"
+    )
+
+
 def files_to_publish(folder: str | Path) -> list[str]:
     """Return the files of an export, relative to its folder: those of the last call of export.py and what it wrote."""
     exported = json.loads(Path(folder, FILE_NAME).read_text(encoding="utf-8"))["exported"]["files"]
@@ -75,6 +83,7 @@ def _markdown(card: ModelCard) -> str:
             "",
             f"Score threshold: {ScoreThresholds.stored_in(description)}.",
             "",
+            *([f"{tiling_note(description)}.", ""] if description.tiling else []),
             "Intended for images of the kind that it was trained on. On others its accuracy is unknown: measure it by "
             "`eval.py` before you rely on it.",
             "",

@@ -118,7 +118,7 @@ class Detector:
 
         batch_size: number of tiles per call of `detect`.
         """
-        if tiling := Tiling.of_hyperparameters(description.hparams):
+        if tiling := description.tiling:
             detect = TiledDetector(detect, tiling, batch_size=batch_size)
         maps = description.score_thresholds.get(SCORE_CALIBRATION, {})
         ids = {entry["name"]: entry["id"] for entry in description.categories}
