@@ -10,10 +10,9 @@ import tensorflow as tf
 from PIL import Image, ImageDraw
 
 from dataset.input.augmentation import ResizeAndFlip, ScaleJitterCrop
-from dataset.input.composition import FILL, OneOf
+from dataset.input.composition import FILL
 from dataset.input.copy_paste import CopyPaste
 from dataset.input.input_config import InputConfig
-from dataset.input.mosaic import Mosaic
 from dataset.input.pipeline import training_dataset
 from dataset.input.resize import Letterbox
 from dataset.records.record_index import index_records
@@ -205,20 +204,6 @@ def test_the_sequence_is_the_same_from_any_step_and_on_any_number_of_ranks(index
     for one, part in zip(whole[3:], later, strict=True):
         second_half = tf.nest.map_structure(lambda values: values[2:], one)
         tf.nest.map_structure(np.testing.assert_array_equal, second_half, part)
-
-
-def test_an_image_is_a_mosaic_or_has_pasted_objects_or_neither(index):
-    mosaic, paste = Mosaic(0.4, (SIDE, SIDE)), CopyPaste(0.5)
-    both, plain, mosaics = (
-        np.concatenate([batch.images for batch in batches(index, 30, config(composition=composition))])
-        for composition in (OneOf(mosaic, paste), None, mosaic)
-    )
-    unchanged = (both == plain).all(axis=(1, 2, 3))
-    as_mosaic = (both == mosaics).all(axis=(1, 2, 3)) & ~(mosaics == plain).all(axis=(1, 2, 3))
-    pasted = ~unchanged & ~as_mosaic
-    assert 0.25 < as_mosaic.mean() < 0.55
-    assert 0.15 < pasted.mean() < 0.45  # 0.6 * 0.5, less those without a pasted object
-    assert 0.2 < unchanged.mean() < 0.5
 
 
 def test_records_without_masks_are_one_line(tmp_path):

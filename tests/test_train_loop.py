@@ -789,7 +789,7 @@ def test_two_rates_are_refused(drawn, tmp_path):
         config(drawn, tmp_path, lr_per_64=0.08)
 
 
-def test_the_last_epochs_are_without_mosaic(drawn, tmp_path, monkeypatch):
+def test_the_last_epochs_are_without_copy_paste(tmp_path, monkeypatch):
     """Two of four epochs have it, and a resumed training sees the same images."""
     streams, dataset, last_batches, seen = [], inputs.training_dataset, 1000, {}
 
@@ -806,7 +806,8 @@ def test_the_last_epochs_are_without_mosaic(drawn, tmp_path, monkeypatch):
 
     monkeypatch.setattr(inputs, "training_dataset", recorded)
     monkeypatch.setattr(train_loop, "build_train_step", Step)
-    changes = {"mosaic_probability": 1.0, "mosaic_share": 0.5, "num_epochs": 4}
+    drawn = draw_records(tmp_path / "drawn", images={"train": 16, "val": 4}, with_masks=True)
+    changes = {"copy_paste_probability": 1.0, "copy_paste_share": 0.5, "num_epochs": 4}
     settings = {"hparams": changes, "val_records": ()}
     train(config(drawn, tmp_path / "unbroken", **settings))
     assert streams == [(0, True), (32, False)]

@@ -1,7 +1,7 @@
 """Compare detection in tiles with SAHI's, by the same network: AP, and milliseconds of an image in alternating turns.
 
-`python sahi_tiles.py --model=MODEL --data=MONTAGES [--split=test]`, after `pip install --no-deps sahi shapely pybboxes`.
-MODEL was trained on tiles; SAHI cuts the same ones and merges by its defaults (GREEDYNMM, IOS 0.5).
+`python sahi_tiles.py --model=MODEL --data=MONTAGES`, after `pip install --no-deps sahi shapely pybboxes`. MODEL was
+trained on tiles; SAHI cuts the same ones and merges by its defaults (GREEDYNMM, IOS 0.5).
 """
 
 import argparse
@@ -117,7 +117,8 @@ def main() -> None:
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-        print(f"{name}: AP {evaluation.stats[0]:.3f} AP50 {evaluation.stats[1]:.3f}, {statistics.median(took[name]):.0f} ms")
+        ap, ap50, milliseconds = *evaluation.stats[:2], statistics.median(took[name])
+        print(f"{name}: AP {ap:.3f} AP50 {ap50:.3f}, {milliseconds:.0f} ms")
 
 
 if __name__ == "__main__":

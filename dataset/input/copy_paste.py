@@ -1,22 +1,23 @@
 """Copy-paste: objects of one training image over another one, by their masks (Ghiasi et al. 2021)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cv2
 import numpy as np
 import tensorflow as tf
 
-from dataset.input.composition import Load, MaskSource, RandomComposition, View, fill_row
+from dataset.input.composition import Load, MaskSource, View, fill_row
 from dataset.input.crop import MINIMUM_BOX_SIDE, Crop, decoded_mask, mask_at
 from object_detection.structures import Objects, Tensor
+from program_support.errors import InputError
 
 _PASTED_SHARE = 0.5  # probability that an object is pasted
 _LEAST_VISIBLE = 0.05  # share of its pixels from which a partly hidden object is kept
 
 
 @dataclass(frozen=True)
-class CopyPaste(RandomComposition):
+class CopyPaste:
     """A random half of the objects of a further image, pasted over an image ("Simple Copy-Paste", section 3).
 
     Both images are augmented as usual; an object is pasted, without blending, where it is in its own one. Crowds are
@@ -24,8 +25,18 @@ class CopyPaste(RandomComposition):
     beyond the smaller image with the mean color.
     """
 
-    further_images = 1
-    needs_masks = True
+    probability: float
+    further_images: ClassVar[int] = 1
+    needs_masks: ClassVar[bool] = True
+
+    def __post_init__(self):
+        if not 0 < self.probability <= 1:
+            raise InputError(f"probability of copy-paste is {self.probability}; expected above 0, at most 1")
+
+    def choose(self, random: np.random.Generator, count: int) -> np.ndarray:
+        """Choose a further record of `count` with the probability, else -1: [1] int64."""
+        chosen = random.integers(count, size=self.further_images)
+        return chosen if random.random() < self.probability else np.full_like(chosen, -1)
 
     def compose(self, load: Load, seed: Tensor, used: Tensor) -> View:
         """Paste objects of view 1 over view 0."""

@@ -45,16 +45,6 @@ def decode_window(encoded: Tensor, crop: Crop) -> Tensor:
     )
 
 
-def part_of(crop: Crop, within: Tensor, *, seed: Tensor) -> Crop:
-    """Return a random part of a crop of at most `within` [2] int32 input pixels, in whole original pixels."""
-    size = tf.minimum(crop.size, within)
-    ratio = tf.cast(crop.window, tf.float32) / tf.cast(crop.size, tf.float32)
-    window = tf.clip_by_value(tf.cast(tf.round(tf.cast(size, tf.float32) * ratio), tf.int32), 1, crop.window)
-    free = crop.window - window
-    start = tf.cast(tf.random.stateless_uniform([2], seed=seed) * tf.cast(free + 1, tf.float32), tf.int32)
-    return crop._replace(offset=crop.offset + tf.minimum(start, free), window=window, size=size)
-
-
 def crop_image(encoded: Tensor, crop: Crop, *, size: tuple[int, int], window: Window = decode_window) -> Tensor:
     """Resample the window of an encoded image, mirror it and pad it: [H, W, 3] uint8.
 

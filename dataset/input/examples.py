@@ -8,7 +8,7 @@ import tensorflow as tf
 from dataset.files.image_decoding import decode_image, image_size
 from dataset.input.augmentation import ResizeAndFlip
 from dataset.input.composition import MaskSource, View
-from dataset.input.crop import Crop, are_cut, crop_boxes, crop_masks, decode_window, part_of
+from dataset.input.crop import Crop, are_cut, crop_boxes, crop_masks, decode_window
 from dataset.input.decoded_cache import DecodedCache
 from dataset.input.input_config import InputConfig
 from dataset.input.record_batches import without_autograph
@@ -16,7 +16,7 @@ from dataset.records.schema import parse_record
 from object_detection.structures import Batch, Objects, Tensor
 
 # Random streams; augmentations use small numbers
-_COLORS, _PART, _ORIENTATION = 1, 1 << 20, (1 << 20) + 1
+_COLORS, _ORIENTATION = 1, (1 << 20) + 1
 _fold_in = tf.random.experimental.stateless_fold_in
 
 
@@ -28,15 +28,13 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
     augmentation = config.augmentation or ResizeAndFlip(config.resize, flip_probability=0.0)
     composition = config.composition
 
-    def load(record: dict[str, Tensor], number: Tensor | None, seed: Tensor, within: Tensor | None = None) -> View:
+    def load(record: dict[str, Tensor], number: Tensor | None, seed: Tensor) -> View:
         source_size = image_size(record["encoded"])
         if config.train_on_crowds:
             record["crowd"] = tf.zeros_like(record["crowd"])
         crop = augmentation.draw(
             source_size, seed=seed, boxes=tf.boolean_mask(record["boxes"], tf.logical_not(record["crowd"]))
         )
-        if within is not None:
-            crop = part_of(crop, within, seed=_fold_in(seed, _PART))
         boxes, is_visible = augmentation.boxes(record["boxes"], crop, source_size=source_size)
         _ignore_cut(record, boxes, crop, source_size=source_size, config=config)
         window = decode_window if cache is None or number is None else partial(cache.window, number)
@@ -66,8 +64,8 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
             record = parse(serialized[0])
             assert number is not None  # the pipeline passes the record numbers
 
-            def load_one_of(image: int, within: Tensor | None = None) -> View:
-                return load(parse(serialized[image]), number[image], _fold_in(seed, image), within)
+            def load_one_of(image: int) -> View:
+                return load(parse(serialized[image]), number[image], _fold_in(seed, image))
 
             used = tf.math.count_nonzero(tf.strings.length(serialized[1:]), dtype=tf.int32)
             view = tf.cond(

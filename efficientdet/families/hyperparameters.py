@@ -17,7 +17,7 @@ from dataset.files.untrusted_values import shown
 from dataset.input.tiling import MIN_TILE, TILE_OVERLAP, is_tile_size
 from efficientdet.families.rate_factors import EXPECTED, is_table
 from efficientdet.families.registry import family_of
-from efficientdet.families.removed_hyperparameters import Removed, is_removed
+from efficientdet.families.removed_hyperparameters import REMOVED_FROM_ALL, Removed, is_removed
 from program_support.checked_fields import (
     BelowOne,
     Count,
@@ -67,10 +67,9 @@ class InputHyperparameters:
     contrast: NonNegative = 0.0  # maximum change by color jitter
     saturation: NonNegative = 0.0  # maximum change by color jitter
     hue: Annotated[float, between(0, 0.5)] = 0.0  # maximum change by color jitter, as a fraction of the color circle
-    mosaic_probability: Share = 0.0  # probability that a training image is made of parts of four images
-    # probability that objects of another image are pasted, by their masks, over a training image that is no mosaic
+    # probability that objects of another image are pasted, by their masks, over a training image
     copy_paste_probability: Share = 0.0
-    mosaic_share: Share = 0.8  # fraction of the schedule with mosaic and copy-paste; the rest is without
+    copy_paste_share: Share = 0.8  # fraction of the schedule with copy-paste; the rest is without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +126,7 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
     of nested dataclasses, whose keys are FIELD.KEY.
     """
 
-    REMOVED: ClassVar[dict[str, Removed]] = {}  # keys of the family's reference that were removed
+    REMOVED: ClassVar[dict[str, Removed]] = REMOVED_FROM_ALL  # and the keys of the family's reference that were removed
     # (key, value) -> the value that the reference uses instead, such as for None
     RESOLVED: ClassVar[dict[tuple[str, Any], Any]] = {}
 

@@ -5,10 +5,8 @@ from typing import Any
 from dataset.class_names import ClassNames
 from dataset.input.augmentation import Augmentation, RandomTile
 from dataset.input.color_jitter import ColorJitter
-from dataset.input.composition import OneOf
 from dataset.input.copy_paste import CopyPaste
 from dataset.input.input_config import InputConfig
-from dataset.input.mosaic import Mosaic
 from dataset.input.orientation import RandomOrientation
 from dataset.input.tiling import Tiling
 from efficientdet.families.hyperparameters import Hyperparameters
@@ -19,14 +17,12 @@ def input_config(hparams: Hyperparameters, *, class_names: ClassNames, batch_siz
     family = hparams.family
     resize = family.resize_rule(hparams)
     colors = {key: getattr(hparams, key) for key in ("brightness", "contrast", "saturation", "hue")}
-    mosaic = Mosaic(hparams.mosaic_probability, resize.size) if hparams.mosaic_probability else None
-    copy_paste = CopyPaste(hparams.copy_paste_probability) if hparams.copy_paste_probability else None
     flip, rotate = hparams.input_rand_vflip, hparams.input_rand_rot90
     return InputConfig(
         resize=resize,
         augmentation=training_augmentation(hparams),
         color_jitter=ColorJitter(**colors) if any(colors.values()) else None,
-        composition=OneOf(mosaic, copy_paste) if mosaic and copy_paste else mosaic or copy_paste,
+        composition=CopyPaste(hparams.copy_paste_probability) if hparams.copy_paste_probability else None,
         orientation=RandomOrientation(flip=flip, rotate=rotate) if flip or rotate else None,
         tiling=Tiling.of_hyperparameters(vars(hparams)),
         least_visible=hparams.tile_least_visible if hparams.tile_size and hasattr(hparams, "ignore_in_crowds") else 0.0,

@@ -1,4 +1,4 @@
-"""Removed hyperparameters of the references: ignored if their value has no effect, else an error."""
+"""Removed hyperparameters, most of the references: ignored if their value has no effect, else an error."""
 
 import math
 from collections.abc import Mapping
@@ -13,6 +13,12 @@ class Removed(NamedTuple):
 
     reason: str
     idle: tuple = (None,)  # values without effect, such as the reference's defaults
+
+
+REMOVED_FROM_ALL = {
+    "mosaic_probability": Removed("it gained nothing (docs/measurements/accuracy.md)", (0, 0.0)),
+    "mosaic_share": Removed("use copy_paste_share", (0.8,)),
+}
 
 
 def is_removed(key: str, value: Any, removed: Mapping[str, Removed]) -> bool:

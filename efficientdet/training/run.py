@@ -135,10 +135,10 @@ class Run:
     def composes_images(self) -> bool:
         """True if images of the current epoch are composed of several; decided at its first step, to resume exactly."""
         hparams = self.config.hparams
-        if not (hparams.mosaic_probability or hparams.copy_paste_probability):
+        if not hparams.copy_paste_probability:
             return False  # never True: a change would restart the input
         first = self.epoch * self.steps_per_epoch
-        return self.schedule_position(first) < hparams.mosaic_share * self.schedule_steps
+        return self.schedule_position(first) < hparams.copy_paste_share * self.schedule_steps
 
     def ends_period(self, epoch: int) -> bool:
         """Return whether averaged weights are written after this epoch."""

@@ -9,7 +9,7 @@ from efficientdet.families.efficientdet.presets import BACKBONES
 from efficientdet.families.efficientdet.reference_keys import REMOVED
 from efficientdet.families.hyperparameters import Hyperparameters, check_order
 from efficientdet.families.nms_configs import NmsConfigs
-from efficientdet.families.removed_hyperparameters import Removed
+from efficientdet.families.removed_hyperparameters import REMOVED_FROM_ALL, Removed
 from object_detection.geometry.anchor_grid import AnchorConfig
 from program_support.checked_fields import (
     BelowOne,
@@ -43,7 +43,7 @@ ACTIVATIONS = {  # the reference's names -> Keras's
 class EfficientDetHyperparameters(Hyperparameters):
     """Hyperparameters of EfficientDet with the published defaults."""
 
-    REMOVED: ClassVar[dict[str, Removed]] = REMOVED
+    REMOVED: ClassVar[dict[str, Removed]] = REMOVED_FROM_ALL | REMOVED
     RESOLVED: ClassVar[dict[tuple[str, Any], Any]] = {
         ("fpn_name", None): "bifpn",
         ("fpn_name", "bifpn_dyn"): "bifpn",
