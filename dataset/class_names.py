@@ -113,10 +113,21 @@ def _id_and_name(entry: object, index: int) -> tuple[int, str]:
             raise InputError(f"is {shown(entry)}, expected an object")
         category_id = whole_number(entry.get("id"), "id", least=-LARGEST_ID)
     with error_context(f"category {category_id}"):
-        name = storable_text(entry.get("name"), "name").strip()
-        if not name or printable(name) != name:
-            raise InputError(f"has name {shown(name)}, expected text of one line without control characters")
-    return category_id, name
+        return category_id, checked_class_name(entry.get("name"))
+
+
+def checked_class_name(value: Any) -> str:
+    """Return a class name without whitespace around it.
+
+    Raises:
+        InputError: for other values than a line of text; the caller adds the context.
+    """
+    name = storable_text(value, "name").strip()
+    if len(name) > LONGEST_CLASS_NAME:
+        raise InputError(f"has a name of {len(name)} characters, {shown(name)}; expected at most {LONGEST_CLASS_NAME}")
+    if not name or printable(name) != name:
+        raise InputError(f"has name {shown(name)}, expected text of one line without control characters")
+    return name
 
 
 def class_file_of(record_path: str | Path) -> Path:

@@ -37,7 +37,7 @@ def test_name_beyond_the_length_limit(tmp_path):
     (tmp_path / "c.json").write_text(json.dumps({"categories": [{"id": 4, "name": longest + "x"}]}))
     with pytest.raises(
         InputError,
-        match=r"c\.json: class names: category 4 has a name of 201 characters, 'x+\.\.\.x+'; "
+        match=r"c\.json: category 4 has a name of 201 characters, 'x+\.\.\.x+'; "
         "expected at most 200",
     ):
         read_class_names(tmp_path / "c.json")

@@ -17,7 +17,8 @@ from program_support.errors import InputError
 # A coordinate outside this range is not a fraction of the image's side, but probably pixels.
 LEAST_SHARE, MOST_SHARE = -1.0, 2.0
 _ELLIPSE_CORNERS = 64
-_LARGEST_SIDE = 1e9  # pixels; the corners of a larger rotated box could overflow
+LARGEST_SIDE = 1e9  # pixels; the corners of a larger rotated box could overflow
+LONGEST_NAME = 4096  # characters of a path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,7 +144,7 @@ class SplitContent:
 
 
 def checked_file_name(name: Any) -> str:
-    """Return `name` if it is inside the image folder.
+    """Return `name` if it is inside the image folder, and no longer than a path can be.
 
     Raises:
         InputError: otherwise; the caller adds the context.
@@ -153,6 +154,8 @@ def checked_file_name(name: Any) -> str:
             raise InputError("has file name ''")
     except InputError as error:
         raise InputError(f"{error}: expected a name relative to the image folder") from error
+    if len(name) > LONGEST_NAME:
+        raise InputError(f"has file name {shown(name)}, expected at most {LONGEST_NAME} characters")
     depth = 0
     for part in PurePath(name).parts:
         depth += -1 if part == ".." else 1
@@ -177,8 +180,10 @@ def rotated_corners(
 ) -> list[float]:
     """Return the corners of a rotated box as x, y, x, y, ..; positive angles are clockwise in the image."""
     x, y, width, height = box_xywh
-    if max(map(abs, box_xywh)) > _LARGEST_SIDE:
-        raise InputError(f"has the rotated box {_shown(tuple(box_xywh))}, expected at most {_LARGEST_SIDE:g}")
+    if max(map(abs, box_xywh)) > LARGEST_SIDE:
+        raise InputError(f"has the rotated box {_shown(tuple(box_xywh))}, expected at most {LARGEST_SIDE:g}")
+    if degrees and min(width, height) <= 0:
+        raise InputError(f"has the rotated box {_shown(tuple(box_xywh))}, which has no area")
     center = center or (x + width / 2, y + height / 2)
     outline = [x, y, x + width, y, x + width, y + height, x, y + height]
     return rotated_outline(outline, degrees, center=center)
@@ -198,6 +203,8 @@ def ellipse_outline(center: tuple[float, float], radii: tuple[float, float], deg
     """Return points x, y, x, y, .. of an ellipse with these radii along x and y, rotated clockwise in the image."""
     angles = [2 * math.pi * corner / _ELLIPSE_CORNERS for corner in range(_ELLIPSE_CORNERS)]
     (x, y), (across, down) = center, radii
+    if min(radii) < 0:
+        raise InputError(f"has the radii {across:g} and {down:g}, expected at least 0")
     outline = [side for angle in angles for side in (x + across * math.cos(angle), y + down * math.sin(angle))]
     return rotated_outline(outline, degrees, center=center)
 
@@ -213,7 +220,7 @@ def size_of_texts(height: str | None, width: str | None) -> tuple[int, int] | No
     sides = number_in_text(height, where="its height"), number_in_text(width, where="its width")
     if 0 in sides:
         return None
-    if any(side % 1 or not 1 <= side <= _LARGEST_SIDE for side in sides):
+    if any(side % 1 or not 1 <= side <= LARGEST_SIDE for side in sides):
         raise InputError(f"has the size {shown(width)} x {shown(height)}, expected whole numbers of pixels")
     return int(sides[0]), int(sides[1])
 

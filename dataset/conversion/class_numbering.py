@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from dataset.class_names import ClassNames, class_names_in
+from dataset.class_names import ClassNames, checked_class_name, class_names_in
 from dataset.conversion.annotations import (
     AnnotatedDataSet,
     AnnotatedImage,
@@ -52,11 +52,12 @@ class ClassNumbering:
         """Return the id of a class; whitespace around its name is stripped.
 
         Raises:
-            InputError: for an empty name.
+            InputError: for an empty name, and as `checked_class_name` does.
         """
         if not name.strip():
             raise InputError("has no class name")
-        return self._ids.setdefault(name.strip(), len(self._ids) + 1)
+        name = checked_class_name(name)
+        return self._ids.setdefault(name, len(self._ids) + 1)
 
     def class_names(self, source: str, *contents: SplitContent) -> ClassNames:
         """Return all classes seen so far.

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qs, unquote, unquote_plus
 
-from dataset.conversion.annotations import AnnotatedImage, checked_file_name, in_hundredths
+from dataset.conversion.annotations import LONGEST_NAME, AnnotatedImage, checked_file_name, in_hundredths
 from dataset.conversion.named_splits import split_of_folders
 from dataset.conversion.upright_labels import stored_shape
 from dataset.files.image_files import IMAGE_SUFFIXES, UNREAD_SUFFIXES, note_of_unread
@@ -17,6 +17,7 @@ from dataset.files.untrusted_values import error_context, listed, shown, storabl
 from program_support.errors import InputError
 
 _SUFFIXES = sorted(IMAGE_SUFFIXES, key=lambda suffix: (suffix not in (".jpg", ".jpeg", ".png"), suffix))
+_LONGEST_MISSING = 1000  # characters of a name in a report; an address with a signature may be longer
 _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}$")
 
 
@@ -101,9 +102,12 @@ def best_path_matches(name: str, others: Sequence[str]) -> list[str]:
 
 def _checked_text(name: object) -> str:
     try:
-        return storable_text(name, "file name")
+        text = storable_text(name, "file name")
     except InputError as error:
         raise InputError(f"{error}: expected a name relative to the image folder") from error
+    if len(text) > LONGEST_NAME:  # such as an image in base64, of which every form would be a copy
+        raise InputError(f"has file name {shown(text)}, expected at most {LONGEST_NAME} characters")
+    return text
 
 
 def _forms(name: str) -> list[str]:
@@ -192,6 +196,8 @@ class ImageFolder(FolderFiles):
                     return match, name
         parts = [part for part in names[0].replace("\\", "/").split("/") if part not in ("", ".", "..")]
         missing = "/".join(parts) or "unnamed"
+        if len(missing) > _LONGEST_MISSING:
+            raise InputError(f"has file name {shown(names[0])}, which is not in {self.folder}")
         return (missing if PurePosixPath(missing).suffix else f"{missing}.jpg"), names[0]
 
     def note_of_other_names(self, names: Iterable[str]) -> str | None:

@@ -4,7 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, fitted_object, in_pixels
+from dataset.conversion.annotations import (
+    LARGEST_SIDE,
+    AnnotatedDataSet,
+    AnnotatedImage,
+    fitted_object,
+    in_pixels,
+)
 from dataset.conversion.upright_labels import mark_upright, rotated_jpeg, rotation_of
 from dataset.files.bounded_files import read_image_file
 from dataset.files.image_files import stored_size
@@ -33,7 +39,7 @@ def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledIma
     )
     for image in data.images:
         try:
-            size = image.size or _size_of(Path(image_folder) / image.file_name, image)
+            size = _annotated_size(image) or _size_of(Path(image_folder) / image.file_name, image)
         except InputError as error:
             images_left_out.append(str(error))
             continue
@@ -65,6 +71,12 @@ def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledIma
         left_out=left_out,
         images_left_out=images_left_out,
     )
+
+
+def _annotated_size(image: AnnotatedImage) -> tuple[int, int] | None:
+    if image.size and max(image.size) > LARGEST_SIDE:
+        raise InputError(f"{image.file_name}: says {image.size[1]}x{image.size[0]}, which no image has")
+    return image.size
 
 
 def _size_of(path: Path, image: AnnotatedImage) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from program_support.errors import InputError
 LARGEST_ID = 10**18 - 1  # readers of records parse ids up to this as numbers and hash longer ones
 
 _NUMBER = re.compile(r"\s*[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})(e[+-]?\d{1,3})?\s*", re.ASCII | re.IGNORECASE)
+_NOT_STORABLE = re.compile("[\0\ud800-\udfff]")
 _SET, _NOT_SET = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no", "unspecified", ""}
 
 _short = reprlib.Repr()
@@ -60,7 +61,7 @@ def finite_number(value: Any, name: str) -> float:
 def number_in_text(text: str, *, where: str) -> float:
     """Parse a finite number, else raise InputError, starting with `where`."""
     try:
-        number = float(text)
+        number = math.nan if "_" in text else float(text)  # Python reads 1_0 as 10
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
@@ -114,7 +115,7 @@ def storable_text(value: Any, name: str) -> str:
     """
     if not isinstance(value, str):
         raise InputError(f"has {name} {shown(value)}, expected text")
-    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+    if _NOT_STORABLE.search(value):
         raise InputError(f"has {name} {shown(value)}, expected text without NUL that UTF-8 can hold")
     return value
 

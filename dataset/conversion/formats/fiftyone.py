@@ -36,8 +36,9 @@ def read_fiftyone(path: str, images: ImageFolder, *, split: str | None = None) -
     """
     hasher, classes, content = hashlib.sha256(), ClassNumbering(), SplitContent()
     samples, names = _samples_and_classes(read_json(path, hasher=hasher), path)
-    for name in filter(str.strip, names):
-        classes.id_of(name)
+    with error_context(f"{path}: one of its classes"):
+        for name in filter(str.strip, names):
+            classes.id_of(name)
     field = _field(samples, path)
     if field != _TRUTH:
         content.note(path, f"the labels are those of the field {shown(field)}")

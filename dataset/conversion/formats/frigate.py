@@ -74,7 +74,17 @@ def _events(annotations: str, content: SplitContent, hasher: Any) -> Iterator[di
     for file in map(folder.path, folder.names) if path.is_dir() else [path]:
         with content.skipping(kind="image", file=str(file)):
             value = read_json(str(file), hasher=hasher)
-            yield from filter(is_frigate_event, value if isinstance(value, list) else [value])
+            events = value if isinstance(value, list) else [value]
+            if not any(map(is_frigate_event, events)):  # another JSON file
+                continue
+            for index, event in enumerate(events):
+                with content.skipping(kind="image", file=str(file)):
+                    if not is_frigate_event(event):
+                        raise InputError(
+                            f"entry {index} is {shown(event)}, expected an event with id, camera, label, has_snapshot "
+                            "and has_clip"
+                        )
+                    yield event
 
 
 def _reason_not_to_use(event: dict) -> str | None:

@@ -1,0 +1,159 @@
+"""Labeling tools' files with one value replaced by another: converted, or refused or skipped in one short line."""
+
+import copy
+import json
+import math
+
+import pytest
+from label_sets import PICTURES, WRITERS, draw, write
+from test_format_recognition import CVAT_IMAGE
+from test_frigate import BOX, EVENT, SIZE, STEM, event
+
+from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.format_recognition import recognize
+from dataset.conversion.label_splits import read_labels
+from dataset.conversion.labeled_annotations import labeled_annotations
+from program_support.errors import InputError
+
+FORMATS = ("coco", "labelme", "label_studio", "fiftyone", "frigate")
+VALUES = (
+    None,
+    2**31,
+    10**400,
+    math.nan,
+    "a" * 5000,
+    "../../etc/passwd",
+    "\ud800",
+    "\x1b[2J\u202e\n",
+    [],
+    [None],
+)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    draw(PICTURES, folder)
+    draw([PICTURES[0]._replace(name=f"{STEM}.jpg", width=SIZE[0], height=SIZE[1])], folder)
+    return folder
+
+
+def places(value, at=()):
+    """Yield the path of each value in a JSON value."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in entries:
+        yield (*at, key)
+        yield from places(inner, (*at, key))
+
+
+def changed(value, at, new):
+    value = copy.deepcopy(value)
+    place = value
+    for key in at[:-1]:
+        place = place[key]
+    place[at[-1]] = new
+    return value
+
+
+def outcome(file, label_format, photos):
+    """Return the objects of each image, and what was reported."""
+    parts = read_labels(
+        recognize(str(file), label_format=label_format),
+        str(file),
+        ImageFolder(photos),
+        with_masks=False,
+        label_map=None,
+        output_folder=str(file.parent),
+    )
+    reported = [found.reason for data in parts.values() for found in data.noted]
+    for data in parts.values():
+        labeled = labeled_annotations(data, str(photos))
+        reported += [*labeled.left_out, *labeled.images_left_out]
+    return {image.file_name: image.objects for data in parts.values() for image in data.images}, reported
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_value_replaced_by_others(name, tmp_path, photos):
+    if name == "frigate":
+        content, file = [EVENT], tmp_path / "events.json"
+    else:
+        WRITERS[name](PICTURES[1:2], tmp_path)
+        [file] = tmp_path.glob("*.json")
+        content = json.loads(file.read_text())
+    write(file, json.dumps(content))
+    assert outcome(file, name, photos)
+    for at in places(content):
+        for value in VALUES:
+            file.write_text(json.dumps(changed(content, at, value)))
+            try:
+                _, messages = outcome(file, name, photos)
+            except InputError as error:
+                messages = [str(error)]
+                assert messages[0].isprintable(), (at, value)
+            assert all(0 < len(message) < 1500 for message in messages), (at, value)
+
+
+def test_sizes_that_no_image_has(tmp_path, photos):
+    WRITERS["coco"](PICTURES[:2], tmp_path)
+    [file] = tmp_path.glob("*.json")
+    content = json.loads(file.read_text())
+    write(file, json.dumps(changed(content, ("images", 0, "width"), 2**40)))
+    images, reported = outcome(file, "coco", photos)
+    assert len(images) == 2
+    assert f"a.jpg: says {2**40}x48, which no image has" in reported
+
+
+def test_one_class_name_refuses_only_its_box(tmp_path, photos):
+    for label, reason in (("x" * 10**6, "has a name of 1000000 characters"), ("a\nb", "expected text of one line")):
+        WRITERS["label_studio"](PICTURES[:1], tmp_path)
+        content = json.loads((tmp_path / "tasks.json").read_text())
+        content[0]["annotations"][0]["result"][0]["value"]["rectanglelabels"] = [label]
+        write(tmp_path / "tasks.json", json.dumps(content))
+        images, [*_, skipped] = outcome(tmp_path / "tasks.json", "label_studio", photos)
+        assert len(images["a.jpg"]) == 1
+        assert reason in skipped
+
+
+def test_an_image_in_place_of_its_name(tmp_path, photos):
+    """Each form of a name is a string of its length: that of an encoded image is not looked for."""
+    WRITERS["label_studio"](PICTURES[:2], tmp_path)
+    content = json.loads((tmp_path / "tasks.json").read_text())
+    content[0]["data"]["image"] = "data:image/png;base64," + "A" * 10**6
+    write(tmp_path / "tasks.json", json.dumps(content))
+    images, [*_, skipped] = outcome(tmp_path / "tasks.json", "label_studio", photos)
+    assert [*images] == ["b.jpg"]
+    assert "has file name 'data:image/png;base64,AAA" in skipped
+    content[0]["data"]["image"] = f"https://bucket/a.jpg?signature={'A' * 3000}"
+    write(tmp_path / "tasks.json", json.dumps(content))
+    assert [*outcome(tmp_path / "tasks.json", "label_studio", photos)[0]] == ["a.jpg", "b.jpg"]
+    content[0]["data"]["image"] = f"https://bucket/gone.jpg?signature={'A' * 3000}"
+    write(tmp_path / "tasks.json", json.dumps(content))
+    images, [*_, skipped] = outcome(tmp_path / "tasks.json", "label_studio", photos)
+    assert ([*images], "which is not in " in skipped) == (["b.jpg"], True)
+
+
+def test_entries_beside_events_are_skipped(tmp_path, photos):
+    write(tmp_path / "events.json", json.dumps([EVENT, 7, {"id": "1"}]))
+    write(tmp_path / "other.json", json.dumps({"version": "0.14"}))
+    images, reported = outcome(tmp_path, "frigate", photos)
+    assert [one.box_xywh for one in images[f"{STEM}.jpg"]] == [BOX]
+    for line, reason in zip(reported, ("entry 1 is 7, expected an event", "entry 2 is {'id': '1'}, "), strict=True):
+        assert reason in line
+    write(tmp_path / "events.json", json.dumps([event(id=EVENT["id"]), EVENT]))  # pages overlap
+    assert outcome(tmp_path, "frigate", photos)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        ('<box label="nut" xtl="9" ytl="2" xbr="3" ybr="6" rotation="90"/>', "which has no area"),
+        ('<box label="nut" xtl="9" ytl="2" xbr="9" ybr="6" rotation="45"/>', "which has no area"),
+        ('<ellipse label="nut" cx="10" cy="20" rx="-4" ry="2"/>', "has the radii -4 and 2, expected at least 0"),
+        ('<box label="nut" xtl="1_0" ytl="2" xbr="30" ybr="6"/>', "xtl is '1_0', expected a finite number"),
+    ],
+)
+def test_shapes_that_would_become_another_box(tmp_path, photos, shape, reason):
+    write(tmp_path / "a.xml", CVAT_IMAGE.format(shape + '<box label="nut" xtl="1" ytl="2" xbr="3" ybr="6"/>'))
+    images, reported = outcome(tmp_path / "a.xml", "cvat", photos)
+    assert [one.box_xywh for one in images["a.jpg"]] == [(1, 2, 2, 4)]
+    assert reason in reported[0]
