@@ -18,9 +18,11 @@ from dataset.input.tiling import Tiling
 from dataset.records.labeled_records import labeled_records
 from dataset.records.record_index import index_records
 from dataset.records.schema import Record, RecordObject, encode_record
+from efficientdet.checkpoints.description import Description
 from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator
 from efficientdet.families.inputs import input_config
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.inference.detect import Detector
 from efficientdet.inference.tiles import TiledDetector
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import run_lengths
@@ -137,6 +139,30 @@ def test_the_same_detections_as_in_the_images_themselves(index):
             image[top : top + SIDE, left : left + SIDE] = 255
     by_image = TiledDetector(detect, TILING, batch_size=2)(images)
     np.testing.assert_array_equal(rows.boxes, np.concatenate([of_image.boxes for of_image in by_image]))
+
+
+def test_a_stored_model_detects_in_its_tiles_with_any_runtime():
+    """The rule is in the description, which checkpoints and exported files have."""
+    shapes = []
+
+    def detect(images):
+        shapes.extend(image.shape[:2] for image in images)
+        return [DetectionRows.of_image(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int)) for _ in images]
+
+    description = Description(
+        model_name="efficientdet-d0",
+        hparams={"tile_size": "90x60", "tile_overlap": 0.0, "tile_whole": True},
+        categories=NAMES.to_categories(),
+        weights="raw",
+    )
+    detector = Detector.described(detect, description, batch_size=2)
+    detector.predict(np.zeros((100, 180, 3), np.uint8))
+    assert shapes == [(60, 90)] * 4 + [(100, 180)]
+    shapes.clear()
+    without = detector.with_tiling(None, batch_size=1, on_progress=lambda done, total: None)
+    without.predict(np.zeros((100, 180, 3), np.uint8))
+    assert (shapes, without.tiling) == ([(100, 180)], None)
+    assert str(detector.tiling) == "tiles of 90x60 pixels with an overlap of 0, and the complete image"
 
 
 def test_masks_of_a_padded_tile_are_cut_to_the_image():

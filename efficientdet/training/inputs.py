@@ -109,7 +109,7 @@ def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, log: Callable
         return balanced
     factors = tiles_per_epoch(images, tiling)
     height, width = tiling.size
-    log(f"tiles of {width}x{height} pixels: {int(factors.sum())} of {len(images)} images per epoch")
+    log(f"an epoch has {int(factors.sum())} tiles of {width}x{height} pixels, of {len(images)} images")
     return factors if balanced is None else factors * balanced
 
 
