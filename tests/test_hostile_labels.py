@@ -114,6 +114,21 @@ def test_one_class_name_refuses_only_its_box(tmp_path, photos):
         assert reason in skipped
 
 
+def test_run_lengths_that_are_a_number(tmp_path, photos):
+    """`bytes` of a number would be as many zeros: 2 GB here."""
+    WRITERS["label_studio"](PICTURES[:1], tmp_path)
+    content = json.loads((tmp_path / "tasks.json").read_text())
+    opaque = [0, 0, 48, 0, 63, 255, 252, 47, 255, 255]  # a run of 12,288 times 255: 64x48 pixels of 4 values
+    value = {"format": "rle", "rle": opaque, "brushlabels": ["nut"]}
+    content[0]["annotations"][0]["result"][1]["value"] = value
+    for run_lengths in (opaque, 2**31, 10**400, [10**400], opaque[:-1], "x"):
+        value["rle"] = run_lengths
+        write(tmp_path / "tasks.json", json.dumps(content))
+        images, [*_, last] = outcome(tmp_path / "tasks.json", "label_studio", photos)
+        assert len(images["a.jpg"]) == (2 if run_lengths is opaque else 1)
+        assert ("has a brush mask that is not one of 64x48 pixels" in last) == (run_lengths is not opaque)
+
+
 def test_an_image_in_place_of_its_name(tmp_path, photos):
     """Each form of a name is a string of its length: that of an encoded image is not looked for."""
     WRITERS["label_studio"](PICTURES[:2], tmp_path)
@@ -148,7 +163,7 @@ def test_entries_beside_events_are_skipped(tmp_path, photos):
     [
         ('<box label="nut" xtl="9" ytl="2" xbr="3" ybr="6" rotation="90"/>', "which has no area"),
         ('<box label="nut" xtl="9" ytl="2" xbr="9" ybr="6" rotation="45"/>', "which has no area"),
-        ('<ellipse label="nut" cx="10" cy="20" rx="-4" ry="2"/>', "has the radii -4 and 2, expected at least 0"),
+        ('<ellipse label="nut" cx="10" cy="20" rx="-4" ry="2"/>', "has the radii -4 and 2, expected more than 0"),
         ('<box label="nut" xtl="1_0" ytl="2" xbr="30" ybr="6"/>', "xtl is '1_0', expected a finite number"),
     ],
 )

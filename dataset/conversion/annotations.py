@@ -203,8 +203,8 @@ def ellipse_outline(center: tuple[float, float], radii: tuple[float, float], deg
     """Return points x, y, x, y, .. of an ellipse with these radii along x and y, rotated clockwise in the image."""
     angles = [2 * math.pi * corner / _ELLIPSE_CORNERS for corner in range(_ELLIPSE_CORNERS)]
     (x, y), (across, down) = center, radii
-    if min(radii) < 0:
-        raise InputError(f"has the radii {across:g} and {down:g}, expected at least 0")
+    if min(radii) <= 0:
+        raise InputError(f"has the radii {across:g} and {down:g}, expected more than 0")
     outline = [side for angle in angles for side in (x + across * math.cos(angle), y + down * math.sin(angle))]
     return rotated_outline(outline, degrees, center=center)
 

@@ -5,6 +5,7 @@ Format: https://github.com/thi-ng/umbrella/tree/develop/packages/rle-pack, of th
 
 import numpy as np
 
+from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from program_support.errors import InputError
 
 
@@ -15,8 +16,10 @@ def box_around_brush(run_lengths: object, size: tuple[int, int]) -> tuple[float,
         InputError: for run lengths of another size and for a mask without an opaque pixel.
     """
     try:
-        opaque = _decoded(bytes(run_lengths), 4 * size[0] * size[1]).reshape(*size, 4)[..., 3] > 0  # type: ignore[call-overload]
-    except (TypeError, ValueError) as error:
+        if not isinstance(run_lengths, list) or size[0] * size[1] > LARGEST_IMAGE_PIXELS:
+            raise ValueError  # bytes(2**31) would be as many zeros
+        opaque = _decoded(bytes(run_lengths), 4 * size[0] * size[1]).reshape(*size, 4)[..., 3] > 0
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"has a brush mask that is not one of {size[1]}x{size[0]} pixels") from error
     rows, columns = (np.flatnonzero(opaque.any(axis)) for axis in (1, 0))
     if not rows.size:
