@@ -111,16 +111,13 @@ def merged_over_tiles(
     boxes, tiles = np.asarray(boxes, np.float64).reshape(-1, 4), np.asarray(tiles, np.float64)
     shown = tiles[found_in]
     cut = _are_cut(boxes, shown, size)
-    neighbors = [
-        np.flatnonzero((_areas(_shared(tile, tiles)) > 0) & (np.arange(len(tiles)) != number)).tolist()
-        for number, tile in enumerate(tiles)
-    ]
+    others = _other_tiles(boxes, found_in, tiles)
     numbers_of: dict[tuple[int, int], list[int]] = defaultdict(list)  # key: tile and class
     object_of: dict[int, _Object] = {}
     for number in np.argsort(-(scores * np.where(cut, _RANK_OF_CUT, 1.0)), kind="stable").tolist():
         tile, of_class = int(found_in[number]), int(classes[number])
         candidates = np.array(
-            [candidate for other in neighbors[tile] for candidate in numbers_of.get((other, of_class), ())], int
+            [candidate for other in others[number] for candidate in numbers_of.get((other, of_class), ())], int
         )
         same = _same_objects(number, candidates, boxes=boxes, cut=cut, shown=shown)
         if len(same) and not (cut[number] and cut[same].all() and scores[number] >= _RANK_OF_CUT * scores[same].max()):
@@ -137,6 +134,19 @@ def merged_over_tiles(
             numbers_of[tile, of_class].append(number)
     objects = [np.array(group.numbers) for number, group in object_of.items() if number == group.numbers[0]]
     return sorted(objects, key=lambda parts: (-scores[parts].max(), parts.min()))
+
+
+def _other_tiles(boxes: np.ndarray, found_in: np.ndarray, tiles: np.ndarray) -> list[list[int]]:
+    """Return the numbers of the other tiles that each box reaches into: only their boxes can be the same object."""
+    others: list[list[int]] = [[] for _ in boxes]
+    by_tile = np.argsort(found_in, kind="stable")
+    ends = np.searchsorted(found_in[by_tile], np.arange(len(tiles)), side="right")
+    for tile, mine in enumerate(np.split(by_tile, ends[:-1])):
+        near = np.flatnonzero(_areas(_shared(tiles[tile], tiles)) > 0)
+        near = near[near != tile]
+        for row, column in zip(*np.nonzero(_areas(_shared(boxes[mine, None], tiles[near])) > 0), strict=True):
+            others[mine[row]].append(int(near[column]))
+    return others
 
 
 def _are_cut(boxes: np.ndarray, tiles: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
