@@ -86,6 +86,8 @@ def test_names_that_differ_by_case_or_blanks():
 def test_more_objects_than_slots():
     many = with_boxes(healthy(), 3, [(place, place, place + 40, place + 50) for place in range(1, 70, 7)])
     finding = found(many, "slots", replace(HPARAMS, max_instances_per_image=8))
+    in_tiles = replace(HPARAMS, max_instances_per_image=8, tile_size=64)
+    assert not [one for one in quick_findings(many, in_tiles) if one.about == "slots"]
     assert (finding.settings, finding.images) == ({"max_instances_per_image": 16}, ["0-3.jpg"])
     assert "the most 13: 5 are dropped in training" in finding.line
 

@@ -99,11 +99,13 @@ def main() -> None:
     annotations = Path(arguments.data, f"annotations/instances_{arguments.split}.json")
     images = json.loads(annotations.read_text(encoding="utf-8"))["images"]
     detector = efficientdet.load_detector(arguments.model)
-    network = Network(model=detector, confidence_threshold=LEAST_SCORE)
-    ways = {"ours": lambda image: by_us(detector, image), "SAHI": lambda image: by_sahi(network, image, detector)}
+    ways = {"ours": lambda image: by_us(detector, image)}
+    if detector.tiling is not None:  # a model of complete images has no tiles to compare
+        network = Network(model=detector, confidence_threshold=LEAST_SCORE)
+        ways["SAHI"] = lambda image: by_sahi(network, image, detector)
     results: dict[str, list[dict]] = {name: [] for name in ways}
     took: dict[str, list[float]] = {name: [] for name in ways}
-    detector.detect([np.zeros((*detector.tiling.size, 3), np.uint8)])  # compiled before it is timed
+    detector.detect([np.zeros((64, 64, 3), np.uint8)])  # compiled before it is timed
     for image in images:
         pixels = read_image(str(Path(arguments.data, "images", image["file_name"])))
         for name, detect in ways.items():

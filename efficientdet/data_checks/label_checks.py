@@ -157,7 +157,7 @@ def _crowds(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding
 def _slots(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
     counts, slots = images.counts(), hparams.max_instances_per_image
     beyond = np.flatnonzero(counts > slots)
-    if len(beyond):
+    if len(beyond) and not hparams.tile_size:  # a tile shows a few of the objects of an image
         lost, enough = int(np.sum(counts[beyond] - slots)), -(-int(counts.max()) // _SLOT_STEP) * _SLOT_STEP
         yield Finding(
             about="slots",
