@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from efficientdet.inference.detect import Detector
     from efficientdet.inference.image_detections import ImageDetections
     from efficientdet.operations.compare_interface import compare
+    from efficientdet.operations.infer_interface import infer
     from efficientdet.operations.interface import convert, evaluate, examine, export, train
     from efficientdet.operations.verify_model import verify
     from efficientdet.prediction.open_model import load_detector
+    from efficientdet.prediction.video_source import read_frames
     from efficientdet.tracking.lines_and_zones import TrackCounts
     from program_support.errors import InputError
 
@@ -44,7 +46,9 @@ __all__ = [
     "evaluate",
     "examine",
     "export",
+    "infer",
     "load_detector",
+    "read_frames",
     "train",
     "verify",
 ]
@@ -82,6 +86,14 @@ def __getattr__(name: str):
         from efficientdet.tracking import lines_and_zones
 
         return lines_and_zones.TrackCounts
+    if name == "read_frames":
+        from efficientdet.prediction import video_source
+
+        return video_source.read_frames
+    if name == "infer":
+        from efficientdet.operations import infer_interface
+
+        return infer_interface.infer
     if name == "compare":
         from efficientdet.operations import compare_interface
 

@@ -134,6 +134,7 @@ KNOWN_IN = {
         "efficientdet.serving.server",
     },
     "uvicorn": {"efficientdet.serving.server"},
+    "paho": {"efficientdet.prediction.message_targets"},
     "prometheus_client": {"efficientdet.serving.metrics"},
     "python_multipart": {"efficientdet.serving.request_body"},
 }

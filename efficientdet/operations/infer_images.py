@@ -1,5 +1,7 @@
 """The operation of infer.py: turn options into a configuration and detect in images, videos or a camera."""
 
+import contextlib
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +17,8 @@ from efficientdet.exports.formats import export_formats, format_of
 from efficientdet.inference.result_files import FORMATS, chosen_formats
 from efficientdet.options.infer import InferOptions
 from efficientdet.options.model import CHECKPOINT_ONLY
-from efficientdet.prediction.inputs import find_inputs
+from efficientdet.prediction.detection_messages import STANDARD_OUTPUT, Messages
+from efficientdet.prediction.inputs import Inputs, find_inputs
 from efficientdet.weights.downloads import local_path
 from efficientdet.weights.hub_files import SCHEME
 from program_support.errors import InputError
@@ -24,6 +27,21 @@ from program_support.errors import InputError
 def infer(options: InferOptions) -> None:
     """Detect as the options state."""
     inputs = find_inputs(options.image_path or [required(None, "image_path")])
+    with contextlib.ExitStack() as stack:
+        output = sys.stdout
+        if options.json_lines == STANDARD_OUTPUT:
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        messages = Messages(
+            json_lines=options.json_lines,
+            mqtt=options.mqtt,
+            webhook=options.webhook,
+            append=inputs.camera is not None,
+            standard_output=output,
+        )
+        _infer(options, inputs, stack.enter_context(contextlib.closing(messages)))
+
+
+def _infer(options: InferOptions, inputs: Inputs, messages: Messages) -> None:
     if options.event_seconds is not None and options.save != "events":
         raise InputError("--event_seconds needs --save=events")
     if options.max_offline_seconds is not None and inputs.camera is None:
@@ -36,7 +54,7 @@ def infer(options: InferOptions) -> None:
         resolved["output_dir"] = writable_folder(options.output_dir, "output_dir")
         from efficientdet.prediction.annotate import AnnotationConfig, annotate
 
-        annotate(AnnotationConfig(**{**vars(options), **resolved, "model_config": model}))
+        annotate(AnnotationConfig(**{**vars(options), **resolved, "model_config": model}), messages)
         return
     overrides = checked_overrides(options)
     if options.model and options.model_dir:
@@ -58,7 +76,7 @@ def infer(options: InferOptions) -> None:
 
     with report_out_of_memory(batch_size=options.batch_size):
         model = model_config(prefix, overrides, options, **runtime)
-        annotate(AnnotationConfig(**{**vars(options), **resolved, "model_config": model}))
+        annotate(AnnotationConfig(**{**vars(options), **resolved, "model_config": model}), messages)
 
 
 def _tiling(options: InferOptions) -> Tiling | None:

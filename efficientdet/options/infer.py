@@ -100,3 +100,20 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
         NonNegative | None,
         Help("Seconds without a frame after which a camera or stream ends. Default: never, connecting again."),
     ] = None
+    json_lines: Annotated[
+        str | None,
+        Help(
+            "Write the drawn detections of each image and frame as a line of JSON, at once: name of a .jsonl file, or "
+            "-: to the standard output; messages of the program then go to the standard error."
+        ),
+    ] = None
+    mqtt: Annotated[
+        str | None,
+        Help(
+            "Publish the drawn detections when the number of objects of a class changes: "
+            "mqtt://USER:PASSWORD@HOST:PORT/TOPIC, or mqtts:// with TLS."
+        ),
+    ] = None
+    webhook: Annotated[
+        str | None, Help("As --mqtt, by HTTP POST to an address such as https://HOST/PATH, as JSON.")
+    ] = None

@@ -1,72 +1,51 @@
 """Detection in images and videos: annotated copies and detections.json."""
 
 import itertools
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dataset.files.exif_orientation import stored_image
-from dataset.files.image_files import StoredImage, distinct_names, distinct_stem, encode_image, image_ids, output_names
-from dataset.input.tiling import Tiling
-from efficientdet.configuration.model_config import ModelConfig
+from dataset.files.image_files import StoredImage, distinct_names, encode_image, image_ids
 from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
 from efficientdet.inference.video_frames import FrameDetections
-from efficientdet.options.infer import EVENT_SECONDS, InferOptions
-from efficientdet.options.model import MOST_DRAWN
+from efficientdet.options.infer import EVENT_SECONDS
+from efficientdet.prediction.annotation_config import VIDEO_SUFFIXES, AnnotationConfig, camera_output, output_paths
+from efficientdet.prediction.detection_messages import NO_MESSAGES, Messages, ReaderGone, detection_message
 from efficientdet.prediction.drawn_rows import drawn_rows
-from efficientdet.prediction.inputs import Inputs, read_input, recording_stem, shown_path
+from efficientdet.prediction.inputs import read_input, shown_path
 from efficientdet.prediction.open_model import open_model, with_thresholds
 from object_detection.coco.results import results_json, write_results
 from program_support.atomic_files import report_write_errors
-from program_support.checked_fields import checked
 from program_support.errors import InputError, printable
 from program_support.marked_folders import claim_outputs
 from program_support.progress import Progress
 
 DETECTIONS_FILE = "detections.json"
-_SUFFIXES = {"video": ".mp4", "events": "_events", "none": ""}  # of --save: what follows the stem in an output's name
 _MAX_JPEG_SIDE = 65_500  # pixels of a JPEG side, the limit of libjpeg
 
 
-@checked
-class AnnotationConfig(InferOptions):
-    """Options of infer.py with resolved inputs, model and tiles."""
-
-    inputs: Inputs
-    model_config: ModelConfig = field(default_factory=ModelConfig)  # checkpoint or exported file
-    tiling: Tiling | None = None  # None: the tiles of the model, if it has any
-
-    def max_boxes(self, model: Detector) -> int | None:
-        """Return the maximum number of boxes drawn per image; None: all."""
-        return self.max_boxes_to_draw or (None if model.tiling else MOST_DRAWN)
-
-    @property
-    def runs_network_once(self) -> bool:
-        """Return whether the input is a single image without tiling."""
-        return len(self.inputs.images) == 1 and not self.inputs.videos and self.tiling is None
-
-
-def annotate(config: AnnotationConfig) -> None:
+def annotate(config: AnnotationConfig, messages: Messages = NO_MESSAGES) -> None:
     """Detect in images, videos or a camera, and write annotated copies and detections.
 
     The detections in images are written as COCO results with file names, and all of them in further formats if
     requested. Boxes are in pixels of the upright image, or of the stored image without `apply_exif_orientation`; a
     result of an image for which the two differ has the key `exif_orientation_applied`.
 
+    messages: receivers of the drawn detections in each image and frame.
+
     Raises:
         InputError: before anything is written, an output would overwrite an input or another file that infer.py did
             not write; at the end, inputs could not be decoded, which are skipped and reported.
     """
     inputs = config.inputs
-    outputs = _output_paths(config, [shown_path(path) for path in inputs.images], ".jpg")
-    videos = dict(zip(inputs.videos, _output_paths(config, inputs.videos, _SUFFIXES[config.save]), strict=True))
+    outputs = output_paths(config, [shown_path(path) for path in inputs.images], ".jpg")
+    videos = dict(zip(inputs.videos, output_paths(config, inputs.videos, VIDEO_SUFFIXES[config.save]), strict=True))
     names = names_of_files(config.format, crops=config.save_crops) + [DETECTIONS_FILE] * bool(inputs.images)
     if inputs.camera is not None and config.save == "events":
-        names.append(_camera_output(config, inputs.camera).name)
+        names.append(camera_output(config, inputs.camera).name)
     saved = [] if config.save == "none" else videos.values()
     claim_outputs(Path(config.output_dir), [path.name for path in (*outputs, *saved)] + names)
     if inputs.camera is not None:
@@ -85,10 +64,14 @@ def annotate(config: AnnotationConfig) -> None:
     files = ResultFiles(config.output_dir, model.class_names, formats=config.format, crops=config.save_crops)
     ids = image_ids([shown_path(path) for path in inputs.images])
     failures: list[str] = []
-    if inputs.images:
-        _annotate_images(config, outputs, ids, model=model, files=files, failures=failures, tiles=tiles)
-    if videos or inputs.camera is not None:
-        _annotate_videos(config, videos, max(ids, default=0) + 1, model=model, files=files, failures=failures)
+    outlets = _Outlets(model, files, messages, failures)
+    try:
+        if inputs.images:
+            _annotate_images(config, outputs, ids, outlets, tiles=tiles)
+        if videos or inputs.camera is not None:
+            _annotate_videos(config, videos, max(ids, default=0) + 1, outlets)
+    except ReaderGone as gone:
+        print(gone)
     files.write()
     for failure in failures:
         print(f"skipped: {printable(failure)}")
@@ -102,21 +85,24 @@ def annotate(config: AnnotationConfig) -> None:
         )
 
 
+class _Outlets(NamedTuple):
+    """The detector and what receives its detections."""
+
+    model: Detector
+    files: ResultFiles
+    messages: Messages
+    failures: list[str]
+
+
 def _annotate_images(
-    config: AnnotationConfig,
-    outputs: Sequence[Path],
-    ids: Sequence[int],
-    *,
-    model: Detector,
-    files: ResultFiles,
-    failures: list[str],
-    tiles: "_TileProgress",
+    config: AnnotationConfig, outputs: Sequence[Path], ids: Sequence[int], outlets: _Outlets, *, tiles: "_TileProgress"
 ) -> None:
+    model = outlets.model
     file_names = distinct_names([shown_path(path) for path in config.inputs.images])
     results, num_images, drawn = [], 0, 0
     with Progress("infer", total=len(outputs), noun="image") as progress:
         tiles.progress = progress
-        for numbers, images in _batches(config, failures, model=model):
+        for numbers, images in _batches(config, outlets.failures, model=model):
             found = model.detect([image.pixels for image in images])
             for number, image, rows in zip(numbers, images, found, strict=True):
                 image_fields: dict[str, Any] = {"file_name": file_names[number]}
@@ -135,7 +121,7 @@ def _annotate_images(
                 # The pixels stay in the coordinate system of the boxes in detections.json, with the EXIF orientation.
                 pixels = stored_image(drawn_image, orientation)
                 write_output(outputs[number], encode_image(pixels, "JPEG", quality=92, orientation=orientation))
-                files.add(
+                outlets.files.add(
                     outputs[number].stem,
                     file_names[number],
                     ids[number],
@@ -143,6 +129,10 @@ def _annotate_images(
                     rows=shown,
                     orientation=orientation,
                 )
+                if outlets.messages:
+                    size = image.pixels.shape[:2]
+                    source = config.inputs.images[number]
+                    outlets.messages.put(detection_message(source, model.class_names, shown, size))
                 num_images, drawn = num_images + 1, drawn + len(shown.scores)
             progress.advance(len(images), images=len(images))
     with report_write_errors(Path(config.output_dir) / DETECTIONS_FILE):
@@ -155,28 +145,28 @@ def _annotate_images(
         )
 
 
-def _annotate_videos(
-    config: AnnotationConfig,
-    videos: dict[str, Path],
-    first_id: int,
-    *,
-    model: Detector,
-    files: ResultFiles,
-    failures: list[str],
-) -> None:
+def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id: int, outlets: _Outlets) -> None:
     """Annotate videos or a camera; frames are named STEM_000001 etc. and have image ids from `first_id` on."""
     from efficientdet.prediction.video import annotate_video
     from efficientdet.prediction.video_source import UnreadableVideo
 
-    camera = config.inputs.camera
-    sources = videos if camera is None else {camera: _camera_output(config, camera)}
+    camera, model = config.inputs.camera, outlets.model
+    sources = videos if camera is None else {camera: camera_output(config, camera)}
     ids = itertools.count(first_id)
     for source, target in sources.items():
 
-        def add(found: FrameDetections, stem: str = target.name.removesuffix(_SUFFIXES[config.save])) -> None:
+        def add(
+            found: FrameDetections,
+            source: str | int = source,
+            stem: str = target.name.removesuffix(VIDEO_SUFFIXES[config.save]),
+        ) -> None:
+            frame, rows = found
             if config.format or config.save_crops:  # a stream without an end must not fill the memory
-                name = f"{stem}_{found.frame.number:06d}"
-                files.add(name, None, next(ids), pixels=found.frame.pixels, rows=found.rows)
+                name = f"{stem}_{frame.number:06d}"
+                outlets.files.add(name, None, next(ids), pixels=frame.pixels, rows=rows)
+            if outlets.messages:
+                size = frame.pixels.shape[:2]
+                outlets.messages.put(detection_message(source, model.class_names, rows, size, frame))
 
         try:
             annotate_video(
@@ -192,18 +182,7 @@ def _annotate_videos(
                 on_frame=add,
             )
         except UnreadableVideo as error:
-            failures.append(str(error))
-
-
-def _camera_output(config: AnnotationConfig, camera: int | str) -> Path:
-    """Return the first of camera_0.mp4, camera_0-2.mp4, .. that does not exist: a recording cannot be repeated.
-
-    Of clips it is the same folder camera_0_events, as their names are times.
-    """
-    folder, used = Path(config.output_dir), set()
-    if config.save == "video":
-        used = {path.stem.casefold() for path in folder.glob("*.mp4")}
-    return folder / f"{distinct_stem(recording_stem(camera), used)}{_SUFFIXES[config.save]}"
+            outlets.failures.append(str(error))
 
 
 class _TileProgress:
@@ -217,24 +196,6 @@ class _TileProgress:
         if self.progress is not None:
             self.progress.show(tile=f"{done}/{total}")
             self.progress.advance(0)
-
-
-def _output_paths(config: AnnotationConfig, sources: Sequence[str], suffix: str) -> list[Path]:
-    """Return the path of each output.
-
-    Raises:
-        InputError: one would overwrite an input image or video.
-    """
-    paths = [Path(config.output_dir, name) for name in output_names(sources, suffix)]
-    originals = {os.path.realpath(source) for source in (*config.inputs.images, *config.inputs.videos)}
-    for path in paths:
-        if os.path.realpath(path) in originals:
-            kind = "image" if suffix == ".jpg" else "video"
-            raise InputError(
-                f"--output_dir={config.output_dir}: the output {path.name} would overwrite the {kind} {path}; "
-                "expected another folder"
-            )
-    return paths
 
 
 def _batches(

@@ -10,6 +10,7 @@ from efficientdet.inference.detect import Detector
 from efficientdet.inference.video_frames import FrameDetections, VideoFrame
 from efficientdet.options.infer import EVENT_SECONDS
 from efficientdet.options.model import MOST_DRAWN
+from efficientdet.prediction.detection_messages import ReaderGone
 from efficientdet.prediction.drawn_rows import drawn_rows
 from efficientdet.prediction.event_clips import EventRecorder
 from efficientdet.prediction.video_files import NoRecorder, Recorder, VideoRecorder
@@ -64,13 +65,18 @@ def annotate_video(
             "video", total=None if source.is_live else source.total or None, noun="frame", rate_of="frames"
         ) as progress,
     ):
-        for found in _detections(model, source, 1 if source.is_live else batch_size, max_boxes):
-            if found is None:
-                recorder.interrupt()
-                continue
-            recorder.add(found, partial(drawn_rows, found.frame.pixels, found.rows, model.class_names))
-            on_frame(found)
-            progress.advance(images=1)
+        try:
+            for found in _detections(model, source, 1 if source.is_live else batch_size, max_boxes):
+                if found is None:
+                    recorder.interrupt()
+                    continue
+                recorder.add(found, partial(drawn_rows, found.frame.pixels, found.rows, model.class_names))
+                on_frame(found)
+                progress.advance(images=1)
+        except ReaderGone:
+            if source.is_live:  # the part of a video file that was read is no annotated copy of it
+                recorder.complete()
+            raise
         recorder.complete()
 
 

@@ -1,0 +1,178 @@
+"""Detections as JSON while they are found: lines on the standard output or in a file, MQTT messages and webhooks."""
+
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, TextIO
+
+from dataset.class_names import ClassNames
+from efficientdet.inference.video_frames import VideoFrame, utc_text
+from efficientdet.prediction.inputs import STANDARD_INPUT, shown_source
+from efficientdet.prediction.message_queue import MessageQueue
+from efficientdet.prediction.message_targets import MqttTarget, WebhookTarget
+from object_detection.coco.results import DetectionRows, results_json
+from program_support.atomic_files import report_write_errors
+from program_support.errors import InputError
+
+STANDARD_OUTPUT = "-"
+_SECONDS_BETWEEN_CHANGES = 1.0  # so that an object at the score threshold does not cause a message for each frame
+
+
+class ReaderGone(Exception):
+    """The reader of the standard output has closed it."""
+
+
+def detection_message(
+    source: str | int, names: ClassNames, rows: DetectionRows, size: tuple[int, int], frame: VideoFrame | None = None
+) -> dict[str, Any]:
+    """Return the detections in an image, or a frame of a video, as JSON.
+
+    Args:
+        source: file, number of a camera, device or address; without user, password and query in the message.
+        names: classes of the detector.
+        rows: the detections.
+        size: height and width of the image in pixels.
+        frame: the frame; its fields are null for an image.
+    """
+    by_id = dict(zip(names.category_ids, names.names, strict=True))
+    return {
+        "source": "standard input" if source == STANDARD_INPUT else shown_source(source),
+        "frame": frame and frame.number,
+        "seconds": frame and round(frame.seconds, 3),
+        "time": utc_text(frame.received_at) if frame and frame.received_at else None,
+        "width": size[1],
+        "height": size[0],
+        "detections": [
+            {"class": by_id[result["category_id"]], **{key: result[key] for key in ("category_id", "score", "bbox")}}
+            for result in results_json(rows)
+        ],
+    }
+
+
+class JsonLines:
+    """Writer of messages as lines of JSON, each at once."""
+
+    def __init__(self, path: str, *, append: bool, standard_output: TextIO):
+        """Open a file for writing, or use `standard_output` for "-".
+
+        Raises:
+            InputError: the file cannot be written or has another suffix than .jsonl.
+        """
+        self._path, self._stream = path, standard_output
+        if path == STANDARD_OUTPUT:
+            return
+        if Path(path).suffix != ".jsonl":
+            raise InputError(f"--json_lines={path}: expected a file name that ends with .jsonl, or -")
+        with report_write_errors(path):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_TRUNC)
+            self._stream = os.fdopen(os.open(path, flags, 0o666), "w", encoding="utf-8")
+
+    def put(self, message: dict[str, Any]) -> None:
+        """Write a line.
+
+        Raises:
+            ReaderGone: the standard output is a pipe whose other end was closed.
+            InputError: the disk is full.
+        """
+        try:
+            self._stream.write(json.dumps(message) + "\n")
+            self._stream.flush()
+        except BrokenPipeError as error:
+            with open(os.devnull, "wb") as nothing:  # otherwise Python reports the same error when it exits
+                os.dup2(nothing.fileno(), self._stream.fileno())
+            raise ReaderGone("the standard output was closed by its reader; ended") from error
+        except OSError as error:
+            raise InputError(f"--json_lines={self._path}: cannot be written ({error.strerror or error})") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._path != STANDARD_OUTPUT:
+            self._stream.close()
+
+
+class Changes:
+    """Sends a message when the number of objects of a class has changed, of a video at most one each second."""
+
+    def __init__(self, queues: list[MessageQueue]):
+        self._queues = queues
+        self._last: tuple[str, float, Counter] | None = None  # source, time and classes of the last message
+
+    def put(self, message: dict[str, Any]) -> None:
+        """Send a message, or ignore it."""
+        classes = Counter(detection["class"] for detection in message["detections"])
+        source, seconds = message["source"], message["seconds"]
+        if self._last and self._last[0] == source and seconds is not None:
+            is_too_early = seconds - self._last[1] < _SECONDS_BETWEEN_CHANGES
+            if is_too_early or classes == self._last[2]:
+                return
+        self._last = source, seconds, classes
+        payload = json.dumps(message).encode()
+        for queue in self._queues:
+            queue.put(payload)
+
+    def close(self) -> None:
+        """Send what waits, for some seconds at most."""
+        for queue in self._queues:
+            queue.close()
+
+
+class Messages:
+    """All receivers of the messages of a run."""
+
+    def __init__(
+        self,
+        *,
+        json_lines: str | None = None,
+        mqtt: str | None = None,
+        webhook: str | None = None,
+        append: bool = False,
+        standard_output: TextIO | None = None,
+    ):
+        """Open what is requested.
+
+        Args:
+            json_lines: file name, or "-" for the standard output.
+            mqtt: address of a broker and topic, see `MqttTarget`.
+            webhook: address, see `WebhookTarget`.
+            append: keep the lines of an earlier run.
+            standard_output: default: sys.stdout.
+
+        Raises:
+            InputError: an address or file name is invalid, or the broker refuses the connection.
+        """
+        self._receivers: list[JsonLines | Changes] = []
+        targets: list[MqttTarget | WebhookTarget] = []
+        if webhook is not None:
+            targets.append(WebhookTarget(webhook))
+        if mqtt is not None:
+            broker = MqttTarget(mqtt)
+            try:
+                broker.connect()
+            except OSError as error:
+                raise InputError(f"--mqtt={broker.shown}: {error.strerror or error}") from error
+            targets.append(broker)
+        if json_lines is not None:
+            output = sys.stdout if standard_output is None else standard_output
+            self._receivers.append(JsonLines(json_lines, append=append, standard_output=output))
+        if targets:
+            self._receivers.append(Changes([MessageQueue(target) for target in targets]))
+
+    def __bool__(self) -> bool:
+        """Return whether there is any receiver."""
+        return bool(self._receivers)
+
+    def put(self, message: dict[str, Any]) -> None:
+        """Hand a message to all receivers; raises as `JsonLines.put`."""
+        for receiver in self._receivers:
+            receiver.put(message)
+
+    def close(self) -> None:
+        """Close all."""
+        for receiver in self._receivers:
+            receiver.close()
+
+
+NO_MESSAGES = Messages()

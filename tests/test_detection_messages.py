@@ -1,0 +1,348 @@
+"""JSON lines, MQTT and webhooks of infer.py, on a file whose detections are the colors of the image."""
+
+import contextlib
+import http.server
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from color_artifact import write_color_artifact
+from serving import encoded, wait_until
+
+import efficientdet
+from efficientdet.prediction import message_queue
+from efficientdet.prediction.message_queue import MessageQueue, RejectedMessage
+from efficientdet.prediction.message_targets import MqttTarget, WebhookTarget
+from program_support.errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTHING, RED, PURPLE = (0, 0, 0), (255, 0, 0), (255, 0, 255)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_color_artifact(tmp_path_factory.mktemp("model") / "colors.onnx")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(message_queue, "_FIRST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(message_queue, "_SECONDS_AT_THE_END", 2.0)
+
+
+def write_video(path, *colors, each=10):
+    """A video of 10 frames a second, `each` of each color."""
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 10, (64, 48))
+    for color in colors:
+        for _ in range(each):
+            writer.write(np.full((48, 64, 3), color[::-1], np.uint8))
+    writer.release()
+    return path
+
+
+def classes_of(message):
+    return [one["class"] for one in message["detections"]]
+
+
+def test_a_line_for_each_image_and_frame(tmp_path, model):
+    (tmp_path / "a.png").write_bytes(encoded(PURPLE, size=(64, 64)))
+    write_video(tmp_path / "b.avi", NOTHING, RED, each=2)
+    lines = tmp_path / "new" / "found.jsonl"
+    for _ in range(2):  # the lines of an earlier run with files are replaced
+        efficientdet.infer(
+            [tmp_path / "a.png", tmp_path / "b.avi"], tmp_path / "out", model=model, save="none", json_lines=lines
+        )
+    image, *frames = map(json.loads, lines.read_text().splitlines())
+    assert image == {
+        "source": str(tmp_path / "a.png"),
+        "frame": None,
+        "seconds": None,
+        "time": None,
+        "width": 64,
+        "height": 64,
+        "detections": [
+            {"class": "red", "category_id": 1, "score": 1.0, "bbox": [0.0, 0.0, 32.0, 32.0]},
+            {"class": "blue & co", "category_id": 9, "score": 1.0, "bbox": [32.0, 32.0, 32.0, 32.0]},
+        ],
+    }
+    assert [(one["frame"], one["seconds"], classes_of(one)) for one in frames] == [
+        (1, 0.0, []),
+        (2, 0.1, []),
+        (3, 0.2, ["red"]),
+        (4, 0.3, ["red"]),
+    ]
+    assert {path.name for path in (tmp_path / "out").glob("[!.]*")} == {"a.jpg", "detections.json"}
+
+
+def test_standard_output_has_the_lines_alone(tmp_path, model, capsys):
+    video = write_video(tmp_path / "b.avi", RED, each=3)
+    efficientdet.infer(video, tmp_path / "out", model=model, json_lines="-")
+    printed = capsys.readouterr()
+    assert [json.loads(line)["frame"] for line in printed.out.splitlines()] == [1, 2, 3]
+    assert f"wrote {tmp_path}/out/b.mp4" in printed.err
+
+
+def test_a_reader_that_ends_early_ends_the_program_with_0(tmp_path, model):
+    video = write_video(tmp_path / "b.avi", RED, NOTHING, each=100)
+    command = [sys.executable, "infer.py", f"--model={model}", f"--image_path={video}", "--json_lines=-"]
+    with subprocess.Popen(
+        [*command, f"--output_dir={tmp_path}/out"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert json.loads(process.stdout.readline())["frame"] == 1
+        process.stdout.close()
+        errors = process.stderr.read()
+        assert process.wait(60) == 0
+    assert "the standard output was closed by its reader; ended" in errors
+    assert "Traceback" not in errors
+    assert "BrokenPipe" not in errors
+    assert not (tmp_path / "out/b.mp4").exists()  # no part of a video as if it were complete
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"json_lines": "lines.txt"}, "json_lines=lines.txt: expected a file name that ends with .jsonl, or -"),
+        ({"json_lines": "/proc/x.jsonl"}, "/proc/x.jsonl: cannot be written"),
+        ({"webhook": "ftp://u:secret@host/x"}, "webhook: is not such an address; expected https://HOST/PATH"),
+        ({"webhook": "http://host:port/x?key=secret"}, "webhook: is not such an address; expected https://HOST/PATH"),
+        ({"webhook": "http://host/a b\r\nX: secret"}, "webhook: is not such an address; expected https://HOST/PATH"),
+        ({"mqtt": "secret"}, "mqtt: is not such an address; expected mqtt://USER:PASSWORD@HOST:PORT/TOPIC"),
+        ({"mqtt": "mqtt://u:secret@host"}, "mqtt=mqtt://host: has no topic, or one with +, # or ?; expected mqtt://"),
+        ({"mqtt": "mqtt://host/a/%23"}, "mqtt=mqtt://host: has no topic, or one with +, # or ?; expected mqtt://"),
+        ({"mqtt": "mqtt://u:secret@127.0.0.1:1/a"}, "mqtt=mqtt://127.0.0.1:1/a: Connection refused"),
+    ],
+)
+def test_wrong_addresses_are_one_line_without_secrets(tmp_path, model, flags, message):
+    video = write_video(tmp_path / "b.avi", RED, each=1)
+    with pytest.raises(InputError) as caught:
+        efficientdet.infer(video, tmp_path / "out", model=model, **flags)
+    assert str(caught.value).startswith(message)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_missing_package_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "paho.mqtt.client", None)
+    with pytest.raises(InputError, match=r"--mqtt needs the package paho-mqtt: pip install -e '\.\[mqtt\]'"):
+        MqttTarget("mqtt://host/topic")
+
+
+class Receiver(http.server.ThreadingHTTPServer):
+    """A webhook's receiver; `answers` are status codes, or functions of the handler, then 200."""
+
+    def __init__(self, *answers):
+        self.answers, self.bodies, self.headers = list(answers), [], []
+        receiver = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                receiver.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                receiver.headers.append(dict(self.headers))
+                answer = receiver.answers.pop(0) if receiver.answers else 200
+                if callable(answer):
+                    answer(self)
+                    return
+                self.send_response(answer)
+                if answer == 302:
+                    self.send_header("Location", "/elsewhere")
+                self.end_headers()
+
+            def log_message(self, *_):
+                """Print nothing."""
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.serve_forever, args=(0.01,))
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.thread.join()
+        self.server_close()
+
+    def address(self, account=""):
+        return f"http://{account}127.0.0.1:{self.server_port}/hook/token?key=secret"
+
+
+def test_a_webhook_gets_the_changes(tmp_path, model, capsys):
+    # A second of red, of red and blue, and of nothing; the change after 2 seconds is within a second of the last one
+    video = write_video(tmp_path / "b.avi", NOTHING, RED, PURPLE, NOTHING, each=12)
+    (tmp_path / "a.png").write_bytes(encoded(RED))
+    with Receiver(200, 500, lambda handler: handler.wfile.write(b"garbage\r\n\r\n")) as receiver:
+        efficientdet.infer(
+            [tmp_path / "a.png", video],
+            tmp_path / "out",
+            model=model,
+            save="none",
+            webhook=receiver.address("user:pa%3Ass@"),
+        )
+    assert [(one["frame"], classes_of(one)) for one in receiver.bodies] == [
+        (None, ["red"]),
+        (1, []),
+        (1, []),  # sent again after 500 and after garbage
+        (1, []),
+        (13, ["red"]),
+        (25, ["red", "blue & co"]),
+        (37, []),
+    ]
+    assert receiver.headers[0]["Content-Type"] == "application/json"
+    assert receiver.headers[0]["Authorization"] == "Basic dXNlcjpwYTpzcw=="
+    printed = capsys.readouterr().out
+    address = f"webhook http://127.0.0.1:{receiver.server_port}"
+    assert f"{address}: answers 500 Internal Server Error; up to 1,000 messages wait to be sent again" in printed
+    assert f"{address}: sending again after 0 s; 0 messages dropped" in printed
+    assert f"{address}: 5 messages sent\n" in printed
+    assert not {"secret", "token", "user"} & {*printed.replace("/", " ").split()}
+
+
+def test_a_webhook_that_refuses_gets_each_message_once(capsys):
+    with Receiver(404, 302) as receiver:
+        queue = MessageQueue(WebhookTarget(receiver.address()))
+        for number in range(3):
+            queue.put(json.dumps(number).encode())
+        queue.close()
+    assert receiver.bodies == [0, 1, 2]
+    printed = capsys.readouterr().out
+    assert printed.count("answers 404 Not Found; such messages are dropped") == 1
+    assert printed.endswith("1 messages sent, 2 refused\n")
+
+
+def test_a_webhook_that_hangs_delays_nothing_and_drops_the_oldest(monkeypatch, capsys):
+    monkeypatch.setattr(message_queue, "_MOST_MESSAGES", 3)
+    monkeypatch.setattr(message_queue, "_SECONDS_AT_THE_END", 0.2)
+    ended, asked = threading.Event(), threading.Event()
+
+    def hang(handler):
+        asked.set()
+        ended.wait(20)
+        handler.close_connection = True
+
+    with Receiver(hang) as receiver:
+        queue = MessageQueue(WebhookTarget(receiver.address()))
+        for number in range(10):
+            queue.put(json.dumps(number).encode())
+        assert asked.wait(10)
+        queue.close()
+        ended.set()
+    assert capsys.readouterr().out.endswith("0 messages sent, 7 dropped, 3 not sent\n")
+
+
+class Scripted:
+    """A target that fails as often as it is told, and notes the time between attempts."""
+
+    shown = "target"
+
+    def __init__(self, *failures):
+        self.failures, self.received, self.closed = list(failures), [], False
+
+    def send(self, payload):
+        if self.failures:
+            raise self.failures.pop(0)
+        self.received.append(payload)
+
+    def close(self):
+        self.closed = True
+
+
+def test_messages_are_sent_in_order_after_failures(capsys):
+    target = Scripted(OSError("no\x1b[2Jroute"), TimeoutError("slow"), RejectedMessage("answers 400"))
+    queue = MessageQueue(target)
+    for number in range(4):
+        queue.put(b"%d" % number)
+    queue.close()
+    assert target.received == [b"1", b"2", b"3"]
+    assert target.closed
+    printed = capsys.readouterr().out
+    assert r"target: no\x1b[2Jroute; up to 1,000 messages wait" in printed
+    assert printed.endswith("target: 3 messages sent, 1 refused\n")
+
+
+def listens(port):
+    """Return whether something accepts connections at a port."""
+    with socket.socket() as opened:
+        return opened.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextlib.contextmanager
+def broker(folder, port):
+    """A mosquitto with a user and a password."""
+    program = shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin")
+    if not program:
+        pytest.skip("mosquitto is not installed")
+    passwords = folder / "passwords"
+    subprocess.run(["mosquitto_passwd", "-b", "-c", passwords, "bob", "p:w"], check=True)
+    (folder / "mosquitto.conf").write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous false\npassword_file {passwords}\nuser root\n"
+    )
+    with subprocess.Popen([program, "-c", folder / "mosquitto.conf"], stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: listens(port), seconds=20)
+        yield
+        process.terminate()
+
+
+@contextlib.contextmanager
+def subscriber(port):
+    """What is published, as a list of (topic, retained, payload)."""
+    from paho.mqtt.client import CallbackAPIVersion, Client
+
+    received, ready = [], threading.Event()
+    client = Client(CallbackAPIVersion.VERSION2)
+    client.username_pw_set("bob", "p:w")
+    client.on_connect = lambda *_: client.subscribe("home/#", 1)
+    client.on_subscribe = lambda *_: ready.set()
+    client.on_message = lambda _client, _data, message: received.append(
+        (message.topic, message.retain, message.payload)
+    )
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    assert ready.wait(20)
+    yield received
+    client.disconnect()
+    client.loop_stop()
+
+
+def free_port():
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return opened.getsockname()[1]
+
+
+def test_mqtt_with_a_real_broker_that_goes_away_and_comes_back(tmp_path, model, capsys):
+    port = free_port()
+    address = f"127.0.0.1:{port}/home/my%20door"
+    video = write_video(tmp_path / "b.avi", NOTHING, RED)
+    with broker(tmp_path, port):
+        with pytest.raises(InputError, match=rf"^mqtt=mqtt://127\.0\.0\.1:{port}/home/my door: the broker refuses the"):
+            efficientdet.infer(video, tmp_path / "out", model=model, mqtt=f"mqtt://bob:wrong@{address}")
+        with subscriber(port) as received:
+            efficientdet.infer(video, tmp_path / "out", model=model, save="none", mqtt=f"mqtt://bob:p%3Aw@{address}")
+            wait_until(lambda: len(received) >= 4)
+        online, first, second, offline = received
+        assert (online[0], online[2]) == ("home/my door/available", b"online")
+        assert [classes_of(json.loads(one[2])) for one in (first, second)] == [[], ["red"]]
+        assert (offline[0], offline[2]) == ("home/my door/available", b"offline")
+        with subscriber(port) as retained:
+            wait_until(lambda: len(retained) >= 2)
+        assert {(topic, kept) for topic, kept, _ in retained} == {(online[0], True), ("home/my door", True)}
+        target = MqttTarget(f"mqtt://bob:p%3Aw@{address}")
+        target.connect()
+        queue = MessageQueue(target)
+        queue.put(b"before")
+        wait_until(lambda: queue._sent == 1)
+    queue.put(b"meanwhile")
+    wait_until(lambda: "up to 1,000 messages wait to be sent again" in capsys.readouterr().out)
+    with broker(tmp_path, port), subscriber(port) as received:
+        wait_until(lambda: ("home/my door", b"meanwhile") in {(topic, payload) for topic, _, payload in received})
+        queue.close()
+    printed = capsys.readouterr().out
+    assert f"mqtt://127.0.0.1:{port}/home/my door: sending again after " in printed
+    assert f"mqtt://127.0.0.1:{port}/home/my door: 2 messages sent\n" in printed
