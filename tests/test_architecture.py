@@ -122,6 +122,7 @@ KNOWN_IN = {
         "program_support.*",
         "efficientdet.configuration.flag_definitions",
     },
+    "rasterio": {"dataset.files.image_windows"},
     "tensorboard": {"efficientdet.loggers.tensorboard"},
     "trackers": {"efficientdet.tracking.tracker"},
     "supervision": {"efficientdet.tracking.tracker", "efficientdet.inference.image_detections"},

@@ -32,6 +32,11 @@ def as_rgb(image: Image.Image, white_level: int = WHITE_LEVEL) -> np.ndarray:
         values = _colors_of_16_bits(image)
     else:
         return np.asarray(image.convert("RGB"))
+    return bytes_of_values(values, white_level)
+
+
+def bytes_of_values(values: np.ndarray, white_level: int) -> np.ndarray:
+    """Return values of 0 to 65535 as uint8: `white_level` and values above it become 255."""
     return np.round(np.minimum(values, white_level) / (white_level / 255)).astype(np.uint8)
 
 

@@ -1,0 +1,247 @@
+"""Read windows of images that are too large to decode completely: TIFF by rasterio, without other files.
+
+GDAL, which rasterio calls, opens other files that a file names, also over the network. Here it reads one file, as TIFF
+only and through a Python file object; a file whose tags name others is refused.
+"""
+
+import uuid
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import cv2
+import numpy as np
+
+from dataset.files.bounded_files import open_image_file
+from dataset.files.exif_orientation import upright_boxes, upright_image
+from dataset.files.image_files import StoredImage, read_stored_image
+from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
+from dataset.files.pixel_values import WHITE_LEVEL, bytes_of_values
+from dataset.files.tiff_header import TiffHeader, read_tiff_header
+from dataset.files.untrusted_values import listed
+from program_support.errors import InputError
+
+LARGEST_TIFF_PIXELS = 2**32  # 65,536 x 65,536
+MOST_DECODED_PIXELS = 2**24  # a TIFF with more is read by windows
+_MOST_BANDS_OF_PILLOW = 4
+_LARGEST_BLOCK_BYTES = 2**28  # of a strip or a tile, which is decoded completely
+_CACHE_BYTES = 2**27  # decoded blocks that GDAL keeps, for all images of the process
+_PHOTOMETRIC_INTERPRETATIONS = {0, 1, 2, 3, 6}  # gray, inverted gray, RGB, palette, YCbCr
+_WHITE_IS_ZERO = 0
+
+
+class ImageWindows(ABC):
+    """An opened image: its size, windows of it, and all of it at a smaller size. Not for several threads.
+
+    size: height and width.
+    orientation: EXIF orientation of the windows, see `dataset/files/exif_orientation.py`; 1 for TIFF, whose windows are
+        upright.
+    note: what is not used of the image, for a message; "" if all is.
+    """
+
+    size: tuple[int, int]
+    orientation = 1
+    note = ""
+
+    def __enter__(self) -> "ImageWindows":
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the memory and the file."""
+
+    @abstractmethod
+    def read(self, top: int, left: int, bottom: int, right: int) -> np.ndarray:
+        """Return the pixels of a window inside the image, a copy: [bottom - top, right - left, 3] uint8.
+
+        Raises:
+            InputError: the file is damaged there.
+        """
+
+    @abstractmethod
+    def reduced(self, size: tuple[int, int]) -> np.ndarray:
+        """Return the complete image averaged down to (height, width): [height, width, 3] uint8.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+
+
+def open_windows(path: str, *, white_level: int = WHITE_LEVEL) -> ImageWindows:
+    """Open an image for reading by windows: a large TIFF with rasterio, others decoded completely.
+
+    TIFF files of up to `LARGEST_TIFF_PIXELS` are read, of other formats what `read_stored_image` decodes. Of more than
+    three bands red, green and blue are used, or else the first three, and `ImageWindows.note` says so.
+
+    Raises:
+        InputError: the file is no image or is damaged; it is a large TIFF, and rasterio is not installed.
+    """
+    try:
+        with open_image_file(path) as file:
+            header = read_tiff_header(file)
+    except ValueError as error:
+        raise InputError(f"{path}: cannot be decoded ({error})") from error
+    except OSError:
+        header = None  # reported below
+    if header is None or (header.pixels <= MOST_DECODED_PIXELS and header.bands <= _MOST_BANDS_OF_PILLOW):
+        return _DecodedImage(read_stored_image(path, white_level=white_level))
+    if reason := header.refusal(most_pixels=LARGEST_TIFF_PIXELS):
+        raise InputError(f"{path}: cannot be decoded ({reason})")
+    try:
+        import rasterio  # noqa: F401
+    except ImportError as error:
+        if header.pixels <= LARGEST_IMAGE_PIXELS and header.bands <= _MOST_BANDS_OF_PILLOW:
+            return _DecodedImage(read_stored_image(path, white_level=white_level))
+        raise InputError(
+            f"{path}: a TIFF of {header.width} x {header.height} pixels and {header.bands} bands needs the package "
+            "rasterio: pip install -e '.[geotiff]'"
+        ) from error
+    return _TiffWindows(path, header, white_level=white_level)
+
+
+class _DecodedImage(ImageWindows):
+    def __init__(self, image: StoredImage):
+        self._pixels, self.orientation = image
+        self.size = self._pixels.shape[:2]
+
+    def close(self) -> None:
+        self._pixels = self._pixels[:0]
+
+    def read(self, top: int, left: int, bottom: int, right: int) -> np.ndarray:
+        _check_window((top, left, bottom, right), self.size)
+        return self._pixels[top:bottom, left:right].copy()
+
+    def reduced(self, size: tuple[int, int]) -> np.ndarray:
+        return cv2.resize(self._pixels, size[::-1], interpolation=cv2.INTER_AREA)
+
+
+class _TiffWindows(ImageWindows):
+    def __init__(self, path: str, header: TiffHeader, *, white_level: int):
+        import rasterio
+
+        self._path, self._turn, self._white_level = path, header.orientation, white_level
+        name = uuid.uuid4().hex  # rasterio knows one file of a name
+
+        def open_this_file(asked: str, mode: str = "rb") -> Any:
+            if asked != name:  # a file beside it, such as .ovr and .aux.xml
+                raise FileNotFoundError(asked)
+            return open_image_file(path)
+
+        with self._gdal(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about coordinates on the earth
+            self._data = rasterio.open(name, driver="GTiff", opener=open_this_file)
+        try:
+            self._prepare(header)
+        except InputError:
+            self.close()
+            raise
+
+    def _prepare(self, header: TiffHeader) -> None:
+        """Choose bands and the table of colors, and check what GDAL would do with the file."""
+        with self._gdal():
+            if self._data.tags(ns="OVERVIEWS"):  # GDAL opens what OVERVIEW_FILE says, be it on the network
+                raise self._refusal("its metadata name another file as its overviews")
+            self._bands, self.note = _color_bands([color.name for color in self._data.colorinterp])
+            kinds = {self._data.dtypes[band - 1] for band in self._bands}
+            rows, columns = self._data.block_shapes[0]
+            nodata = self._data.nodatavals[self._bands[0] - 1]
+            palette = self._data.colormap(1) if self._data.colorinterp[0].name == "palette" else None
+            bits = int(self._data.tags(1, ns="IMAGE_STRUCTURE").get("NBITS", 8))
+            bands_in_block = self._data.count if self._data.interleaving.name == "pixel" else 1
+        if not kinds <= {"uint8", "uint16"} or len(kinds) > 1:
+            raise self._refusal(f"pixels of type {' and '.join(sorted(kinds))} without a known range")
+        if header.photometric not in _PHOTOMETRIC_INTERPRETATIONS:
+            raise self._refusal(f"colors of TIFF's photometric interpretation {header.photometric}, expected RGB")
+        block_bytes = rows * columns * bands_in_block * np.dtype(*kinds).itemsize
+        if block_bytes > _LARGEST_BLOCK_BYTES:
+            raise self._refusal(
+                f"its strips or tiles of {columns} x {rows} pixels have {block_bytes} bytes, the limit is "
+                f"{_LARGEST_BLOCK_BYTES}; write it with tiles: gdal_translate -co TILED=YES -co COMPRESS=DEFLATE"
+            )
+        self.size = self._data.shape if self._turn < 5 else self._data.shape[::-1]
+        self._nodata = nodata
+        self._table = self._colors(palette, bits=bits, is_uint16=kinds == {"uint16"})
+        self._is_inverted = header.photometric == _WHITE_IS_ZERO and palette is None
+
+    def _colors(self, palette: dict[int, tuple[int, ...]] | None, *, bits: int, is_uint16: bool) -> np.ndarray | None:
+        """Return the table from values to bytes, or to colors of a palette [.., 3]; None if values are bytes."""
+        values = np.arange(1 << (16 if is_uint16 else 8))
+        if palette is not None:
+            return np.array([palette.get(int(value), (0, 0, 0))[:3] for value in values], np.uint8)
+        if is_uint16 or bits < 8:
+            return bytes_of_values(values, self._white_level if is_uint16 else (1 << bits) - 1)
+        return None
+
+    def close(self) -> None:
+        with self._gdal():
+            self._data.close()
+
+    def read(self, top: int, left: int, bottom: int, right: int) -> np.ndarray:
+        window = (top, left, bottom, right)
+        _check_window(window, self.size)
+        inverse = {6: 8, 8: 6}.get(self._turn, self._turn)
+        top, left, bottom, right = upright_boxes(np.array([window]), inverse, size=self.size)[0].tolist()
+        with self._gdal():
+            values = self._data.read(self._bands, window=((top, bottom), (left, right)))
+        return self._pixels(values)
+
+    def reduced(self, size: tuple[int, int]) -> np.ndarray:
+        from rasterio.enums import Resampling
+
+        shape = (len(self._bands), *(size if self._turn < 5 else size[::-1]))
+        with self._gdal():
+            return self._pixels(self._data.read(self._bands, out_shape=shape, resampling=Resampling.average))
+
+    def _pixels(self, values: np.ndarray) -> np.ndarray:
+        """Return bands [1 or 3, h, w] as upright colors [h, w, 3]; pixels without data are black."""
+        colors = np.moveaxis(values, 0, -1) if self._table is None else self._table[np.moveaxis(values, 0, -1)]
+        colors = 255 - colors if self._is_inverted else colors
+        if self._nodata is not None:
+            colors = np.where((values == self._nodata).all(axis=0)[..., None], np.uint8(0), colors)
+        shape = (*values.shape[1:], 3)
+        return upright_image(np.broadcast_to(colors.reshape(*shape[:2], -1), shape), self._turn)
+
+    @contextmanager
+    def _gdal(self) -> Iterator[None]:
+        """Limit GDAL's memory and the files that it looks for, and turn its errors into an InputError."""
+        import rasterio
+        from rasterio.session import DummySession
+
+        options = {
+            "GDAL_CACHEMAX": _CACHE_BYTES,
+            "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",
+            "GDAL_PAM_ENABLED": False,
+        }
+        try:
+            with rasterio.Env(session=DummySession(), **options):
+                yield
+        except rasterio.errors.RasterioError as error:
+            reason = str(error.__cause__ or error).rpartition(": ")[2]
+            raise self._refusal(reason) from error
+
+    def _refusal(self, reason: str) -> InputError:
+        return InputError(f"{self._path}: cannot be decoded ({reason})")
+
+
+def _color_bands(kinds: list[str]) -> tuple[list[int], str]:
+    """Return the numbers (from 1) of the bands of red, green and blue or of gray, and a note of those not used."""
+    bands = [number for number, kind in enumerate(kinds, start=1) if kind != "alpha"]
+    if {"red", "green", "blue"} <= {*kinds}:
+        chosen = [kinds.index(color) + 1 for color in ("red", "green", "blue")]
+    else:
+        chosen = bands[:3] if len(bands) >= 3 else bands[:1]
+    if len(chosen) == len(bands):
+        return chosen, ""
+    used = f"band {chosen[0]} is" if len(chosen) == 1 else f"bands {listed(chosen)} are"
+    return chosen, f"{used} used of {len(bands)}, as {'gray' if len(chosen) == 1 else 'red, green and blue'}"
+
+
+def _check_window(window: tuple[int, int, int, int], size: tuple[int, int]) -> None:
+    top, left, bottom, right = window
+    if not (0 <= top < bottom <= size[0] and 0 <= left < right <= size[1]):
+        raise ValueError(f"the window {window} is not in the image of {size[0]} rows and {size[1]} columns")

@@ -1,0 +1,81 @@
+"""Read sizes from the header of a TIFF or BigTIFF file without a decoder, to judge what the file claims.
+
+Format: TIFF 6.0, section 2; BigTIFF: http://bigtiff.org.
+"""
+
+import os
+import struct
+from typing import BinaryIO, NamedTuple
+
+_WIDTH, _HEIGHT, _PHOTOMETRIC, _ORIENTATION, _BANDS = 256, 257, 262, 274, 277
+_BYTES_OF_KINDS = dict(enumerate((1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4), start=1)) | {16: 8, 17: 8, 18: 8}
+_NUMBERS = {1: "B", 3: "H", 4: "I", 16: "Q"}  # kinds of the tags that are read
+_LARGEST_TAG_BYTES = 2**26
+_LARGEST_SIDE = 2**31 - 1
+_MOST_TAGS = 2**16 - 1
+
+
+class TiffHeader(NamedTuple):
+    """Properties of the first image in a TIFF file, as its header states them."""
+
+    width: int
+    height: int
+    bands: int
+    photometric: int
+    orientation: int  # EXIF orientation, 1 (as stored) .. 8
+    tag_bytes: int  # the largest tag
+    file_bytes: int
+
+    @property
+    def pixels(self) -> int:
+        """Return the number of pixels."""
+        return self.width * self.height
+
+    def refusal(self, *, most_pixels: int) -> str:
+        """Return why the file is not decoded, "" if nothing is wrong with its header."""
+        if not (0 < self.width <= _LARGEST_SIDE and 0 < self.height <= _LARGEST_SIDE and self.pixels <= most_pixels):
+            return f"a TIFF of {self.width} x {self.height} pixels; the limit is {most_pixels} pixels"
+        if self.tag_bytes > (limit := min(self.file_bytes, _LARGEST_TAG_BYTES)):
+            return f"a TIFF with a tag of {self.tag_bytes} bytes in a file of {self.file_bytes}; the limit is {limit}"
+        return ""
+
+
+def read_tiff_header(file: BinaryIO) -> TiffHeader | None:
+    """Return what the first directory of a file says, None for files of other formats.
+
+    Raises:
+        ValueError: the directory is cut off.
+    """
+    head = file.read(16)
+    order = {b"II": "<", b"MM": ">"}.get(head[:2], "")
+    version = struct.unpack(f"{order}H", head[2:4])[0] if order and len(head) == 16 else 0
+    if version not in (42, 43):
+        return None
+    place, length, entry, start = ("Q", "Q", "HHQ8s", 8) if version == 43 else ("I", "H", "HHI4s", 4)
+    (offset,) = struct.unpack_from(order + place, head, start)
+    file_bytes = file.seek(0, os.SEEK_END)
+    file.seek(min(offset, file_bytes))
+    try:
+        (count,) = struct.unpack(order + length, file.read(struct.calcsize(order + length)))
+        directory = file.read(min(count, _MOST_TAGS) * struct.calcsize(order + entry))
+        entries = [*struct.iter_unpack(order + entry, directory)]
+        if len(entries) < count:
+            raise ValueError
+    except (struct.error, ValueError) as error:
+        reason = f"the directory of the TIFF at byte {offset} is cut off: the file has {file_bytes} bytes"
+        raise ValueError(reason) from error
+    numbers, tag_bytes = {_BANDS: 1, _PHOTOMETRIC: 1, _ORIENTATION: 1}, 0
+    for tag, kind, values, content in entries:
+        tag_bytes = max(tag_bytes, values * _BYTES_OF_KINDS.get(kind, 1))
+        if kind in _NUMBERS:
+            numbers[tag] = struct.unpack_from(order + _NUMBERS[kind], content)[0]
+    orientation = numbers[_ORIENTATION]
+    return TiffHeader(
+        width=numbers.get(_WIDTH, 0),
+        height=numbers.get(_HEIGHT, 0),
+        bands=numbers[_BANDS],
+        photometric=numbers[_PHOTOMETRIC],
+        orientation=orientation if orientation in range(1, 9) else 1,
+        tag_bytes=tag_bytes,
+        file_bytes=file_bytes,
+    )
