@@ -41,7 +41,8 @@ class AnnotatedImage:
     `image_id`: 0 until `in_one_order` numbers the images, unless the format has ids.
     `in_shares`: the boxes are fractions of width and height, converted to pixels when the size is known. `is_upright`:
     the tool labels images after EXIF rotation. `refused`: the number of objects that the reader skipped as unusable.
-    `split`: train, val or test if the annotation file names it.
+    `split`: train, val or test if the annotation file names it. `part`: the window (top, left, bottom, right) of the
+    file that is the image, and `record_name` its name in the record; None: the complete file, with its own name.
     """
 
     file_name: str
@@ -53,6 +54,8 @@ class AnnotatedImage:
     is_upright: bool = False
     refused: int = 0
     split: str | None = None
+    part: tuple[int, int, int, int] | None = None
+    record_name: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,9 +14,12 @@ import tensorflow as tf
 from PIL import Image
 
 from dataset.conversion.upright_labels import JPEG_QUALITY, rotated_jpeg
+from dataset.files.image_files import encode_image
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, LARGEST_IMAGE_PIXELS
 from dataset.files.image_parts import image_parts
+from dataset.files.image_windows import open_windows
 from dataset.files.pixel_values import WHITE_LEVEL, as_rgb
+from program_support.errors import InputError
 
 LONGEST_SIDE = 65_500  # limit of libjpeg
 MOST_SCANS = 500  # decoding time is proportional to scans times pixels: a small file could take hours
@@ -73,6 +76,21 @@ def check_image(
         width=checked.height if is_transposed else checked.width,
         fix=f"{checked.fix}; {rotation}" if checked.fix else rotation,
     )
+
+
+def check_part(path: str, part: tuple[int, int, int, int], *, white_level: int) -> CheckedImage:
+    """Return the window `part` (top, left, bottom, right) of a file as the JPEG to store.
+
+    Raises:
+        UnusableImage: it cannot be read.
+    """
+    try:
+        with open_windows(path, white_level=white_level) as image:
+            pixels = image.read(*part)
+    except InputError as error:
+        raise UnusableImage(str(error).removeprefix(f"{path}: ")) from error
+    encoded = encode_image(pixels, "JPEG", quality=JPEG_QUALITY)
+    return CheckedImage(encoded=encoded, height=pixels.shape[0], width=pixels.shape[1])
 
 
 def _checked(data: bytes, *, expected_size: tuple[int, int] | None, white_level: int) -> CheckedImage:

@@ -9,7 +9,7 @@ from typing import cast
 import tensorflow as tf
 
 from dataset.conversion.annotations import AnnotatedImage, AnnotatedObject, ReportEntry, fitted_object, in_pixels
-from dataset.conversion.check import CheckedImage, SizeDisagreement, UnusableImage, check_image
+from dataset.conversion.check import CheckedImage, SizeDisagreement, UnusableImage, check_image, check_part
 from dataset.conversion.conversion_report import Report
 from dataset.conversion.segmentation import UnusableSegmentation, mask_png
 from dataset.conversion.sharding.shard_task import ShardTask, flush_and_rename
@@ -79,11 +79,13 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
     def finding(reason: str) -> ReportEntry:
         return ReportEntry(kind="image", file=image.file_name, image_id=image.image_id, reason=reason)
 
-    path = Path(task.config.image_folder, image.file_name)
+    path, white_level = Path(task.config.image_folder, image.file_name), task.config.white_level or WHITE_LEVEL
+    doubt = None
     try:
+        if image.part is not None:
+            return check_part(str(path), image.part, white_level=white_level)
         content = read_image_file(path)
         orientation, doubt = rotation_of(image, content)
-        white_level = task.config.white_level or WHITE_LEVEL
         checked = check_image(content, expected_size=image.size, orientation=orientation, white_level=white_level)
     except (OSError, UnusableImage, SizeDisagreement) as error:
         reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
@@ -141,7 +143,7 @@ def _record(
         encoded=checked.encoded,
         height=checked.height,
         width=checked.width,
-        file_name=image.file_name,
+        file_name=image.record_name or image.file_name,
         image_id=image.image_id,
         captions=image.captions,
         objects=[
@@ -162,7 +164,12 @@ def _record(
 def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[AnnotatedObject]) -> dict:
     """Return one image and its objects in COCO format; annotation ids are assigned at the end."""
     return {
-        "image": {"id": image.image_id, "file_name": image.file_name, "height": checked.height, "width": checked.width},
+        "image": {
+            "id": image.image_id,
+            "file_name": image.record_name or image.file_name,
+            "height": checked.height,
+            "width": checked.width,
+        },
         "annotations": [
             {
                 "image_id": image.image_id,

@@ -104,6 +104,20 @@ def open_windows(path: str, *, white_level: int = WHITE_LEVEL) -> ImageWindows:
     return _TiffWindows(path, header, white_level=white_level)
 
 
+def size_of_large_tiff(path: str) -> tuple[int, int] | None:
+    """Return (height, width), upright, of a TIFF with more than `LARGEST_IMAGE_PIXELS`; None for any other file."""
+    if not path.lower().endswith((".tif", ".tiff")):
+        return None
+    try:
+        with open_image_file(path) as file:
+            header = read_tiff_header(file)
+    except (OSError, ValueError):
+        return None
+    if header is None or header.pixels <= LARGEST_IMAGE_PIXELS:
+        return None
+    return (header.width, header.height) if header.orientation >= 5 else (header.height, header.width)
+
+
 class _DecodedImage(ImageWindows):
     def __init__(self, image: StoredImage):
         self._pixels, self.orientation = image

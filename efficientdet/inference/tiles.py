@@ -13,11 +13,12 @@ Boxes of one tile are not compared, because NMS was already applied to them.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dataset.input.tiling import Tiling
+from efficientdet.inference.large_image import LargeImage
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import moved, united
 
@@ -41,15 +42,20 @@ class TiledDetector:
         """Detect in images [h, w, 3] uint8, one after another."""
         return [self._rows(image) for image in images]
 
-    def _rows(self, image: np.ndarray) -> DetectionRows:
-        """Return the rows of one image; an image of a single tile is processed without tiling."""
+    def _rows(self, image: Any) -> DetectionRows:
+        """Return the rows of an image, an array or a `LargeImage`; one of a single tile is processed without tiling."""
         tiles, by_tile = self.tiling.tiles(image.shape[:2]), list[DetectionRows]()
         if len(tiles) == 1 and not self.tiling.keeps_scale:
             return self.untiled([image])[0]
-        for first in range(0, len(tiles), self._batch_size):
-            batch = tiles[first : first + self._batch_size]
+        windows = len(tiles) - (self.tiling.whole and isinstance(image, LargeImage))
+        for first in range(0, windows, self._batch_size):
+            batch = tiles[first : min(first + self._batch_size, windows)]
             by_tile += self.untiled([self.tiling.pixels(image, tile) for tile in batch])
             self._on_progress(len(by_tile), len(tiles))
+        if isinstance(image, LargeImage) and self.tiling.whole:
+            overview, scale = image.overview()
+            [rows] = self.untiled([overview])
+            by_tile.append(rows._replace(boxes=rows.boxes / scale))
         return rows_of_tiles(by_tile, tiles, size=image.shape[:2])
 
 

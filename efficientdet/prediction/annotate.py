@@ -3,12 +3,16 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+
+import numpy as np
 
 from dataset.files.exif_orientation import stored_image
 from dataset.files.image_files import StoredImage, distinct_names, encode_image, image_ids
+from dataset.files.image_windows import open_windows, size_of_large_tiff
 from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detector
+from efficientdet.inference.large_image import LargeImage
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
 from efficientdet.inference.video_frames import FrameDetections
 from efficientdet.options.infer import EVENT_SECONDS
@@ -17,7 +21,7 @@ from efficientdet.prediction.detection_messages import NO_MESSAGES, Messages, Re
 from efficientdet.prediction.drawn_rows import drawn_rows
 from efficientdet.prediction.inputs import read_input, shown_path
 from efficientdet.prediction.open_model import open_model, with_thresholds
-from object_detection.coco.results import results_json, write_results
+from object_detection.coco.results import DetectionRows, results_json, write_results
 from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError, printable
 from program_support.marked_folders import claim_outputs
@@ -112,8 +116,7 @@ def _annotate_images(
                 shown = rows.drawn(model.thresholds.of(rows.category_ids), config.max_boxes(model))
                 orientation = 1 if config.apply_exif_orientation else image.orientation
                 drawn_image = drawn_rows(
-                    image.pixels,
-                    shown,
+                    *_to_draw_into(image.pixels, shown),
                     model.class_names,
                     orientation=orientation,
                     shorter_side=None if model.tiling is None else min(model.tiling.size),
@@ -143,6 +146,14 @@ def _annotate_images(
             f"images: {num_images}, detections drawn: {drawn} of {len(results)}{highest}; "
             f"{config.output_dir}/{DETECTIONS_FILE} holds all"
         )
+
+
+def _to_draw_into(pixels: np.ndarray | LargeImage, rows: DetectionRows) -> tuple[np.ndarray, DetectionRows]:
+    """Return what is drawn into, of a large image an overview, and its boxes."""
+    if not isinstance(pixels, LargeImage):
+        return pixels, rows
+    overview, scale = pixels.overview()
+    return overview, rows._replace(boxes=rows.boxes * scale, masks=None)
 
 
 def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id: int, outlets: _Outlets) -> None:
@@ -205,8 +216,8 @@ def _batches(
     numbers, images = [], []
     for number, path in enumerate(config.inputs.images):
         try:
-            image = read_input(path, white_level=model.white_level)
-            if max(image.pixels.shape) > _MAX_JPEG_SIDE:
+            image = _read(path, model)
+            if max(image.pixels.shape) > _MAX_JPEG_SIDE and not isinstance(image.pixels, LargeImage):
                 raise InputError(
                     f"{path}: cannot be saved (it has a side of {max(image.pixels.shape)} pixels, a JPEG "
                     f"{_MAX_JPEG_SIDE} at most)"
@@ -214,15 +225,29 @@ def _batches(
         except InputError as error:
             failures.append(str(error))
             continue
-        if config.apply_exif_orientation:
+        if config.apply_exif_orientation and image.orientation != 1:
             image = image._replace(pixels=image.upright())
         images.append(image)
         numbers.append(number)
         if len(images) == config.batch_size or model.tiling:
             yield numbers, images
+            if isinstance(images[0].pixels, LargeImage):
+                images[0].pixels.close()
             numbers, images = [], []
     if images:
         yield numbers, images
+
+
+def _read(path: str, model: Detector) -> StoredImage:
+    """Return an image, of a TIFF with too many pixels its windows, if the detector needs no more.
+
+    Raises:
+        InputError: as `read_input` does.
+    """
+    if model.tiling is None or size_of_large_tiff(path) is None:
+        return read_input(path, white_level=model.white_level)
+    image = LargeImage(open_windows(path, white_level=model.white_level))
+    return StoredImage(cast(np.ndarray, image), 1)  # it is sliced like an array
 
 
 def _opened_model(config: AnnotationConfig) -> Detector:

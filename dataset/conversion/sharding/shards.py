@@ -30,6 +30,7 @@ from dataset.conversion.conversion_report import (
     readable_report,
     refusal_with_report,
 )
+from dataset.conversion.large_images import PART_SIDE, in_parts
 from dataset.conversion.sharding.shard_files import (
     is_finished,
     read_settings,
@@ -40,6 +41,7 @@ from dataset.conversion.sharding.shard_files import (
 from dataset.conversion.sharding.shard_processes import CONTINUE, convert_shards
 from dataset.conversion.sharding.shard_task import ShardTask
 from dataset.conversion.upright_labels import mark_upright
+from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from dataset.files.pixel_values import white_level_for
 from program_support.atomic_files import write_text
 from program_support.deferred_signals import DeferredSignals
@@ -58,6 +60,9 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
         InputError: input is rejected, too many images or boxes would be skipped, or writing fails, and Interrupted
             for SIGINT or SIGTERM.
     """
+    data, large = in_parts(data, config.image_folder, with_masks=config.include_masks)
+    if large:
+        log(f"{large} images with more than {LARGEST_IMAGE_PIXELS} pixels become parts of {PART_SIDE} pixels per side")
     stats = _file_stats(data.images, config.image_folder)
     try:
         _check_what_is_known(data, stats, config)
