@@ -2,6 +2,7 @@
 
 import contextlib
 import http.server
+import socketserver
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -134,6 +135,27 @@ def test_only_the_newest_frame_is_kept():
     stop.set()
     assert next(reading, None) is None
     frames.release()
+
+
+def test_a_first_frame_may_take_a_moment_but_must_come(monkeypatch):
+    class Late:
+        """Sends frames after a number of failed reads."""
+
+        def __init__(self, failures):
+            self.failures = failures
+
+        def read(self):
+            self.failures -= 1
+            return (False, None) if self.failures >= 0 else (True, np.zeros((2, 2, 3), np.uint8))
+
+        def release(self):
+            """Nothing to release."""
+
+    frames = NewestFrames("rtsp://host/1", Late(3), threading.Event())
+    assert next(iter(frames)).number == 1
+    frames.release()
+    monkeypatch.setattr(live_sources, "_FIRST_FRAME_SECONDS", 0.2)
+    assert list(NewestFrames("rtsp://host/1", Late(10**9), threading.Event())) == []
 
 
 def test_an_address_without_a_stream_is_one_line():
@@ -281,3 +303,24 @@ def test_frames_of_a_stream_and_of_a_file_from_python(tmp_path):
     for name in ("b.png", ""):
         with pytest.raises(InputError, match="expected one video, camera or stream"):
             next(read_frames(tmp_path / name))
+
+
+def test_garbage_instead_of_a_stream_is_one_line():
+    """A server that answers each connection with random bytes, as RTSP and as HTTP."""
+    garbage = np.random.default_rng(0).bytes(1 << 16)
+
+    class Garbage(socketserver.StreamRequestHandler):
+        def handle(self):
+            with contextlib.suppress(OSError):
+                self.connection.recv(1024)
+                self.wfile.write(garbage)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Garbage) as listening:
+        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
+        thread.start()
+        for scheme in ("rtsp", "http"):
+            address = f"{scheme}://user:secret@127.0.0.1:{listening.server_address[1]}/a;$(touch%20x)"
+            with pytest.raises(InputError, match=f"^{scheme}://127.0.0.1.*no video could be read from this address"):
+                list(read_frames(address))
+        listening.shutdown()
+        thread.join()

@@ -35,8 +35,12 @@ OTHERS = {
     "cvat-cli",
     "docker",
     "edgetpu_compiler",
+    "ffmpeg",
     "gcloud",
+    "jq",
     "kubectl",
+    "mosquitto",
+    "mosquitto_sub",
     "mpirun",
     "nuctl",
     "peer/bin/python",  # the environment of another project

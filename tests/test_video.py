@@ -171,6 +171,7 @@ def film(monkeypatch, tmp_path):
     Further cameras are found when the one before has broken off, after a moment without one.
     """
     monkeypatch.setattr(live_sources, "_FIRST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(live_sources, "_FIRST_FRAME_SECONDS", 0)
 
     def film(*cameras, detect=one_dog):
         connected = iter([camera for one in cameras for camera in (one, Camera(-1))])

@@ -52,6 +52,7 @@ def annotate(config: AnnotationConfig, messages: Messages = NO_MESSAGES) -> None
         names.append(camera_output(config, inputs.camera).name)
     saved = [] if config.save == "none" else videos.values()
     claim_outputs(Path(config.output_dir), [path.name for path in (*outputs, *saved)] + names)
+    messages.open()
     if inputs.camera is not None:
         from efficientdet.prediction.video_source import open_source
 

@@ -14,9 +14,10 @@ from efficientdet.prediction.message_queue import MessageQueue
 from efficientdet.prediction.message_targets import MqttTarget, WebhookTarget
 from object_detection.coco.results import DetectionRows, results_json
 from program_support.atomic_files import report_write_errors
-from program_support.errors import InputError
+from program_support.errors import InputError, printable
 
 STANDARD_OUTPUT = "-"
+_FIELDS = ("category_id", "track_id", "score", "bbox")
 _SECONDS_BETWEEN_CHANGES = 1.0  # so that an object at the score threshold does not cause a message for each frame
 
 
@@ -45,7 +46,7 @@ def detection_message(
         "width": size[1],
         "height": size[0],
         "detections": [
-            {"class": by_id[result["category_id"]], **{key: result[key] for key in ("category_id", "score", "bbox")}}
+            {"class": by_id[result["category_id"]], **{key: result[key] for key in _FIELDS if key in result}}
             for result in results_json(rows)
         ],
     }
@@ -55,16 +56,10 @@ class JsonLines:
     """Writer of messages as lines of JSON, each at once."""
 
     def __init__(self, path: str, *, append: bool, standard_output: TextIO):
-        """Open a file for writing, or use `standard_output` for "-".
-
-        Raises:
-            InputError: the file cannot be written or has another suffix than .jsonl.
-        """
+        """Open a file for writing, or use `standard_output` for "-"; raise InputError if it cannot be written."""
         self._path, self._stream = path, standard_output
         if path == STANDARD_OUTPUT:
             return
-        if Path(path).suffix != ".jsonl":
-            raise InputError(f"--json_lines={path}: expected a file name that ends with .jsonl, or -")
         with report_write_errors(path):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_TRUNC)
@@ -120,7 +115,7 @@ class Changes:
 
 
 class Messages:
-    """All receivers of the messages of a run."""
+    """All receivers of the messages of a run, after `open`."""
 
     def __init__(
         self,
@@ -131,7 +126,7 @@ class Messages:
         append: bool = False,
         standard_output: TextIO | None = None,
     ):
-        """Open what is requested.
+        """Check what is requested.
 
         Args:
             json_lines: file name, or "-" for the standard output.
@@ -141,24 +136,35 @@ class Messages:
             standard_output: default: sys.stdout.
 
         Raises:
-            InputError: an address or file name is invalid, or the broker refuses the connection.
+            InputError: an address or file name is invalid.
         """
         self._receivers: list[JsonLines | Changes] = []
-        targets: list[MqttTarget | WebhookTarget] = []
-        if webhook is not None:
-            targets.append(WebhookTarget(webhook))
-        if mqtt is not None:
-            broker = MqttTarget(mqtt)
+        self._webhook = None if webhook is None else WebhookTarget(webhook)
+        self._broker = None if mqtt is None else MqttTarget(mqtt)
+        self._json_lines, self._append = json_lines, append
+        self._standard_output = sys.stdout if standard_output is None else standard_output
+        if json_lines not in (None, STANDARD_OUTPUT) and Path(str(json_lines)).suffix != ".jsonl":
+            raise InputError(f"--json_lines={json_lines}: expected a file name that ends with .jsonl, or -")
+
+    def open(self) -> None:
+        """Connect to the broker and open the file.
+
+        Raises:
+            InputError: the broker refuses the connection, or the file cannot be written.
+        """
+        if self._broker is not None:
             try:
-                broker.connect()
+                self._broker.connect()
             except OSError as error:
-                raise InputError(f"--mqtt={broker.shown}: {error.strerror or error}") from error
-            targets.append(broker)
-        if json_lines is not None:
-            output = sys.stdout if standard_output is None else standard_output
-            self._receivers.append(JsonLines(json_lines, append=append, standard_output=output))
+                reason = printable(str(error.strerror or error))
+                raise InputError(f"--mqtt={self._broker.shown}: {reason}") from error
+        targets = [target for target in (self._webhook, self._broker) if target is not None]
         if targets:
             self._receivers.append(Changes([MessageQueue(target) for target in targets]))
+        if self._json_lines is not None:
+            self._receivers.append(
+                JsonLines(self._json_lines, append=self._append, standard_output=self._standard_output)
+            )
 
     def __bool__(self) -> bool:
         """Return whether there is any receiver."""

@@ -17,6 +17,7 @@ _OPEN_TIMEOUT_MS = 5000
 _READ_TIMEOUT_MS = 5000
 _FIRST_PAUSE_SECONDS = 1.0  # pause before a source is opened again
 _LONGEST_PAUSE_SECONDS = 30.0
+_FIRST_FRAME_SECONDS = 10.0  # longest time until the first frame of an opened source
 _SECONDS_UNTIL_NONE = 5.0  # time without a frame after which the iteration yields None
 _WAIT_SECONDS = 0.1
 
@@ -40,7 +41,9 @@ def open_live(source: str | int):
 def unreadable_camera(source: str | int) -> InputError:
     """Return the error of a camera or stream that cannot be read."""
     if isinstance(source, str) and is_stream(source):
-        return InputError(f"{shown_source(source)}: no frame was received")
+        return InputError(
+            f"{shown_source(source)}: no frame was received within {_FIRST_FRAME_SECONDS:g} s; is it a video stream?"
+        )
     return InputError(
         f"camera {source}: cannot be read; expected the number of a connected camera, from 0, or its device such as "
         "/dev/video0, and permission to read it"
@@ -137,6 +140,9 @@ class NewestFrames:
                     self._received += 1
                     self._frame = VideoFrame(0, now - self._start, datetime.now(UTC), frame)
                     self._ready.notify()
+                continue
+            if not self._received and now - self._start < _FIRST_FRAME_SECONDS:
+                self._closed.wait(_WAIT_SECONDS)  # a decoder may need the next key frame of a stream
                 continue
             if not self._received:
                 break

@@ -89,6 +89,8 @@ class MessageQueue:
                 self._done(payload, sent=False)
                 continue
             except OSError as error:
+                if self._closed.is_set():
+                    return
                 if failed_at is None:
                     failed_at = time.monotonic()
                     reason = printable(str(error.strerror or error))
