@@ -10,11 +10,11 @@ import tensorflow as tf
 from PIL import Image, ImageDraw
 
 from dataset.input.augmentation import ResizeAndFlip, ScaleJitterCrop
-from dataset.input.composition import FILL
 from dataset.input.copy_paste import CopyPaste
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import training_dataset
 from dataset.input.resize import Letterbox
+from dataset.input.tiling import PADDING
 from dataset.records.record_index import index_records
 from dataset.records.schema import Record, RecordObject, encode_record
 from program_support.errors import InputError
@@ -160,7 +160,7 @@ def test_boxes_and_masks_are_what_the_pixels_show(index, mask_size):
         outside[: one[0], : one[1]] = False
         outside[row.sizes[0] :], outside[:, row.sizes[1] :] = False, False
         rest = row.images[outside & (seen < 0)]
-        assert (rest == FILL).all()
+        assert (rest == PADDING).all()
     assert pasted > 100
     assert 0.4 < pasted / possible < 0.65
     assert shrunk > 30

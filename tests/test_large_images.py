@@ -28,6 +28,7 @@ from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
 SIZE, PART = (150, 200), 64
+FILE_BYTES = np.array([1_000, 2_000_000])
 MEASURED = """
 import resource, subprocess, sys
 code = subprocess.run(sys.argv[1:]).returncode
@@ -52,6 +53,7 @@ def folder(tmp_path, monkeypatch):
     for module in (large_images, image_windows):
         monkeypatch.setattr(module, "LARGEST_IMAGE_PIXELS", 20_000)
     monkeypatch.setattr(large_images, "PART_SIDE", PART)
+    monkeypatch.setattr(large_images, "_LEAST_BYTES", 1_000)
     (tmp_path / "images/aerial").mkdir(parents=True)
     pixels = np.full((*SIZE, 3), 30, np.uint8)
     for x, y, width, height in BOXES:
@@ -96,16 +98,18 @@ def test_each_part_is_a_record_with_its_pixels_and_objects(folder, capsys):
 
 def test_masks_of_parts_are_refused(folder):
     with pytest.raises(InputError, match=r"large.tif: has more than 20000 pixels .*, which have no masks"):
-        in_parts(data_set(), str(folder / "images"), with_masks=True)
+        in_parts(data_set(), str(folder / "images"), file_bytes=FILE_BYTES, with_masks=True)
 
 
 def test_other_images_stay_as_they_are(tmp_path):
     data = data_set()
-    assert in_parts(data, str(tmp_path), with_masks=True) == (data, 0)
+    assert in_parts(data, str(tmp_path), file_bytes=FILE_BYTES, with_masks=True) == (data, 0)
 
 
 def test_folds_keep_the_parts_of_an_image_together(folder):
-    data, count = in_parts(data_set(shards=np.array([0, 1])), str(folder / "images"), with_masks=False)
+    data, count = in_parts(
+        data_set(shards=np.array([0, 1])), str(folder / "images"), file_bytes=FILE_BYTES, with_masks=False
+    )
     assert (count, data.shards.tolist()) == (1, [0] + [1] * 12)
 
 

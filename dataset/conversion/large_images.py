@@ -12,16 +12,22 @@ from dataset.files.image_windows import size_of_large_tiff
 from program_support.errors import InputError
 
 PART_SIDE = 2048  # pixels; a record is decoded for each tile that training draws from it
+_LEAST_BYTES = 1_000_000  # of a compressed file with more pixels than that
 _LEAST_VISIBLE = 0.5  # objects of which a part shows a smaller share of the area are ignored
 
 
-def in_parts(data: AnnotatedDataSet, folder: str, *, with_masks: bool) -> tuple[AnnotatedDataSet, int]:
+def in_parts(
+    data: AnnotatedDataSet, folder: str, *, file_bytes: np.ndarray, with_masks: bool
+) -> tuple[AnnotatedDataSet, int]:
     """Return the data with each image of more than `LARGEST_IMAGE_PIXELS` as parts, and how many images those are.
+
+    file_bytes: [N], of the files of the images; small ones are not opened.
 
     Raises:
         InputError: there are such images, and masks are requested.
     """
-    sizes = {number: size for number, image in enumerate(data.images) if (size := _large_size(folder, image))}
+    candidates = np.flatnonzero(file_bytes >= _LEAST_BYTES).tolist()
+    sizes = {number: size for number in candidates if (size := _large_size(folder, data.images[number]))}
     if not sizes:
         return data, 0
     if with_masks:

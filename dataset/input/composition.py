@@ -6,14 +6,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dataset.input.crop import Crop
+from dataset.input.tiling import PADDING
 from object_detection.structures import Objects, Tensor
-
-FILL = (124, 116, 104)  # ImageNet's mean color, zero after normalization as padding is
 
 
 def fill_row(width: int) -> np.ndarray:
     """Return a row of an image without content, [width, 3] uint8. A row is assigned 60 times as fast as one color."""
-    return np.tile(np.array(FILL, np.uint8), (width, 1))
+    return np.tile(np.array(PADDING, np.uint8), (width, 1))
 
 
 class MaskSource(NamedTuple):

@@ -86,7 +86,8 @@ def detect_all(
             )
             done = len(image_ids)
             if places:
-                done = merging.add(in_batch.rows(), image_ids, *(np.asarray(place)[rows] for place in places))
+                numbers, tiles, sizes = (np.asarray(values)[rows] for values in (batch.positions, *places))
+                done = merging.add(in_batch.rows(), image_ids, numbers=numbers, tiles=tiles, sizes=sizes)
             progress.advance(done, images=done)
         if done := merging.finish():
             progress.advance(done, images=done)
@@ -103,27 +104,32 @@ class _MergingTiles:
 
     def __init__(self, results: CocoResults):
         self._results = results
-        self._image: tuple[int, tuple[int, ...]] | None = None  # id and size
+        self._image: tuple[int, int, tuple[int, ...]] | None = None  # number of its record, id and size
         self._tiles: list[np.ndarray] = []
         self._rows: list[DetectionRows] = []
 
-    def add(self, rows: DetectionRows, image_ids: np.ndarray, tiles: np.ndarray, sizes: np.ndarray) -> int:
-        """Add the rows of n tiles, numbered 0 to n - 1; return how many images are finished by them."""
+    def add(
+        self, rows: DetectionRows, image_ids: np.ndarray, *, numbers: np.ndarray, tiles: np.ndarray, sizes: np.ndarray
+    ) -> int:
+        """Add the rows of n tiles, whose image id is that of the tile, 0 to n - 1; return how many images they finish.
+
+        image_ids, numbers: of the image and of the record of each tile.
+        """
         done = 0
-        for number, (image_id, tile, size) in enumerate(zip(image_ids.tolist(), tiles, sizes.tolist(), strict=True)):
-            image = image_id, tuple(size)
+        images = zip(numbers.tolist(), image_ids.tolist(), map(tuple, sizes.tolist()), strict=True)
+        for place, (image, tile) in enumerate(zip(images, tiles, strict=True)):
             if image != self._image:
                 done += self.finish()
             self._image = image
             self._tiles.append(tile)
-            self._rows.append(rows.chosen(rows.image_ids == number))
+            self._rows.append(rows.chosen(rows.image_ids == place))
         return done
 
     def finish(self) -> int:
         """Merge the tiles so far; return how many images that finishes."""
         if self._image is None:
             return 0
-        image_id, size = self._image
+        _, image_id, size = self._image
         merged = rows_of_tiles(self._rows, np.array(self._tiles), size=size)
         self._results.add_rows(merged.with_image_id(image_id))
         self._image, self._tiles, self._rows = None, [], []

@@ -60,10 +60,11 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
         InputError: input is rejected, too many images or boxes would be skipped, or writing fails, and Interrupted
             for SIGINT or SIGTERM.
     """
-    data, large = in_parts(data, config.image_folder, with_masks=config.include_masks)
+    stats = _file_stats(data.images, config.image_folder)
+    data, large = in_parts(data, config.image_folder, file_bytes=stats[:, 0], with_masks=config.include_masks)
     if large:
         log(f"{large} images with more than {LARGEST_IMAGE_PIXELS} pixels become parts of {PART_SIDE} pixels per side")
-    stats = _file_stats(data.images, config.image_folder)
+        stats = _file_stats(data.images, config.image_folder)
     try:
         _check_what_is_known(data, stats, config)
         white_level = white_level_of(data.images, config, log=log)
