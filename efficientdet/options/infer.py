@@ -57,7 +57,7 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
         str | None,
         Help(
             "Size of tiles in image pixels for sliced inference of large images with small objects: the side of a "
-            "square such as 512, or WIDTHxHEIGHT. Default: no tiles."
+            "square such as 512, or WIDTHxHEIGHT. Default: the tiles that the model was trained on, if any."
         ),
     ] = None
     overlap: Annotated[
