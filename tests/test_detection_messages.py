@@ -82,6 +82,18 @@ def test_a_line_for_each_image_and_frame(tmp_path, model):
     assert {path.name for path in (tmp_path / "out").glob("[!.]*")} == {"a.jpg", "detections.json"}
 
 
+def test_other_classes_are_left_out(tmp_path, model):
+    (tmp_path / "a.png").write_bytes(encoded(PURPLE, size=(64, 64)))
+    lines = tmp_path / "found.jsonl"
+    efficientdet.infer(tmp_path / "a.png", tmp_path / "out", model=model, classes=["blue & co"], json_lines=lines)
+    assert classes_of(json.loads(lines.read_text())) == ["blue & co"]
+    assert {one["category_id"] for one in json.loads((tmp_path / "out/detections.json").read_text())} == {9}
+    for name, hint in (("Blue & co", "did you mean blue & co?"), ("zebra", "it has red, <img")):
+        with pytest.raises(InputError) as caught:
+            efficientdet.infer(tmp_path / "a.png", tmp_path / "out", model=model, classes=[name])
+        assert str(caught.value).startswith(f"classes={name}: the detector has no class '{name}'; {hint}")
+
+
 def test_standard_output_has_the_lines_alone(tmp_path, model, capsys):
     video = write_video(tmp_path / "b.avi", RED, each=3)
     efficientdet.infer(video, tmp_path / "out", model=model, json_lines="-")

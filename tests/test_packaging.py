@@ -40,8 +40,10 @@ PROGRAMS = (
 PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "docs").rglob("*.md")])
 # In the pages, of programs that are not ours
 OTHERS_FLAGS = {
-    "moments",  # moments, starts: of tests/endurance_*.py
+    "disconnects",  # disconnects, moments, starts, video: of tests/endurance_*.py
+    "moments",
     "starts",
+    "video",
     "accelerator-type",
     "auto-orient",
     "batch-size",  # batch-size, data-path, test-only, weights-backbone: torchvision's

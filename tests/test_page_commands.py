@@ -252,9 +252,13 @@ FIRST = {
         "--val_json_file=photos/labels.json",
         "--images=photos/test --annotations=photos/test/labels": "--images=photos",
     },
-    "docs/guides/inference.md": {  # no camera
+    "docs/guides/inference.md": {  # no camera, broker and jq
         "--image_path=0": "--image_path=photo.jpg",
         "--image_path=rtsp://user:password@10.0.0.5/ch1": "--image_path=photo.jpg",
+        "--image_path=rtsp://10.0.0.5/ch1": "--image_path=photo.jpg",
+        "jq -c 'select(.detections != []) | [.time, .detections[].class]'": "cat",
+        "--mqtt=mqtt://user:password@homeassistant.local:1883/cameras/door": "",
+        "--webhook=https://example.org/hooks/door": "",
     },
 }
 RUN = """

@@ -78,6 +78,10 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
     ] = None
     threshold: ThresholdKind = None
     calibrated_scores: CalibratedScores = False
+    classes: Annotated[
+        tuple[str, ...],
+        Help("Names of the classes to detect, comma-separated; other detections are left out. Default: all."),
+    ] = ()
     max_boxes_to_draw: Annotated[
         Count | None,
         Help("Maximum number of boxes drawn per image, best first. Default with --tile: no limit.", MOST_DRAWN),

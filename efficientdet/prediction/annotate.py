@@ -20,7 +20,7 @@ from efficientdet.prediction.annotation_config import VIDEO_SUFFIXES, Annotation
 from efficientdet.prediction.detection_messages import NO_MESSAGES, Messages, ReaderGone, detection_message
 from efficientdet.prediction.drawn_rows import drawn_rows
 from efficientdet.prediction.inputs import read_input, shown_path
-from efficientdet.prediction.open_model import open_model, with_thresholds
+from efficientdet.prediction.open_model import open_model, with_classes, with_thresholds
 from object_detection.coco.results import DetectionRows, results_json, write_results
 from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError, printable
@@ -61,7 +61,7 @@ def annotate(config: AnnotationConfig, messages: Messages = NO_MESSAGES) -> None
     opened = _opened_model(config)
     tiling = config.tiling or opened.tiling
     model = with_thresholds(
-        opened.with_tiling(tiling, batch_size=config.batch_size, on_progress=tiles.show),
+        with_classes(opened.with_tiling(tiling, batch_size=config.batch_size, on_progress=tiles.show), config.classes),
         threshold=config.threshold,
         min_score=config.min_score_thresh,
         calibrated_scores=config.calibrated_scores,

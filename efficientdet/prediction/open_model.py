@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from program_support.errors import InputError
+from program_support.errors import InputError, nearest_name
 
 if TYPE_CHECKING:
     from efficientdet.configuration.model_config import ModelConfig
@@ -147,6 +147,33 @@ def with_thresholds(
         thresholds = ScoreThresholds(overall=min_score, source="--min_score_thresh")
     print(f"score threshold: {thresholds}")
     return replace(detector, thresholds=thresholds)
+
+
+def with_classes(detector: "Detector", names: Sequence[str]) -> "Detector":
+    """Return the detector without detections of other classes than those of --classes; () keeps all.
+
+    Raises:
+        InputError: the detector has no such class.
+    """
+    import numpy as np
+
+    from dataset.files.untrusted_values import listed
+
+    known = detector.class_names
+    for name in names:
+        if name not in known.names:
+            nearest = nearest_name(name, known.names)
+            raise InputError(
+                f"--classes={','.join(names)}: the detector has no class {name!r}"
+                + (f"; did you mean {nearest}?" if nearest else f"; it has {listed(known.names)}")
+            )
+    if not names:
+        return detector
+    ids = [number for number, name in zip(known.category_ids, known.names, strict=True) if name in names]
+    detect = detector.detect
+    return replace(
+        detector, detect=lambda images: [rows.chosen(np.isin(rows.category_ids, ids)) for rows in detect(images)]
+    )
 
 
 def open_for_serving(path: str, *, runtime: Runtime, max_batch: int, **settings: Any) -> "Detector":
