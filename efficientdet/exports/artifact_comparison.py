@@ -27,6 +27,7 @@ from object_detection.coco.paired import paired_differences
 from object_detection.coco.run_length_masks import decoded
 
 PIXELS = 0.5  # tolerance of the sides of agreeing detections
+_FEWEST_RUNS = 3  # timed runs on an image, if its tiles take the time of many images
 _MAX_IMAGES, _MAX_RECORDS = 64, 16  # images of --images and of records that each file is compared on
 
 
@@ -38,6 +39,9 @@ class ArtifactComparison:
         self.restored, self._config = restored, config
         index = index_records(config.records) if config.records else None
         self._images = _images(config, index, restored)
+        tiling = restored.description.tiling
+        tiles = 1 if tiling is None else len(tiling.tiles((self._images[0].shape[0], self._images[0].shape[1])))
+        self._runs = max(min(config.runs, _FEWEST_RUNS), config.runs // tiles)
         self._expected = [reference([image])[0] for image in self._images]
         self.best_score = max((float(rows.scores.max(initial=0.0)) for rows in self._expected), default=0.0)
         self.measures: CocoMeasures | None = None
@@ -77,7 +81,7 @@ class ArtifactComparison:
         share = sum(agreement.share * agreement.compared for agreement in agreements) / compared if compared else 1.0
         median, p99 = None, None
         if detect and not form.runs_in:
-            median, p99 = times(lambda: detect(self._images[:1]), runs=self._config.runs)
+            median, p99 = times(lambda: detect(self._images[:1]), runs=self._runs)
         network_ms, postprocessing_ms = split_times(self.restored, form, path, self._images[0], runs=self._config.runs)
         quality = None
         if self.measures and detect:
@@ -121,9 +125,7 @@ class ArtifactComparison:
     def milliseconds(self, files: Mapping[ExportFormat, Path]) -> list[float]:
         """Return the median milliseconds per image of files by format, which run in turns."""
         detectors = [form.open_for(self.restored, path) for form, path in files.items()]
-        return medians_in_turns(
-            [partial(detect, self._images[:1]) for detect in detectors if detect], runs=self._config.runs
-        )
+        return medians_in_turns([partial(detect, self._images[:1]) for detect in detectors if detect], runs=self._runs)
 
     def _measured(self, detect: Detect, *, resamples: int | None = 0) -> tuple[CocoMeasures, Comparison]:
         rows = detect_images(detect, self._index, samples=self._config.eval_samples)
