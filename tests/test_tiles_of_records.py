@@ -12,6 +12,7 @@ from dataset.class_names import ClassNames
 from dataset.input.augmentation import RandomTile
 from dataset.input.input_config import InputConfig
 from dataset.input.labeled_tiles import tiles_per_epoch
+from dataset.input.order import epoch_length
 from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.resize import Letterbox
 from dataset.input.tiling import Tiling
@@ -259,6 +260,19 @@ def test_an_epoch_has_as_many_tiles_as_images_have_objects_and_no_more_than_they
             return np.array([2, 100, 7])
 
     assert tiles_per_epoch(Images(), TILING).tolist() == [3, 15, 1]  # three rows of five tiles
+
+
+def test_images_without_objects_are_at_most_a_fifth_of_the_tiles():
+    class Images:
+        sizes = np.array([[130, 200]] * 11)
+
+        def counts(self):
+            return np.array([7] + [0] * 10)
+
+    factors = tiles_per_epoch(Images(), TILING)
+    assert factors[0] == 8
+    np.testing.assert_allclose(factors[1:], 0.2)
+    assert epoch_length(factors) == 10
 
 
 def test_sizes_and_objects_of_records_are_counted(index):

@@ -7,6 +7,8 @@ import numpy as np
 from dataset.input.tiling import Tiling
 from dataset.records.labeled_images import LabeledImages
 
+_EMPTY_SHARE = 0.2  # most tiles of images without objects, as a share of all
+
 
 def tile_counts(sizes: np.ndarray, tiling: Tiling) -> np.ndarray:
     """Return the number of tiles of images of sizes [n, 2], [n] int64."""
@@ -18,9 +20,15 @@ def tile_counts(sizes: np.ndarray, tiling: Tiling) -> np.ndarray:
 def tiles_per_epoch(images: LabeledImages, tiling: Tiling) -> np.ndarray:
     """Return the number of tiles of each image per epoch, [n] float64.
 
-    All of its tiles, but at most one more than it has objects: few empty ones.
+    All of its tiles, but at most one more than it has objects: few empty ones. Images without objects, such as most
+    parts of a photo of the earth, are shown less than once if they would be more than a fifth of all tiles.
     """
-    return np.minimum(tile_counts(images.sizes, tiling), images.counts() + 1).astype(np.float64)
+    counts = images.counts()
+    factors = np.minimum(tile_counts(images.sizes, tiling), counts + 1).astype(np.float64)
+    empty = counts == 0
+    if empty.any() and not empty.all():
+        factors[empty] = min(1.0, _EMPTY_SHARE / (1 - _EMPTY_SHARE) * factors[~empty].sum() / empty.sum())
+    return factors
 
 
 def seen_in_tiles(images: LabeledImages, tiling: Tiling) -> LabeledImages:
