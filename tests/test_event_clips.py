@@ -138,8 +138,11 @@ def test_clips_of_a_camera_have_the_time_in_utc_and_the_duration_of_the_recordin
     recorder.complete()
     again = recorder_of(tmp_path)
     add(again, camera_frame(2.5, 8))
+    (tmp_path / "2026-11-28T00-00-00Z-2.mp4").write_text("of another program, for another camera of this host")
     again.complete()
-    assert {*clips_in(tmp_path)} == {"2026-11-28T00-00-00Z", "2026-11-28T00-00-00Z-2", "2026-11-28T02-29-58Z"}
+    names = {path.name for path in tmp_path.glob("*.mp4")}
+    assert names == {f"2026-11-28T{name}.mp4" for name in ("00-00-00Z", "00-00-00Z-2", "00-00-00Z-3", "02-29-58Z")}
+    assert "another" in (tmp_path / "2026-11-28T00-00-00Z-2.mp4").read_text()
     assert "secret" not in capsys.readouterr().out
 
 

@@ -16,6 +16,7 @@ from efficientdet.prediction.inputs import shown_source
 from efficientdet.prediction.video_files import Draw, VideoFile
 from efficientdet.prediction.video_source import VideoSource
 from program_support.atomic_files import report_write_errors, write_text
+from program_support.errors import printable
 from program_support.progress import duration
 
 _LONGEST_CLIP_SECONDS = 300.0
@@ -39,8 +40,7 @@ class EventRecorder:
         self._earlier: deque[tuple[VideoFrame, bytes]] = deque()  # without pixels; the annotated frame as JPEG
         self._earlier_bytes = 0
         self._event: _Event | None = None
-        # The clips of a camera are kept, those of an earlier run with the same video file are replaced.
-        self._used = {path.stem.casefold() for path in folder.glob("*.mp4")} if source.is_live else set()
+        self._used: set[str] = set()  # stems
         self._written: set[Path] = set()
 
     def close(self) -> None:
@@ -95,8 +95,12 @@ class EventRecorder:
             stem = f"{minutes // 60:02d}-{minutes % 60:02d}-{seconds:02d}"
         self._forget_before(frame.seconds - self._seconds)
         first = self._earlier[0][0] if self._earlier else frame
-        target = self._folder / f"{distinct_stem(stem, self._used)}.mp4"
-        event = _Event(VideoFile(target, self._source.frames_per_second), frame, first.seconds, self._source.is_live)
+        event = _Event(
+            VideoFile(self._folder / f"{stem}.mp4", self._source.frames_per_second),
+            frame,
+            first.seconds,
+            self._source.is_live,
+        )
         for earlier, jpeg in self._earlier:
             decoded = np.asarray(cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR))
             event.write(earlier.seconds, decoded[..., ::-1])
@@ -107,6 +111,11 @@ class EventRecorder:
         if self._event is None:
             return
         event, self._event = self._event, None
+        # Clips of a camera are kept, also those of another program; clips of an earlier run with a file are replaced.
+        if self._source.is_live:
+            self._used = {path.stem.casefold() for path in self._folder.glob("*.mp4")}
+        stem = distinct_stem(event.file.target.stem, self._used)
+        event.file.target = event.file.target.with_name(f"{stem}.mp4")
         with contextlib.closing(event.file):
             event.file.complete()
         path = event.file.target.with_suffix(".json")
@@ -115,7 +124,7 @@ class EventRecorder:
             write_text(path, json.dumps(record, indent=1) + "\n")
         self._written |= {event.file.target, path}
         objects = ", ".join(f"{one['class']} {one['best_score']:.2f}" for one in record["objects"])
-        print(f"wrote {event.file.target} ({duration(event.file.seconds)}; {objects})")
+        print(f"wrote {event.file.target} ({duration(event.file.seconds)}; {printable(objects)})")
 
 
 class _Event:
