@@ -1,4 +1,4 @@
-"""Convert labels of COCO, VOC, YOLO, Open Images, CVAT, labelme, Label Studio, Frigate, FiftyOne or CSV to TFRecords.
+"""Convert labels of COCO, VOC, YOLO, Open Images, CVAT, labelme, Label Studio, FiftyOne, CSV and others to TFRecords.
 
     python dataset/create_tfrecord.py --images=photos --annotations=labels --output_dir=records
 

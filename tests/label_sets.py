@@ -288,6 +288,24 @@ def write_fiftyone(pictures, path: Path) -> None:
     write(path, json.dumps({"samples": samples}))
 
 
+def write_dota(pictures, folder: Path) -> None:
+    for picture in pictures:
+        lines = ["imagesource:GoogleEarth", "gsd:0.146343590398"]
+        for label in picture.labels:
+            corners = (
+                label.left,
+                label.top,
+                label.right,
+                label.top,
+                label.right,
+                label.bottom,
+                label.left,
+                label.bottom,
+            )
+            lines.append(" ".join([*map(str, corners), label.name, "0"]))
+        write(folder / Path(picture.name).with_suffix(".txt"), "\n".join(lines) + "\n")
+
+
 WRITERS = {  # name of --format -> writes under a folder and says what to give as --annotations
     "coco": lambda pictures, folder: write_coco(pictures, folder / "coco.json"),
     "voc": write_voc,
@@ -297,5 +315,6 @@ WRITERS = {  # name of --format -> writes under a folder and says what to give a
     "labelme": write_labelme,
     "label_studio": lambda pictures, folder: write_label_studio(pictures, folder / "tasks.json"),
     "fiftyone": lambda pictures, folder: write_fiftyone(pictures, folder / "samples.json"),
+    "dota": write_dota,
     "csv": lambda pictures, folder: write_csv(pictures, folder / "boxes.csv"),
 }

@@ -76,7 +76,7 @@ OUTCOMES = {key: value for key, value in rows(r"""
 '62' | is not XML
 '63' | 16
 '64' | 16
-'65' | is a VisDrone annotation, which is not read: convert it
+'65' | 16
 '67' | no labels of a known format
 '68' | 16
 '81' | 1
@@ -423,8 +423,6 @@ BDD100K | [{'name': 'a.jpg', 'labels': [{'category': 'car', 'box2d': {}}]}]
 Cityscapes | {'imgHeight': 9, 'imgWidth': 9, 'objects': []}
 MMDetection | [{'filename': 'a.jpg', 'width': 9, 'height': 9, 'ann': {}}]
 KITTI | 'Car 0.00 0 -1.57 10.0 12.0 50.0 42.0 1.5 1.6 3.4 1.0 1.5 10.0 -1.6\n'
-DOTA | 'imagesource:GoogleEarth\ngsd:0.1\n1 2 3 4 5 6 7 8 small-vehicle 0\n'
-VisDrone | '10,12,40,30,1,1,0,0\n'
 MOTChallenge | '1,1,912,484,97,109,0,7,1\n1,2,912,484,97,109,0,7,1\n'
 OIDv4_ToolKit | 'Apple 10.5 12.0 40.0 30.0\n'
 VIA | '#filename,file_size,region_shape_attributes,region_attributes\n'

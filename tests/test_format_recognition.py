@@ -170,7 +170,8 @@ def test_classes_boxes_and_images(name, tmp_path, photos):
     [data] = parts_of(tmp_path, photos).values()
     assert content(data) == drawn(PICTURES)
     assert data.listed_boxes == 6
-    assert [image.size for image in data.images] == [(picture.height, picture.width) for picture in PICTURES]
+    if name != "dota":  # has no sizes
+        assert [image.size for image in data.images] == [(picture.height, picture.width) for picture in PICTURES]
     numbered = {"coco": (3, 10, 17), "yolo": (0, 1, 2)}.get(name)
     assert data.class_names == (
         ClassNames(numbered, NAMES) if numbered else ClassNames((1, 2, 3), ("bolt", "nut", "washer"))

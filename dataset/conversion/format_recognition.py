@@ -28,12 +28,14 @@ FORMATS = {  # value of --format -> display name, and the kinds of files that id
     "label_studio": ("Label Studio", (FileKind.LABEL_STUDIO,)),
     "frigate": ("Frigate", (FileKind.FRIGATE,)),
     "fiftyone": ("FiftyOne", (FileKind.FIFTYONE,)),
+    "dota": ("DOTA", (FileKind.DOTA,)),
+    "visdrone": ("VisDrone", (FileKind.VISDRONE,)),
     "csv": ("csv table", (FileKind.CSV,)),
 }
 _EXPECTED = (
     "a COCO JSON file, Pascal VOC XML files, YOLO .txt files with a data.yaml or classes.txt, an Open Images CSV "
     "file, a CVAT XML file, labelme JSON files, a Label Studio JSON file, a JSON file of Frigate's events, a FiftyOne "
-    "JSON file or a CSV table of boxes"
+    "JSON file, .txt files of DOTA or VisDrone, or a CSV table of boxes"
 )
 _MOST_FILES = 1000  # files that records are looked for in
 _SEVERAL = 3  # maximum number of files in a message

@@ -11,6 +11,7 @@ from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, Rep
 from dataset.conversion.class_numbering import common_classes, in_one_order, named_classes
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.format_recognition import FORMATS, RecognizedLabels
+from dataset.conversion.formats.aerial_labels import read_dota, read_visdrone
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.formats.csv_boxes import read_csv_boxes
 from dataset.conversion.formats.cvat import read_cvat
@@ -38,8 +39,8 @@ from program_support.atomic_files import unfinished_folder
 from program_support.errors import InputError
 
 DataSplits = dict[str, AnnotatedDataSet]
-_NUMBERED = ("coco", "yolo", "open_images", "frigate")  # formats that define class ids
-_WITHOUT_MASKS = ("voc", "open_images", "frigate", "fiftyone", "csv")
+_NUMBERED = ("coco", "yolo", "open_images", "frigate", "visdrone")  # formats that define class ids
+_WITHOUT_MASKS = ("voc", "open_images", "frigate", "fiftyone", "visdrone", "csv")
 
 
 def read_labels(
@@ -62,7 +63,7 @@ def read_labels(
     if with_masks and labels.format in _WITHOUT_MASKS:
         raise InputError(
             f"--include_masks: {FORMATS[labels.format][0]} labels have only boxes; expected outlines from COCO, "
-            "YOLO, CVAT, labelme or Label Studio"
+            "YOLO, CVAT, labelme, Label Studio or DOTA"
         )
     read_file: dict[str, Callable[[str, str | None], AnnotatedDataSet]] = {  # of a split, or of all
         "coco": lambda path, split: read_coco(
@@ -85,6 +86,10 @@ def read_labels(
         by_split = read_cvat(_only_file(labels, annotations), images, with_masks=with_masks)
     elif labels.format == "frigate":
         by_split = {"": read_frigate(annotations, images)}
+    elif labels.format == "dota":
+        by_split = {"": read_dota(annotations, images, with_masks=with_masks)}
+    elif labels.format == "visdrone":
+        by_split = {"": read_visdrone(annotations, images)}
     else:
         by_split = {"yolo": read_yolo, "labelme": read_labelme}[labels.format](
             annotations, images, with_masks=with_masks

@@ -34,6 +34,7 @@ _CONTENTS = frozenset(
     for end in ("", "s")
 )
 _INSTANCES = ".instances.json"  # of the records of a split: what the converter wrote, in COCO's format
+_OF_VISDRONE = re.compile(r"VisDrone20\d\d-DET-(train|val|test)(-dev|-challenge)?")
 _YEAR = re.compile(r"20\d\d$")
 _LETTERS_AND_DIGITS = re.compile(r"[^A-Za-z0-9]+")
 
@@ -76,7 +77,7 @@ def split_of_word(word: str) -> str | None:
 
 def split_of_folder(name: str) -> str | None:
     """Return the split that a folder such as test, val2017 or test_images names, or None."""
-    words = [word for word in _LETTERS_AND_DIGITS.split(name) if word]
+    words = [word for word in _LETTERS_AND_DIGITS.split(_OF_VISDRONE.sub(r"\1", name)) if word]
     telling = [word for word in words if word.lower() not in _CONTENTS and not _YEAR.fullmatch(word)]
     return split_of_word(telling[0]) if len(telling) == 1 else None
 

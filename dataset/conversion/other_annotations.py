@@ -18,7 +18,7 @@ _CONVERTERS = {
     FileKind.OPEN_IMAGES: "dataset/create_open_images_tfrecord.py --object_annotations_file={path}",
 }
 _ANY_FORMAT = "dataset/create_tfrecord.py --images=FOLDER --annotations={path}"
-_FILE_PER_IMAGE = (FileKind.YOLO_LABELS, FileKind.LABELME)
+_FILE_PER_IMAGE = (FileKind.YOLO_LABELS, FileKind.LABELME, FileKind.DOTA, FileKind.VISDRONE)
 _REPORTED_BY_READER = (FileKind.JSON, FileKind.COCO_RESULTS)
 
 

@@ -36,6 +36,8 @@ class FileKind(Enum):
     LABEL_STUDIO = "a Label Studio json"
     FRIGATE = "a json of Frigate's events"
     FIFTYONE = "a FiftyOne json"
+    DOTA = "a file of DOTA labels"
+    VISDRONE = "a file of VisDrone labels"
     JSON = "json"
     VOC = "a Pascal VOC annotation"
     CVAT = "a CVAT xml"
@@ -60,6 +62,12 @@ class FileKind(Enum):
             FileKind.IMAGE,
             FileKind.ZIP,
         )
+
+
+_LINES_OF_KINDS = {
+    FileKind.DOTA: re.compile(r"(imagesource|gsd|acquisition dates):.*|(-?\d[\d.]*(e[+-]?\d+)?\s+){8}[^\W\d].*"),
+    FileKind.VISDRONE: re.compile(r"-?\d+(,-?\d+){7},?"),
+}
 
 
 def kind_of_file(path: str | Path) -> FileKind | None:
@@ -233,6 +241,9 @@ def _kind_of_lines(lines: list[str]) -> tuple[FileKind | None, str]:
         return FileKind.YOLO_LABELS, ""
     if lines and {"ImageID", "LabelName", "XMin", "YMin"} <= {*lines[0].split(",")}:
         return FileKind.OPEN_IMAGES, ""
+    for kind, line in _LINES_OF_KINDS.items():
+        if lines and all(line.fullmatch(one.strip()) for one in lines):
+            return kind, ""
     if advice := unread_lines(lines):
         return FileKind.UNREAD, advice
     if _is_table(lines):

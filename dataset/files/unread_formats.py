@@ -60,16 +60,6 @@ _LINES: list[tuple[str, str, LinesTest]] = [  # what it is, what to do, test of 
         _every(r"[A-Za-z_]\S*( -?[\d.]+(e[+-]?\d+)?){14,15}"),
     ),
     (
-        "a DOTA label file",
-        "convert it to YOLO, with ultralytics.data.converter.convert_dota_to_yolo_obb",
-        _every(r"(imagesource|gsd):.*|(-?[\d.]+ ){8}\S.* [012]"),
-    ),
-    (
-        "a VisDrone annotation",
-        "convert it to YOLO, as the VisDrone.yaml of ultralytics does",
-        _every(r"-?\d+(,-?\d+){7},?"),
-    ),
-    (
         "a file of MOTChallenge tracks",
         "convert it to COCO, with tools/dataset_converters/mot2coco.py of MMTracking",
         _every(r"\d+,-?\d+(,-?[\d.]+){7,8}"),
