@@ -186,8 +186,8 @@ class Receiver(http.server.ThreadingHTTPServer):
 
 
 def test_a_webhook_gets_the_changes(tmp_path, model, capsys):
-    # A second of red, of red and blue, and of nothing; the change after 2 seconds is within a second of the last one
-    video = write_video(tmp_path / "b.avi", NOTHING, RED, PURPLE, NOTHING, each=12)
+    # Frames 1 to 12 show nothing, 13 to 15 red; the changes at 16 and 28 are within a second of the last message
+    video = write_video(tmp_path / "b.avi", *[NOTHING] * 4, RED, *[PURPLE] * 4, *[NOTHING] * 4, each=3)
     (tmp_path / "a.png").write_bytes(encoded(RED))
     with Receiver(200, 500, lambda handler: handler.wfile.write(b"garbage\r\n\r\n")) as receiver:
         efficientdet.infer(
@@ -203,8 +203,8 @@ def test_a_webhook_gets_the_changes(tmp_path, model, capsys):
         (1, []),  # sent again after 500 and after garbage
         (1, []),
         (13, ["red"]),
-        (25, ["red", "blue & co"]),
-        (37, []),
+        (23, ["red", "blue & co"]),
+        (33, []),
     ]
     assert receiver.headers[0]["Content-Type"] == "application/json"
     assert receiver.headers[0]["Authorization"] == "Basic dXNlcjpwYTpzcw=="
@@ -246,6 +246,27 @@ def test_a_webhook_that_hangs_delays_nothing_and_drops_the_oldest(monkeypatch, c
         queue.close()
         ended.set()
     assert capsys.readouterr().out.endswith("0 messages sent, 7 dropped, 3 not sent\n")
+
+
+def test_the_oldest_messages_are_dropped(monkeypatch, capsys):
+    monkeypatch.setattr(message_queue, "_MOST_MESSAGES", 3)
+    begun, released = threading.Event(), threading.Event()
+
+    class Slow(Scripted):
+        def send(self, payload):
+            begun.set()
+            assert released.wait(20)
+            super().send(payload)
+
+    target = Slow()
+    queue = MessageQueue(target)
+    for number in range(10):
+        queue.put(b"%d" % number)
+        assert begun.wait(20)
+    released.set()
+    queue.close()
+    assert target.received == [b"0", b"7", b"8", b"9"]
+    assert capsys.readouterr().out == "target: 4 messages sent, 6 dropped\n"
 
 
 class Scripted:

@@ -14,6 +14,7 @@ from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
 from efficientdet.prediction import live_sources, video_source
 from efficientdet.prediction.video import annotate_video
+from efficientdet.prediction.video_files import VideoFile
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
@@ -265,3 +266,12 @@ def test_frames_are_handed_on_with_their_numbers(gray_video, tmp_path):
         on_frame=add,
     )
     assert found == [(index + 1, index * 0.08, None, (HEIGHT, WIDTH, 3), [8]) for index in range(FRAMES)]
+
+
+def test_an_interruption_of_hours_is_a_minute_of_the_recording(tmp_path):
+    file, frame = VideoFile(tmp_path / "a.mp4", 2.0), np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    for seconds in (0.5, 1.0, 21.0, 9021.0, 9021.5, 9022.0):
+        file.write(frame, seconds)
+    file.complete()
+    file.close()
+    assert len(frames_of(tmp_path / "a.mp4")[1]) == 2 * 82  # 21 seconds, a minute, and one second
