@@ -27,7 +27,8 @@ def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once
     Otherwise Ctrl-C raises KeyboardInterrupt, so that `main` can clean up.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # stderr's rule: a file name need not be valid text
+        # The rules of stderr: a file name need not be valid text, and a service's log has each line at once.
+        sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     arguments = sys.argv if argv is None else argv
     program = arguments[0].rsplit("/", 1)[-1]
     if ends_at_once:

@@ -474,3 +474,14 @@ def test_names_of_files_that_utf8_cannot_hold_are_printed():
     )
     done = call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8:strict"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "left out: \\udcff.jpg\n", "")
+
+
+def test_each_line_is_printed_at_once():
+    """The end of the process without cleanup loses what Python still keeps."""
+    program = (
+        "import os; from program_support.command_line import run\n"
+        "def main(): print('event'); os._exit(0)\n"
+        "run(main, ['x.py'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    assert call(["-c", program], env={**environment, "PYTHONPATH": str(ROOT)}).stdout == "event\n"

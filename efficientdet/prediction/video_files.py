@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 from efficientdet.inference.video_frames import FrameDetections
-from program_support.atomic_files import unfinished_folder
+from program_support.atomic_files import flush_to_disk, unfinished_folder
 from program_support.errors import InputError
 
 _LONGEST_STILL_SECONDS = 60.0  # time for which a recording shows the last frame before an interruption
@@ -111,6 +111,7 @@ class VideoFile:
         capture.release()
         if frames < self._written:
             raise InputError(f"{self.target}: {frames} of {self._written} frames could be written; is the disk full?")
+        flush_to_disk(self._path)
         self._path.replace(self.target)
 
     def _open_writer(self, height: int, width: int) -> cv2.VideoWriter:
