@@ -13,9 +13,6 @@ from pathlib import Path
 import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
-from sahi.models.base import DetectionModel
-from sahi.predict import get_sliced_prediction
-from sahi.prediction import ObjectPrediction
 
 import efficientdet
 from dataset.files.image_files import read_image
@@ -24,46 +21,55 @@ from object_detection.coco.results import boxes_xywh
 LEAST_SCORE = 0.001
 
 
-class Network(DetectionModel):
-    """The network of a detector, as SAHI calls it."""
+def network_of(detector):
+    """Return the network of a detector, as SAHI calls it."""
+    from sahi.models.base import DetectionModel
+    from sahi.prediction import ObjectPrediction
 
-    def set_model(self, model, **_) -> None:
-        self.model = model
-        self.category_mapping = {str(number): name for number, name in enumerate(model.class_names.names)}
+    class Network(DetectionModel):
+        def set_model(self, model, **_) -> None:
+            self.model = model
+            self.category_mapping = {str(number): name for number, name in enumerate(model.class_names.names)}
 
-    def set_device(self, device=None) -> None:
-        self.device = "cpu"
+        def set_device(self, device=None) -> None:
+            self.device = "cpu"
 
-    def perform_inference(self, image: np.ndarray) -> None:
-        self._original_predictions = self.model.detect.untiled([image])[0]
+        def perform_inference(self, image: np.ndarray) -> None:
+            self._original_predictions = self.model.detect.untiled([image])[0]
 
-    def _create_object_prediction_list_from_original_predictions(self, shift_amount_list=None, full_shape_list=None):
-        rows = self._original_predictions
-        numbers = np.searchsorted(self.model.class_names.category_ids, rows.category_ids)
-        shift, shape = (
-            values[0] if values and isinstance(values[0], list) else values
-            for values in (shift_amount_list, full_shape_list)
-        )
-        self._object_prediction_list_per_image = [
-            [
-                ObjectPrediction(
-                    bbox=[left, top, right, bottom],
-                    category_id=int(number),
-                    category_name=self.category_mapping[str(number)],
-                    score=float(score),
-                    shift_amount=shift or [0, 0],
-                    full_shape=shape,
-                )
-                for (top, left, bottom, right), number, score in zip(
-                    rows.boxes.tolist(), numbers, rows.scores, strict=True
-                )
-                if score >= self.confidence_threshold
+        def _create_object_prediction_list_from_original_predictions(
+            self, shift_amount_list=None, full_shape_list=None
+        ):
+            rows = self._original_predictions
+            numbers = np.searchsorted(self.model.class_names.category_ids, rows.category_ids)
+            shift, shape = (
+                values[0] if values and isinstance(values[0], list) else values
+                for values in (shift_amount_list, full_shape_list)
+            )
+            self._object_prediction_list_per_image = [
+                [
+                    ObjectPrediction(
+                        bbox=[left, top, right, bottom],
+                        category_id=int(number),
+                        category_name=self.category_mapping[str(number)],
+                        score=float(score),
+                        shift_amount=shift or [0, 0],
+                        full_shape=shape,
+                    )
+                    for (top, left, bottom, right), number, score in zip(
+                        rows.boxes.tolist(), numbers, rows.scores, strict=True
+                    )
+                    if score >= self.confidence_threshold
+                ]
             ]
-        ]
+
+    return Network(model=detector, confidence_threshold=LEAST_SCORE)
 
 
-def by_sahi(network: Network, image: np.ndarray, detector) -> list[dict]:
+def by_sahi(network, image: np.ndarray, detector) -> list[dict]:
     """Return results without image ids."""
+    from sahi.predict import get_sliced_prediction
+
     height, width = detector.tiling.size
     found = get_sliced_prediction(
         image,
@@ -101,7 +107,7 @@ def main() -> None:
     detector = efficientdet.load_detector(arguments.model)
     ways = {"ours": lambda image: by_us(detector, image)}
     if detector.tiling is not None:  # a model of complete images has no tiles to compare
-        network = Network(model=detector, confidence_threshold=LEAST_SCORE)
+        network = network_of(detector)
         ways["SAHI"] = lambda image: by_sahi(network, image, detector)
     results: dict[str, list[dict]] = {name: [] for name in ways}
     took: dict[str, list[float]] = {name: [] for name in ways}
