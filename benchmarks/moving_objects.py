@@ -1,11 +1,16 @@
-"""Draw a video of moving objects with known tracks: they cross, hide each other, leave the frame and come in again.
+"""Make videos with known tracks: drawn objects that cross and hide each other, or a view that moves over a photo.
 
-`python benchmarks/moving_objects.py --output_dir=FOLDER [--frames=250] [--seed=0] [--size=320x240]` writes `video.mp4`
-(25 frames per second) and `gt.txt`, the tracks in the format of the MOT Challenge. The objects are those of
-`dataset.synthetic`, so a detector trained on its images finds them.
+`python benchmarks/moving_objects.py --output_dir=FOLDER [--frames=250] [--seed=0]` draws objects of `dataset.synthetic`
+that leave the frame and come in again.
+
+`python benchmarks/moving_objects.py --output_dir=FOLDER --photo=FILE --labels=COCO.json [--frames=100]` moves a view of
+half of the photo's width from its left to its right side, as a microscope's stage does.
+
+Both write `video.mp4` (25 frames per second) and `gt.txt`, the tracks in the format of the MOT Challenge.
 """
 
 import argparse
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -129,6 +134,31 @@ class Sequence:
         return (y, x), one.sprite[y.start - top : y.stop - top, x.start - left : x.stop - left]
 
 
+@dataclass(frozen=True)
+class MovingView:
+    """A view of half of a labeled photo's width that moves over it; iterating is as for `Sequence`."""
+
+    photo: Path
+    labels: dict  # the content of a COCO file
+    frames: int = 100
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, list[KnownBox]]]:
+        """Yield [height, width, 3] uint8 RGB and the objects of which at least a quarter of the box shows."""
+        pixels = cv2.imread(str(self.photo))[..., ::-1]
+        [image_id] = [one["id"] for one in self.labels["images"] if one["file_name"] == self.photo.name]
+        objects = [one for one in self.labels["annotations"] if one["image_id"] == image_id]
+        width = pixels.shape[1] // 2
+        for frame in range(self.frames):
+            left = round((pixels.shape[1] - width) * frame / max(self.frames - 1, 1))
+            known = []
+            for track_id, one in enumerate(objects, start=1):
+                x, y, box_width, height = one["bbox"]
+                start, end = max(x - left, 0), min(x + box_width - left, width)
+                if (visible := (end - start) / box_width) >= _LEAST_VISIBLE:
+                    known.append(KnownBox(track_id, one["category_id"], (start, y, end - start, height), visible))
+            yield np.ascontiguousarray(pixels[:, left : left + width]), known
+
+
 def mot_lines(frames: list[list[KnownBox]]) -> str:
     """Return known tracks as a gt.txt of the MOT Challenge; all of class 1, which its metrics count."""
     return "".join(
@@ -142,18 +172,24 @@ def main() -> None:
     """Write the video and its tracks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output_dir", required=True, help="Output folder.")
-    parser.add_argument("--frames", type=int, default=250, help="Number of frames.")
+    parser.add_argument("--frames", type=int, help="Number of frames. Default: 250, of a photo 100.")
     parser.add_argument("--seed", type=int, default=0, help="Random seed.")
-    parser.add_argument("--size", default="320x240", help="WIDTHxHEIGHT of the frames.")
+    parser.add_argument("--photo", type=Path, help="Photo over which the view moves. Default: drawn objects.")
+    parser.add_argument("--labels", type=Path, help="COCO file with the labels of the photo.")
     options = parser.parse_args()
-    width, height = map(int, options.size.split("x"))
+    frames: Sequence | MovingView = Sequence(frames=options.frames or 250, seed=options.seed)
+    if options.photo:
+        frames = MovingView(options.photo, json.loads(options.labels.read_text()), options.frames or 100)
     folder = Path(options.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    codec = cv2.VideoWriter.fourcc(*"mp4v")
-    writer, known = cv2.VideoWriter(str(folder / "video.mp4"), codec, FRAMES_PER_SECOND, (width, height)), []
-    for pixels, boxes in Sequence((height, width), options.frames, seed=options.seed):
+    writer, known = None, []
+    for pixels, boxes in frames:
+        if writer is None:
+            codec, size = cv2.VideoWriter.fourcc(*"mp4v"), pixels.shape[1::-1]
+            writer = cv2.VideoWriter(str(folder / "video.mp4"), codec, FRAMES_PER_SECOND, size)
         writer.write(np.ascontiguousarray(pixels[..., ::-1]))
         known.append(boxes)
+    assert writer is not None
     writer.release()
     (folder / "gt.txt").write_text(mot_lines(known))
     tracks = len({box.track_id for boxes in known for box in boxes})

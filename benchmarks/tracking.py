@@ -1,18 +1,25 @@
-"""Measure identities on drawn videos with known tracks: HOTA, MOTA and IDF1 by `trackeval` and `motmetrics`.
+"""Measure identities on videos with known tracks: HOTA, MOTA and IDF1 by `trackeval` and `motmetrics`.
 
-`python benchmarks/tracking.py [--seeds=3] [--frames=250] [--model=PATH]` draws a video for each seed (see
-`moving_objects.py`). Without a model, the detections are the known boxes with noise, lower scores where an object is
-hidden, 10% of them missing, and a false one in every second frame. All methods get the same detections.
+`python benchmarks/tracking.py [--seeds=3] [--frames=250]` draws a video for each seed (see `moving_objects.py`). The
+detections are the known boxes with noise, lower scores where an object is hidden, 10% of them missing, and a false one
+in every second frame.
+
+`python benchmarks/tracking.py --model=PATH --images=FOLDER --labels=COCO.json [--photos=10]` detects in a view that
+moves over each of the first photos of a labeled data set, with the classes of the model.
+
+All methods get the same detections.
 
 Needs `pip install --no-deps trackeval tabulate motmetrics xmltodict` besides the packages of `--track`.
 """
 
 import argparse
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from moving_objects import FRAMES_PER_SECOND, KnownBox, Sequence
+from moving_objects import FRAMES_PER_SECOND, KnownBox, MovingView, Sequence
 
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.tracking.tracker import Tracker
@@ -41,7 +48,7 @@ def drawn_detections(known: list[KnownBox], size: tuple[int, int], random: np.ra
         if random.random() >= _MISSING:
             x, y, width, height = one.box
             box = np.array([y, x, y + height, x + width]) + random.normal(0, _NOISE * max(width, height), 4)
-            rows.append((box, 0.35 + 0.6 * one.visible * random.uniform(0.6, 1), one.category_id))
+            rows.append((box, 0.1 + 0.85 * one.visible * random.uniform(0.6, 1), one.category_id))
     for _ in range(random.poisson(_FALSE)):
         center, sides = random.uniform(0, size), random.uniform(20, 70, 2)
         box = np.concatenate((center - sides / 2, center + sides / 2))
@@ -64,7 +71,8 @@ def ious(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
 class GreedyIou:
     """No tracker: a detection has the identity of the one before of its class that it overlaps most, with IoU 0.3."""
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: ScoreThresholds) -> None:
+        self._thresholds = thresholds
         self._before, self._count = (
             drawn_detections([], (1, 1), np.random.default_rng(1)).chosen([])._replace(track_ids=np.zeros(0, np.int64)),
             0,
@@ -72,7 +80,7 @@ class GreedyIou:
 
     def __call__(self, rows: DetectionRows) -> DetectionRows:
         """Return the detections that reach the threshold, each with an identity."""
-        rows = rows.chosen(np.flatnonzero(rows.scores >= THRESHOLD))
+        rows = rows.chosen(np.flatnonzero(rows.scores >= self._thresholds.of(rows.category_ids)))
         overlap = ious(rows.boxes, self._before.boxes)
         overlap[rows.category_ids[:, None] != self._before.category_ids] = 0
         ids = []
@@ -140,23 +148,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="Number of drawn videos.")
     parser.add_argument("--frames", type=int, default=250, help="Frames of each.")
-    parser.add_argument("--model", help="Detector of dataset.synthetic's classes. Default: drawn detections.")
+    parser.add_argument("--model", help="Detector. Default: drawn detections of drawn objects.")
+    parser.add_argument("--images", type=Path, help="Folder of the photos.")
+    parser.add_argument("--labels", type=Path, help="COCO file with their labels.")
+    parser.add_argument("--photos", type=int, default=10, help="Number of photos, from the first.")
     options = parser.parse_args()
-    detector, thresholds = None, ScoreThresholds(overall=THRESHOLD)
+    thresholds, detector = ScoreThresholds(overall=THRESHOLD), None
+    videos: list[Sequence | MovingView] = [Sequence(frames=options.frames, seed=seed) for seed in range(options.seeds)]
     if options.model:
         import efficientdet
 
-        detector = efficientdet.load_detector(options.model)
+        detector, labels = efficientdet.load_detector(options.model), json.loads(options.labels.read_text())
         thresholds = detector.thresholds
+        names = [one["file_name"] for one in labels["images"][: options.photos]]
+        videos = [MovingView(options.images / name, labels) for name in names]
     methods: dict[str, Callable[[], Update]] = {
-        "greedy IoU": GreedyIou,
+        "greedy IoU": lambda: GreedyIou(thresholds),
         "ByteTrack, its settings": byte_track_by_hand,
         "--track": lambda: Tracker(thresholds, frames_per_second=FRAMES_PER_SECOND).update,
     }
     results: dict[str, list[Numbers]] = {name: [] for name in methods}
-    for seed in range(options.seeds):
+    for seed, video in enumerate(videos):
         random, known, detections = np.random.default_rng(seed), [], []
-        for pixels, boxes in Sequence(frames=options.frames, seed=seed):
+        for pixels, boxes in video:
             known.append(boxes)
             detections.append(
                 detector.detect([pixels])[0] if detector else drawn_detections(boxes, pixels.shape[:2], random)

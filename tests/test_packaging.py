@@ -55,6 +55,10 @@ OTHERS_FLAGS = {
     "logdir",
     "no-cache-dir",
     "no-deps",  # of pip
+    "columns",  # columns, gt, metrics, tracker: of trackers eval
+    "gt",
+    "metrics",
+    "tracker",
     "np",  # detect: of benchmarks/peers
     "nproc_per_node",
     "ntasks-per-node",

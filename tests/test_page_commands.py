@@ -47,6 +47,7 @@ OTHERS = {
     "pip",
     "pre-commit",
     "srun",
+    "trackers",
 }
 OTHER_MODULES = {"build", "http.server", "mlperf_logging.compliance_checker", "venv", "zipfile"}
 # These install, download or take minutes: only their paths are checked, and the extras of install.sh

@@ -233,11 +233,11 @@ class Detector:
         """Detect the objects in consecutive frames; an object has the same identity in all of them.
 
         Uses ByteTrack (extra `track`) for each class. A track begins with detections that reach the threshold in two
-        consecutive frames, continues with detections of lower scores too, and ends after one second without one.
+        consecutive frames, continues with detections of at least half of it, and ends after one second without one.
 
         Args:
             frames: a video file, or the address of a stream; or frames in their order, one at a time: arrays and images
-                as for `predict`.
+                as for `predict`, or the frames of `efficientdet.read_frames`.
             min_score: lowest score of detections that begin a track. Default: as for `predict`.
             frames_per_second: frame rate of arrays and images.
             counts: lines and zones, whose counts are updated with each frame.

@@ -22,13 +22,14 @@ from efficientdet.inference.label_studio_regions import (
     rectangle_region,
     task_data,
 )
+from efficientdet.tracking.track_files import TRACK_FORMATS
 from object_detection.coco.results import DetectionRows, results_json
 from object_detection.coco.run_length_masks import mask_areas
 from program_support.atomic_files import report_write_errors, write_bytes
 from program_support.errors import InputError, nearest_name
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets evaluate cells that begin with one, unless after a '
-FORMATS = ("coco", "yolo", "csv", "label_studio")
+FORMATS = ("coco", "yolo", "csv", "label_studio", *TRACK_FORMATS)
 _COLUMNS = ("filename", "width", "height", "class", "category_id", "score", "xmin", "ymin", "xmax", "ymax")
 
 
@@ -49,12 +50,13 @@ def chosen_formats(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def names_of_files(formats: Sequence[str], *, crops: bool) -> list[str]:
-    """Return the names of what `ResultFiles` writes into its folder."""
+    """Return the names of what `ResultFiles` and the track files write into the output folder."""
     names = {
         "coco": ["coco.json"],
         "csv": ["detections.csv"],
         "yolo": ["yolo"],
         "label_studio": ["label_studio.json", "label_studio.xml"],
+        **{name: [name] for name in TRACK_FORMATS},
     }
     return [name for each in formats for name in names[each]] + ["crops"] * crops
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from efficientdet.tracking.lines_and_zones import TrackCounts
 from object_detection.coco.results import DetectionRows
 
 
@@ -25,15 +26,17 @@ class VideoFrame(NamedTuple):
 
 
 class FrameDetections(NamedTuple):
-    """A frame and the detections in it that are drawn, with at least the score threshold.
+    """A frame and the detections in it that are drawn: with at least the score threshold, or of a track.
 
     Attributes:
         frame: the frame.
         rows: the detections, highest score first, boxes in pixels of the frame.
+        counts: the counts of lines and zones up to this frame; None without tracks.
     """
 
     frame: VideoFrame
     rows: DetectionRows
+    counts: TrackCounts | None = None
 
 
 def utc_text(moment: datetime) -> str:

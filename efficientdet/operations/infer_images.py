@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,9 @@ from efficientdet.options.infer import InferOptions
 from efficientdet.options.model import CHECKPOINT_ONLY
 from efficientdet.prediction.detection_messages import STANDARD_OUTPUT, Messages
 from efficientdet.prediction.inputs import Inputs, find_inputs
+from efficientdet.tracking.track_files import TRACK_FORMATS
+from efficientdet.tracking.tracker import require_trackers
+from efficientdet.tracking.video_tracks import TrackSettings
 from efficientdet.weights.downloads import local_path
 from efficientdet.weights.hub_files import SCHEME
 from program_support.errors import InputError
@@ -47,6 +51,7 @@ def _infer(options: InferOptions, inputs: Inputs, messages: Messages) -> None:
     if options.max_offline_seconds is not None and inputs.camera is None:
         raise InputError("--max_offline_seconds needs a camera or stream as --image_path")
     resolved: dict[str, Any] = {"inputs": inputs, "tiling": _tiling(options), "format": chosen_formats(options.format)}
+    _check_tracking(options, inputs, resolved["format"])
     if options.model and options.model.startswith(SCHEME):
         options = replace(options, model=local_path(options.model))
     if options.model and (exported := format_of(options.model)) and exported.runtimes:
@@ -86,6 +91,20 @@ def _tiling(options: InferOptions) -> Tiling | None:
     if first_given(options, ("overlap", "tile_whole")):
         raise InputError("--overlap and --tile_whole need --tile, which is missing")
     return None
+
+
+def _check_tracking(options: InferOptions, inputs: Inputs, formats: Sequence[str]) -> None:
+    """Raise InputError if options of tracks cannot be followed."""
+    if not options.track:
+        given = [f"--{name}" for name in ("count_line", "zone") if getattr(options, name)]
+        given += [f"--format={name}" for name in formats if name in TRACK_FORMATS]
+        if given:
+            raise InputError(f"{given[0]} needs --track, which is missing")
+        return
+    if not inputs.videos and inputs.camera is None:
+        raise InputError("--track needs a video, camera or stream as --image_path, not only images")
+    require_trackers(asked_by="--track")
+    TrackSettings(lines=options.count_line, zones=options.zone).counts()
 
 
 def _exported_file(exported: ExportFormat, path: str, options: InferOptions) -> ModelConfig:

@@ -88,6 +88,29 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
     ] = None
     format: Annotated[tuple[str, ...], Help("Additional output formats of drawn detections, comma-separated: ")] = ()
     save_crops: Annotated[bool, Help("Save a crop of each drawn detection to OUTPUT/crops/CLASS/.")] = False
+    track: Annotated[
+        bool,
+        Help(
+            "Give each object of a video, camera or stream the same identity in all frames (ByteTrack, extra track). "
+            "Detections of a track are drawn with its number and color, others are not."
+        ),
+    ] = False
+    count_line: Annotated[
+        tuple[str, ...],
+        Help(
+            "With --track: count the objects that cross a line, [NAME:]X1,Y1,X2,Y2 in pixels or fractions of the "
+            "frame. In is from its left to its right side, seen from the first point.",
+            repeats=True,
+        ),
+    ] = ()
+    zone: Annotated[
+        tuple[str, ...],
+        Help(
+            "With --track: count the objects in a zone, [NAME:]X1,Y1,X2,Y2 (a rectangle) or more corners (a polygon), "
+            "in pixels or fractions of the frame.",
+            repeats=True,
+        ),
+    ] = ()
     save: Annotated[
         str,
         one_of("video", "events", "none"),

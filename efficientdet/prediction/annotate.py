@@ -66,7 +66,7 @@ def annotate(config: AnnotationConfig, messages: Messages = NO_MESSAGES) -> None
         min_score=config.min_score_thresh,
         calibrated_scores=config.calibrated_scores,
     )
-    files = ResultFiles(config.output_dir, model.class_names, formats=config.format, crops=config.save_crops)
+    files = ResultFiles(config.output_dir, model.class_names, formats=config.image_formats, crops=config.save_crops)
     ids = image_ids([shown_path(path) for path in inputs.images])
     failures: list[str] = []
     outlets = _Outlets(model, files, messages, failures)
@@ -166,19 +166,16 @@ def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id
     sources = videos if camera is None else {camera: camera_output(config, camera)}
     ids = itertools.count(first_id)
     for source, target in sources.items():
+        stem = target.name.removesuffix(VIDEO_SUFFIXES[config.save])
 
-        def add(
-            found: FrameDetections,
-            source: str | int = source,
-            stem: str = target.name.removesuffix(VIDEO_SUFFIXES[config.save]),
-        ) -> None:
-            frame, rows = found
-            if config.format or config.save_crops:  # a stream without an end must not fill the memory
+        def add(found: FrameDetections, source: str | int = source, stem: str = stem) -> None:
+            frame, rows = found.frame, found.rows
+            if config.image_formats or config.save_crops:  # a stream without an end must not fill the memory
                 name = f"{stem}_{frame.number:06d}"
                 outlets.files.add(name, None, next(ids), pixels=frame.pixels, rows=rows)
             if outlets.messages:
                 size = frame.pixels.shape[:2]
-                outlets.messages.put(detection_message(source, model.class_names, rows, size, frame))
+                outlets.messages.put(detection_message(source, model.class_names, rows, size, frame, found.counts))
 
         try:
             annotate_video(
@@ -191,6 +188,8 @@ def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id
                 save=config.save,
                 event_seconds=EVENT_SECONDS if config.event_seconds is None else config.event_seconds,
                 max_offline_seconds=config.max_offline_seconds,
+                tracking=config.tracking,
+                name=stem,
                 on_frame=add,
             )
         except UnreadableVideo as error:

@@ -12,6 +12,8 @@ from efficientdet.inference.detect import Detector
 from efficientdet.options.infer import InferOptions
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.inputs import Inputs, recording_stem
+from efficientdet.tracking.track_files import TRACK_FORMATS
+from efficientdet.tracking.video_tracks import TrackSettings
 from program_support.checked_fields import checked
 from program_support.errors import InputError
 
@@ -33,6 +35,19 @@ class AnnotationConfig(InferOptions):
     def max_boxes(self, model: Detector) -> int | None:
         """Return the maximum number of boxes drawn per image; None: all."""
         return self.max_boxes_to_draw or (None if model.tiling else MOST_DRAWN)
+
+    @property
+    def image_formats(self) -> list[str]:
+        """The formats of detections in images and frames."""
+        return [name for name in self.format if name not in TRACK_FORMATS]
+
+    @property
+    def tracking(self) -> TrackSettings | None:
+        """The settings of tracks; None: objects are not tracked."""
+        if not self.track:
+            return None
+        formats = [name for name in self.format if name in TRACK_FORMATS]
+        return TrackSettings(lines=self.count_line, zones=self.zone, formats=formats, folder=Path(self.output_dir))
 
     @property
     def runs_network_once(self) -> bool:

@@ -12,6 +12,7 @@ from efficientdet.inference.video_frames import VideoFrame, utc_text
 from efficientdet.prediction.inputs import STANDARD_INPUT, shown_source
 from efficientdet.prediction.message_queue import MessageQueue
 from efficientdet.prediction.message_targets import MqttTarget, WebhookTarget
+from efficientdet.tracking.lines_and_zones import TrackCounts
 from object_detection.coco.results import DetectionRows, results_json
 from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError, printable
@@ -26,7 +27,12 @@ class ReaderGone(Exception):
 
 
 def detection_message(
-    source: str | int, names: ClassNames, rows: DetectionRows, size: tuple[int, int], frame: VideoFrame | None = None
+    source: str | int,
+    names: ClassNames,
+    rows: DetectionRows,
+    size: tuple[int, int],
+    frame: VideoFrame | None = None,
+    counts: TrackCounts | None = None,
 ) -> dict[str, Any]:
     """Return the detections in an image, or a frame of a video, as JSON.
 
@@ -36,6 +42,7 @@ def detection_message(
         rows: the detections.
         size: height and width of the image in pixels.
         frame: the frame; its fields are null for an image.
+        counts: the counts of lines and zones; without tracks the message has none.
     """
     by_id = dict(zip(names.category_ids, names.names, strict=True))
     return {
@@ -49,6 +56,7 @@ def detection_message(
             {"class": by_id[result["category_id"]], **{key: result[key] for key in _FIELDS if key in result}}
             for result in results_json(rows)
         ],
+        **({} if counts is None else {"counts": counts.to_json()}),
     }
 
 
@@ -89,21 +97,24 @@ class JsonLines:
 
 
 class Changes:
-    """Sends a message when the number of objects of a class has changed, of a video at most one each second."""
+    """Sends a message when the objects of a class, or a line's or zone's, have changed in number.
+
+    It sends at most one of a video each second.
+    """
 
     def __init__(self, queues: list[MessageQueue]):
         self._queues = queues
-        self._last: tuple[str, float, Counter] | None = None  # source, time and classes of the last message
+        self._last: tuple[str, float, Any] | None = None  # source, time and numbers of the last message
 
     def put(self, message: dict[str, Any]) -> None:
         """Send a message, or ignore it."""
-        classes = Counter(detection["class"] for detection in message["detections"])
+        numbers = Counter(detection["class"] for detection in message["detections"]), message.get("counts")
         source, seconds = message["source"], message["seconds"]
         if self._last and self._last[0] == source and seconds is not None:
             is_too_early = seconds - self._last[1] < _SECONDS_BETWEEN_CHANGES
-            if is_too_early or classes == self._last[2]:
+            if is_too_early or numbers == self._last[2]:
                 return
-        self._last = source, seconds, classes
+        self._last = source, seconds, numbers
         payload = json.dumps(message).encode()
         for queue in self._queues:
             queue.put(payload)

@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +13,7 @@ from program_support.errors import InputError, nearest_name
 if TYPE_CHECKING:
     from efficientdet.configuration.model_config import ModelConfig
     from efficientdet.inference.detect import Detect, Detector
+    from efficientdet.inference.video_frames import VideoFrame
 
 Runtime = Literal["keras", "onnxruntime", "openvino"]
 _FOR_CHECKPOINTS = "model_name, class_names, hparams, precision"
@@ -85,9 +86,15 @@ def load_detector(
         prepare_environment(owns_process=False)  # must precede the imports: no start-up messages of TensorFlow
         settings |= {"averaged": averaged, "precision": precision, "use_xla": use_xla, "runtime": runtime}
         config = ModelConfig(int8_images=tuple(int8_images), **settings)
-    detector = open_model(config, batch_size=batch_size, owns_process=False)
+    detector = replace(open_model(config, batch_size=batch_size, owns_process=False), read_frames=_frames_of_video)
     detector = replace(detector, batch_size=batch_size, thresholds=detector.thresholds.chosen(threshold))
     return detector.with_calibrated_scores() if calibrated_scores else detector
+
+
+def _frames_of_video(name: str) -> "Iterator[VideoFrame]":
+    from efficientdet.prediction.video_source import read_frames
+
+    return read_frames(name)
 
 
 def _on_this_machine(path: str) -> str:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
+from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.video_frames import FrameDetections, VideoFrame
 from efficientdet.options.infer import EVENT_SECONDS
@@ -13,8 +16,11 @@ from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.detection_messages import ReaderGone
 from efficientdet.prediction.drawn_rows import drawn_rows
 from efficientdet.prediction.event_clips import EventRecorder
+from efficientdet.prediction.inputs import shown_source
 from efficientdet.prediction.video_files import NoRecorder, Recorder, VideoRecorder
 from efficientdet.prediction.video_source import VideoSource
+from efficientdet.tracking.drawn_counts import with_counts
+from efficientdet.tracking.video_tracks import TrackSettings, VideoTracks
 from program_support.progress import Progress
 from program_support.signals import Listener
 
@@ -32,6 +38,8 @@ def annotate_video(
     save: str = "video",
     event_seconds: float = EVENT_SECONDS,
     max_offline_seconds: float | None = None,
+    tracking: TrackSettings | None = None,
+    name: str = "",
     on_frame: OnFrame = lambda _: None,
 ) -> None:
     """Detect in every frame, and save an annotated copy or clips.
@@ -51,6 +59,8 @@ def annotate_video(
             each time at which objects are detected; "none".
         event_seconds: time before and after an event that its clip shows.
         max_offline_seconds: time without a frame after which the recording of a camera or stream ends. Default: never.
+        tracking: what is counted and written of the tracks; None: objects are not tracked.
+        name: name of the track files without suffix.
         on_frame: called after each frame.
 
     Raises:
@@ -64,24 +74,29 @@ def annotate_video(
         Progress(
             "video", total=None if source.is_live else source.total or None, noun="frame", rate_of="frames"
         ) as progress,
+        _tracks(tracking, model, source) as tracks,
     ):
         try:
-            for found in _detections(model, source, 1 if source.is_live else batch_size, max_boxes):
+            for found in _detections(model, source, 1 if source.is_live else batch_size, max_boxes, tracks):
                 if found is None:
                     recorder.interrupt()
                     continue
-                recorder.add(found, partial(drawn_rows, found.frame.pixels, found.rows, model.class_names))
+                recorder.add(found, partial(_drawn, found, model.class_names))
                 on_frame(found)
                 progress.advance(images=1)
         except ReaderGone:
             if source.is_live:  # the part of a video file that was read is no annotated copy of it
-                recorder.complete()
+                _complete(recorder, tracks, source, name)
             raise
-        recorder.complete()
+        _complete(recorder, tracks, source, name)
 
 
 def _detections(
-    model: Detector, frames: Iterable[VideoFrame | None], batch_size: int, max_boxes: int | None
+    model: Detector,
+    frames: Iterable[VideoFrame | None],
+    batch_size: int,
+    max_boxes: int | None,
+    tracks: VideoTracks | None,
 ) -> Iterator[FrameDetections | None]:
     """Yield the drawn detections of each frame; None where no frame was received for some seconds."""
     iterator = iter(frames)
@@ -91,7 +106,35 @@ def _detections(
             yield None
             continue
         for frame, rows in zip(received, model.detect([frame.pixels for frame in received]), strict=True):
-            yield FrameDetections(frame, rows.drawn(model.thresholds.of(rows.category_ids), max_boxes))
+            if tracks is None:
+                yield FrameDetections(frame, rows.drawn(model.thresholds.of(rows.category_ids), max_boxes))
+            else:
+                tracked = tracks.update(rows, frame.pixels, frame.seconds)
+                yield FrameDetections(frame, tracked.chosen(np.arange(len(tracked.scores))[:max_boxes]), tracks.counts)
+
+
+@contextlib.contextmanager
+def _tracks(settings: TrackSettings | None, model: Detector, source: VideoSource) -> Iterator[VideoTracks | None]:
+    if settings is None:
+        yield None
+        return
+    tracks = VideoTracks(settings, model.thresholds, model.class_names, frames_per_second=source.frames_per_second)
+    with contextlib.closing(tracks):
+        yield tracks
+
+
+def _complete(recorder: Recorder, tracks: VideoTracks | None, source: VideoSource, name: str) -> None:
+    """Write the files of a video, and print their names and the counts."""
+    recorder.complete()
+    if tracks is not None:
+        for path in tracks.write(name, replace=not source.is_live):
+            print(f"wrote {path}")
+        print(f"{shown_source(source.name)}: {tracks}")
+
+
+def _drawn(found: FrameDetections, names: ClassNames) -> np.ndarray:
+    pixels = drawn_rows(found.frame.pixels, found.rows, names)
+    return pixels if found.counts is None else with_counts(pixels, found.counts)
 
 
 def _recorder(save: str, target: Path, source: VideoSource, model: Detector, event_seconds: float) -> Recorder:

@@ -8,7 +8,7 @@ from efficientdet.tracking.lines_and_zones import CountLine, TrackCounts
 _LINE_COLOR, _TEXT_COLOR = (255, 225, 0), (0, 0, 0)  # RGB
 _LINE_FRACTION, _FONT_FRACTION = 1 / 160, 1 / 28  # shares of the frame's shorter side
 _SMALLEST_FONT = 10  # pixels
-_ARROW = 6  # length of the arrow at a line, in widths of the line
+_ARROW = 10  # length of the arrow at a line, in widths of the line
 
 
 def with_counts(pixels: np.ndarray, counts: TrackCounts) -> np.ndarray:
@@ -40,5 +40,5 @@ def _draw_arrow(draw: ImageDraw.ImageDraw, points: np.ndarray, *, width: int) ->
     along = (points[1] - points[0]) / np.hypot(*(points[1] - points[0]))
     right = np.array([-along[1], along[0]])
     foot = points[0] + 0.25 * (points[1] - points[0])
-    corners = foot - along * width * 2, foot + along * width * 2, foot + right * width * _ARROW
+    corners = foot - along * width * 4, foot + along * width * 4, foot + right * width * _ARROW
     draw.polygon([(float(x), float(y)) for x, y in corners], fill=_LINE_COLOR)

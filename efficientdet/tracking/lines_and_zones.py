@@ -77,7 +77,7 @@ class CountLine:
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts by class."""
-        return {"name": self.name, "points": self.points.tolist(), "in": dict(self.entered), "out": dict(self.left)}
+        return {"name": self.name, "in": dict(self.entered), "out": dict(self.left)}
 
     def short_text(self) -> str:
         """Return the name and the counts of all classes."""
@@ -142,7 +142,7 @@ class Zone:
     def to_json(self) -> dict[str, Any]:
         """Return the counts by class."""
         counts = {"inside": dict(self.inside), "visitors": dict(self.visitors), "most_at_once": self.most}
-        return {"name": self.name, "points": self.points.tolist(), **counts}
+        return {"name": self.name, **counts}
 
     def short_text(self) -> str:
         """Return the name and the counts of all classes."""

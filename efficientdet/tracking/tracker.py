@@ -12,7 +12,7 @@ from program_support.errors import InputError
 
 USUAL_FPS = 25.0
 _LOST_SECONDS = 1.0  # longest time without a detection after which a track continues
-_LOW_SCORE = 0.1  # lowest score of a detection that continues a track, with a threshold of at least twice as much
+_LOW_SHARE = 0.5  # lowest score of a detection that continues a track, as a share of the threshold
 _REFERENCE_FPS = 30.0  # the rate in which ByteTrack counts `lost_track_buffer`
 
 
@@ -29,7 +29,7 @@ class Tracker:
     """Tracker of the objects in one video: ByteTrack (Zhang et al. 2022) for each class.
 
     A track begins with detections that reach the score threshold of their class in two consecutive frames, and
-    continues with detections of lower scores too. It ends after one second without a detection.
+    continues with detections of at least half of this score. It ends after one second without a detection.
 
     Attributes:
         live_ids: the tracks that have not ended. Other tracks do not come back.
@@ -65,8 +65,7 @@ class Tracker:
         """
         self._seconds = self._time_after_last(seconds)
         chosen, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        thresholds = self._thresholds.of(rows.category_ids)
-        has_score = rows.scores >= np.minimum(_LOW_SCORE, np.asarray(thresholds) / 2)
+        has_score = rows.scores >= _LOW_SHARE * self._thresholds.of(rows.category_ids)
         for category_id in sorted({*rows.category_ids[has_score].tolist(), *self._trackers}):
             which = np.flatnonzero(has_score & (rows.category_ids == category_id))
             chosen_here, ids_here = self._update_class(category_id, rows, which)

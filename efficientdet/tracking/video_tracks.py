@@ -2,18 +2,39 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from dataset.class_names import ClassNames
+from dataset.files.image_files import distinct_stem
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.tracking.drawn_counts import with_counts
 from efficientdet.tracking.lines_and_zones import TrackCounts
 from efficientdet.tracking.track_files import TrackedVideo, write_track_files
 from efficientdet.tracking.track_store import TrackStore
-from efficientdet.tracking.tracker import Tracker
+from efficientdet.tracking.tracker import USUAL_FPS, Tracker
 from object_detection.coco.results import DetectionRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackSettings:
+    """Settings of what is counted and written of the tracks of each video.
+
+    Attributes:
+        lines, zones: see `TrackCounts`.
+        formats: those of TRACK_FORMATS that are written.
+        folder: the folder of the track files.
+    """
+
+    lines: Sequence[str] = ()
+    zones: Sequence[str] = ()
+    formats: Sequence[str] = ()
+    folder: Path = Path()
+
+    def counts(self) -> TrackCounts:
+        """Return counts of 0; raises InputError as `TrackCounts`."""
+        return TrackCounts(lines=self.lines, zones=self.zones)
 
 
 class VideoTracks:
@@ -25,28 +46,24 @@ class VideoTracks:
 
     def __init__(
         self,
+        settings: TrackSettings,
         thresholds: ScoreThresholds,
         class_names: ClassNames,
         *,
-        frames_per_second: float,
-        lines: Sequence[str] = (),
-        zones: Sequence[str] = (),
-        formats: Sequence[str] = (),
+        frames_per_second: float = USUAL_FPS,
     ):
         """Start without tracks.
 
         Args:
+            settings: lines, zones and formats.
             thresholds: scores from which detections begin a track.
             class_names: names of the categories.
             frames_per_second: frame rate of the source.
-            lines: see `TrackCounts`.
-            zones: see `TrackCounts`.
-            formats: those of TRACK_FORMATS that `write` writes.
         """
-        self.counts = TrackCounts(lines=lines, zones=zones)
+        self.counts = settings.counts()
+        self._settings, self._class_names, self._rate = settings, class_names, frames_per_second
         self._tracker = Tracker(thresholds, frames_per_second=frames_per_second)
-        self._class_names, self._rate = class_names, frames_per_second
-        self._store, self._formats = TrackStore() if formats else None, formats
+        self._store = TrackStore() if settings.formats else None
         self._totals: Counter[int] = Counter()  # tracks by category id
         self._last_id, self._frames, self._size = 0, 0, (0, 0)
 
@@ -69,14 +86,19 @@ class VideoTracks:
             self._store.add(tracked, frame=self._frames, seconds=seconds)
         return tracked
 
-    def with_counts(self, pixels: np.ndarray) -> np.ndarray:
-        """Return a frame with lines, zones and counts."""
-        return with_counts(pixels, self.counts)
+    def write(self, name: str, *, replace: bool = True) -> list[Path]:
+        """Write the track files, and return their paths.
 
-    def write(self, folder: Path, name: str) -> list[Path]:
-        """Write the track files of a video with this name, and return their paths."""
+        Args:
+            name: name of the video without suffix.
+            replace: files of this name are replaced; else the name gets a number if one exists.
+        """
         if self._store is None:
             return []
+        folder, formats = self._settings.folder, self._settings.formats
+        if not replace:
+            used = {path.stem.casefold() for one in formats for path in (folder / one).glob("*")}
+            name = distinct_stem(name, used)
         video = TrackedVideo(
             name=name,
             size=self._size,
@@ -85,7 +107,7 @@ class VideoTracks:
             class_names=self._class_names,
             counts=self.counts.to_json(),
         )
-        return write_track_files(folder, video, self._store, formats=self._formats)
+        return write_track_files(folder, video, self._store, formats=formats)
 
     def close(self) -> None:
         """Remove the temporary file."""

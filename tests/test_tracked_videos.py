@@ -1,0 +1,171 @@
+"""`infer.py --track`: identities and counts in annotated videos, messages and track files."""
+
+import json
+import re
+
+import cv2
+import numpy as np
+import pytest
+from color_artifact import write_color_artifact
+
+import efficientdet
+from dataset.class_names import ClassNames
+from efficientdet.inference.detect import Detector
+from efficientdet.prediction import video as video_module
+from efficientdet.prediction.video import annotate_video
+from efficientdet.prediction.video_source import VideoSource
+from efficientdet.tracking.video_tracks import TrackSettings
+from object_detection.coco.results import DetectionRows
+
+NAMES = ClassNames((3, 8), ("cat", "dog"))
+FRAMES, HEIGHT, WIDTH = 30, 120, 160
+
+
+def write_video(path, color, frames=FRAMES):
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 25.0, (WIDTH, HEIGHT))
+    for _ in range(frames):
+        writer.write(np.full((HEIGHT, WIDTH, 3), color[::-1], np.uint8))
+    writer.release()
+    return path
+
+
+@pytest.fixture
+def gray_video(tmp_path):
+    return write_video(tmp_path / "gray.mp4", (128, 128, 128))
+
+
+def walking_dog():
+    """A detector of a dog that walks to the right, 4 pixels a frame, and of a cat with a low score that sits."""
+    places = iter(range(0, 4 * FRAMES, 4))
+
+    def detect(images):
+        boxes = [[[40, x, 80, x + 40], [0, 0, 30, 30]] for x in (next(places) for _ in images)]
+        return [
+            DetectionRows.of_image(np.array(one, np.float32), np.array([0.9, 0.3], np.float32), np.array([8, 3]))
+            for one in boxes
+        ]
+
+    return Detector(detect, NAMES)
+
+
+def frames_of(path):
+    source, frames = cv2.VideoCapture(str(path)), []
+    while (read := source.read())[0]:
+        frames.append(read[1][..., ::-1].astype(int))
+    source.release()
+    return frames
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_a_video_is_annotated_with_its_tracks(gray_video, tmp_path, capsys, batch_size):
+    settings = TrackSettings(
+        lines=["gate:0.5,1,0.5,0"], zones=["0.75,0,1,1"], formats=["mot", "tracks"], folder=tmp_path / "out"
+    )
+    found = []
+    annotate_video(
+        walking_dog(),
+        str(gray_video),
+        tmp_path / "out" / "gray.mp4",
+        batch_size=batch_size,
+        tracking=settings,
+        name="gray",
+        on_frame=lambda one: found.append((one.rows.track_ids.tolist(), one.rows.category_ids.tolist())),
+    )
+    assert found == [([], [])] + [([1], [8])] * (FRAMES - 1)
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        f"wrote {tmp_path}/out/tracks/gray.json",
+        f"{gray_video}: tracks: 1 (dog 1)",
+        "gate: in 1 (dog 1), out 0",
+        "zone 1: 1 (dog 1), at most 1 at a time",
+    ]
+    lines = (tmp_path / "out" / "mot" / "gray.txt").read_text().splitlines()
+    assert lines[0] == "2,1,4.00,40.00,40.00,40.00,0.90000,-1,-1,-1"
+    assert len(lines) == FRAMES - 1
+    content = json.loads((tmp_path / "out" / "tracks" / "gray.json").read_text())
+    assert content["counts"]["lines"] == [{"name": "gate", "in": {"dog": 1}, "out": {}}]
+    drawn = frames_of(tmp_path / "out" / "gray.mp4")
+    assert len(drawn) == FRAMES
+    for number in (5, 25):  # the line is yellow, the box of the dog has the color of its identity
+        red, green, blue = drawn[number][100, WIDTH // 2]
+        assert min(red, green) > 180 > 120 > blue
+        assert np.abs(drawn[number][60, 4 * number : 4 * number + 2] - 128).max() > 60
+
+
+def test_the_tracks_of_a_camera_are_written_when_it_is_stopped(gray_video, tmp_path, monkeypatch, capsys):
+    """A live source, here a file that is read as one; the files of an earlier recording are kept."""
+
+    class Live(VideoSource):
+        def __init__(self, name, **settings):
+            super().__init__(name)
+            self.is_live = True
+
+    monkeypatch.setattr(video_module, "VideoSource", Live)
+    for _ in range(2):
+        annotate_video(
+            walking_dog(),
+            str(gray_video),
+            tmp_path / "camera_0",
+            live=True,
+            save="none",
+            tracking=TrackSettings(formats=["mot"], folder=tmp_path),
+            name="camera_0",
+        )
+    assert sorted(path.name for path in (tmp_path / "mot").iterdir()) == ["camera_0-2.txt", "camera_0.txt"]
+    assert "tracks: 1 (dog 1)" in capsys.readouterr().out
+
+
+def test_two_videos_have_their_own_tracks_and_messages(tmp_path, capsys):
+    model = write_color_artifact(tmp_path / "colors.onnx")
+    videos = [write_video(tmp_path / f"{name}.mp4", (250, 0, 10), frames=5) for name in "ab"]
+    out = efficientdet.infer(
+        videos,
+        tmp_path / "out",
+        model=model,
+        track=True,
+        zone=["corner:0,0,0.5,0.5"],
+        format=["coco", "mot", "cvat_video"],
+        json_lines=tmp_path / "lines.jsonl",
+    )
+    shown = capsys.readouterr().out
+    assert len(re.findall(r"[ab]\.mp4: tracks: 1 \(red 1\)\ncorner: 1 \(red 1\), at most 1 at a time\n", shown)) == 2
+    assert sorted(path.relative_to(out).as_posix() for path in out.rglob("*.*") if path.name[0] != ".") == [
+        "a.mp4",
+        "b.mp4",
+        "coco.json",
+        "cvat_video/a.xml",
+        "cvat_video/b.xml",
+        "mot/a.txt",
+        "mot/b.txt",
+    ]
+    assert (out / "mot" / "a.txt").read_text() == (out / "mot" / "b.txt").read_text() != ""
+    annotations = json.loads((out / "coco.json").read_text())["annotations"]
+    assert [one["track_id"] for one in annotations] == [1] * 8
+    messages = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
+    assert [[one["track_id"] for one in message["detections"]] for message in messages] == [[], *[[1]] * 4] * 2
+    assert [message["counts"]["zones"][0]["visitors"] for message in messages[3:7]] == [{"red": 1}] * 2 + [{}] + [
+        {"red": 1}
+    ]
+
+
+def test_a_video_file_is_tracked_in_python(tmp_path):
+    model = write_color_artifact(tmp_path / "colors.onnx")
+    video = write_video(tmp_path / "a.mp4", (250, 0, 10), frames=4)
+    detector = efficientdet.load_detector(model)
+    by_name = [one.track_ids.tolist() for one in detector.track(video)]
+    by_frame = [one.track_ids.tolist() for one in detector.track(efficientdet.read_frames(video))]
+    assert by_name == by_frame == [[], [1], [1], [1]]
+
+
+def test_a_video_without_frames_is_named(tmp_path):
+    model = write_color_artifact(tmp_path / "colors.onnx")
+    (tmp_path / "empty.mp4").touch()
+    with pytest.raises(efficientdet.InputError, match=r"empty\.mp4: cannot be read as a video"):
+        efficientdet.infer(tmp_path / "empty.mp4", tmp_path / "out", model=model, track=True, format=["mot"])
+    assert not (tmp_path / "out" / "mot").exists()
+
+
+def test_a_zone_outside_the_frame_is_named(tmp_path):
+    model = write_color_artifact(tmp_path / "colors.onnx")
+    video = write_video(tmp_path / "a.mp4", (250, 0, 10), frames=3)
+    with pytest.raises(efficientdet.InputError, match="zone 1: lies outside the frames, which have 160x120 pixels"):
+        efficientdet.infer(video, tmp_path / "out", model=model, track=True, zone=["200,0,300,90"])
