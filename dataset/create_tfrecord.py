@@ -39,8 +39,9 @@ from dataset.conversion.label_splits import read_labels
 from dataset.conversion.named_splits import SPLITS, splits_of_records
 from dataset.conversion.partial_labels import with_unlabeled_classes
 from dataset.conversion.sharding.shard_files import existing_shards
-from dataset.conversion.sharding.shards import check_annotations, white_level_of
+from dataset.conversion.sharding.shards import check_annotations, value_range_of
 from dataset.files.image_files import image_folder
+from dataset.files.pixel_values import ValueRange
 from program_support import command_line
 from program_support.errors import InputError
 from program_support.field_flags import define_flags_of, options_of_flags
@@ -92,8 +93,8 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
         are_all_splits=True,
     )
     all_images = [image for data in by_split.values() for image in data.images]
-    white_level = white_level_of(all_images, configs["train"])
-    by_split = _with_val(by_split, images, options=options, white_level=white_level)
+    value_range = value_range_of(all_images, configs["train"])
+    by_split = _with_val(by_split, images, options=options, value_range=value_range)
     _warn_about_shared_images(by_split)
     _refuse_other_splits(options.output_dir, by_split)
     reports = {}
@@ -101,7 +102,7 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
         print(f"\n{split}: {len(data.images)} images", flush=True)
         reports[split] = convert_and_report(
             data,
-            replace(configs[split], white_level=white_level),
+            replace(configs[split], black_level=value_range.black, white_level=value_range.white),
             options,
             start=start,
         )
@@ -129,7 +130,7 @@ def _print_unused(by_split: dict[str, AnnotatedDataSet], images: ImageFolder) ->
 
 
 def _with_val(
-    by_split: dict[str, AnnotatedDataSet], images: ImageFolder, *, options: ConvertOptions, white_level: int
+    by_split: dict[str, AnnotatedDataSet], images: ImageFolder, *, options: ConvertOptions, value_range: ValueRange
 ) -> dict[str, AnnotatedDataSet]:
     """Return the splits by name; split val off train if there is none and one is requested. Prints the result."""
     named = {split or "train": data for split, data in by_split.items()}
@@ -139,7 +140,7 @@ def _with_val(
             "train on these images, rename that folder or file"
         )
     elif options.folds:
-        named["train"] = _in_folds(named, images, folds=options.folds, options=options, white_level=white_level)
+        named["train"] = _in_folds(named, images, folds=options.folds, options=options, value_range=value_range)
         named.pop("val", None)
     elif "val" in named or not options.val_fraction or not named["train"].images:
         print("split: from the data set" if "" not in by_split else "split: none, all images are train")
@@ -150,7 +151,7 @@ def _with_val(
             fraction=options.val_fraction,
             seed=options.split_seed,
             group_by=options.group_by,
-            white_level=white_level,
+            value_range=value_range,
             earlier=splits_of_records(options.splits_of) if options.splits_of else None,
         )
         train_count, aside = (len(named[split].images) for split in ("train", "val"))
@@ -168,7 +169,7 @@ def _in_folds(
     *,
     folds: int,
     options: ConvertOptions,
-    white_level: int,
+    value_range: ValueRange,
 ) -> AnnotatedDataSet:
     """Return the images of train and val, divided into folds. Prints the result."""
     data, alike = divided_into_folds(
@@ -177,7 +178,7 @@ def _in_folds(
         folds=folds,
         seed=options.split_seed,
         group_by=options.group_by,
-        white_level=white_level,
+        value_range=value_range,
     )
     assert data.shards is not None
     sizes = np.bincount(data.shards)

@@ -14,6 +14,7 @@ from PIL import Image
 from dataset.files import image_windows
 from dataset.files.image_files import read_image
 from dataset.files.image_windows import open_windows
+from dataset.files.pixel_values import ValueRange
 from program_support.errors import InputError
 
 rasterio = pytest.importorskip("rasterio")
@@ -124,8 +125,21 @@ def test_other_formats_are_decoded_once_and_keep_their_stored_pixels(tmp_path):
 
 def test_16_bits_have_a_white_level(tmp_path):
     path = store(tmp_path / "a.tif", np.array([[[0, 2048, 4095, 9000]]], np.uint16))
-    assert complete(path, white_level=4095)[0, :, 1].tolist() == [0, 128, 255, 255]
+    assert complete(path, value_range=ValueRange(white=4095))[0, :, 1].tolist() == [0, 128, 255, 255]
     assert complete(path)[0, :, 1].tolist() == [0, 8, 16, 35]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "int32", "int8"])
+def test_floats_and_signed_values_need_a_range(tmp_path, dtype):
+    values = np.array([[[-30, -20, 22, 60, 90]]] * 3).astype(dtype)
+    path = store(tmp_path / "a.tif", values, nodata=-30)
+    if dtype.startswith("float"):
+        values[:, 0, 4] = np.nan
+        path = store(tmp_path / "a.tif", values, nodata=-30)
+    bright = [0, 0, 134, 255, 0 if dtype.startswith("float") else 255]
+    assert complete(path, value_range=ValueRange(-20, 60))[0, :, 2].tolist() == bright
+    with pytest.raises(InputError, match=f"pixels of type {dtype} without a known range: convert with --black_level"):
+        open_windows(path)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Images of 16 bits per channel whose values use 12 bits: conversion, training and every reader scale them equally."""
+"""Images of 16 bits whose values use 12 bits, and of floats: conversion, training and readers scale them equally."""
 
 import asyncio
 import json
@@ -11,9 +11,9 @@ from PIL import Image
 from dataset import create_tfrecord
 from dataset.class_names import ClassNames
 from dataset.conversion.conversion_options import ConvertOptions
-from dataset.conversion.conversion_report import white_level_of_records
+from dataset.conversion.conversion_report import value_range_of_records
 from dataset.files.image_files import read_image
-from dataset.files.pixel_values import WHITE_LEVEL, white_level_for
+from dataset.files.pixel_values import FULL_RANGE, WHITE_LEVEL, ValueRange, value_range_for
 from dataset.input.pipeline import original_images
 from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records
@@ -79,7 +79,7 @@ def test_all_splits_have_one_range(folder, records):
     for split in ("train", "val"):
         index = index_records(records[split])
         found |= {image.name: brightness(image.pixels) for image in original_images(index, range(len(index)))}
-        assert white_level_of_records(records[split]) == 4095
+        assert value_range_of_records(records[split]) == ValueRange(white=4095)
     assert {name.rpartition("/")[2]: value for name, value in found.items()} == {
         "4095.png": 255,
         "2048.png": 128,
@@ -119,7 +119,7 @@ def test_a_training_stores_the_range_and_every_reader_uses_it(folder, records, t
     annotate(AnnotationConfig(inputs=Inputs(images=(str(file),)), output_dir=str(tmp_path / "out")))
 
     async def served():
-        model = ServedModel(detect=detect, class_names=NAMES, name="model", white_level=detector.white_level)
+        model = ServedModel(detect=detect, class_names=NAMES, name="model", value_range=detector.value_range)
         batcher = Batcher(model, RequestLimits(), Metrics())
         running = asyncio.create_task(batcher.run())
         await batcher.detect([EncodedImage(file.read_bytes(), SIDE * SIDE)])
@@ -149,7 +149,7 @@ def test_the_level_has_all_bits_of_the_largest_value(tmp_path, values, level):
     Image.new("RGB", (4, 4), (255, 255, 255)).save(tmp_path / "eight_bits.png")
     (tmp_path / "damaged.png").write_bytes(b"\x89PNG")
     warnings = []
-    assert white_level_for([*tmp_path.iterdir()], log=warnings.append) == level
+    assert value_range_for([*tmp_path.iterdir()], log=warnings.append) == ValueRange(white=level)
     assert [f"{max(values)} as their largest value: {level} becomes white" in line for line in warnings] == [True] * (
         level < WHITE_LEVEL
     )
@@ -157,13 +157,75 @@ def test_the_level_has_all_bits_of_the_largest_value(tmp_path, values, level):
 
 def test_values_above_the_level_are_white(tmp_path):
     Image.fromarray(np.uint16([[0, 500, 1000, 4000]])).save(tmp_path / "a.png")
-    assert read_image(str(tmp_path / "a.png"), white_level=1000)[0, :, 1].tolist() == [0, 128, 255, 255]
+    pixels = read_image(str(tmp_path / "a.png"), value_range=ValueRange(white=1000))
+    assert pixels[0, :, 1].tolist() == [0, 128, 255, 255]
 
 
 def test_records_of_different_ranges_are_refused(tmp_path):
     for number, level in ((1, 1023), (2, 2046), (3, WHITE_LEVEL)):
         (tmp_path / f"part{number}.report.json").write_text(json.dumps({"made_from": {"--white_level": level}}))
     shards = [str(tmp_path / f"part{number}-00000-of-00001.tfrecord") for number in (1, 2, 3)]
-    assert white_level_of_records(shards[1:]) == 2046  # the third ones have no 16 bits, or all of them
-    with pytest.raises(InputError, match=r"different --white_level: 1023 \(.*part1.*\), 2046 \(.*part2"):
-        white_level_of_records(shards)
+    assert value_range_of_records(shards[1:]) == ValueRange(white=2046)  # the third have all bits or none
+    with pytest.raises(InputError, match=r"--white_level: 0 to 1023 \(.*part1.*\), 0 to 2046 \(.*part2"):
+        value_range_of_records(shards)
+
+
+@pytest.fixture
+def celsius(tmp_path):
+    """A YOLO folder with images of floats from -20 to 60; the right halves are 60, 22 and -100 (below the range)."""
+    for name, value in (("hot", 60), ("warm", 22), ("cold", -100)):
+        values = np.full((SIDE, SIDE), -20, np.float32)
+        values[:, SIDE // 2 :] = value
+        values[0, 0] = np.nan
+        (tmp_path / "images").mkdir(exist_ok=True)
+        Image.fromarray(values).save(tmp_path / "images" / f"{name}.tif")
+        (tmp_path / f"{name}.txt").write_text("0 0.75 0.5 0.5 1\n")
+    (tmp_path / "data.yaml").write_text("names: [patch]\n")
+    return tmp_path
+
+
+def converted(folder, **options):
+    create_tfrecord.convert_labels(
+        ConvertOptions(images=str(folder), output_dir=str(folder / "records"), num_threads=1, **options)
+    )
+    return expand_glob(f"{folder}/records/train-*")
+
+
+def test_floats_have_the_range_of_the_conversion(celsius, tmp_path, monkeypatch):
+    records = converted(celsius, black_level=-20, white_level=60.0, val_fraction=0)
+    index = index_records(records)
+    found = {image.name.rpartition("/")[2]: brightness(image.pixels) for image in original_images(index, range(3))}
+    assert found == {"hot.tif": 255, "warm.tif": 134, "cold.tif": 0}
+    assert value_range_of_records(records) == (-20, 60)
+
+    def stop(config):
+        raise StartedError(config)
+
+    monkeypatch.setattr("efficientdet.training.loop.train", stop)
+    with pytest.raises(StartedError) as started:
+        train_model.train(
+            TrainOptions(training_file_pattern=f"{celsius}/records/train-*", model_dir=str(tmp_path / "m"))
+        )
+    hparams = started.value.args[0].hparams
+    described = Description(
+        model_name=hparams.model_name, hparams=hparams.to_dict(), categories=NAMES.to_categories(), weights="raw"
+    )
+    assert described.value_range == (-20, 60)
+    pixels = read_image(str(celsius / "images" / "warm.tif"), value_range=described.value_range)
+    assert (brightness(pixels), pixels[0, 0].tolist()) == (134, [0, 0, 0])
+
+
+def test_floats_without_a_range_are_refused(celsius):
+    with pytest.raises(InputError, match=r"pixels of mode F without a known range: convert with --black_level"):
+        converted(celsius, val_fraction=0)
+
+
+def test_a_range_is_not_empty(celsius):
+    with pytest.raises(InputError, match=r"--black_level=60: expected less than --white_level=60"):
+        converted(celsius, black_level=60, white_level=60)
+
+
+@pytest.mark.parametrize("levels", [{"white_level": "x"}, {"black_level": 70_000}, {"white_level": float("nan")}, {}])
+def test_a_description_with_an_impossible_range_has_the_full_one(levels):
+    described = Description(model_name="x", hparams=levels, categories=[], weights="raw")
+    assert described.value_range == FULL_RANGE

@@ -18,7 +18,7 @@ from dataset.files.image_files import encode_image
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, LARGEST_IMAGE_PIXELS
 from dataset.files.image_parts import image_parts
 from dataset.files.image_windows import open_windows
-from dataset.files.pixel_values import WHITE_LEVEL, as_rgb
+from dataset.files.pixel_values import FULL_RANGE, ValueRange, as_rgb
 from program_support.errors import InputError
 
 LONGEST_SIDE = 65_500  # limit of libjpeg
@@ -53,19 +53,19 @@ def check_image(
     *,
     expected_size: tuple[int, int] | None = None,
     orientation: int = 1,
-    white_level: int = WHITE_LEVEL,
+    value_range: ValueRange = FULL_RANGE,
 ) -> CheckedImage:
     """Return the image of a file as the JPEG to store.
 
     `expected_size` is (height, width) in the annotations. `orientation`: the EXIF orientation by which the image is
-    rotated upright, 1 if its labels are in stored pixels, as in COCO. `white_level`: see `as_rgb`.
+    rotated upright, 1 if its labels are in stored pixels, as in COCO. `value_range`: see `as_rgb`.
 
     Raises:
         UnusableImage, SizeDisagreement: the file has another size.
     """
     is_transposed = orientation >= 5
     stored_size = expected_size[::-1] if expected_size and is_transposed else expected_size
-    checked = _checked(data, expected_size=stored_size, white_level=white_level)
+    checked = _checked(data, expected_size=stored_size, value_range=value_range)
     if orientation == 1:
         return checked
     rotation = f"rotated upright by its EXIF orientation {orientation}, as its labels are"
@@ -78,14 +78,14 @@ def check_image(
     )
 
 
-def check_part(path: str, part: tuple[int, int, int, int], *, white_level: int) -> CheckedImage:
+def check_part(path: str, part: tuple[int, int, int, int], *, value_range: ValueRange) -> CheckedImage:
     """Return the window `part` (top, left, bottom, right) of a file as the JPEG to store.
 
     Raises:
         UnusableImage: it cannot be read.
     """
     try:
-        with open_windows(path, white_level=white_level) as image:
+        with open_windows(path, value_range=value_range) as image:
             pixels = image.read(*part)
     except InputError as error:
         raise UnusableImage(str(error).removeprefix(f"{path}: ")) from error
@@ -93,16 +93,16 @@ def check_part(path: str, part: tuple[int, int, int, int], *, white_level: int) 
     return CheckedImage(encoded=encoded, height=pixels.shape[0], width=pixels.shape[1])
 
 
-def _checked(data: bytes, *, expected_size: tuple[int, int] | None, white_level: int) -> CheckedImage:
+def _checked(data: bytes, *, expected_size: tuple[int, int] | None, value_range: ValueRange) -> CheckedImage:
     if not data:
         raise UnusableImage("the file is empty")
     try:
         height, width, colors, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     except (ValueError, KeyError):  # another format, or a JPEG with an unusual subsampling
-        return _reencoded(data, expected_size=expected_size, white_level=white_level)
+        return _reencoded(data, expected_size=expected_size, value_range=value_range)
     _check_size((height, width), expected_size)
     if colors in ("CMYK", "YCCK"):
-        return _reencoded(data, expected_size=expected_size, white_level=white_level)
+        return _reencoded(data, expected_size=expected_size, value_range=value_range)
     scans = sum(part == "scan" for part in image_parts(data))
     if scans > MOST_SCANS:
         raise UnusableImage(f"{scans} scans, expected at most {MOST_SCANS}")
@@ -159,7 +159,7 @@ def _first_line(text: str) -> str:
     return text.strip().split("\n")[0].split("}} ")[-1][:120]
 
 
-def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None, white_level: int) -> CheckedImage:
+def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None, value_range: ValueRange) -> CheckedImage:
     """Encode the first frame of an image that Pillow reads as RGB JPEG; alpha is dropped, as RGB decoders do."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about metadata, and about sizes, which are checked here
@@ -169,7 +169,7 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None, white_leve
             if max(image.size) > LONGEST_SIDE:
                 raise UnusableImage(f"{image.width}x{image.height} pixels; a JPEG has at most {LONGEST_SIDE} per side")
             stored_as = f"{image.format} {image.mode}"
-            rgb = Image.fromarray(as_rgb(image, white_level))
+            rgb = Image.fromarray(as_rgb(image, value_range))
         except (UnusableImage, SizeDisagreement):
             raise
         except Image.UnidentifiedImageError as error:

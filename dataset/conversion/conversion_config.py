@@ -4,13 +4,12 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from dataset.files.pixel_values import WHITE_LEVEL
+from dataset.files.pixel_values import WHITE_LEVEL, ValueRange
 from dataset.files.untrusted_values import storable_text
-from program_support.checked_fields import Count, Help, Share, between, checked
+from program_support.checked_fields import Count, FiniteNumber, Help, Share, between, checked
 from program_support.errors import InputError
 
 ShardCount = Annotated[int, between(1, 99999)]
-WhiteLevel = Annotated[int, between(255, WHITE_LEVEL)]
 
 
 @checked
@@ -35,13 +34,17 @@ class WritingSettings:
         ),
     ] = False
     white_level: Annotated[
-        WhiteLevel | None,
+        FiniteNumber | None,
         Help(
-            "Value of images with 16 bits per channel that is converted to white (255). Stored with the records and "
-            "with models trained on them. Default: all bits that the largest value has, such as 4095, up to 14 bits; "
-            "65535 for larger values."
+            "Value of images with more than 8 bits per channel that is converted to white (255). Stored with the "
+            "records and with models trained on them. Images with floats or negative values need it. Default: all bits "
+            "that the largest value has, such as 4095, up to 14 bits; 65535 for larger values."
         ),
     ] = None
+    black_level: Annotated[
+        FiniteNumber,
+        Help("Value of images with more than 8 bits per channel that is converted to black (0), stored as well."),
+    ] = 0.0
 
 
 @checked
@@ -58,6 +61,10 @@ class ConversionConfig(WritingSettings):
     def __post_init__(self):
         if not Path(self.output_prefix).name or self.output_prefix.endswith("/"):
             raise InputError(f"--output_file_prefix={self.output_prefix}: expected FOLDER/name")
+        if self.white_level is not None and self.black_level >= self.white_level:
+            raise InputError(
+                f"--black_level={self.black_level:g}: expected less than --white_level={self.white_level:g}"
+            )
         storable_text(self.output_prefix, "--output_file_prefix")  # TensorFlow opens no other
         if not os.path.isdir(self.image_folder):
             raise InputError(
@@ -71,6 +78,11 @@ class ConversionConfig(WritingSettings):
     def beside(self, suffix: str) -> Path:
         """Return the path of another output file, such as .report.json, which `<prefix>-*` does not match."""
         return Path(f"{self.output_prefix}{suffix}")
+
+    @property
+    def value_range(self) -> ValueRange:
+        """Return the values that become black and white."""
+        return ValueRange(self.black_level, WHITE_LEVEL if self.white_level is None else self.white_level)
 
     @property
     def state_folder(self) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 from dataset.class_names import ClassNames, beside_records
 from dataset.conversion.annotations import ReportEntry
 from dataset.files.bounded_files import read_json
-from dataset.files.pixel_values import WHITE_LEVEL
+from dataset.files.pixel_values import FULL_RANGE, WHITE_LEVEL, ValueRange
 from dataset.files.untrusted_values import allowing_fraction, listed
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
@@ -184,24 +184,26 @@ def left_out_at_conversion(record_paths: Iterable[str]) -> tuple[list[str], list
     return boxes, images
 
 
-def white_level_of_records(record_paths: Iterable[str]) -> int:
-    """Return the white level in the reports next to the records.
+def value_range_of_records(record_paths: Iterable[str]) -> ValueRange:
+    """Return the range of pixel values in the reports next to the records.
 
     Raises:
         InputError: they differ.
     """
-    levels = {}
+    ranges = {}
     for path in sorted({beside_records(record, ".report.json") for record in record_paths}):
         content = read_json(str(path)) if path.exists() else None
         made_from = content.get("made_from") if isinstance(content, dict) else None
-        if isinstance(made_from, dict) and made_from.get("--white_level", WHITE_LEVEL) != WHITE_LEVEL:
-            levels[made_from["--white_level"]] = path
-    if len(levels) > 1:
+        if isinstance(made_from, dict):
+            value_range = ValueRange(made_from.get("--black_level", 0), made_from.get("--white_level", WHITE_LEVEL))
+            if value_range != FULL_RANGE:
+                ranges[value_range] = path
+    if len(ranges) > 1:
         raise InputError(
-            "the 16-bit images of the records were converted with different --white_level: "
-            + ", ".join(f"{level} ({path})" for level, path in levels.items())
+            "the images with more than 8 bits of the records were converted with different --black_level or "
+            "--white_level: " + ", ".join(f"{black:g} to {white:g} ({path})" for (black, white), path in ranges.items())
         )
-    return next(iter(levels), WHITE_LEVEL)
+    return next(iter(ranges), FULL_RANGE)
 
 
 def _line(finding: ReportEntry) -> str:

@@ -15,7 +15,6 @@ from dataset.conversion.segmentation import UnusableSegmentation, mask_png
 from dataset.conversion.sharding.shard_task import ShardTask, flush_and_rename
 from dataset.conversion.upright_labels import rotation_of
 from dataset.files.bounded_files import read_image_file
-from dataset.files.pixel_values import WHITE_LEVEL
 from dataset.records.schema import Record, RecordObject, encode_record
 from program_support.atomic_files import write_text
 
@@ -79,14 +78,14 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
     def finding(reason: str) -> ReportEntry:
         return ReportEntry(kind="image", file=image.file_name, image_id=image.image_id, reason=reason)
 
-    path, white_level = Path(task.config.image_folder, image.file_name), task.config.white_level or WHITE_LEVEL
+    path, value_range = Path(task.config.image_folder, image.file_name), task.config.value_range
     doubt = None
     try:
         if image.part is not None:
-            return check_part(str(path), image.part, white_level=white_level)
+            return check_part(str(path), image.part, value_range=value_range)
         content = read_image_file(path)
         orientation, doubt = rotation_of(image, content)
-        checked = check_image(content, expected_size=image.size, orientation=orientation, white_level=white_level)
+        checked = check_image(content, expected_size=image.size, orientation=orientation, value_range=value_range)
     except (OSError, UnusableImage, SizeDisagreement) as error:
         reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
         reason += f" in {task.source}" if isinstance(error, SizeDisagreement) else ""

@@ -10,7 +10,7 @@ from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.image_split import image_groups
 from dataset.files.image_files import image_ids
-from dataset.files.pixel_values import WHITE_LEVEL
+from dataset.files.pixel_values import FULL_RANGE, ValueRange
 from program_support.errors import InputError
 
 
@@ -21,16 +21,16 @@ def divided_into_folds(
     folds: int,
     seed: int,
     group_by: str | None = None,
-    white_level: int = WHITE_LEVEL,
+    value_range: ValueRange = FULL_RANGE,
 ) -> tuple[AnnotatedDataSet, int]:
     """Return the data set with a shard for each fold, and the number of images that follow another of their group.
 
-    group_by: see `image_groups`. white_level: see `as_rgb`.
+    group_by: see `image_groups`. value_range: see `as_rgb`.
 
     Raises:
         InputError: there are too few groups of images.
     """
-    groups = image_groups(data.images, images, group_by=group_by, white_level=white_level)
+    groups = image_groups(data.images, images, group_by=group_by, value_range=value_range)
     names = [image.file_name for image in data.images]
     fold_of = stratified_folds(
         [{one.category_id for one in image.objects} for image in data.images], groups, names, folds=folds, seed=seed

@@ -14,7 +14,7 @@ from dataset.conversion.conversion_options import BY_FOLDER
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.near_duplicates import near_duplicates, thumbnail
 from dataset.files.image_files import read_stored_image
-from dataset.files.pixel_values import WHITE_LEVEL
+from dataset.files.pixel_values import FULL_RANGE, ValueRange
 from program_support.errors import InputError
 from program_support.progress import Progress
 
@@ -28,19 +28,19 @@ def split_off(
     fraction: float,
     seed: int,
     group_by: str | None = None,
-    white_level: int = WHITE_LEVEL,
+    value_range: ValueRange = FULL_RANGE,
     earlier: Mapping[str, str] | None = None,
 ) -> tuple[AnnotatedDataSet, AnnotatedDataSet, int]:
     """Return train, val, and the number of images that follow a near-duplicate or another of their group.
 
     The split depends only on seed, names, content and classes of the images, and on `earlier`, the split of images by
     file name: they stay there, and images of their groups join them. Without it few images change their split if
-    others are added. group_by: see `image_groups`. white_level: see `as_rgb`.
+    others are added. group_by: see `image_groups`. value_range: see `as_rgb`.
 
     Raises:
         InputError: no image can be used for val.
     """
-    groups = image_groups(data.images, images, group_by=group_by, white_level=white_level)
+    groups = image_groups(data.images, images, group_by=group_by, value_range=value_range)
     names, were_in_val = [image.file_name for image in data.images], {}
     groups_to_split = groups
     if earlier:
@@ -106,7 +106,7 @@ def _why_none(images: Sequence[AnnotatedImage], groups: Sequence[list[int]], gro
 
 
 def image_groups(
-    images: Sequence[AnnotatedImage], folder: ImageFolder, *, group_by: str | None, white_level: int
+    images: Sequence[AnnotatedImage], folder: ImageFolder, *, group_by: str | None, value_range: ValueRange
 ) -> list[list[int]]:
     """Return the numbers of the images that must not be separated: near-duplicates, and those of one --group_by.
 
@@ -115,7 +115,7 @@ def image_groups(
         folder: their folder.
         group_by: `folder`, or a regular expression that is searched in the file names and whose group names the group;
             an image without a match has no group. None: only near-duplicates.
-        white_level: see `as_rgb`.
+        value_range: see `as_rgb`.
 
     Raises:
         InputError: the expression matches no file name.
@@ -128,7 +128,7 @@ def image_groups(
         keys = [match and match[1] for match in matches]
         if not any(matches):
             raise InputError(f"--group_by={group_by}: matches no file name, such as {images[0].file_name}")
-    return alike_groups([_thumbnail_of(image, folder, white_level) for image in _with_progress(images)], keys)
+    return alike_groups([_thumbnail_of(image, folder, value_range) for image in _with_progress(images)], keys)
 
 
 def _with_progress(images: Sequence[AnnotatedImage]) -> Iterator[AnnotatedImage]:
@@ -138,11 +138,11 @@ def _with_progress(images: Sequence[AnnotatedImage]) -> Iterator[AnnotatedImage]
             progress.advance(images=1)
 
 
-def _thumbnail_of(image: AnnotatedImage, images: ImageFolder, white_level: int) -> np.ndarray | None:
+def _thumbnail_of(image: AnnotatedImage, images: ImageFolder, value_range: ValueRange) -> np.ndarray | None:
     """Return the thumbnail; None for an incomplete image, which the conversion reports."""
     try:
         path = str(images.path(image.file_name))
-        return thumbnail(read_stored_image(path, least_side=_LEAST_SIDE, white_level=white_level).pixels)
+        return thumbnail(read_stored_image(path, least_side=_LEAST_SIDE, value_range=value_range).pixels)
     except InputError:
         return None
 

@@ -17,7 +17,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from dataset.files.bounded_files import LARGEST_FILE_BYTES, open_image_file
 from dataset.files.exif_orientation import upright_image
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, READS_AVIF, exif_orientation
-from dataset.files.pixel_values import WHITE_LEVEL, as_rgb
+from dataset.files.pixel_values import FULL_RANGE, ValueRange, as_rgb
 from dataset.files.untrusted_values import LARGEST_ID
 from program_support.archives import archive_kind
 from program_support.errors import InputError
@@ -132,16 +132,16 @@ def _why_nothing(path: Path) -> str:
     return "a pipe or a device, not a regular file" if path.exists() else "no such file"
 
 
-def read_image(path: str, *, white_level: int = WHITE_LEVEL) -> np.ndarray:
+def read_image(path: str, *, value_range: ValueRange = FULL_RANGE) -> np.ndarray:
     """Return the upright image for inference, [h, w, 3] uint8. Raises as `read_stored_image` does."""
-    return read_stored_image(path, white_level=white_level).upright()
+    return read_stored_image(path, value_range=value_range).upright()
 
 
-def read_stored_image(path: str, *, least_side: int | None = None, white_level: int = WHITE_LEVEL) -> StoredImage:
+def read_stored_image(path: str, *, least_side: int | None = None, value_range: ValueRange = FULL_RANGE) -> StoredImage:
     """Decode a file completely (the first frame of an animation).
 
     With `least_side`, a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, no side shorter than `least_side`: much
-    faster. `white_level`: see `as_rgb`.
+    faster. `value_range`: see `as_rgb`.
 
     Raises:
         InputError: for an incomplete image.
@@ -153,19 +153,19 @@ def read_stored_image(path: str, *, least_side: int | None = None, white_level: 
     except OSError as error:
         raise InputError(f"{path}: cannot be decoded ({error.strerror})") from error
     with file:
-        return decode_image(file, name=path, least_side=least_side, white_level=white_level)
+        return decode_image(file, name=path, least_side=least_side, value_range=value_range)
 
 
-def read_image_stream(stream: BinaryIO, name: str, *, white_level: int = WHITE_LEVEL) -> StoredImage:
+def read_image_stream(stream: BinaryIO, name: str, *, value_range: ValueRange = FULL_RANGE) -> StoredImage:
     """Decode a stream, read to its end, as `read_stored_image` does; `name` is for messages."""
     content = stream.read(LARGEST_FILE_BYTES + 1)
     if not content or len(content) > LARGEST_FILE_BYTES:
         raise InputError(f"{name}: cannot be decoded (it is {'too large' if content else 'empty'})")
-    return decode_image(io.BytesIO(content), name=name, white_level=white_level)
+    return decode_image(io.BytesIO(content), name=name, value_range=value_range)
 
 
 def decode_image(
-    file: BinaryIO, *, name: str, least_side: int | None = None, white_level: int = WHITE_LEVEL
+    file: BinaryIO, *, name: str, least_side: int | None = None, value_range: ValueRange = FULL_RANGE
 ) -> StoredImage:
     """Decode an open file as `read_stored_image` does; `name` is for messages."""
     with warnings.catch_warnings():
@@ -174,7 +174,7 @@ def decode_image(
             with Image.open(file, formats=FORMATS) as image:
                 if least_side:
                     image.draft("RGB", (least_side, least_side))
-                pixels = as_rgb(image, white_level)
+                pixels = as_rgb(image, value_range)
                 return StoredImage(pixels, exif_orientation(image))  # 1 for TIFF, which Pillow rotates itself
         except UnidentifiedImageError as error:
             what = note_of_unread([name]) or f"in none of the formats {', '.join(FORMATS)}"

@@ -18,7 +18,7 @@ from dataset.files.bounded_files import open_image_file
 from dataset.files.exif_orientation import upright_boxes, upright_image
 from dataset.files.image_files import StoredImage, read_stored_image
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
-from dataset.files.pixel_values import WHITE_LEVEL, bytes_of_values
+from dataset.files.pixel_values import FULL_RANGE, UNKNOWN_RANGE, ValueRange, bytes_of_values
 from dataset.files.tiff_header import TiffHeader, read_tiff_header
 from dataset.files.untrusted_values import listed
 from program_support.errors import InputError
@@ -28,6 +28,8 @@ MOST_DECODED_PIXELS = 2**24  # a TIFF with more is read by windows
 _MOST_BANDS_OF_PILLOW = 4
 _LARGEST_BLOCK_BYTES = 2**28  # of a strip or a tile, which is decoded completely
 _CACHE_BYTES = 2**27  # decoded blocks that GDAL keeps, for all images of the process
+_TYPES_OF_16_BITS = {"uint8", "uint16"}
+_REAL_TYPES = {*_TYPES_OF_16_BITS, "int8", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64"}
 _PHOTOMETRIC_INTERPRETATIONS = {0, 1, 2, 3, 6}  # gray, inverted gray, RGB, palette, YCbCr
 _WHITE_IS_ZERO = 0
 
@@ -72,7 +74,7 @@ class ImageWindows(ABC):
         """
 
 
-def open_windows(path: str, *, white_level: int = WHITE_LEVEL) -> ImageWindows:
+def open_windows(path: str, *, value_range: ValueRange = FULL_RANGE) -> ImageWindows:
     """Open an image for reading by windows: a large TIFF with rasterio, others decoded completely.
 
     TIFF files of up to `LARGEST_TIFF_PIXELS` are read, of other formats what `read_stored_image` decodes. Of more than
@@ -89,19 +91,19 @@ def open_windows(path: str, *, white_level: int = WHITE_LEVEL) -> ImageWindows:
     except OSError:
         header = None  # reported below
     if header is None or (header.pixels <= MOST_DECODED_PIXELS and header.bands <= _MOST_BANDS_OF_PILLOW):
-        return _DecodedImage(read_stored_image(path, white_level=white_level))
+        return _DecodedImage(read_stored_image(path, value_range=value_range))
     if reason := header.refusal(most_pixels=LARGEST_TIFF_PIXELS):
         raise InputError(f"{path}: cannot be decoded ({reason})")
     try:
         import rasterio  # noqa: F401
     except ImportError as error:
         if header.pixels <= LARGEST_IMAGE_PIXELS and header.bands <= _MOST_BANDS_OF_PILLOW:
-            return _DecodedImage(read_stored_image(path, white_level=white_level))
+            return _DecodedImage(read_stored_image(path, value_range=value_range))
         raise InputError(
             f"{path}: a TIFF of {header.width} x {header.height} pixels and {header.bands} bands needs the package "
             "rasterio: pip install -e '.[geotiff]'"
         ) from error
-    return _TiffWindows(path, header, white_level=white_level)
+    return _TiffWindows(path, header, value_range=value_range)
 
 
 def size_of_large_tiff(path: str) -> tuple[int, int] | None:
@@ -135,10 +137,10 @@ class _DecodedImage(ImageWindows):
 
 
 class _TiffWindows(ImageWindows):
-    def __init__(self, path: str, header: TiffHeader, *, white_level: int):
+    def __init__(self, path: str, header: TiffHeader, *, value_range: ValueRange):
         import rasterio
 
-        self._path, self._turn, self._white_level = path, header.orientation, white_level
+        self._path, self._turn, self._value_range = path, header.orientation, value_range
         name = uuid.uuid4().hex  # rasterio knows one file of a name
 
         def open_this_file(asked: str, mode: str = "rb") -> Any:
@@ -167,8 +169,8 @@ class _TiffWindows(ImageWindows):
             palette = self._data.colormap(1) if self._data.colorinterp[0].name == "palette" else None
             bits = int(self._data.tags(1, ns="IMAGE_STRUCTURE").get("NBITS", 8))
             bands_in_block = self._data.count if self._data.interleaving.name == "pixel" else 1
-        if not kinds <= {"uint8", "uint16"} or len(kinds) > 1:
-            raise self._refusal(f"pixels of type {' and '.join(sorted(kinds))} without a known range")
+        if len(kinds) > 1 or not kinds <= (_TYPES_OF_16_BITS if self._value_range == FULL_RANGE else _REAL_TYPES):
+            raise self._refusal(UNKNOWN_RANGE.format(f"type {' and '.join(sorted(kinds))}"))
         if header.photometric not in _PHOTOMETRIC_INTERPRETATIONS:
             raise self._refusal(f"colors of TIFF's photometric interpretation {header.photometric}, expected RGB")
         block_bytes = rows * columns * bands_in_block * np.dtype(*kinds).itemsize
@@ -179,6 +181,7 @@ class _TiffWindows(ImageWindows):
             )
         self.size = self._data.shape if self._turn < 5 else self._data.shape[::-1]
         self._nodata = nodata
+        self._is_of_16_bits = kinds <= _TYPES_OF_16_BITS
         self._table = self._colors(palette, bits=bits, is_uint16=kinds == {"uint16"})
         self._is_inverted = header.photometric == _WHITE_IS_ZERO and palette is None
 
@@ -188,7 +191,7 @@ class _TiffWindows(ImageWindows):
         if palette is not None:
             return np.array([palette.get(int(value), (0, 0, 0))[:3] for value in values], np.uint8)
         if is_uint16 or bits < 8:
-            return bytes_of_values(values, self._white_level if is_uint16 else (1 << bits) - 1)
+            return bytes_of_values(values, self._value_range if is_uint16 else ValueRange(white=(1 << bits) - 1))
         return None
 
     def close(self) -> None:
@@ -213,7 +216,11 @@ class _TiffWindows(ImageWindows):
 
     def _pixels(self, values: np.ndarray) -> np.ndarray:
         """Return bands [1 or 3, h, w] as upright colors [h, w, 3]; pixels without data are black."""
-        colors = np.moveaxis(values, 0, -1) if self._table is None else self._table[np.moveaxis(values, 0, -1)]
+        colors = np.moveaxis(values, 0, -1)
+        if self._table is not None:
+            colors = self._table[colors]
+        elif not self._is_of_16_bits:
+            colors = bytes_of_values(colors, self._value_range)
         colors = 255 - colors if self._is_inverted else colors
         if self._nodata is not None:
             colors = np.where((values == self._nodata).all(axis=0)[..., None], np.uint8(0), colors)

@@ -1,10 +1,11 @@
-"""Pixels of decoded images as uint8 RGB, and the range of images with 16 bits per channel; free of TensorFlow."""
+"""Pixels of decoded images as uint8 RGB, and the range of images with more than 8 bits; free of TensorFlow."""
 
 import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -13,31 +14,45 @@ from dataset.files.bounded_files import open_image_file
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS
 
 WHITE_LEVEL = 65_535  # the value of images with 16 bits per channel that becomes 255
+UNKNOWN_RANGE = "pixels of {} without a known range: convert with --black_level and --white_level"
 _MOST_BITS_OF_SENSORS = 14  # larger values use more than a quarter of 16 bits
 _READERS = 16
 
 
-def as_rgb(image: Image.Image, white_level: int = WHITE_LEVEL) -> np.ndarray:
-    """Return the pixels [h, w, 3] uint8. Of 16 bits per channel, `white_level` and values above it become 255.
+class ValueRange(NamedTuple):
+    """The values of pixels with more than 8 bits per channel that become 0 and 255."""
+
+    black: float = 0
+    white: float = WHITE_LEVEL
+
+
+FULL_RANGE = ValueRange()  # of 16 bits; pixels with floats, signs or more bits have no range of their own
+
+
+def as_rgb(image: Image.Image, value_range: ValueRange = FULL_RANGE) -> np.ndarray:
+    """Return the pixels [h, w, 3] uint8. With more than 8 bits per channel, the range becomes 0 to 255.
 
     Raises:
         ValueError: for pixels of unknown range.
     """
     if image.mode.startswith(("I", "F")):
         values = np.asarray(image)  # Pillow would clip values above 255
-        if image.mode == "F" or values.min() < 0 or values.max() > WHITE_LEVEL:
-            raise ValueError(f"pixels of mode {image.mode} without a known range")
+        is_of_16_bits = image.mode != "F" and values.min() >= 0 and values.max() <= WHITE_LEVEL
+        if value_range == FULL_RANGE and not is_of_16_bits:
+            raise ValueError(UNKNOWN_RANGE.format(f"mode {image.mode}"))
         values = np.repeat(values[..., None], 3, axis=-1)
-    elif white_level < WHITE_LEVEL and _is_of_16_bits(image):
+    elif value_range != FULL_RANGE and _is_of_16_bits(image):
         values = _colors_of_16_bits(image)
     else:
         return np.asarray(image.convert("RGB"))
-    return bytes_of_values(values, white_level)
+    return bytes_of_values(values, value_range)
 
 
-def bytes_of_values(values: np.ndarray, white_level: int) -> np.ndarray:
-    """Return values of 0 to 65535 as uint8: `white_level` and values above it become 255."""
-    return np.round(np.minimum(values, white_level) / (white_level / 255)).astype(np.uint8)
+def bytes_of_values(values: np.ndarray, value_range: ValueRange) -> np.ndarray:
+    """Return values as uint8: 0 up to the black one, 255 from the white one on; NaN is 0."""
+    black, white = value_range
+    shares = (np.clip(np.nan_to_num(values, nan=black), black, white) - black) / ((white - black) / 255)
+    return np.round(shares).astype(np.uint8)
 
 
 def _is_of_16_bits(image: Image.Image) -> bool:
@@ -65,24 +80,27 @@ def _colors_of_16_bits(image: Image.Image) -> np.ndarray:
     return pixels
 
 
-def white_level_for(paths: Iterable[str | os.PathLike[str]], *, log: Callable[[str], None] = lambda line: None) -> int:
-    """Return the white level of a data set, and log a warning of one: all bits of the largest value in 16-bit images.
+def value_range_for(
+    paths: Iterable[str | os.PathLike[str]], *, log: Callable[[str], None] = lambda line: None
+) -> ValueRange:
+    """Return the range of a data set, and log a warning of one: all bits of the largest value in 16-bit images.
 
-    65535 without such images, and if the largest value has 15 or 16 bits. Files that cannot be decoded are ignored.
+    0 to 65535 without such images, and if the largest value has 15 or 16 bits. Files that cannot be decoded
+    are ignored.
     """
     with warnings.catch_warnings(), ThreadPoolExecutor(_READERS) as pool:
         warnings.simplefilter("ignore")  # they concern metadata; set here, as the filters belong to all threads
         largest = max(pool.map(_largest_in_file, paths), default=-1)
     bits = max(8, largest.bit_length())
     if largest < 0 or bits > _MOST_BITS_OF_SENSORS:
-        return WHITE_LEVEL
+        return FULL_RANGE
     level = (1 << bits) - 1
     log(
         f"warning: images with 16 bits per channel have {largest} as their largest value: {level} becomes white, also "
         "in the inference of models trained on these records (hyperparameter white_level); set --white_level for "
         "another value"
     )
-    return level
+    return ValueRange(white=level)
 
 
 def _largest_in_file(path: str | os.PathLike[str]) -> int:

@@ -53,7 +53,7 @@ class Viewer:
                 names, images = [], []
                 for path in paths[start : start + BATCH]:
                     try:
-                        images.append(read_stored_image(path, white_level=self.detector.white_level).upright())
+                        images.append(read_stored_image(path, value_range=self.detector.value_range).upright())
                         names.append(path)
                     except InputError as error:
                         failures.append(str(error))

@@ -150,7 +150,7 @@ def _write(config: NextImagesConfig, chosen: Sequence[ChosenImage], viewer: View
     for number, image in enumerate(chosen, start=1):
         with report_write_errors(copies / image.name):
             shutil.copyfile(image.path, copies / image.name)
-        pixels = read_stored_image(image.path, white_level=viewer.detector.white_level).upright()
+        pixels = read_stored_image(image.path, value_range=viewer.detector.value_range).upright()
         files.add(Path(image.name).stem, f"{IMAGES}/{image.name}", number, pixels=pixels, rows=image.proposals)
         figures.append(image_figure(f"{number}. {_why(image)}", _thumbnail(image, pixels, viewer)))
         lines.append(

@@ -7,13 +7,14 @@ switches arrays and description at the same time.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
-from dataset.files.pixel_values import WHITE_LEVEL
+from dataset.files.pixel_values import FULL_RANGE, WHITE_LEVEL, ValueRange
 from dataset.input.tiling import Tiling
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
@@ -43,10 +44,11 @@ class Description:
     continues: str = field(default="", compare=False)
 
     @property
-    def white_level(self) -> int:
-        """Value of images with 16 bits per channel that becomes 255, see `as_rgb`."""
-        level = self.hparams.get("white_level")
-        return level if isinstance(level, int) and 255 <= level <= WHITE_LEVEL else WHITE_LEVEL
+    def value_range(self) -> ValueRange:
+        """Values of images with more than 8 bits per channel that become 0 and 255, see `as_rgb`."""
+        levels = self.hparams.get("black_level", 0), self.hparams.get("white_level", WHITE_LEVEL)
+        is_range = all(type(level) in (int, float) and math.isfinite(level) for level in levels)
+        return ValueRange(*levels) if is_range and levels[0] < levels[1] else FULL_RANGE
 
     @property
     def tiling(self) -> Tiling | None:

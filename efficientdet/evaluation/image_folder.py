@@ -17,7 +17,7 @@ from dataset.conversion.format_recognition import recognize
 from dataset.conversion.label_splits import read_labels
 from dataset.conversion.sharding.shards import convert
 from dataset.files.image_files import image_folder
-from dataset.files.pixel_values import WHITE_LEVEL
+from dataset.files.pixel_values import FULL_RANGE, ValueRange
 from efficientdet.checkpoints.description import Description
 from efficientdet.configuration.flag_paths import class_names_for, records_of
 from efficientdet.devices.launchers import launched_by
@@ -36,7 +36,7 @@ class EvaluatedImages:
     folder: str
     data: AnnotatedDataSet
     with_masks: bool
-    white_level: int
+    value_range: ValueRange
 
 
 def open_data(
@@ -122,7 +122,7 @@ def read_images(
         folder=folder,
         data=by_split[split],
         with_masks=with_masks,
-        white_level=description.white_level if description else WHITE_LEVEL,
+        value_range=description.value_range if description else FULL_RANGE,
     )
 
 
@@ -150,7 +150,8 @@ def records_of_images(images: EvaluatedImages, *, max_bad_fraction: float) -> It
             processes=1,
             max_bad_fraction=max_bad_fraction,
             include_masks=images.with_masks,
-            white_level=images.white_level,
+            black_level=images.value_range.black,
+            white_level=images.value_range.white,
         )
         report = convert(images.data, config, log=lambda line: None)
         for line in summary_lines(report, images.data.class_names):

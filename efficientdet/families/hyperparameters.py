@@ -22,6 +22,7 @@ from program_support.checked_fields import (
     BelowOne,
     Count,
     CountOrZero,
+    FiniteNumber,
     Limit,
     NonNegative,
     Positive,
@@ -36,8 +37,6 @@ from program_support.errors import InputError, nearest_name
 SMALLEST_SIDE = 32  # pixels; backbones halve the resolution five times
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("cosine", "stepwise", "constant", "flat_cosine", "plateau")
-
-
 _TILE_SIZES = f"0, a side such as 512, or WIDTHxHEIGHT, of {MIN_TILE} pixels or more"
 
 
@@ -46,8 +45,8 @@ class InputHyperparameters:
     """Hyperparameters of the network's input and of augmentation."""
 
     image_size: int | str | tuple[int, int] = 512  # pixels: side of a square, 'WIDTHxHEIGHT', or (height, width)
-    # value of images with 16 bits per channel that becomes 255; default: that of the conversion of the records
-    white_level: Annotated[int, between(255, WHITE_LEVEL)] = WHITE_LEVEL
+    white_level: FiniteNumber = WHITE_LEVEL  # value of images with more than 8 bits that becomes 255; as in the records
+    black_level: FiniteNumber = 0.0  # value of images with more than 8 bits that becomes 0; as in the records
     # tiles of the image in pixels, in training and detection: the side of a square, or 'WIDTHxHEIGHT'; 0: none
     tile_size: Annotated[int | str, Limit(lambda size: size == 0 or is_tile_size(size), _TILE_SIZES)] = 0
     tile_overlap: Annotated[float, between(0, 0.9)] = TILE_OVERLAP  # minimum overlap of tiles, as a fraction of a tile
@@ -141,6 +140,7 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
         for prefix, owner in {"": self, **{f"{key}.": getattr(self, key) for key in self._nested()}}.items():
             for key, value, expected in refused_values(owner):
                 raise InputError(f"hparam {prefix}{key} is {shown(value)}; expected {expected}")
+        check_order(self, "black_level", "white_level", may_be_equal=False)
         check_order(self, "jitter_min", "jitter_max", may_be_equal=True)
         check_order(self, "first_lr_drop_epoch", "second_lr_drop_epoch", may_be_equal=True)
         height_and_width(self.image_size)

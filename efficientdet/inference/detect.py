@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.files.pixel_values import WHITE_LEVEL
+from dataset.files.pixel_values import FULL_RANGE, ValueRange
 from dataset.input.tiling import Tiling
 from efficientdet.checkpoints.description import SCORE_CALIBRATION, Description
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
@@ -95,7 +95,7 @@ class Detector:
         class_names: ids and names of the categories.
         thresholds: scores from which `predict` returns detections; `print(detector.thresholds)` shows them.
         batch_size: number of images that `predict` detects in at a time.
-        white_level: value of images with 16 bits per channel that becomes 255, that of the training data.
+        value_range: values of images with more than 8 bits per channel that become 0 and 255, as in the training data.
         multiply_adds: function that counts those of one image, see `model.multiply_adds`; None: unknown.
         tiling: the tiles in which it detects, those of its training; None: in complete images.
         score_maps: the calibration stored with the model, by category id; for `with_calibrated_scores`.
@@ -106,7 +106,7 @@ class Detector:
     class_names: ClassNames
     thresholds: ScoreThresholds = field(default_factory=ScoreThresholds)
     batch_size: int = 1
-    white_level: int = WHITE_LEVEL
+    value_range: ValueRange = FULL_RANGE
     multiply_adds: Callable[[], int] | None = None
     tiling: Tiling | None = None
     score_maps: Mapping[int, ScoreMap] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Detector:
             detect,
             ClassNames.from_categories(description.categories),
             ScoreThresholds.stored_in(description),
-            white_level=description.white_level,
+            value_range=description.value_range,
             tiling=tiling,
             score_maps={ids[name]: ScoreMap(*values) for name, values in maps.items() if name in ids},
         )
@@ -213,12 +213,12 @@ class Detector:
         from efficientdet.inference.image_detections import batches_of, image_detections
 
         results = []
-        for batch, pixels in batches_of(images, self.batch_size, white_level=self.white_level):
+        for batch, pixels in batches_of(images, self.batch_size, value_range=self.value_range):
             for rows, array, image in zip(self.detect(pixels), pixels, batch, strict=True):
                 threshold = self.thresholds.of(rows.category_ids) if min_score is None else min_score
                 chosen = rows.chosen(np.asarray(rows.scores) >= threshold)
                 results.append(
-                    image_detections(chosen, self.class_names, image=image, pixels=array, white_level=self.white_level)
+                    image_detections(chosen, self.class_names, image=image, pixels=array, value_range=self.value_range)
                 )
         return results
 
@@ -262,7 +262,7 @@ class Detector:
             tracker=Tracker(thresholds, frames_per_second=frames_per_second, asked_by="track()"),
             counts=counts,
             batch_size=self.batch_size,
-            white_level=self.white_level,
+            value_range=self.value_range,
         )
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from dataset.class_names import ClassNames
 from dataset.files.image_files import encode_image, find_images, read_image, read_image_stream
 from dataset.files.image_formats import DECODING_ERRORS
-from dataset.files.pixel_values import WHITE_LEVEL, as_rgb
+from dataset.files.pixel_values import FULL_RANGE, ValueRange, as_rgb
 from efficientdet.inference.result_files import cropped, write_output
 from efficientdet.reports.drawing import draw_detections, resized
 from object_detection.coco.results import DetectionRows, results_json
@@ -44,7 +44,7 @@ class ImageDetections:
         track_ids: [N] int64, identities from 1 that stay the same from frame to frame; None except from `track`.
         image: the input of `predict`; a file is read again if its pixels are needed.
         class_names: all classes of the detector, for the colors. None: the detected classes.
-        white_level: see `Detector`; for files that are read again.
+        value_range: see `Detector`; for files that are read again.
     """
 
     boxes: np.ndarray
@@ -55,7 +55,7 @@ class ImageDetections:
     track_ids: np.ndarray | None = None
     image: AnyImage | None = None
     class_names: ClassNames | None = None
-    white_level: int = WHITE_LEVEL
+    value_range: ValueRange = FULL_RANGE
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -173,7 +173,7 @@ class ImageDetections:
         image = self.image if image is None else image
         if image is None:
             raise InputError("the detections hold no image; pass it as image=")
-        return pixels_of(image, 0, self.white_level)
+        return pixels_of(image, 0, self.value_range)
 
     def _repr_png_(self) -> bytes | None:
         """Return the preview of a notebook, None without an image."""
@@ -185,13 +185,13 @@ class ImageDetections:
 
 
 def batches_of(
-    images: AnyImage | Sequence[AnyImage], size: int, *, white_level: int
+    images: AnyImage | Sequence[AnyImage], size: int, *, value_range: ValueRange
 ) -> Iterator[tuple[Sequence[AnyImage], list[np.ndarray]]]:
     """Yield up to `size` images at a time and their pixels, read on demand. See `Detector.predict`."""
     files = [image for one in _as_list(images) for image in _files_of(one)]
     for first in range(0, len(files), size):
         batch = files[first : first + size]
-        yield batch, [pixels_of(image, number, white_level) for number, image in enumerate(batch, start=first)]
+        yield batch, [pixels_of(image, number, value_range) for number, image in enumerate(batch, start=first)]
 
 
 def _as_list(images: AnyImage | Sequence[AnyImage]) -> list[AnyImage]:
@@ -220,22 +220,22 @@ def _files_of(image: AnyImage) -> Sequence[AnyImage]:
         raise InputError(str(error).removeprefix("--image_path=")) from error
 
 
-def pixels_of(image, number: int, white_level: int) -> np.ndarray:
+def pixels_of(image, number: int, value_range: ValueRange) -> np.ndarray:
     """Return image `number` of the input as [h, w, 3] uint8.
 
     Raises:
         InputError: for other inputs.
     """
     if isinstance(image, str | os.PathLike):
-        return read_image(os.fspath(image), white_level=white_level)
+        return read_image(os.fspath(image), value_range=value_range)
     if isinstance(image, Image.Image):
         try:
-            image = as_rgb(image, white_level)  # Pillow decodes an opened file here
+            image = as_rgb(image, value_range)  # Pillow decodes an opened file here
         except DECODING_ERRORS as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise InputError(f"image {number} cannot be decoded ({reason})") from error
     if _is_stream(image):
-        return _pixels_of_stream(image, number, white_level)
+        return _pixels_of_stream(image, number, value_range)
     if not isinstance(image, np.ndarray):
         raise InputError(
             f"image {number} is of type {type(image).__name__}; expected a file name, a file object, a PIL image or an "
@@ -250,10 +250,10 @@ def pixels_of(image, number: int, white_level: int) -> np.ndarray:
     return np.ascontiguousarray(colors)
 
 
-def _pixels_of_stream(stream: BinaryIO, number: int, white_level: int) -> np.ndarray:
+def _pixels_of_stream(stream: BinaryIO, number: int, value_range: ValueRange) -> np.ndarray:
     name = f"image {number}"
     try:
-        return read_image_stream(stream, name, white_level=white_level).upright()
+        return read_image_stream(stream, name, value_range=value_range).upright()
     except InputError:
         raise
     except (OSError, ValueError, TypeError) as error:  # a closed file, or one of text
@@ -261,7 +261,7 @@ def _pixels_of_stream(stream: BinaryIO, number: int, white_level: int) -> np.nda
 
 
 def image_detections(
-    rows: DetectionRows, class_names: ClassNames, *, image: AnyImage, pixels: np.ndarray, white_level: int
+    rows: DetectionRows, class_names: ClassNames, *, image: AnyImage, pixels: np.ndarray, value_range: ValueRange
 ) -> ImageDetections:
     """Return the detections of one image with these pixels."""
     name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
@@ -271,7 +271,7 @@ def image_detections(
     return ImageDetections(
         image=pixels if _is_stream(image) else image,  # a stream cannot be read again
         class_names=class_names,
-        white_level=white_level,
+        value_range=value_range,
         boxes=np.asarray(rows.boxes, np.float32)[:, [1, 0, 3, 2]],
         scores=np.asarray(rows.scores, np.float32),
         category_ids=np.asarray(rows.category_ids, np.int64),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dataset.class_names import ClassNames
+from dataset.files.pixel_values import ValueRange
 from efficientdet.inference.image_detections import AnyImage, ImageDetections, image_detections, pixels_of
 from efficientdet.inference.video_frames import VideoFrame
 from efficientdet.tracking.lines_and_zones import TrackCounts
@@ -29,7 +30,7 @@ def tracked_frames(
     tracker: Tracker,
     counts: TrackCounts | None,
     batch_size: int,
-    white_level: int,
+    value_range: ValueRange,
 ) -> Iterator[ImageDetections]:
     """Yield the tracked detections of each frame.
 
@@ -40,23 +41,23 @@ def tracked_frames(
         tracker: a new tracker.
         counts: counts that are updated with each frame.
         batch_size: number of frames per call of `detect`.
-        white_level: see `Detector`.
+        value_range: see `Detector`.
 
     Raises:
         InputError: `frames` is one image, or one of them cannot be read.
     """
     if isinstance(frames, np.ndarray) and frames.ndim < 4:
         raise InputError(f"frames is one image {list(frames.shape)}; expected several frames")
-    opened = (_opened(one, number, white_level) for number, one in enumerate(frames))
+    opened = (_opened(one, number, value_range) for number, one in enumerate(frames))
     while batch := list(itertools.islice(opened, batch_size)):
         for one, rows in zip(batch, detect([one.pixels for one in batch]), strict=True):
             tracked = tracker.update(rows, one.seconds)
             if counts is not None:
                 counts.update(tracked, class_names, live_ids=tracker.live_ids, size=one.pixels.shape[:2])
-            yield image_detections(tracked, class_names, image=one.image, pixels=one.pixels, white_level=white_level)
+            yield image_detections(tracked, class_names, image=one.image, pixels=one.pixels, value_range=value_range)
 
 
-def _opened(frame: AnyImage | VideoFrame, number: int, white_level: int) -> _OpenedFrame:
+def _opened(frame: AnyImage | VideoFrame, number: int, value_range: ValueRange) -> _OpenedFrame:
     if isinstance(frame, VideoFrame):
         return _OpenedFrame(frame.pixels, frame.pixels, frame.seconds)
-    return _OpenedFrame(frame, pixels_of(frame, number, white_level), None)
+    return _OpenedFrame(frame, pixels_of(frame, number, value_range), None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dataset.files.image_files import read_image
-from dataset.files.pixel_values import white_level_for
+from dataset.files.pixel_values import value_range_for
 
 if TYPE_CHECKING:
     from dataset.input.host_resize import HostResize
@@ -36,8 +36,8 @@ def calibration_of_files(paths: Sequence[str], *, most: int = _MAX_IMAGES) -> Ca
     chosen = tuple(paths[number] for number in _evenly_spaced(len(paths), most))
 
     def read() -> Iterator[np.ndarray]:
-        white_level = white_level_for(chosen)
-        return (read_image(path, white_level=white_level) for path in chosen)
+        value_range = value_range_for(chosen)
+        return (read_image(path, value_range=value_range) for path in chosen)
 
     return CalibrationImages(chosen, read)
 

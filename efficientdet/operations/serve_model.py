@@ -60,7 +60,7 @@ def serve_model(options: ServeOptions) -> None:
             class_names=detector.class_names,
             name=Path(path).name,
             min_score=min_score,
-            white_level=detector.white_level,
+            value_range=detector.value_range,
             version=_version(path),
         )
 

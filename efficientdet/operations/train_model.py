@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dataset.conversion.conversion_report import white_level_of_records
+from dataset.conversion.conversion_report import value_range_of_records
 from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
 from efficientdet.configuration.flag_definitions import program
 from efficientdet.configuration.flag_paths import (
@@ -63,8 +63,9 @@ def _configuration(options: TrainOptions) -> TrainingConfig:
     records = records_of(options.training_file_pattern, "training_file_pattern")
     val_records = records_of(options.val_file_pattern, "val_file_pattern") if options.val_file_pattern else ()
     hparams_given = frozenset(parse_overrides(options.hparams))
-    if "white_level" not in hparams_given:
-        hparams = hparams.overridden({"white_level": white_level_of_records(records)})
+    if not {"black_level", "white_level"} <= hparams_given:
+        levels = zip(("black_level", "white_level"), value_range_of_records(records), strict=True)
+        hparams = hparams.overridden({key: level for key, level in levels if key not in hparams_given})
     resolved: dict[str, Any] = {
         "hparams": hparams,
         "hparams_given": hparams_given,

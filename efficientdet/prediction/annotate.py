@@ -245,8 +245,8 @@ def _read(path: str, model: Detector) -> StoredImage:
         InputError: as `read_input` does.
     """
     if model.tiling is None or size_of_large_tiff(path) is None:
-        return read_input(path, white_level=model.white_level)
-    image = LargeImage(open_windows(path, white_level=model.white_level))
+        return read_input(path, value_range=model.value_range)
+    image = LargeImage(open_windows(path, value_range=model.value_range))
     return StoredImage(cast(np.ndarray, image), 1)  # it is sliced like an array
 
 

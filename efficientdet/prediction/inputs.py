@@ -10,6 +10,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from dataset.files.image_files import IMAGE_SUFFIXES, StoredImage, find_images, read_image_stream, read_stored_image
+from dataset.files.pixel_values import ValueRange
 from program_support.errors import InputError
 
 STANDARD_INPUT = "-"
@@ -118,15 +119,15 @@ def _suffix(name: str) -> str:
     return Path(urlsplit(name).path if is_stream(name) else name).suffix.lower()
 
 
-def read_input(path: str, *, white_level: int) -> StoredImage:
+def read_input(path: str, *, value_range: ValueRange) -> StoredImage:
     """Return the pixels of one of the images.
 
     Raises:
         InputError: as `read_stored_image` does.
     """
     if path == STANDARD_INPUT:
-        return read_image_stream(sys.stdin.buffer, "standard input", white_level=white_level)
-    return read_stored_image(path, white_level=white_level)
+        return read_image_stream(sys.stdin.buffer, "standard input", value_range=value_range)
+    return read_stored_image(path, value_range=value_range)
 
 
 def shown_path(path: str) -> str:

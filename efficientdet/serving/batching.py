@@ -16,7 +16,7 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.files.image_files import decode_image
-from dataset.files.pixel_values import WHITE_LEVEL
+from dataset.files.pixel_values import FULL_RANGE, ValueRange
 from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
 from efficientdet.inference.detect import Detect
 from efficientdet.options.serve import RequestLimits
@@ -36,7 +36,7 @@ class ServedModel:
         class_names: its classes.
         name: its name in replies.
         min_score: its own score threshold.
-        white_level: value of images with 16 bits per channel that becomes 255.
+        value_range: values of images with more than 8 bits per channel that become 0 and 255.
         version: what tells it from another model of the same name.
     """
 
@@ -44,7 +44,7 @@ class ServedModel:
     class_names: ClassNames
     name: str
     min_score: float = DEFAULT_THRESHOLD
-    white_level: int = WHITE_LEVEL
+    value_range: ValueRange = FULL_RANGE
     version: str = ""
 
     @property
@@ -153,7 +153,7 @@ class Batcher:
 
 def _outcomes(batch: Sequence[_QueuedImage], model: ServedModel) -> list[ImageResult | Exception]:
     """Return detections or an error for each image; an image that fails does not affect the others."""
-    decoded = [_upright_pixels(entry, model.white_level) for entry in batch]
+    decoded = [_upright_pixels(entry, model.value_range) for entry in batch]
     results = iter(_found([pixels for pixels in decoded if isinstance(pixels, np.ndarray)], model))
     return [next(results) if isinstance(pixels, np.ndarray) else pixels for pixels in decoded]
 
@@ -171,10 +171,10 @@ def _found(images: list[np.ndarray], model: ServedModel) -> list[ImageResult | E
         return [outcome for image in images for outcome in _found([image], model)]
 
 
-def _upright_pixels(entry: _QueuedImage, white_level: int) -> np.ndarray | Exception:
+def _upright_pixels(entry: _QueuedImage, value_range: ValueRange) -> np.ndarray | Exception:
     """Decode an image after EXIF orientation: uint8 [h, w, 3]."""
     try:
-        return decode_image(io.BytesIO(entry.image.encoded), name=entry.label, white_level=white_level).upright()
+        return decode_image(io.BytesIO(entry.image.encoded), name=entry.label, value_range=value_range).upright()
     except InputError as error:
         return RequestError(400, str(error))
     except Exception as error:  # a decoder can raise any type of exception

@@ -42,13 +42,13 @@ from dataset.conversion.sharding.shard_processes import CONTINUE, convert_shards
 from dataset.conversion.sharding.shard_task import ShardTask
 from dataset.conversion.upright_labels import mark_upright
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
-from dataset.files.pixel_values import white_level_for
+from dataset.files.pixel_values import ValueRange, value_range_for
 from program_support.atomic_files import write_text
 from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 
 CONVERTER_VERSION = 5  # incremented when the same input gives different records
-_MOST_READ = 1000  # images of which the white level is found, evenly spaced
+_MOST_READ = 1000  # images of which the range is found, evenly spaced
 
 
 def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[str], None] = print) -> Report:
@@ -67,8 +67,8 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
         stats = _file_stats(data.images, config.image_folder)
     try:
         _check_what_is_known(data, stats, config)
-        white_level = white_level_of(data.images, config, log=log)
-        config = replace(config, white_level=white_level)
+        black, white = value_range_of(data.images, config, log=log)
+        config = replace(config, black_level=black, white_level=white)
         mark_upright(data.images, config.image_folder)
         config.state_folder.mkdir(parents=True, exist_ok=True)
         with sole_writer(config):
@@ -104,15 +104,16 @@ def check_annotations(data: AnnotatedDataSet, config: ConversionConfig) -> None:
         raise InputError(f"cannot write {error.filename}: {error.strerror or error}") from error
 
 
-def white_level_of(
+def value_range_of(
     images: Sequence[AnnotatedImage], config: ConversionConfig, *, log: Callable[[str], None] = print
-) -> int:
-    """Return the white level of the configuration, else that of these images."""
+) -> ValueRange:
+    """Return the range of the configuration, with the white level of these images unless it has one."""
     if config.white_level is not None:
-        return config.white_level
+        return ValueRange(config.black_level, config.white_level)
     step = max(1, len(images) // _MOST_READ)
     names = [image.file_name for image in images[::step] if not image.file_name.lower().endswith((".jpg", ".jpeg"))]
-    return white_level_for((Path(config.image_folder, name) for name in names), log=log)
+    largest = value_range_for((Path(config.image_folder, name) for name in names), log=log)
+    return largest._replace(black=config.black_level)
 
 
 def _file_stats(images: Sequence[AnnotatedImage], folder: str) -> np.ndarray:
@@ -174,6 +175,7 @@ def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str,
         "--keep_images_of_refused_boxes": config.keep_images_of_refused_boxes,
         "--crowds_as_objects": config.crowds_as_objects,
         "--white_level": config.white_level,
+        **({"--black_level": config.black_level} if config.black_level else {}),
         "--num_shards": config.num_shards,
         "converter": CONVERTER_VERSION,
     }
