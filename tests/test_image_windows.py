@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dataset.conversion.check import UnusableImage, check_image
 from dataset.files import image_windows
 from dataset.files.image_files import read_image
 from dataset.files.image_windows import open_windows
@@ -314,3 +315,13 @@ def test_a_missing_file_and_a_folder(tmp_path):
     for path, message in (("no.tif", "there is no such file"), (".", "it is a folder")):
         with pytest.raises(InputError, match=message):
             open_windows(str(tmp_path / path))
+
+
+@pytest.mark.parametrize("profile", [{"count": 5, "dtype": np.uint8}, {"count": 3, "dtype": np.uint16}])
+def test_small_tiffs_of_other_kinds_are_named(tmp_path, profile):
+    path = store(tmp_path / "a.tif", noise(**profile).astype(np.int16 if profile["count"] == 3 else np.uint8))
+    message = rf"a TIFF of {profile['count']} bands whose kind of pixels is not read.*gdal_translate"
+    with pytest.raises(InputError, match=message):
+        read_image(path)
+    with pytest.raises(UnusableImage, match=message):
+        check_image(Path(path).read_bytes())

@@ -19,6 +19,7 @@ from dataset.files.image_formats import DECODING_ERRORS, FORMATS, LARGEST_IMAGE_
 from dataset.files.image_parts import image_parts
 from dataset.files.image_windows import open_windows
 from dataset.files.pixel_values import FULL_RANGE, ValueRange, as_rgb
+from dataset.files.tiff_header import note_of_unread_tiff
 from program_support.errors import InputError
 
 LONGEST_SIDE = 65_500  # limit of libjpeg
@@ -173,7 +174,7 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None, value_rang
         except (UnusableImage, SizeDisagreement):
             raise
         except Image.UnidentifiedImageError as error:
-            raise UnusableImage("is not an image of a known format") from error
+            raise UnusableImage(note_of_unread_tiff(io.BytesIO(data)) or "is not an image of a known format") from error
         except DECODING_ERRORS as error:
             raise UnusableImage(f"cannot be decoded in full ({_first_line(str(error))})") from error
     buffer = io.BytesIO()

@@ -18,6 +18,7 @@ from dataset.files.bounded_files import LARGEST_FILE_BYTES, open_image_file
 from dataset.files.exif_orientation import upright_image
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, READS_AVIF, exif_orientation
 from dataset.files.pixel_values import FULL_RANGE, ValueRange, as_rgb
+from dataset.files.tiff_header import note_of_unread_tiff
 from dataset.files.untrusted_values import LARGEST_ID
 from program_support.archives import archive_kind
 from program_support.errors import InputError
@@ -177,7 +178,7 @@ def decode_image(
                 pixels = as_rgb(image, value_range)
                 return StoredImage(pixels, exif_orientation(image))  # 1 for TIFF, which Pillow rotates itself
         except UnidentifiedImageError as error:
-            what = note_of_unread([name]) or f"in none of the formats {', '.join(FORMATS)}"
+            what = note_of_unread([name]) or note_of_unread_tiff(file) or f"in none of the formats {', '.join(FORMATS)}"
             raise InputError(f"{name}: cannot be decoded ({what})") from error
         except DECODING_ERRORS as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__

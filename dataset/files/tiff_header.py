@@ -79,3 +79,18 @@ def read_tiff_header(file: BinaryIO) -> TiffHeader | None:
         tag_bytes=tag_bytes,
         file_bytes=file_bytes,
     )
+
+
+def note_of_unread_tiff(file: BinaryIO) -> str:
+    """Return what to do with a TIFF that Pillow does not know, such as one of five bands; "" for other formats."""
+    try:
+        file.seek(0)
+        header = read_tiff_header(file)
+    except (OSError, ValueError) as error:
+        return str(error)
+    if header is None:
+        return ""
+    return (
+        f"a TIFF of {header.bands} bands whose kind of pixels is not read in images of this size; save three bands "
+        "of 8 bits: gdal_translate -ot Byte -scale -b 1 -b 2 -b 3"
+    )
