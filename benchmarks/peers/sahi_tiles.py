@@ -1,7 +1,7 @@
 """Compare detection in tiles with SAHI's, by the same network: AP, and milliseconds of an image in alternating turns.
 
 `python sahi_tiles.py --model=MODEL --data=MONTAGES`, after `pip install --no-deps sahi shapely pybboxes`. MODEL was
-trained on tiles; SAHI cuts the same ones and merges by its defaults (GREEDYNMM, IOS 0.5).
+trained on tiles; SAHI cuts the same ones, and merges by NMS, as it chooses for low scores, or by its GREEDYNMM.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def network_of(detector):
     return Network(model=detector, confidence_threshold=LEAST_SCORE)
 
 
-def by_sahi(network, image: np.ndarray, detector) -> list[dict]:
+def by_sahi(network, image: np.ndarray, detector, *, greedy_nmm: bool) -> list[dict]:
     """Return results without image ids."""
     from sahi.predict import get_sliced_prediction
 
@@ -79,6 +79,7 @@ def by_sahi(network, image: np.ndarray, detector) -> list[dict]:
         overlap_height_ratio=detector.tiling.overlap,
         overlap_width_ratio=detector.tiling.overlap,
         perform_standard_pred=detector.tiling.whole,
+        force_postprocess_type=greedy_nmm,
         verbose=0,
     )
     ids = detector.class_names.category_ids
@@ -108,7 +109,8 @@ def main() -> None:
     ways = {"ours": lambda image: by_us(detector, image)}
     if detector.tiling is not None:  # a model of complete images has no tiles to compare
         network = network_of(detector)
-        ways["SAHI"] = lambda image: by_sahi(network, image, detector)
+        ways["SAHI, NMS"] = lambda image: by_sahi(network, image, detector, greedy_nmm=False)
+        ways["SAHI, GREEDYNMM"] = lambda image: by_sahi(network, image, detector, greedy_nmm=True)
     results: dict[str, list[dict]] = {name: [] for name in ways}
     took: dict[str, list[float]] = {name: [] for name in ways}
     detector.detect([np.zeros((64, 64, 3), np.uint8)])  # compiled before it is timed
