@@ -235,6 +235,11 @@ def image_tags(width, height, *, kind=4, **more):
     return [(256, kind, 1, width), (257, kind, 1, height), *(tags | more).values()]
 
 
+def chained(offset):
+    """Return a directory of one tag that another follows."""
+    return struct.pack("<HHHIII", 1, 254, 4, 1, 1, offset + 18)
+
+
 TILED = {"offset": (324, 4, 1, 300), "rows": (322, 4, 1, 2**30), "columns": (323, 4, 1, 2**30), "bytes": (325, 4, 1, 9)}
 HOSTILE = {
     "pixels": (crafted(*image_tags(10**10, 10**10, kind=16), big=True), "10000000000 x 10000000000 pixels; the limit"),
@@ -252,6 +257,11 @@ HOSTILE = {
     "a VRT": (
         b"<VRTDataset><SourceFilename>/etc/passwd</SourceFilename></VRTDataset>",
         "none of the formats",
+    ),
+    "10,000 overviews": (
+        crafted(*image_tags(100, 100), then=struct.pack("<I", 200))[:200].ljust(200, b"\0")
+        + b"".join(chained(200 + 18 * number) for number in range(10_000)),
+        "more than 4096 images and overviews",
     ),
     "colors for print": (crafted(*image_tags(10, 10, photometric=(262, 3, 1, 8))), "photometric interpretation 8"),
     "float": (

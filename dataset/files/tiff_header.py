@@ -5,6 +5,8 @@ Format: TIFF 6.0, section 2; BigTIFF: http://bigtiff.org.
 
 import os
 import struct
+from collections.abc import Iterator
+from itertools import islice
 from typing import BinaryIO, NamedTuple
 
 _WIDTH, _HEIGHT, _PHOTOMETRIC, _ORIENTATION, _BANDS = 256, 257, 262, 274, 277
@@ -12,7 +14,9 @@ _BYTES_OF_KINDS = dict(enumerate((1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4), start=
 _NUMBERS = {1: "B", 3: "H", 4: "I", 16: "Q"}  # kinds of the tags that are read
 _LARGEST_TAG_BYTES = 2**26
 _LARGEST_SIDE = 2**31 - 1
-_MOST_TAGS = 2**16 - 1
+_LARGEST_OFFSET = 2**63
+_MOST_TAGS = 1024  # of a directory
+_MOST_DIRECTORIES = 4096
 
 
 class TiffHeader(NamedTuple):
@@ -23,6 +27,7 @@ class TiffHeader(NamedTuple):
     bands: int
     photometric: int
     orientation: int  # EXIF orientation, 1 (as stored) .. 8
+    directories: int  # images and overviews, as far as they are counted
     tag_bytes: int  # the largest tag
     file_bytes: int
 
@@ -37,6 +42,8 @@ class TiffHeader(NamedTuple):
             return f"a TIFF of {self.width} x {self.height} pixels; the limit is {most_pixels} pixels"
         if self.tag_bytes > (limit := min(self.file_bytes, _LARGEST_TAG_BYTES)):
             return f"a TIFF with a tag of {self.tag_bytes} bytes in a file of {self.file_bytes}; the limit is {limit}"
+        if self.directories > _MOST_DIRECTORIES:
+            return f"a TIFF of more than {_MOST_DIRECTORIES} images and overviews"
         return ""
 
 
@@ -51,22 +58,22 @@ def read_tiff_header(file: BinaryIO) -> TiffHeader | None:
     version = struct.unpack(f"{order}H", head[2:4])[0] if order and len(head) == 16 else 0
     if version not in (42, 43):
         return None
-    place, length, entry, start = ("Q", "Q", "HHQ8s", 8) if version == 43 else ("I", "H", "HHI4s", 4)
-    (offset,) = struct.unpack_from(order + place, head, start)
+    is_big = version == 43
+    (offset,) = struct.unpack_from(order + ("Q" if is_big else "I"), head, 8 if is_big else 4)
     file_bytes = file.seek(0, os.SEEK_END)
-    file.seek(min(offset, file_bytes))
-    try:
-        (count,) = struct.unpack(order + length, file.read(struct.calcsize(order + length)))
-        directory = file.read(min(count, _MOST_TAGS) * struct.calcsize(order + entry))
-        entries = [*struct.iter_unpack(order + entry, directory)]
-        if len(entries) < count:
-            raise ValueError
-    except (struct.error, ValueError) as error:
-        reason = f"the directory of the TIFF at byte {offset} is cut off: the file has {file_bytes} bytes"
-        raise ValueError(reason) from error
-    numbers, tag_bytes = {_BANDS: 1, _PHOTOMETRIC: 1, _ORIENTATION: 1}, 0
-    for tag, kind, values, content in entries:
-        tag_bytes = max(tag_bytes, values * _BYTES_OF_KINDS.get(kind, 1))
+    first: list[tuple[int, int, int, bytes]] = []
+    directories = tag_bytes = 0
+    for entries in islice(_directories(file, order, offset, is_big=is_big), _MOST_DIRECTORIES + 1):
+        first = first or entries
+        directories += 1
+        tag_bytes = max(tag_bytes, *(values * _BYTES_OF_KINDS.get(kind, 1) for _, kind, values, _ in entries))
+    if not first:
+        raise ValueError(
+            f"the directory of the TIFF at byte {offset} is cut off or has more than {_MOST_TAGS} tags: the file has "
+            f"{file_bytes} bytes"
+        )
+    numbers = {_BANDS: 1, _PHOTOMETRIC: 1, _ORIENTATION: 1}
+    for tag, kind, _, content in first:
         if kind in _NUMBERS:
             numbers[tag] = struct.unpack_from(order + _NUMBERS[kind], content)[0]
     orientation = numbers[_ORIENTATION]
@@ -76,9 +83,30 @@ def read_tiff_header(file: BinaryIO) -> TiffHeader | None:
         bands=numbers[_BANDS],
         photometric=numbers[_PHOTOMETRIC],
         orientation=orientation if orientation in range(1, 9) else 1,
+        directories=directories,
         tag_bytes=tag_bytes,
         file_bytes=file_bytes,
     )
+
+
+def _directories(
+    file: BinaryIO, order: str, offset: int, *, is_big: bool
+) -> Iterator[list[tuple[int, int, int, bytes]]]:
+    """Yield tag, type, number of values and value of each entry, of one complete directory after another."""
+    place, length, entry = ("Q", "Q", "HHQ8s") if is_big else ("I", "H", "HHI4s")
+    while 0 < offset < _LARGEST_OFFSET:
+        file.seek(offset)
+        try:
+            (count,) = struct.unpack(order + length, file.read(struct.calcsize(order + length)))
+            content = file.read(min(count, _MOST_TAGS) * struct.calcsize(order + entry))
+            entries = [*struct.iter_unpack(order + entry, content)]
+            following = file.read(struct.calcsize(order + place))
+        except struct.error:
+            return
+        if not entries or len(entries) < count:
+            return
+        yield entries
+        offset = struct.unpack(order + place, following)[0] if len(following) == struct.calcsize(order + place) else 0
 
 
 def note_of_unread_tiff(file: BinaryIO) -> str:
