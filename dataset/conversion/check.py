@@ -87,11 +87,11 @@ def check_part(path: str, part: tuple[int, int, int, int], *, value_range: Value
     """
     try:
         with open_windows(path, value_range=value_range) as image:
-            pixels = image.read(*part)
+            pixels, note = image.read(*part), image.note
     except InputError as error:
         raise UnusableImage(str(error).removeprefix(f"{path}: ")) from error
     encoded = encode_image(pixels, "JPEG", quality=JPEG_QUALITY)
-    return CheckedImage(encoded=encoded, height=pixels.shape[0], width=pixels.shape[1])
+    return CheckedImage(encoded=encoded, height=pixels.shape[0], width=pixels.shape[1], fix=note or None)
 
 
 def _checked(data: bytes, *, expected_size: tuple[int, int] | None, value_range: ValueRange) -> CheckedImage:

@@ -246,7 +246,10 @@ def _read(path: str, model: Detector) -> StoredImage:
     """
     if model.tiling is None or size_of_large_tiff(path) is None:
         return read_input(path, value_range=model.value_range)
-    image = LargeImage(open_windows(path, value_range=model.value_range))
+    windows = open_windows(path, value_range=model.value_range)
+    if windows.note:
+        print(f"{path}: {windows.note}")
+    image = LargeImage(windows)
     return StoredImage(cast(np.ndarray, image), 1)  # it is sliced like an array
 
 
