@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.markers import Marker
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -342,10 +343,9 @@ def test_a_checkout_runs_modules_by_the_names_of_a_wheel(tmp_path):
 
 
 def pins():
-    lines = [
-        line.split(";")[0].strip() for line in text(ROOT / "requirements.lock").splitlines() if not line.startswith("#")
-    ]
-    return dict(line.split("==") for line in filter(None, lines))
+    lines = [line.partition(";") for line in text(ROOT / "requirements.lock").splitlines() if not line.startswith("#")]
+    here = [pin.strip() for pin, _, marker in lines if not marker or Marker(marker.strip()).evaluate()]
+    return dict(pin.split("==") for pin in filter(None, here))
 
 
 def normalized(name):

@@ -139,11 +139,11 @@ def test_encodings_of_elsewhere(tmp_path, encoding):
 
 
 def test_names_that_no_file_can_have(tmp_path):
-    (tmp_path / "a.xml").write_text(xml(("cat", 1, 2, 3, 4, 0), name="x" * 5000))
+    (tmp_path / "a.xml").write_text(xml(("cat", 1, 2, 3, 4, 0), name="x" * 4000))
     assert read(tmp_path).images[0].file_name == "a.jpg"  # absent, as the conversion will say
     (tmp_path / "a.xml").write_text(xml(("cat", 1, 2, 3, 4, 0), name="../../etc/passwd"))
     assert read(tmp_path).images[0].file_name == "a.jpg"
-    (tmp_path / "set.txt").write_text("y" * 5000)
+    (tmp_path / "set.txt").write_text("y" * 4000)
     with pytest.raises(InputError, match="1 of 1 images have no annotation file"):
         read(tmp_path, image_set_file=str(tmp_path / "set.txt"))
     with open(os.fsencode(tmp_path) + b"/\xff.xml", "w") as file:

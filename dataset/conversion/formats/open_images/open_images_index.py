@@ -111,6 +111,7 @@ class IndexedImage:
     __slots__ = ("_index", "_name", "image_id")
 
     size, captions, in_shares, is_upright, refused = None, (), True, False, 0
+    part, record_name = None, None
 
     def __init__(self, index: BoxIndex, number: int):
         self._index, self._name, self.image_id = index, index.name(number), number
