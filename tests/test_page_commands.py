@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import command_lines
+import cv2
 import forked_programs
+import numpy as np
 import pytest
 from endurance_run import path_to_miniature
 from test_packaging import PROJECT
@@ -279,6 +281,10 @@ def test_the_first_commands_run_in_order(tmp_path):
         shutil.copy(tmp_path / "drawn" / "annotations" / "instances_train.json", tmp_path / folder / "labels.json")
     for name in ("photo.jpg", "aerial.jpg"):
         shutil.copy(next((tmp_path / "photos").glob("*.jpg")), tmp_path / name)
+    writer = cv2.VideoWriter(str(tmp_path / "slide.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 25.0, (96, 64))
+    for _ in range(3):
+        writer.write(np.full((64, 96, 3), 128, np.uint8))
+    writer.release()
     blocks = []
     for page, replacements in FIRST.items():
         block = "\n".join(block for block in blocks_of(ROOT / page) if "python" in block)

@@ -327,6 +327,21 @@ def test_the_cvat_file_is_read_as_the_same_boxes(written, tmp_path):
     assert not data.skipped
 
 
+def test_a_track_file_of_another_video_is_one_line(written, tmp_path):
+    folder, _ = written
+    (tmp_path / "frames").mkdir()
+    for number in range(0, 60, 5):
+        Image.new("RGB", (160, 120)).save(tmp_path / "frames" / f"frame_{number:06d}.png")
+    with pytest.raises(InputError, match=r"holds 160x120 pixels, the annotations say 320x240 in .*drawn\.xml"):
+        efficientdet.convert(
+            tmp_path / "frames",
+            tmp_path / "records",
+            annotations=folder / "cvat_video" / "drawn.xml",
+            val_fraction=0,
+            num_threads=1,
+        )
+
+
 def test_the_json_has_tracks_and_counts(written):
     folder, rows = written
     content = json.loads((folder / "tracks" / "drawn.json").read_text())
