@@ -100,14 +100,7 @@ def evaluation_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]
         objects, _ = _objects(
             record, boxes, has_area, config.resize.whole(source_size), source_size=source_size, config=config
         )
-        return Batch(
-            images=resized,
-            sizes=size,
-            objects=_in_slots(objects, config.max_instances_per_image),
-            image_ids=record["image_id"],
-            positions=number,
-            scales=scale,
-        )
+        return _row(record, number, (resized, size, scale), objects, config=config)
 
     return example
 
@@ -146,17 +139,29 @@ def tile_example(config: InputConfig) -> Callable[..., tuple[Batch, Tensor, Tens
         boxes, is_visible = crop_boxes(record["boxes"], crop, source_size=source_size)
         _ignore_cut(record, boxes, crop, source_size=source_size, config=config)
         objects, _ = _objects(record, boxes, is_visible, crop, source_size=source_size, config=config)
-        batch = Batch(
-            images=resized,
-            sizes=size,
-            objects=_in_slots(objects, config.max_instances_per_image),
-            image_ids=record["image_id"],
-            positions=number,
-            scales=scale,
-        )
-        return batch, tile, source_size
+        return _row(record, number, (resized, size, scale), objects, config=config), tile, source_size
 
     return example
+
+
+def _row(
+    record: dict[str, Tensor],
+    number: Tensor,
+    resized: tuple[Tensor, Tensor, Tensor],
+    objects: Objects,
+    *,
+    config: InputConfig,
+) -> Batch:
+    """Return a row of a `Batch` for evaluation; resized: image, valid area and scales."""
+    images, sizes, scales = resized
+    return Batch(
+        images=images,
+        sizes=sizes,
+        objects=_in_slots(objects, config.max_instances_per_image),
+        image_ids=record["image_id"],
+        positions=number,
+        scales=scales,
+    )
 
 
 def _ignore_cut(
