@@ -270,7 +270,7 @@ def test_the_oldest_messages_are_dropped(monkeypatch, capsys):
 
 
 class Scripted:
-    """A target that fails as often as it is told, and notes the time between attempts."""
+    """A target that fails a given number of times, and notes the time between attempts."""
 
     shown = "target"
 
@@ -324,7 +324,7 @@ def broker(folder, port):
 
 @contextlib.contextmanager
 def subscriber(port):
-    """What is published, as a list of (topic, retained, payload)."""
+    """The published messages, a list of (topic, retained, payload)."""
     from paho.mqtt.client import CallbackAPIVersion, Client
 
     received, ready = [], threading.Event()

@@ -57,7 +57,7 @@ def objects(data):
 
 
 def labels_json(folder, *, with_classes):
-    """What FiftyOneImageDetectionDataset has of the samples in samples.json."""
+    """The samples of samples.json as FiftyOneImageDetectionDataset stores them."""
     samples = json.loads((folder / "samples.json").read_text())["samples"]
     labels = {
         one["filepath"].removeprefix("data/").removesuffix(".jpg"): [

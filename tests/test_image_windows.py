@@ -304,7 +304,7 @@ def test_a_file_that_metadata_name_is_not_opened(tmp_path, name):
         path = store(tmp_path / "a.tif", noise(), tags={"OVERVIEW_FILE": name})
         with pytest.raises(InputError, match="its metadata name another file as its overviews"):
             open_windows(path)
-        with pytest.raises(BlockingIOError):  # nobody has asked
+        with pytest.raises(BlockingIOError):  # there was no connection
             server.accept()
 
 

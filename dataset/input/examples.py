@@ -75,14 +75,7 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
             )
         if config.orientation is not None:
             view = config.orientation(view, _fold_in(seed, _ORIENTATION))
-        return Batch(
-            images=view.image,
-            sizes=view.size,
-            objects=_in_slots(view.objects, config.max_instances_per_image),
-            image_ids=record["image_id"],
-            positions=position,
-            scales=view.scale,
-        )
+        return _row(record, position, (view.image, view.size, view.scale), view.objects, config=config)
 
     return example
 
@@ -146,20 +139,20 @@ def tile_example(config: InputConfig) -> Callable[..., tuple[Batch, Tensor, Tens
 
 def _row(
     record: dict[str, Tensor],
-    number: Tensor,
+    position: Tensor,
     resized: tuple[Tensor, Tensor, Tensor],
     objects: Objects,
     *,
     config: InputConfig,
 ) -> Batch:
-    """Return a row of a `Batch` for evaluation; resized: image, valid area and scales."""
+    """Return a row of a `Batch`. position: in the stream, or of the record; resized: image, valid area, scales."""
     images, sizes, scales = resized
     return Batch(
         images=images,
         sizes=sizes,
         objects=_in_slots(objects, config.max_instances_per_image),
         image_ids=record["image_id"],
-        positions=number,
+        positions=position,
         scales=scales,
     )
 

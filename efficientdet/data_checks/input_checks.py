@@ -20,11 +20,10 @@ from efficientdet.data_checks.anchor_search import (
 from efficientdet.data_checks.findings import WARNING, Finding, as_hparams, named, share
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.data_checks.orientation_checks import orientation_findings
+from efficientdet.data_checks.tile_checks import least_tile
 from program_support.errors import InputError
 
 _OBJECTS_OF_A_CLASS = 20  # fewer objects give no reliable share
-_MIN_TILE = 64  # pixels
-_COMMON, _TILE_OF_OBJECT = 90, 1.5  # percentile of the objects' sides, and the smallest tile as a multiple of it
 _WASTE = 0.1  # share of padding from which another shape is suggested
 _SHRUNK = 0.03  # tolerated reduction of the image scale
 _MAY_SHRINK = 0.02  # share of images for which it is tolerated
@@ -117,8 +116,7 @@ def _larger_objects(view: InputView, fixed: Collection[str]) -> Iterator[str]:
         if is_better(unmatched, view.unmatched_in_training.mean()):  # not if the anchors grow with the input
             cost = f"{factor**2:.3g} times the computation of a step"
             yield f"{as_hparams(settings)} would reduce it to {share(unmatched)}, with {cost}"
-    objects = np.percentile((view.images.boxes[:, 2:] - view.images.boxes[:, :2]).max(axis=1), _COMMON)
-    if min(height, width) >= max(_TILE_OF_OBJECT * objects, _MIN_TILE):
+    if min(height, width) >= least_tile(view.images):
         anchors = f" with {as_hparams(match.settings)}" if match.settings else ""
         tiles = as_hparams({"tile_size": f"{width}x{height}"})
         yield f"tiles of the images by {tiles}{anchors} would reduce it to {share(match.unmatched)}"

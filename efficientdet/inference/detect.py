@@ -114,7 +114,7 @@ class Detector:
 
     @classmethod
     def described(cls, detect: Detect, description: Description, *, batch_size: int = 1) -> "Detector":
-        """Return a detector with the names, thresholds, score calibration, tiles and white level of a description.
+        """Return a detector with the names, thresholds, score calibration, tiles and value range of a description.
 
         batch_size: number of tiles per call of `detect`.
         """

@@ -47,12 +47,13 @@ class TiledDetector:
         tiles, by_tile = self.tiling.tiles(image.shape[:2]), list[DetectionRows]()
         if len(tiles) == 1 and not self.tiling.keeps_scale:
             return self.untiled([image])[0]
-        windows = len(tiles) - (self.tiling.whole and isinstance(image, LargeImage))
+        has_overview = self.tiling.whole and isinstance(image, LargeImage)  # in place of all of its pixels
+        windows = len(tiles) - has_overview
         for first in range(0, windows, self._batch_size):
             batch = tiles[first : min(first + self._batch_size, windows)]
             by_tile += self.untiled([self.tiling.pixels(image, tile) for tile in batch])
             self._on_progress(len(by_tile), len(tiles))
-        if isinstance(image, LargeImage) and self.tiling.whole:
+        if has_overview:
             overview, scale = image.overview()
             [rows] = self.untiled([overview])
             by_tile.append(rows._replace(boxes=rows.boxes / scale))

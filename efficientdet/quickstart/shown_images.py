@@ -8,7 +8,7 @@ from dataset.input.tiling import Tiling
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.tile_checks import SMALL, suggested_tile, typical_tile_count
 from efficientdet.quickstart import choices
-from efficientdet.quickstart.split_records import labeled_images
+from efficientdet.quickstart.split_records import image_count, labeled_images
 
 _MAGNIFICATION = 2  # most input pixels per image pixel: small objects in tiles are worth it
 
@@ -36,8 +36,8 @@ def shown_images(images: LabeledImages, settings: Mapping[str, Any]) -> ShownIma
 
 def evaluated_count(pattern: str, settings: Mapping[str, Any]) -> int:
     """Return the number of images of records, or of all of their tiles."""
-    sizes, tiling = labeled_images(pattern).sizes, Tiling.of_hyperparameters(settings)
-    return len(sizes) if tiling is None else int(tile_counts(sizes, tiling).sum())
+    tiling = Tiling.of_hyperparameters(settings)
+    return image_count(pattern) if tiling is None else int(tile_counts(labeled_images(pattern).sizes, tiling).sum())
 
 
 def tile_settings(images: LabeledImages, published: int, budget: choices.Budget, *, image_ms: float) -> dict[str, Any]:
