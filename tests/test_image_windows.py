@@ -248,6 +248,7 @@ HOSTILE = {
         crafted(*image_tags(100, 100, kind=16), (42112, 2, 10**10, 300), big=True),
         "a tag of 10000000000 bytes in a file of 2",
     ),
+    "BigTIFF's numbers in a TIFF": (crafted(*image_tags(100, 100, kind=16)), "cannot be decoded"),
     "a large tile": (crafted(*image_tags(60_000, 60_000, **TILED)), "tiles of 1073741824 x 1073741824 pixels"),
     "a strip beyond the end": (crafted(*image_tags(60_000, 60_000)), "cannot be decoded"),
     "unknown compression": (crafted(*image_tags(100, 100, compression=(259, 3, 1, 60_000))), "cannot be decoded"),

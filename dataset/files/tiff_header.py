@@ -74,7 +74,7 @@ def read_tiff_header(file: BinaryIO) -> TiffHeader | None:
         )
     numbers = {_BANDS: 1, _PHOTOMETRIC: 1, _ORIENTATION: 1}
     for tag, kind, _, content in first:
-        if kind in _NUMBERS:
+        if kind in _NUMBERS and _BYTES_OF_KINDS[kind] <= len(content):  # a damaged one may name BigTIFF's long numbers
             numbers[tag] = struct.unpack_from(order + _NUMBERS[kind], content)[0]
     orientation = numbers[_ORIENTATION]
     return TiffHeader(
