@@ -6,6 +6,7 @@ The format is detected from the content and printed. Existing train, val and tes
 --val_fraction of the images is used for validation. --folds divides train and val into the folds of a cross-validation.
 """
 
+import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,6 +46,7 @@ from dataset.files.pixel_values import ValueRange
 from program_support import command_line
 from program_support.errors import InputError
 from program_support.field_flags import define_flags_of, options_of_flags
+from program_support.ray_tasks import LOCAL, ray_cluster
 
 
 def define_flags() -> None:
@@ -98,14 +100,15 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
     _warn_about_shared_images(by_split)
     _refuse_other_splits(options.output_dir, by_split)
     reports = {}
-    for split, data in by_split.items():
-        print(f"\n{split}: {len(data.images)} images", flush=True)
-        reports[split] = convert_and_report(
-            data,
-            replace(configs[split], black_level=value_range.black, white_level=value_range.white),
-            options,
-            start=start,
-        )
+    with contextlib.nullcontext() if options.engine == LOCAL else ray_cluster():  # one connection for all splits
+        for split, data in by_split.items():
+            print(f"\n{split}: {len(data.images)} images", flush=True)
+            reports[split] = convert_and_report(
+                data,
+                replace(configs[split], black_level=value_range.black, white_level=value_range.white),
+                options,
+                start=start,
+            )
     return reports
 
 

@@ -123,6 +123,7 @@ KNOWN_IN = {
         "efficientdet.configuration.flag_definitions",
     },
     "rasterio": {"dataset.files.image_windows"},
+    "ray": {"program_support.ray_tasks"},
     "tensorboard": {"efficientdet.loggers.tensorboard"},
     "trackers": {"efficientdet.tracking.tracker"},
     "supervision": {"efficientdet.tracking.tracker", "efficientdet.inference.image_detections"},

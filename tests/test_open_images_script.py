@@ -52,7 +52,7 @@ def call(place, *arguments):
 def test_the_index_travels_to_other_processes(place, monkeypatch):
     """As tasks do, of which each process makes its own; without their start, which takes long."""
 
-    def pickled(tasks, **_):
+    def pickled(tasks, _):
         for task in tasks:
             content = pickle.dumps(task)
             assert len(content) < 2000  # the way to the rows, and no row

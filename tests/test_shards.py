@@ -293,7 +293,7 @@ def test_a_full_disk_is_told_with_the_name_of_the_file(place, monkeypatch):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
     try:
-        with pytest.raises(InputError, match=r"train-00000-of-00003.tfrecord.partial; File too large; finished shards"):
+        with pytest.raises(InputError, match=r"train-00000-of-00003.tfrecord.\S+; File too large; finished shards"):
             convert(read(place), config(place))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -348,7 +348,7 @@ def test_what_killed_runs_left_is_cleared_up(place):
     (place / "out" / ".train.conversion").mkdir(parents=True)
     for name in (
         ".train.report.json.partial",
-        ".train-00001-of-00003.tfrecord.partial",
+        ".train-00001-of-00003.tfrecord.host-7.partial",
         ".train.report.json.host.7.unfinished",
         ".train.conversion/.00001-of-00003.json.host.7.unfinished",
         ".train-00001-of-00007.tfrecord.finished",

@@ -8,6 +8,7 @@ from dataset.files.pixel_values import WHITE_LEVEL, ValueRange
 from dataset.files.untrusted_values import storable_text
 from program_support.checked_fields import Count, FiniteNumber, Help, Share, between, checked
 from program_support.errors import InputError
+from program_support.ray_tasks import LOCAL, Engine
 
 ShardCount = Annotated[int, between(1, 99999)]
 
@@ -49,7 +50,7 @@ class WritingSettings:
 
 @checked
 class ConversionConfig(WritingSettings):
-    """Input and output settings of a conversion; `processes` 1: convert in this process."""
+    """Input and output settings of a conversion; `processes` 1: convert in this process, unless on a cluster."""
 
     image_folder: str
     output_prefix: str
@@ -57,6 +58,7 @@ class ConversionConfig(WritingSettings):
     processes: Annotated[Count, "num_threads"]
     include_masks: bool = False
     keep_annotations: bool = False
+    engine: Engine = LOCAL
 
     def __post_init__(self):
         if not Path(self.output_prefix).name or self.output_prefix.endswith("/"):

@@ -18,8 +18,7 @@ from dataset.conversion.conversion_options import (
     WritingOptions,
 )
 from dataset.conversion.conversion_report import Report, summary_lines
-from dataset.conversion.sharding.shard_files import existing_shards
-from dataset.conversion.sharding.shard_processes import CONTINUE
+from dataset.conversion.sharding.shard_files import CONTINUE, existing_shards
 from dataset.conversion.sharding.shards import convert
 from program_support.checked_fields import values_of
 from program_support.deferred_signals import Interrupted
@@ -62,6 +61,7 @@ def conversion_config(
         processes=options.num_threads or available_cores(),
         include_masks=include_masks,
         keep_annotations=keep_annotations,
+        engine=options.engine,
         **values_of(options, WritingSettings),
     )
 

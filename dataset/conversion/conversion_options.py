@@ -6,6 +6,7 @@ from typing import Annotated
 from dataset.conversion.conversion_config import ShardCount, WritingSettings
 from dataset.conversion.format_recognition import FORMATS
 from program_support.checked_fields import Count, CountOrZero, Help, Limit, between, checked, one_of
+from program_support.ray_tasks import LOCAL, Engine
 
 MOST_DEFAULT_SHARDS = 32  # the reference's default
 IMAGES_WORTH_A_SHARD = 100
@@ -44,6 +45,7 @@ class WritingOptions(WritingSettings):
     num_threads: Annotated[
         Count | None, Help("Number of worker processes. Default: one per CPU core, fewer for small data sets.")
     ] = None
+    engine: Engine = LOCAL
 
 
 @checked

@@ -1,7 +1,7 @@
 """Convert one shard: check images, clip objects, write records, report findings. Runs in a worker process."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -26,9 +26,9 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
         InputError: for rejected input.
         OSError: for failed writes.
     """
-    report, written = Report(), []
+    report, written, partial = Report(), [], task.partial_path()
     try:
-        with tf.io.TFRecordWriter(str(task.partial_path)) as writer:
+        with tf.io.TFRecordWriter(str(partial)) as writer:
             for image in task.images:
                 if (usable := _usable_image(image, task=task, report=report)) is not None:
                     checked, objects, masks = usable
@@ -39,15 +39,21 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
                     if task.config.keep_annotations:
                         written.append(_coco_entry(image, checked=checked, objects=objects))
                 image_done()
-        size = flush_and_rename(task.partial_path, task.finished_path)
+        size = flush_and_rename(partial, task.finished_path)
     except tf.errors.OpError as error:
         raise OSError(error.message) from error
     finally:
-        task.partial_path.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     write_text(
         task.state_path,
         json.dumps({"fingerprint": task.fingerprint, "bytes": size, "report": report.to_json(), "kept": written}),
     )
+
+
+def decode_images(task: ShardTask, images: Sequence[AnnotatedImage]) -> None:
+    """Do with images what `convert_shard` does, without writing, to find those that kill the process."""
+    for image in images:
+        _usable_image(image, task=task, report=Report())
 
 
 def _usable_image(
@@ -81,6 +87,8 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
     path, value_range = Path(task.config.image_folder, image.file_name), task.config.value_range
     doubt = None
     try:
+        if image.file_name in task.fatal:
+            raise UnusableImage("ends the process that decodes it")
         if image.part is not None:
             return check_part(str(path), image.part, value_range=value_range)
         content = read_image_file(path)

@@ -1,6 +1,7 @@
 """Files under the prefix of a conversion: complete shards, shards of other conversions, leftovers of killed runs."""
 
 import contextlib
+import glob
 import json
 import os
 import re
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from dataset.conversion.conversion_config import ConversionConfig
-from dataset.conversion.sharding.shard_task import ShardTask
+from dataset.conversion.sharding.shard_task import PARTIAL, ShardTask
 from program_support.errors import InputError
 from program_support.file_lock import lock_file
+
+CONTINUE = "finished shards are kept; run the same command to resume"
 
 
 @contextlib.contextmanager
@@ -61,7 +64,7 @@ def refuse_other_shards(config: ConversionConfig) -> None:
 def remove_leftovers(config: ConversionConfig) -> None:
     """Remove partial files of killed runs and unpublished shards of another number of shards."""
     prefix, total = Path(config.output_prefix), f"{config.num_shards:05d}"
-    shard = re.compile(re.escape(f".{prefix.name}-") + r"\d{5}-of-(\d{5})\.tfrecord\.(partial|finished)")
+    shard = re.compile(re.escape(f".{prefix.name}-") + r"\d{5}-of-(\d{5})\.tfrecord(?:\.[^.]+)?\.(partial|finished)")
     beside = re.compile(re.escape(f".{prefix.name}.") + r"(report|classes|instances)\.json\.(partial|.+\.unfinished)")
     for path in list(prefix.parent.iterdir()):
         match = shard.fullmatch(path.name)
@@ -70,6 +73,13 @@ def remove_leftovers(config: ConversionConfig) -> None:
     for path in list(config.state_folder.iterdir()):
         if path.suffix == ".unfinished" or (path.match("*-of-*.json") and not path.stem.endswith(f"-of-{total}")):
             path.unlink()
+
+
+def remove_partial_files(config: ConversionConfig) -> None:
+    """Remove the unfinished shards of this run, whose processes have ended."""
+    prefix = Path(config.output_prefix)
+    for path in prefix.parent.glob(f".{glob.escape(prefix.name)}-*{PARTIAL}"):
+        path.unlink(missing_ok=True)
 
 
 def is_finished(task: ShardTask, final_path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Convert shards in this process or in worker processes, with a progress bar.
+"""Convert shards in this process, in worker processes or on a Ray cluster, with a progress bar.
 
 This module does not import TensorFlow; the workers do.
 """
@@ -15,33 +15,39 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.sharding.shard_cluster import convert_on_cluster
+from dataset.conversion.sharding.shard_files import CONTINUE, remove_partial_files
 from dataset.conversion.sharding.shard_task import ShardTask
 from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 from program_support.progress import Progress
+from program_support.ray_tasks import LOCAL
 from program_support.silenced_stderr import silenced_stderr
 
-CONTINUE = "finished shards are kept; run the same command to resume"
 _POLL_SECONDS = 0.2
 _SECONDS_OF_A_START = 2.0
 _SECONDS_OF_A_GROUP = 2.0  # maximum delay between the arrivals of a signal at the processes of a group
 
 
-def convert_shards(tasks: list[ShardTask], *, processes: int) -> None:
-    """Convert shards; `processes` 1 means this process. A signal ends it after cleanup, a second one immediately.
+def convert_shards(tasks: list[ShardTask], config: ConversionConfig) -> None:
+    """Convert shards where the configuration says. A signal ends it after cleanup, a second one immediately.
 
     Raises Interrupted for a signal, InputError for rejected input and if a worker dies, OSError for failed writes.
     """
     if not tasks:
         return
-    if processes == 1:
+    processes = config.processes
+    if config.engine == LOCAL and processes == 1:
         _start_tensorflow()  # takes seconds; no work has started, so signals need not be deferred
     total = sum(len(task.images) for task in tasks)
     with (
         Progress("convert", total=total, noun="image", slow_start=True) as progress,
         DeferredSignals(on_second_signal=_kill_children) as signals,
     ):
-        if processes == 1:
+        if config.engine != LOCAL:
+            convert_on_cluster(tasks, progress=progress, check=signals.check)
+        elif processes == 1:
             _convert_here(tasks, progress, signals)
         else:
             _convert_in_processes(tasks, min(processes, len(tasks)), progress=progress, signals=signals)
@@ -93,8 +99,7 @@ def _convert_in_processes(
             f"a worker process died (killed or out of memory); {CONTINUE}, if needed with a smaller --num_threads"
         ) from error
     finally:
-        for task in tasks:
-            task.partial_path.unlink(missing_ok=True)
+        remove_partial_files(tasks[0].config)
 
 
 @contextlib.contextmanager

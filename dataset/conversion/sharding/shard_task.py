@@ -1,6 +1,8 @@
 """The task of converting one shard, and its atomic publication. Does not import TensorFlow."""
 
 import os
+import platform
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +10,9 @@ from pathlib import Path
 from dataset.conversion.annotations import AnnotatedImage
 from dataset.conversion.conversion_config import ConversionConfig
 from program_support.atomic_files import flush_to_disk
+
+PARTIAL, FINISHED = ".partial", ".finished"  # ends of the names of unpublished shards
+_HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node()) or "host"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +24,14 @@ class ShardTask:
     category_names: dict[int, str]
     config: ConversionConfig  # with the white level that was found
     fingerprint: str
-    partial_path: Path
     finished_path: Path
     state_path: Path
+    fatal: frozenset[str] = frozenset()  # file names of images that kill the process which decodes them
+
+    def partial_path(self) -> Path:
+        """Return where this process writes the shard: two nodes may have the same task, if one seemed to be lost."""
+        name = self.finished_path.name.removesuffix(FINISHED)
+        return self.finished_path.with_name(f"{name}.{_HOST}-{os.getpid()}{PARTIAL}")
 
 
 def flush_and_rename(partial: Path, finished: Path) -> int:

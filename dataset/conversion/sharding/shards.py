@@ -2,8 +2,8 @@
 
 For shard i of n of the prefix DIR/train:
 
-    DIR/.train-0000i-of-0000n.tfrecord.partial    being written
-    DIR/.train-0000i-of-0000n.tfrecord.finished   complete, flushed to disk
+    DIR/.train-0000i-of-0000n.tfrecord.HOST-PROCESS.partial   being written
+    DIR/.train-0000i-of-0000n.tfrecord.finished               complete, flushed to disk
     DIR/.train.conversion/0000i-of-0000n.json     its input, and its part of the report
     DIR/train-0000i-of-0000n.tfrecord             final name, after all shards are complete and the data set is accepted
 
@@ -32,14 +32,15 @@ from dataset.conversion.conversion_report import (
 )
 from dataset.conversion.large_images import PART_SIDE, in_parts
 from dataset.conversion.sharding.shard_files import (
+    CONTINUE,
     is_finished,
     read_settings,
     refuse_other_shards,
     remove_leftovers,
     sole_writer,
 )
-from dataset.conversion.sharding.shard_processes import CONTINUE, convert_shards
-from dataset.conversion.sharding.shard_task import ShardTask
+from dataset.conversion.sharding.shard_processes import convert_shards
+from dataset.conversion.sharding.shard_task import FINISHED, ShardTask
 from dataset.conversion.upright_labels import mark_upright
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from dataset.files.pixel_values import ValueRange, value_range_for
@@ -79,7 +80,7 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
                 _log_reuse(data, tasks, config, log=log)
             convert_shards(
                 [task for index, task in enumerate(tasks) if not is_finished(task, config.shard_path(index))],
-                processes=config.processes,
+                config,
             )
             states = [json.loads(task.state_path.read_text(encoding="utf-8")) for task in tasks]
             report = Report(skipped=list(data.skipped), noted=list(data.noted))
@@ -200,8 +201,7 @@ def _shard_tasks(data: AnnotatedDataSet, stats: np.ndarray, config: ConversionCo
                 category_names=names,
                 config=config,
                 fingerprint=hashlib.sha256(made_from.encode()).hexdigest(),
-                partial_path=path.with_name(f".{path.name}.partial"),
-                finished_path=path.with_name(f".{path.name}.finished"),
+                finished_path=path.with_name(f".{path.name}{FINISHED}"),
                 state_path=config.state_folder / f"{index:05d}-of-{config.num_shards:05d}.json",
             )
         )

@@ -1,0 +1,270 @@
+"""Independent tasks on a Ray cluster; no other module knows Ray.
+
+A task is one argument of a function of a module. Both are sent to a node, where the same version of this program must
+be installed, or lie in the same folder. Tasks whose process or node dies are repeated, so what they do must be
+repeatable. Ray: https://docs.ray.io.
+"""
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import logging
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from program_support.checked_fields import Help, one_of
+from program_support.errors import InputError
+
+LOCAL, RAY = "local", "ray"
+Engine = Annotated[
+    str,
+    one_of(LOCAL, RAY),
+    Help(
+        "Where the work is done: local, by processes of this machine; ray, by the Ray cluster whose address the "
+        "variable RAY_ADDRESS holds, else by the one that runs on this machine, else by a new one of its cores."
+    ),
+]
+_ADDRESS = "RAY_ADDRESS"  # Ray's own variable
+_TOKEN = os.path.expanduser("~/.ray/auth_token")  # where `ray start` stores the secret of a cluster
+_SECONDS_UNTIL_AN_ANSWER = 15
+_POLL_SECONDS = 0.2
+_MOST_ATTEMPTS = 3  # of a task whose process dies
+_WAITING_TASKS = 8  # beyond two for each core: every task is sent with its argument, which may be large
+# Packages whose version changes what is decoded, converted and detected
+_PACKAGES = ("keras", "numpy", "opencv-python-headless", "pillow", "pycocotools", "ray", "simplejpeg", "tensorflow")
+
+
+class Finished(NamedTuple):
+    """A task that ended: its place among the tasks and the result, or why its process died each time."""
+
+    number: int
+    result: Any
+    crash: str = ""
+
+
+class _Outcome(NamedTuple):
+    """Answer of a node: the result and its CPU seconds, or in which ways its installation differs."""
+
+    node: str
+    result: Any
+    cpu_seconds: float
+    differences: str = ""
+
+
+@contextlib.contextmanager
+def ray_cluster() -> Iterator["RayCluster"]:
+    """Connect to the cluster of RAY_ADDRESS, else to the one of this machine, else start one of this machine's cores.
+
+    Raises:
+        InputError: Ray is not installed, or the cluster does not answer or has other versions.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if any(path and os.path.exists(path) for path in (os.environ.get("RAY_AUTH_TOKEN_PATH"), _TOKEN)):
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray's own default only where it finds the cluster itself
+    try:
+        import ray
+        import ray._private.worker
+    except ImportError as error:
+        raise InputError("--engine=ray needs the package ray: pip install -e '.[ray]'") from error
+    if ray.is_initialized():  # by the caller, who also ends it
+        yield RayCluster()
+        return
+    ray._private.worker._worker_logs_enabled = False  # otherwise a paragraph for each process that dies
+    address = os.environ.get(_ADDRESS, "")
+    if address not in ("", "auto", "local"):
+        _check_answer(address)
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.CRITICAL)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        at = f"{_ADDRESS}={address}" if address else "the cluster of this machine"
+        raise InputError(f"{at}: no connection to Ray: {' '.join(str(error).split())}") from error
+    try:
+        yield RayCluster()
+    finally:
+        ray.shutdown()
+
+
+def _check_answer(address: str) -> None:
+    """Raise InputError if no cluster answers: Ray itself would try for up to a quarter of an hour."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        raise InputError(f"{_ADDRESS}={address}: expected HOST:PORT, the address that `ray start --head` prints")
+    try:
+        socket.create_connection((host, int(port)), timeout=_SECONDS_UNTIL_AN_ANSWER).close()
+        command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", f"--address={address}"]
+        check = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS_UNTIL_AN_ANSWER)
+        reason = "" if check.returncode == 0 else (check.stderr.strip() or "no reason given").splitlines()[-1]
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except subprocess.TimeoutExpired:
+        reason = f"what listens there is no Ray cluster, or is busy for {_SECONDS_UNTIL_AN_ANSWER} s"
+    if reason:
+        raise InputError(
+            f"{_ADDRESS}={address}: no Ray cluster answers ({reason}); start one with `ray start --head`, or unset "
+            f"{_ADDRESS} for a cluster of this machine"
+        )
+
+
+class RayCluster:
+    """A connected cluster, and what it has done so far."""
+
+    def __init__(self) -> None:
+        self._nodes: set[str] = set()
+        self._tasks = self._repeated = 0
+        self._cpu_seconds = 0.0
+        self._start = time.monotonic()
+
+    def run(
+        self,
+        function: Callable[[Any], Any],
+        tasks: Sequence[Any],
+        *,
+        attempts: int = _MOST_ATTEMPTS,
+        check: Callable[[], None] = lambda: None,
+    ) -> Iterator[Finished]:
+        """Yield the tasks as they end, in any order. check: called several times per second; it may raise.
+
+        Each task has one core. A task whose process dies is repeated, after a lack of memory with twice the cores, so
+        that fewer run beside it; after its last attempt it is yielded with the reason. Closing the iterator cancels the
+        rest.
+
+        Raises:
+            InputError: of the function, and for a node with other versions of this program or of its packages.
+            OSError: of the function.
+        """
+        import ray
+
+        remote = ray.remote(_run_task)
+        waiting = deque((number, 1, 0) for number in range(len(tasks)))  # number, cores, deaths
+        running: dict[Any, tuple[int, int, int]] = {}
+        try:
+            while waiting or running:
+                check()
+                while waiting and len(running) < 2 * _cores() + _WAITING_TASKS:
+                    number, cores, deaths = waiting.popleft()
+                    options = remote.options(num_cpus=cores, max_retries=0, scheduling_strategy="SPREAD")
+                    running[options.remote(_fingerprint(), function, tasks[number])] = number, cores, deaths
+                ready, _ = ray.wait([*running], timeout=_POLL_SECONDS)
+                for reference in ready:
+                    number, cores, deaths = running.pop(reference)
+                    try:
+                        outcome = ray.get(reference)
+                    except ray.exceptions.RayTaskError as error:
+                        raise _error_of_task(error) from error
+                    except ray.exceptions.RayError as error:
+                        self._repeated += 1
+                        reason = _reason(error)
+                        if deaths + 1 == attempts:
+                            yield Finished(number, None, reason)
+                            continue
+                        if isinstance(error, ray.exceptions.OutOfMemoryError):
+                            cores = max(cores, min(2 * cores, _most_cores_of_a_node()))
+                        waiting.append((number, cores, deaths + 1))
+                        continue
+                    if outcome.differences:
+                        raise InputError(
+                            f"node {outcome.node} has another installation than this machine: {outcome.differences}"
+                        )
+                    self._nodes.add(outcome.node)
+                    self._tasks += 1
+                    self._cpu_seconds += outcome.cpu_seconds
+                    yield Finished(number, outcome.result)
+        finally:
+            for reference in running:
+                ray.cancel(reference, force=True)
+
+    def crashing(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[int]:
+        """Return which of the items the function cannot be called for in a list without the death of its process."""
+        groups, found = [list(range(len(items)))], list[int]()
+        while groups:
+            attempts = 1 if any(len(group) > 1 for group in groups) else _MOST_ATTEMPTS
+            following = []
+            for done in self.run(
+                function, [[items[number] for number in group] for group in groups], attempts=attempts
+            ):
+                group = groups[done.number]
+                half = len(group) // 2
+                if done.crash and half:
+                    following += [group[:half], group[half:]]
+                elif done.crash and attempts > 1:
+                    found += group
+                elif done.crash:
+                    following.append(group)
+            groups = following
+        return sorted(found)
+
+    def summary(self) -> str:
+        """Return what was done, in words: tasks, nodes, CPU time and repetitions."""
+        nodes = f"{len(self._nodes)} node{'s' * (len(self._nodes) != 1)}"
+        again = f", {self._repeated} repeated because a process or node died" if self._repeated else ""
+        return (
+            f"ray: {self._tasks} tasks on {nodes}{again}; {self._cpu_seconds:.0f} CPU seconds in "
+            f"{time.monotonic() - self._start:.0f} s"
+        )
+
+
+def _run_task(fingerprint: dict[str, str], function: Callable[[Any], Any], task: Any) -> _Outcome:
+    """Run a task on a node."""
+    found, node = _fingerprint(), platform.node()
+    if found != fingerprint:
+        differences = [
+            f"{name} {found[name]}, not {value}" for name, value in fingerprint.items() if found[name] != value
+        ]
+        return _Outcome(node, None, 0.0, "; ".join(differences))
+    start = time.process_time()
+    result = function(task)
+    return _Outcome(f"{node} {os.environ.get('RAY_NODE_ID', '')}", result, time.process_time() - start)
+
+
+@functools.cache
+def _fingerprint() -> dict[str, str]:
+    """Return the versions that determine results: Python's, those of packages, and a digest of this program."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "none"
+    digest, root = hashlib.sha256(), Path(__file__).parent.parent
+    for folder in ("dataset", "efficientdet", "model", "object_detection", "program_support"):
+        for path in sorted((root / folder).rglob("*.py")):
+            digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return versions | {"program": digest.hexdigest()[:12]}
+
+
+def _cores() -> int:
+    import ray
+
+    return int(ray.cluster_resources().get("CPU", 0))
+
+
+def _most_cores_of_a_node() -> int:
+    import ray
+
+    return max((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), default=1)
+
+
+def _error_of_task(error: Any) -> Exception:
+    """Return the exception that a task raised, or one line for a node on which this program is not installed."""
+    if isinstance(error.cause, ModuleNotFoundError):
+        return InputError(
+            f"a node of the cluster has no module {error.cause.name!r}: expected the installation of this machine"
+        )
+    return error.cause if isinstance(error.cause, InputError | OSError) else error
+
+
+def _reason(error: Exception) -> str:
+    from ray.exceptions import NodeDiedError, OutOfMemoryError
+
+    if isinstance(error, OutOfMemoryError):
+        return "the memory of its node does not suffice"
+    return "its node was lost" if isinstance(error, NodeDiedError) else "its process died"
