@@ -63,6 +63,7 @@ OFFLINE = {
 ACCEPTED = (
     "no such file|no such folder|no file matches|there is no checkpoint|cannot be read .No such file"
     "|cannot be downloaded|download failed|LABEL_STUDIO_API_KEY"
+    "|s3://bucket/.*: access denied"
 )
 # In the text of a page a command need not be complete
 INCOMPLETE = "|is missing|are required|must have a value|expected a folder or zip archive of labeled images"

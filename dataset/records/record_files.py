@@ -7,30 +7,25 @@ from pathlib import Path
 
 from dataset.files.file_kinds import FileKind, annotations_in, holds_records, kind_of_file
 from program_support.errors import InputError
+from program_support.remote_files import is_remote, local_copies
 
 _SHARD_NAME = re.compile(r"(?P<prefix>.*)-\d{5}-of-(?P<total>\d{5})(?P<suffix>\.tfrecord)?")
 _NAMES_SHOWN = 5
 _MOST_FILES = 1000
+_BESIDE_RECORDS = (".classes.json", ".pbtxt")  # suffixes of files with class names
 _CONVERT = "convert the data set to records first (dataset/create_tfrecord.py)"
 
 
 def expand_glob(pattern: str | Path) -> list[str]:
     """Return the files that match a pattern, sorted, so that every rank numbers the records equally.
 
+    Files at a remote address, such as s3://, are copied to this machine first, with the class names beside them.
+
     Raises:
         InputError: nothing matches (with the contents of the folder), if other files than records match, and if
             shards of two conversions match, because every image would be read twice.
     """
-    if Path(pattern).is_dir():
-        raise InputError(
-            f"{pattern}: is a folder, expected a pattern that names records; {_advice_for_folder(Path(pattern))}"
-        )
-    paths = sorted(path for path in glob.glob(str(pattern)) if Path(path).is_file())
-    if not paths:
-        advice = _patterns([Path(path) for path in sorted(glob.glob(f"{pattern}-*"))])
-        raise InputError(
-            f"{pattern}: no file matches; {f'give {advice}' if advice else _folder_contents(Path(pattern).parent)}"
-        )
+    paths = local_copies(str(pattern), beside=_BESIDE_RECORDS) if is_remote(pattern) else _local_files(pattern)
     for path in paths:
         if kind := kind_of_file(path):
             raise InputError(f"{path}: is {kind.value}, expected records; {_advice_for_file(path, kind, among=paths)}")
@@ -44,6 +39,20 @@ def expand_glob(pattern: str | Path) -> list[str]:
             raise InputError(
                 f"{pattern}: {prefix} are shards of several conversions, of {counts}; expected shards of one"
             )
+    return paths
+
+
+def _local_files(pattern: str | Path) -> list[str]:
+    if Path(pattern).is_dir():
+        raise InputError(
+            f"{pattern}: is a folder, expected a pattern that names records; {_advice_for_folder(Path(pattern))}"
+        )
+    paths = sorted(path for path in glob.glob(str(pattern)) if Path(path).is_file())
+    if not paths:
+        advice = _patterns([Path(path) for path in sorted(glob.glob(f"{pattern}-*"))])
+        raise InputError(
+            f"{pattern}: no file matches; {f'give {advice}' if advice else _folder_contents(Path(pattern).parent)}"
+        )
     return paths
 
 
