@@ -61,6 +61,7 @@ OTHERS_FLAGS = {
     "metrics",
     "tracker",
     "np",  # detect: of benchmarks/peers
+    "no-kill",  # of sbatch
     "nproc_per_node",
     "ntasks-per-node",
     "outdir",

@@ -48,6 +48,7 @@ OTHERS = {
     "peer/bin/python",  # the environment of another project
     "pip",
     "pre-commit",
+    "sbatch",
     "srun",
     "trackers",
 }
