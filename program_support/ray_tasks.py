@@ -12,6 +12,7 @@ import importlib.metadata
 import logging
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -37,6 +38,7 @@ _ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 _TOKEN = os.path.expanduser("~/.ray/auth_token")  # where `ray start` stores the secret of a cluster
 _SECONDS_UNTIL_AN_ANSWER = 15
 _POLL_SECONDS = 0.2
+_ROOT = Path(__file__).parent.parent
 _MOST_ATTEMPTS = 3  # of a task whose process dies
 _WAITING_TASKS = 8  # beyond two for each core: every task is sent with its argument, which may be large
 # Packages whose version changes what is decoded, converted and detected
@@ -83,7 +85,10 @@ def ray_cluster() -> Iterator["RayCluster"]:
     if address not in ("", "auto", "local"):
         _check_answer(address)
     try:
-        ray.init(log_to_driver=False, logging_level=logging.CRITICAL)
+        job = ray.job_config.JobConfig(
+            code_search_path=[str(_ROOT)]
+        )  # where nodes look before what they have installed
+        ray.init(log_to_driver=False, logging_level=logging.CRITICAL, job_config=job)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         at = f"{_ADDRESS}={address}" if address else "the cluster of this machine"
         raise InputError(f"{at}: no connection to Ray: {' '.join(str(error).split())}") from error
@@ -234,10 +239,10 @@ def _fingerprint() -> dict[str, str]:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "none"
-    digest, root = hashlib.sha256(), Path(__file__).parent.parent
+    digest = hashlib.sha256()
     for folder in ("dataset", "efficientdet", "model", "object_detection", "program_support"):
-        for path in sorted((root / folder).rglob("*.py")):
-            digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+        for path in sorted((_ROOT / folder).rglob("*.py")):
+            digest.update(str(path.relative_to(_ROOT)).encode() + path.read_bytes())
     return versions | {"program": digest.hexdigest()[:12]}
 
 
@@ -255,10 +260,8 @@ def _most_cores_of_a_node() -> int:
 
 def _error_of_task(error: Any) -> Exception:
     """Return the exception that a task raised, or one line for a node on which this program is not installed."""
-    if isinstance(error.cause, ModuleNotFoundError):
-        return InputError(
-            f"a node of the cluster has no module {error.cause.name!r}: expected the installation of this machine"
-        )
+    if missing := re.search(r"No module named '[^']+'", str(error.cause)):  # while it reads function and argument
+        return InputError(f"a node of the cluster has another installation than this machine: {missing[0]}")
     return error.cause if isinstance(error.cause, InputError | OSError) else error
 
 
