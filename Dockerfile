@@ -4,7 +4,7 @@
 # libraries come from pip, and Horovod is built against the NCCL among them, so the image has each library once.
 #
 # NVIDIA driver on the host: 525.60.13 or later (CUDA 12), checked by the container runtime because of NVIDIA_REQUIRE_CUDA below.
-# Estimated size: 8.7 GB, 4.2 GB to pull (estimated as described in docs/guides/clusters.md).
+# Estimated size: 9.0 GB, 4.3 GB to pull (estimated as described in docs/guides/clusters.md).
 #
 # The digests are those of the multi-platform index of each tag. To update one: docker buildx imagetools inspect ubuntu:24.04
 # Other bases: BASE= and BUILD_BASE= of scripts/docker/build.sh. Both must be Ubuntu 24.04: .venv uses its Python and OpenMPI.
@@ -27,15 +27,16 @@ COPY scripts/environment.sh scripts/install_horovod.sh scripts/usage.sh scripts/
 RUN mkdir dataset efficientdet model object_detection program_support \
     && touch dataset/__init__.py efficientdet/__init__.py model/__init__.py object_detection/__init__.py program_support/__init__.py \
         train.py eval.py compare.py infer.py inspector.py export.py quickstart.py serve.py doctor.py next_images.py \
-    && bash -c 'source scripts/environment.sh && use_environment cuda,jax-cuda,mlperf' \
+    && bash -c 'source scripts/environment.sh && use_environment cuda,jax-cuda,mlperf,ray-jobs' \
     && bash scripts/install_horovod.sh
 
+# wget: for the probes of earlier versions of KubeRay
 FROM ${BASE}
 ENV DEBIAN_FRONTEND=noninteractive PIP_NO_CACHE_DIR=1
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-        ca-certificates curl openmpi-bin openssh-client openssh-server python3.12 unzip \
+        ca-certificates curl openmpi-bin openssh-client openssh-server python3.12 unzip wget \
     && rm -rf /var/lib/apt/lists/*
 
 # Ubuntu's first user has the user id that MPIJobs run as. The operator mounts the keys of an MPIJob at ~/.ssh, read-only and

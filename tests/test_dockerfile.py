@@ -51,7 +51,7 @@ def test_bases_are_pinned_by_digest():
 def test_the_image_has_no_tools_of_the_build():
     tools = {name for name in packages(1) if name.endswith("-dev") or name in ("build-essential", "cmake", "git")}
     assert tools == set()
-    assert {"openmpi-bin", "openssh-server", "curl", "unzip", "ca-certificates", "python3.12"} <= packages(1)
+    assert {"openmpi-bin", "openssh-server", "curl", "unzip", "ca-certificates", "python3.12", "wget"} <= packages(1)
     copied = [rest for rest in of("COPY", 1) if "--from=" in rest]
     assert copied == ["--from=build --chown=1000:1000 /workspace/effdet-tf2/.venv .venv"]
 
@@ -66,8 +66,8 @@ def test_environments_are_alike_in_both_stages():
 def test_the_image_has_what_jobs_ask_for():
     [step] = [rest for rest in of("RUN", 0) if "use_environment" in rest]
     extras = re.search(r"use_environment ([a-z,-]+)", step)[1].split(",")
-    # Both engines of the recipes and of render.py; --mlperf_log of the six jobs and of the recipes
-    assert set(extras) == {"cuda", "jax-cuda", "mlperf"}
+    # Both engines of the recipes and of render.py; --mlperf_log of the six jobs and of the recipes; --kind=rayjob
+    assert set(extras) == {"cuda", "jax-cuda", "mlperf", "ray-jobs"}
     known = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(extras) <= set(known)
     assert settings(1)["LD_LIBRARY_PATH"]  # mpirun -x warns of a variable that is not set

@@ -1,6 +1,7 @@
 """The objects that render.py writes, by the schemas of their operators and of Kubernetes; and the files kept of it."""
 
 import copy
+import shlex
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ KINDS = (("horovod", "mpijob"), ("horovod", "jobset"), ("horovod", "trainjob"), 
 DEFINITIONS = {
     "MPIJob": ("kubeflow.org_mpijobs.yaml", "v2beta1"),
     "JobSet": ("jobset.x-k8s.io_jobsets.yaml", "v1alpha2"),
+    "RayJob": ("ray.io_rayjobs.yaml", "v1"),
     "TrainJob": ("trainer.kubeflow.org_trainjobs.yaml", "v1alpha1"),
     "TrainingRuntime": ("trainer.kubeflow.org_trainingruntimes.yaml", "v1alpha1"),
 }
@@ -103,6 +105,75 @@ def test_pods_and_jobs_are_what_kubernetes_takes(engine, kind, model):
         for container in pod["containers"]:
             assert container["securityContext"] == CONTAINER
             assert (container["image"], container["imagePullPolicy"]) == (image, "IfNotPresent")
+
+
+RAY = ("python", "dataset/create_tfrecord.py", "--engine=ray", "--images=/pvc/photos", "--output_dir=/pvc/records")
+
+
+def ray_job(command=RAY, **options):
+    [job] = objects(**{"gpus": None, "workers": 3, "kind": "rayjob", "extra": command, **options})
+    return job
+
+
+@pytest.mark.parametrize(("workers", "gpus"), [(1, None), (3, 0), (64, 128)])
+def test_a_rayjob_is_what_kuberay_and_kubernetes_take(check, workers, gpus):
+    job = ray_job(workers=workers, gpus=gpus, queue="team-a", priority="high")
+    check(job)
+    cluster = job["spec"]["rayClusterSpec"]
+    for place in (job["spec"], cluster, cluster["headGroupSpec"], cluster["workerGroupSpecs"][0]):
+        place["numHosts"] = 4
+        with pytest.raises(jsonschema.ValidationError):
+            check(job)
+        del place["numHosts"]
+    [group] = cluster["workerGroupSpecs"]
+    templates = [part["template"] for part in (cluster["headGroupSpec"], group)]
+    for template in [*templates, job["spec"]["submitterPodTemplate"]]:
+        pod = template["spec"]
+        validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod})
+        assert pod["priorityClassName"] == "high"
+        assert pod["securityContext"].items() > RESTRICTED.items()
+        [container] = pod["containers"]
+        assert container["securityContext"] == CONTAINER
+        assert container["resources"]["requests"] == container["resources"]["limits"]
+    assert job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team-a"}
+    assert job["spec"]["shutdownAfterJobFinishes"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "limits"),
+    [
+        (None, {"cpu": "8", "memory": "32Gi"}),
+        (3, {"cpu": "8", "memory": "80Gi", "nvidia.com/gpu": "1"}),
+        (6, {"cpu": "16", "memory": "160Gi", "nvidia.com/gpu": "2"}),
+    ],
+)
+def test_the_workers_of_a_rayjob_run_all_tasks(gpus, limits):
+    cluster = ray_job(gpus=gpus)["spec"]["rayClusterSpec"]
+    assert f"ray=={cluster['rayVersion']}\n" in (ROOT / "requirements.lock").read_text()
+    head, [group] = cluster["headGroupSpec"], cluster["workerGroupSpecs"]
+    assert head["rayStartParams"].items() >= {"num-cpus": "0", "num-gpus": "0"}.items()
+    assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (3, 3, 3)
+    for part in (head, group):
+        [container] = part["template"]["spec"]["containers"]
+        assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/pvc", "/dev/shm"}
+    assert container["resources"]["limits"] == limits
+    assert all_found(group, "claimName") == ["efficientdet"]
+
+
+@pytest.mark.parametrize(
+    "word", ["a b", "$(touch touched)", "`touch touched`", "it's; touch touched", '"$HOME"', "é\\n", "", "# x", "*"]
+)
+def test_words_of_the_command_reach_it_as_they_are(tmp_path, word):
+    """Bash of KubeRay's submitter splits the entry point; `ray job submit` joins the words for bash on the head."""
+    entrypoint = ray_job((sys.executable, "-c", "import sys; print(ascii(sys.argv[1:]))", word))["spec"]["entrypoint"]
+    submit = "import shlex, sys; print(shlex.join(sys.argv[1:]))"
+    submitted = subprocess.run(
+        ["bash", "-ce", "--", f'"$0" -c "{submit}" {entrypoint} ;', sys.executable],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    done = subprocess.run(submitted, shell=True, executable="/bin/bash", cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{[word]!a}\n", "")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8])
@@ -336,12 +407,13 @@ def test_files_name_the_command_that_writes_them_for_another_cluster(monkeypatch
     kept = [
         path.read_text() for path in (*RETINANET.glob("*.yaml"), K8S / "volume.yaml", K8S / "data_preparation.yaml")
     ]
-    for text in [*kept, render(engine="jax", gpus=32, gpu_memory=80, gpus_per_host=4)]:
+    ray = render(kind="rayjob", workers=2, extra=("python", "infer.py", "--input=a  b"))
+    for text in [*kept, render(engine="jax", gpus=32, gpu_memory=80, gpus_per_host=4), ray]:
         line = next(line for line in text.splitlines() if "For your cluster: " in line)
         line = (
             line.replace("REGISTRY", "r.example.com").replace("=NAME", "=team-a").replace("=URL", "=http://proxy:3128")
         )
-        out, err = run_main(monkeypatch, capsys, line.partition("render.py ")[2].split())
+        out, err = run_main(monkeypatch, capsys, shlex.split(line.partition("render.py ")[2]))
         assert err == ""
         for old, new in zip(yaml.safe_load_all(text), yaml.safe_load_all(out), strict=True):
             assert {**new, "metadata": old["metadata"], "spec": None} == {**old, "spec": None}
@@ -387,7 +459,18 @@ JOB = ["--gpus=8", "--gpu_memory=40"]
         ([*JOB, "--engine=jax", "--gpus=12"], "--gpus=12: expected a multiple of --gpus_per_host=8"),
         ([*JOB, "--engine=jax", "--gpus_per_host=0"], "--gpus_per_host=0: expected at least 1"),
         ([*JOB, "--gpus_per_host=8"], "--gpus_per_host=8: expected --engine=jax"),
-        ([*JOB, "--engine=jax", "--kind=mpijob"], "--kind=mpijob: expected one of trainjob, jobset, data, volume with"),
+        (
+            [*JOB, "--engine=jax", "--kind=mpijob"],
+            "--kind=mpijob: expected one of trainjob, jobset, data, volume, rayjob with",
+        ),
+        ([*JOB, "--workers=2"], "--workers=2: expected --kind=rayjob"),
+        (["--kind=rayjob", "--", "ls"], "--kind=rayjob: expected --workers=N, the number of worker pods"),
+        (["--kind=rayjob", "--workers=0", "--", "ls"], "--workers=0: expected --workers=N"),
+        (["--kind=rayjob", "--workers=2"], "--kind=rayjob: expected a command after --, such as -- python infer.py"),
+        (["--kind=rayjob", "--workers=2", "--gpus=3", "--", "ls"], "--gpus=3: expected 0 or a multiple of --workers=2"),
+        (["--kind=rayjob", "--workers=2", "--gpus=-2", "--", "ls"], "--gpus=-2: expected at least 0"),
+        (["--kind=rayjob", "--workers=2", "--", "ls", "a\nb: c"], "'a\\nb: c': expected a word of the command"),
+        (["--kind=rayjob", "--workers=2", "--", "ls", "\u2028"], "'\\u2028': expected a word of the command"),
     ],
 )
 def test_mistakes(monkeypatch, capsys, flags, message):

@@ -15,6 +15,15 @@ _BACKBONES = {"retinanet-resnext50": "resnext50_32x4d", "ssd300-resnet34": "resn
 _SMALL_RETINANET, _SMALL_RATE = 64, 6e-5
 
 
+def checked_name(name: str, longest: int) -> str:
+    """Return the name of a job, of which the operators make a Service."""
+    if not re.fullmatch(f"(?=[a-z]){NAME}", name) or len(name) > longest:
+        raise ValueError(
+            f"--name={name}: expected lowercase letters, digits and hyphens, a letter first, at most {longest}"
+        )
+    return name
+
+
 def recipe_of(model: str) -> dict[str, Any]:
     """Return the recipe of a model.
 

@@ -5,8 +5,10 @@
     python scripts/k8s/render.py --model=retinanet-resnext50 --kind=jobset --gpus=4 --gpu_memory=24 > job_4GPU24GB.yaml
     python scripts/k8s/render.py --model=retinanet-resnext50 --kind=volume > volume.yaml
     python scripts/k8s/render.py --model=retinanet-resnext50 --kind=data > data_preparation.yaml
+    python scripts/k8s/render.py --kind=rayjob --workers=8 -- python dataset/create_tfrecord.py --engine=ray ...
 
 Arguments after -- are flags of train.py and override those of the recipe: ... -- --lr=6e-5 --seed=3
+With --kind=rayjob they are the command that runs on the Ray cluster.
 """
 
 import argparse
@@ -17,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from recipes import NAME, advice, backbone_of, recipe_of, training_command
+from ray_cluster import LONGEST_NAME, ray_values
+from recipes import NAME, advice, backbone_of, checked_name, recipe_of, training_command
 
 GPUS_PER_HOST = 8
 DEFAULT_IMAGE = "effdet_tf2:latest"
@@ -30,12 +33,13 @@ KINDS = {  # engine -> kind -> suffixes that the operators append to a job's nam
     },
     "jax": {"trainjob": ("-node-0-{last_pod}",), "jobset": ("-node-0-{last_pod}",)},
 }
-OTHER_KINDS = ("data", "volume")
+OTHER_KINDS = ("data", "volume", "rayjob")
 _COMMENTS = {
     "MPIJob": "One training as a Kubeflow MPIJob (mpi-operator, kubeflow.org/v2beta1)",
     "JobSet": "One training as a JobSet (jobset.x-k8s.io/v1alpha2)",
     "TrainingRuntime": "The runtime of the TrainJob below (Kubeflow Trainer)",
     "TrainJob": "One training as a TrainJob (trainer.kubeflow.org/v1alpha1)",
+    "RayJob": "One command on a Ray cluster of its own (KubeRay, ray.io/v1)",
     "Pod": "Downloads a data set into the volume, checks it and converts it (kubectl apply -f ...)",
     "PersistentVolumeClaim": "The volume of data, weights and runs, for pods on several nodes",
 }
@@ -50,9 +54,10 @@ _TEMPLATES = yaml.safe_load(Path(__file__).with_name("templates.yaml").read_text
 def render(
     *,
     engine: str = "horovod",
-    gpus: int = 1,
+    gpus: int | None = None,
     gpus_per_host: int | None = None,
     gpu_memory: int = 40,
+    workers: int | None = None,
     kind: str | None = None,
     queue: str | None = None,
     priority: str | None = None,
@@ -74,10 +79,14 @@ def render(
     recipe = recipe_of(model)
     epochs = recipe["epochs"] if epochs is None else epochs
     kind = next(iter(KINDS[engine])) if kind is None else kind
+    least_gpus = 0 if kind == "rayjob" else 1
+    gpus = least_gpus if gpus is None else gpus
     gpus_per_pod = _gpus_per_pod(engine, gpus, gpus_per_host)
-    for flag, number in (("gpus", gpus), ("epochs", epochs)):
-        if number < 1:
-            raise ValueError(f"--{flag}={number}: expected at least 1")
+    for flag, number, least in (("gpus", gpus, least_gpus), ("epochs", epochs, 1)):
+        if number < least:
+            raise ValueError(f"--{flag}={number}: expected at least {least}")
+    if workers is not None and kind != "rayjob":
+        raise ValueError(f"--workers={workers}: expected --kind=rayjob")
     if gpu_memory not in recipe["batch_sizes"]:
         raise ValueError(f"--gpu_memory={gpu_memory}: expected one of {', '.join(map(str, recipe['batch_sizes']))}")
     names = {"namespace": namespace, "claim": claim, "queue": queue, "priority": priority}
@@ -97,20 +106,23 @@ def render(
     if kind == "data":
         values |= _preparation(model, proxy)
         return _documents(kind, f"{flags} --image=REGISTRY/{DEFAULT_IMAGE} --proxy=URL", values)
+    values |= {
+        "labels": {"kueue.x-k8s.io/queue-name": queue} if queue is not None else {},
+        "priority": priority,
+    }
+    if kind == "rayjob":
+        values |= ray_values(workers, gpus, extra)
+        values["name"] = checked_name(f"ray-{workers}-workers" if name is None else name, LONGEST_NAME)
+        flags = f"--kind=rayjob --workers={workers} --gpus={gpus} --image=REGISTRY/{DEFAULT_IMAGE} --queue=NAME"
+        return _documents(kind, f"{flags} -- {values['command']}", values)
     if kind not in KINDS[engine]:
         kinds = ", ".join((*KINDS[engine], *OTHER_KINDS))
         raise ValueError(f"--kind={kind}: expected one of {kinds} with --engine={engine}")
     pods = gpus // gpus_per_pod
     name = f"{model}-{gpus}gpu{gpu_memory}gb" if name is None else name
     longest = MAX_LETTERS - max(len(suffix.format(last_pod=pods - 1)) for suffix in KINDS[engine][kind])
-    if not re.fullmatch(f"(?=[a-z]){NAME}", name) or len(name) > longest:  # the operators make a Service of it
-        raise ValueError(
-            f"--name={name}: expected lowercase letters, digits and hyphens, a letter first, at most {longest}"
-        )
     values |= {
-        "name": name,
-        "labels": {"kueue.x-k8s.io/queue-name": queue} if queue is not None else {},
-        "priority": priority,
+        "name": checked_name(name, longest),
         "gpus": str(gpus),
         "pods": pods,
         "pods_text": str(pods),
@@ -226,7 +238,10 @@ def main() -> None:
         help="Engine of the training: horovod (TensorFlow, one pod per GPU) or jax (one pod per host). "
         "Default: horovod.",
     )
-    parser.add_argument("--gpus", type=int, required=is_job, default=1, help="Number of GPUs.")
+    parser.add_argument(
+        "--gpus", type=int, required=is_job, help="Number of GPUs. With --kind=rayjob of all workers. Default there: 0."
+    )
+    parser.add_argument("--workers", type=int, help="Number of worker pods with --kind=rayjob.")
     parser.add_argument(
         "--gpus_per_host", type=int, help=f"Number of GPUs per pod with --engine=jax. Default: {GPUS_PER_HOST}."
     )
@@ -234,7 +249,8 @@ def main() -> None:
     parser.add_argument(
         "--kind",
         choices=["mpijob", "jobset", "trainjob", *OTHER_KINDS],
-        help="Kind of object. data: the pod that prepares the data; volume: the PersistentVolumeClaim. "
+        help="Kind of object. data: the pod that prepares the data; volume: the PersistentVolumeClaim; "
+        "rayjob: the command after -- on a Ray cluster (KubeRay). "
         "Default: mpijob; with --engine=jax trainjob.",
     )
     parser.add_argument(
@@ -257,10 +273,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="Number of epochs. Default: the published recipe's.")
     options = {**vars(parser.parse_args(own_arguments)), "extra": extra}
     try:
-        if unknown := [word for word in extra if not re.fullmatch(r"--[a-z_0-9]+(=.*)?", word)]:
+        unknown = [word for word in extra if not re.fullmatch(r"--[a-z_0-9]+(=.*)?", word)]
+        if unknown and options["kind"] != "rayjob":
             raise ValueError(f"{unknown[0]}: expected a flag of train.py such as --seed=3 after --")
         text = render(**options)
-        if message := advice(**{key: options[key] for key in ("model", "gpus", "gpu_memory", "extra")}):
+        job = {key: options[key] for key in ("model", "gpus", "gpu_memory", "extra")}
+        if is_job and (message := advice(**job)):
             print(f"render.py: warning: {message}", file=sys.stderr)
         if "/" not in options["image"] and options["kind"] != "volume":
             print(
