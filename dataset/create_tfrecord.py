@@ -39,14 +39,18 @@ from dataset.conversion.image_split import split_off
 from dataset.conversion.label_splits import read_labels
 from dataset.conversion.named_splits import SPLITS, splits_of_records
 from dataset.conversion.partial_labels import with_unlabeled_classes
+from dataset.conversion.sharding.remote_output import local_output
 from dataset.conversion.sharding.shard_files import existing_shards
 from dataset.conversion.sharding.shards import check_annotations, value_range_of
-from dataset.files.image_files import image_folder
+from dataset.files.image_files import IMAGE_SUFFIXES, image_folder
 from dataset.files.pixel_values import ValueRange
+from dataset.files.remote_images import remote_listing
 from program_support import command_line
 from program_support.errors import InputError
 from program_support.field_flags import define_flags_of, options_of_flags
 from program_support.ray_tasks import LOCAL, ray_cluster
+from program_support.remote_addresses import is_remote
+from program_support.remote_files import local_tree
 
 
 def define_flags() -> None:
@@ -61,6 +65,7 @@ def main() -> None:
 
 def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None = None) -> dict[str, Report]:
     """Convert all splits and return the report of each. start: see `convert_and_report`."""
+    options, remote_output = _with_local_folders(options)
     images = ImageFolder(image_folder(options.images))
     annotations = options.annotations or options.images
     label_map = read_label_map(options.label_map_json_path) if options.label_map_json_path else None
@@ -86,7 +91,7 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
     elif options.pseudo_labels:
         raise InputError(f"--pseudo_labels={options.pseudo_labels}: needs --labeled_classes, which is missing")
     _print_unused(by_split, images)
-    configs = {split: _config(split, options) for split in ("", *SPLITS)}
+    configs = {split: replace(_config(split, options), remote_output=remote_output) for split in ("", *SPLITS)}
     for split, data in by_split.items():
         check_annotations(data, configs[split])
     refuse_without_usable_objects(
@@ -110,6 +115,21 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
                 start=start,
             )
     return reports
+
+
+def _with_local_folders(options: ConvertOptions) -> tuple[ConvertOptions, str | None]:
+    """Return options with local copies of remote labels and of a remote output folder, and the address of the latter.
+
+    Images stay where they are.
+    """
+    remote_listing.cache_clear()
+    labels, output = options.annotations or options.images, options.output_dir.rstrip("/")
+    if is_remote(labels):
+        labels = local_tree(labels, leave_out=IMAGE_SUFFIXES)
+    return (
+        replace(options, annotations=labels, output_dir=local_output(output)),
+        output if is_remote(output) else None,
+    )
 
 
 def _config(split: str, options: ConvertOptions) -> ConversionConfig:

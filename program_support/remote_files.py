@@ -1,4 +1,4 @@
-"""Files at addresses such as s3://BUCKET/FOLDER/FILE, copied with fsspec into a folder of this machine.
+"""Files at addresses such as s3://BUCKET/FOLDER/FILE, copied into a folder of this machine.
 
 A copy gets its name when it is complete. Beside it is a hidden file with what the listing said about the original:
 size, checksum or time, so that a changed original is copied again and an unchanged one is not. Processes of a machine
@@ -20,18 +20,9 @@ from program_support.atomic_files import unfinished_path, write_text
 from program_support.errors import InputError
 from program_support.file_lock import lock_file
 from program_support.progress import Progress
+from program_support.remote_addresses import opened, remote_errors
 
 Log = Callable[[str], None]
-_INSTALL = {  # scheme -> how to install the package that fsspec needs for it
-    "az": "pip install adlfs",
-    "gs": "pip install gcsfs",
-    "hf": "pip install -e '.[hub]'",
-    "memory": "pip install fsspec",
-    "s3": "pip install -e '.[remote]'",
-}
-# In seconds, by botocore's names. s3fs itself makes five attempts
-_TIMEOUTS = {"connect_timeout": 5, "read_timeout": 15, "retries": {"total_max_attempts": 1}}
-_OPTIONS: dict[str, dict[str, Any]] = {"s3": {"config_kwargs": _TIMEOUTS}}
 _IDENTITY = (
     "ETag",
     "etag",
@@ -44,20 +35,9 @@ _IDENTITY = (
     "created",
     "mtime",
 )
-_CREDENTIALS = {
-    "s3": "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
-    "hf": "HF_TOKEN",
-}
+_STAMP = ".original"  # end of the name of the file that says of which version a copy is
 _COPIES = 8  # files copied in parallel, to hide the latency of a request
 _NAMES_SHOWN = 5
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
-
-
-def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is an address that this module reads: az://, gs://, hf://, memory:// or s3://."""
-    scheme, mark, _ = os.fspath(path).partition("://")
-    return bool(mark) and scheme in _INSTALL
 
 
 def cache_folder() -> Path:
@@ -84,7 +64,8 @@ def local_copies(pattern: str, *, beside: Collection[str] = (), log: Log = print
         InputError: nothing matches, the files cannot be read, or the copies cannot be stored.
     """
     with remote_errors(pattern):
-        system, path = _opened(pattern)
+        system, path = opened(pattern)
+        system.invalidate_cache()  # a listing of this process may be old
         folder, _, name = path.rpartition("/")
         if not folder or not name:
             raise InputError(f"{pattern}: expected a pattern of files in a folder or bucket, such as {pattern}/train-*")
@@ -102,41 +83,38 @@ def local_copies(pattern: str, *, beside: Collection[str] = (), log: Log = print
     return sorted(str(local / each) for each in matching)
 
 
-@contextlib.contextmanager
-def remote_errors(address: str) -> Iterator[None]:
-    """Raise an error of fsspec or of a client of it in the block as an InputError with the address.
+def local_tree(address: str, *, leave_out: Collection[str], log: Log = print_line) -> str:
+    """Return the path of a local copy of a file, or of a folder with all below it, copied as `local_copies` does.
+
+    Args:
+        address: address of the file or folder.
+        leave_out: suffixes of files in the folder that are not copied, in lower case; hidden files are not, either.
+        log: function that logs a line.
 
     Raises:
-        OSError: the disk of this machine is full.
+        InputError: there is nothing, it cannot be read, or the copies cannot be stored.
     """
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:  # each client has its own classes
-        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:  # of the copy
-            raise
-        raise InputError(f"{address}: {_problem(error, address.partition('://')[0])}") from error
-
-
-def _problem(error: Exception, scheme: str) -> str:
-    reason = (str(error) or type(error).__name__).partition("\n")[0][:200]
-    if isinstance(error, ImportError):
-        return f"needs a package that is not installed ({reason}): {_INSTALL[scheme]}"
-    if isinstance(error, FileNotFoundError):
-        return f"there is no such bucket, folder or file ({reason})"
-    if isinstance(error, PermissionError) or type(error).__name__ in ("NoCredentialsError", "NoCredentials"):
-        return f"access denied ({reason}); expected credentials with permission: {_CREDENTIALS.get(scheme, scheme)}"
-    return f"cannot be read ({reason}); check the network and the address of the server"
-
-
-def _opened(address: str) -> tuple[Any, str]:
-    """Return the file system of an address, and the path in it."""
-    import fsspec
-
-    system, path = fsspec.core.url_to_fs(address, **_OPTIONS.get(address.partition("://")[0], {}))
-    system.invalidate_cache()  # a listing of this process may be old
-    return system, str(path)
+    with remote_errors(address):
+        system, root = opened(address)
+        system.invalidate_cache()
+        if system.isfile(root):
+            return local_copies(address, log=log)[0]
+        system.ls(root)  # raises an error for a missing bucket, which `find` does not
+        found = {path[len(root) :].strip("/"): info for path, info in system.find(root, detail=True).items()}
+    files = {
+        name: info
+        for name, info in found.items()
+        if PurePosixPath(name).suffix.lower() not in leave_out
+        and not any(part.startswith(".") for part in name.split("/"))
+    }
+    local = _local_folder(address, root)
+    with _stored(local), _sole_copier(local, log=log):
+        copies = [path for path in local.rglob("[!.]*") if path.is_file()]
+        for old in copies:
+            if str(old.relative_to(local)) not in files:
+                old.unlink()
+        _copy(system, files, local, address=address, log=log)
+    return str(local)
 
 
 def _name(info: Mapping[str, Any]) -> str:
@@ -159,9 +137,41 @@ def _shown(names: Any) -> str:
 def _local_folder(address: str, folder: str) -> Path:
     """Return the folder of the cache for a remote folder."""
     parts = folder.strip("/").split("/")
-    if ".." in parts:
-        raise InputError(f"{address}: expected an address without '..'")
     return cache_folder().joinpath(address.partition("://")[0], *parts)
+
+
+def mirrored(address: str, local: Path, *, not_copied: tuple[str, ...], kept: Collection[str]) -> dict[str, int]:
+    """Make a local folder what a remote one is, hidden files included; a missing one is empty.
+
+    Args:
+        address: address of the folder.
+        local: the local folder; it is locked by the caller if necessary.
+        not_copied: ends of the names of files that are left out.
+        kept: names of local files that stay without an original.
+
+    Returns:
+        Size in bytes of the files left out, by relative name.
+
+    Raises:
+        InputError: the folder cannot be read or stored.
+    """
+    with remote_errors(address):
+        system, root = opened(address)
+        system.invalidate_cache()
+        try:
+            system.ls(root)
+        except FileNotFoundError:
+            found = {}
+            system.ls(root.split("/")[0])  # raises an error for a missing bucket
+        else:
+            found = {path[len(root) :].strip("/"): info for path, info in system.find(root, detail=True).items()}
+    with _stored(local):
+        for old in [path for path in local.rglob("*") if path.is_file()]:
+            if str(old.relative_to(local)) not in found and old.name not in kept and not old.name.endswith(_STAMP):
+                old.unlink()
+        chosen = {name: info for name, info in found.items() if not name.endswith(not_copied)}
+        _copy(system, chosen, local, address=address, log=lambda line: None)
+    return {name: info["size"] for name, info in found.items() if name not in chosen}
 
 
 @contextlib.contextmanager
@@ -195,6 +205,8 @@ def _copy(system: Any, files: Mapping[str, Mapping[str, Any]], folder: Path, *, 
         InputError: a file cannot be read, or changes meanwhile.
         OSError: a copy cannot be stored.
     """
+    if outside := next((name for name in files if ".." in (folder / name).parts), None):
+        raise InputError(f"{address}: {outside}: expected a name without '..'")
     missing = {name: info for name, info in files.items() if not _is_current(folder / name, info)}
     if not missing:
         return
@@ -216,6 +228,7 @@ def _copy(system: Any, files: Mapping[str, Mapping[str, Any]], folder: Path, *, 
 
 
 def _copy_file(system: Any, info: Mapping[str, Any], target: Path, address: str) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = unfinished_path(target)
     try:
         with remote_errors(f"{address.partition('://')[0]}://{info['name']}"):
@@ -226,22 +239,22 @@ def _copy_file(system: Any, info: Mapping[str, Any], target: Path, address: str)
                 "it changed meanwhile; run this again"
             )
         os.replace(unfinished, target)
-        write_text(_stamp(target), _identity(info))
+        write_text(_stamp(target), identity(info))
     finally:
         unfinished.unlink(missing_ok=True)
 
 
 def _is_current(copy: Path, info: Mapping[str, Any]) -> bool:
     try:
-        return copy.stat().st_size == info["size"] and _stamp(copy).read_text(encoding="utf-8") == _identity(info)
+        return copy.stat().st_size == info["size"] and _stamp(copy).read_text(encoding="utf-8") == identity(info)
     except OSError:
         return False
 
 
 def _stamp(copy: Path) -> Path:
-    return copy.with_name(f".{copy.name}.original")
+    return copy.with_name(f".{copy.name}{_STAMP}")
 
 
-def _identity(info: Mapping[str, Any]) -> str:
+def identity(info: Mapping[str, Any]) -> str:
     """Return what tells one version of a file from another, as JSON."""
     return json.dumps({key: str(info[key]) for key in ("size", *_IDENTITY) if key in info}, sort_keys=True)

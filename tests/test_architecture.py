@@ -122,7 +122,7 @@ KNOWN_IN = {
         "program_support.*",
         "efficientdet.configuration.flag_definitions",
     },
-    "fsspec": {"program_support.remote_files"},
+    "fsspec": {"program_support.remote_addresses"},
     "rasterio": {"dataset.files.image_windows"},
     "ray": {"program_support.ray_tasks"},
     "tensorboard": {"efficientdet.loggers.tensorboard"},

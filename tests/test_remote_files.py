@@ -15,9 +15,10 @@ import s3fs
 from s3_server import BUCKET, s3_server
 
 from dataset.records.record_files import expand_glob
-from program_support import remote_files
+from program_support import remote_addresses
 from program_support.errors import InputError
-from program_support.remote_files import cache_folder, is_remote, local_copies
+from program_support.remote_addresses import address_of, is_remote
+from program_support.remote_files import cache_folder, local_copies
 
 SHARDS = {f"train-0000{number}-of-00003.tfrecord": bytes([number]) * 5000 for number in range(3)}
 PATTERN = f"s3://{BUCKET}/records/train-*"
@@ -48,7 +49,11 @@ def contents(paths):
 
 def test_addresses_are_told_from_paths():
     assert all(map(is_remote, ("s3://bucket/x", "gs://bucket/x", "hf://datasets/user/name/x", "memory://x")))
-    assert not any(map(is_remote, ("records/train-*", Path("s3://bucket/x"), "rtsp://camera/1", "", "s3:/x", "C://x")))
+    assert not any(
+        map(is_remote, ("records/train-*", "rtsp://camera/1", "", "a/s3://x", "s3:///x", "C://x", "https://x"))
+    )
+    assert address_of(Path("s3://bucket/a", "s3:/x")) == "s3://bucket/a/s3:/x"
+    assert address_of("hf://datasets/x") == "hf://datasets/x"
 
 
 def test_records_are_copied_once_with_their_classes(bucket, capsys):
@@ -185,7 +190,7 @@ def test_access_denied_and_a_missing_server_are_reported(bucket, monkeypatch):
 
 
 def test_a_server_that_does_not_answer_is_reported(bucket, monkeypatch):
-    monkeypatch.setitem(remote_files._TIMEOUTS, "read_timeout", 0.2)
+    monkeypatch.setitem(remote_addresses._TIMEOUTS, "read_timeout", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         at_server(monkeypatch, f"http://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(InputError, match=rf"^{re.escape(PATTERN)}: cannot be read \(.*timeout"):

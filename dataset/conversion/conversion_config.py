@@ -9,6 +9,7 @@ from dataset.files.untrusted_values import storable_text
 from program_support.checked_fields import Count, FiniteNumber, Help, Share, between, checked
 from program_support.errors import InputError
 from program_support.ray_tasks import LOCAL, Engine
+from program_support.remote_addresses import is_remote
 
 ShardCount = Annotated[int, between(1, 99999)]
 
@@ -59,16 +60,21 @@ class ConversionConfig(WritingSettings):
     include_masks: bool = False
     keep_annotations: bool = False
     engine: Engine = LOCAL
+    remote_output: str | None = None  # address of the folder of `output_prefix`, which is then a local copy
 
     def __post_init__(self):
         if not Path(self.output_prefix).name or self.output_prefix.endswith("/"):
             raise InputError(f"--output_file_prefix={self.output_prefix}: expected FOLDER/name")
+        if is_remote(self.output_prefix):
+            raise InputError(
+                f"{self.output_prefix}: expected a path of this machine; create_tfrecord.py writes to remote addresses"
+            )
         if self.white_level is not None and self.black_level >= self.white_level:
             raise InputError(
                 f"--black_level={self.black_level:g}: expected less than --white_level={self.white_level:g}"
             )
         storable_text(self.output_prefix, "--output_file_prefix")  # TensorFlow opens no other
-        if not os.path.isdir(self.image_folder):
+        if not (is_remote(self.image_folder) or os.path.isdir(self.image_folder)):
             raise InputError(
                 f"{self.image_folder or 'image folder'}: no such folder; expected the folder with the images"
             )

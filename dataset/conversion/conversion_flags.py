@@ -116,9 +116,14 @@ def convert_and_report(
         report = convert(data, config)
     for line in summary_lines(report, data.class_names, labeled=labeled):
         print(printable(line))  # lines may contain file names of the user
-    written = [f"{config.num_shards} shard{'s' * (config.num_shards > 1)} {config.output_prefix}-*.tfrecord"]
+    prefix = config.output_prefix
+    if config.remote_output:
+        prefix = f"{config.remote_output}/{os.path.basename(prefix)}"
+    written = [f"{config.num_shards} shard{'s' * (config.num_shards > 1)} {prefix}-*.tfrecord"]
     written += [
-        str(path) for path in map(config.beside, (".report.json", ".classes.json", ".instances.json")) if path.exists()
+        f"{prefix}{suffix}"
+        for suffix in (".report.json", ".classes.json", ".instances.json")
+        if config.beside(suffix).exists()
     ]
     print(f"wrote    {', '.join(written)}")
     return report

@@ -13,8 +13,10 @@ from dataset.conversion.annotations import LONGEST_NAME, AnnotatedImage, checked
 from dataset.conversion.named_splits import split_of_folders
 from dataset.conversion.upright_labels import stored_shape
 from dataset.files.image_files import IMAGE_SUFFIXES, UNREAD_SUFFIXES, note_of_unread
+from dataset.files.remote_images import remote_listing
 from dataset.files.untrusted_values import error_context, listed, shown, storable_text
 from program_support.errors import InputError
+from program_support.remote_addresses import address_of, is_remote
 
 _SUFFIXES = sorted(IMAGE_SUFFIXES, key=lambda suffix: (suffix not in (".jpg", ".jpeg", ".png"), suffix))
 _LONGEST_MISSING = 1000  # characters of a name in a report; an address with a signature may be longer
@@ -35,6 +37,12 @@ class FolderFiles:
         Raises:
             InputError: for an unreadable folder and for a name that cannot be stored.
         """
+        if is_remote(self.folder):
+            return sorted(
+                checked_file_name(name)
+                for name in remote_listing(address_of(self.folder))
+                if os.path.splitext(name)[1].lower() in self._suffixes
+            )
         names, seen = [], {os.path.realpath(self.folder)}
 
         def is_new(path: str) -> bool:

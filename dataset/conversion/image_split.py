@@ -5,7 +5,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.near_duplicates import near_duplicates, thumbnail
 from dataset.files.image_files import read_stored_image
 from dataset.files.pixel_values import FULL_RANGE, ValueRange
+from dataset.files.remote_images import read_ahead
 from program_support.errors import InputError
 from program_support.progress import Progress
 
@@ -128,12 +129,14 @@ def image_groups(
         keys = [match and match[1] for match in matches]
         if not any(matches):
             raise InputError(f"--group_by={group_by}: matches no file name, such as {images[0].file_name}")
-    return alike_groups([_thumbnail_of(image, folder, value_range) for image in _with_progress(images)], keys)
+    return alike_groups(
+        [_thumbnail_of(image, folder, value_range) for image in _with_progress(images, folder.folder)], keys
+    )
 
 
-def _with_progress(images: Sequence[AnnotatedImage]) -> Iterator[AnnotatedImage]:
+def _with_progress(images: Sequence[AnnotatedImage], folder: Path) -> Iterator[AnnotatedImage]:
     with Progress("compare", total=len(images), noun="image", slow_start=True) as progress:
-        for image in images:
+        for image in read_ahead(images, folder):
             yield image
             progress.advance(images=1)
 

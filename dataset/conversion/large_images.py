@@ -10,6 +10,7 @@ from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, Ann
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from dataset.files.image_windows import size_of_large_tiff
 from program_support.errors import InputError
+from program_support.remote_addresses import is_remote
 
 PART_SIDE = 2048  # pixels; a record is decoded for each tile that training draws from it
 _LEAST_BYTES = 1_000_000  # of a compressed file with more pixels than that
@@ -63,6 +64,8 @@ def _boxes(images: Sequence[AnnotatedImage]) -> int:
 
 def _large_size(folder: str, image: AnnotatedImage) -> tuple[int, int] | None:
     """Return (height, width) of an image that is too large for one record; another size in its labels is left alone."""
+    if is_remote(folder) and not image.file_name.lower().endswith((".tif", ".tiff")):
+        return None  # opening it would fetch all of it
     size = size_of_large_tiff(str(Path(folder, image.file_name)))
     return size if image.size in (None, size) else None
 

@@ -19,6 +19,8 @@ from dataset.conversion.annotations import AnnotatedImage
 from dataset.files.bounded_files import open_image_file
 from dataset.files.exif_orientation import upright_image
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
+from dataset.files.remote_images import read_ahead
+from program_support.remote_addresses import is_remote
 
 JPEG_QUALITY = 95
 _MOST_READ = 1000  # images per data set, evenly spaced: a second
@@ -90,7 +92,8 @@ def mark_upright(images: Sequence[AnnotatedImage], folder: str | Path) -> None:
     chosen = [image for image in images[::step] if not (image.is_upright or image.in_shares)]
     with warnings.catch_warnings(), ThreadPoolExecutor(_READERS) as pool:
         warnings.simplefilter("ignore")  # they concern metadata; set here, as the filters belong to all threads
-        shapes = pool.map(_shape, [Path(folder, image.file_name) for image in chosen])
+        paths = (Path(folder, image.file_name) for image in read_ahead(chosen, folder))
+        shapes = (map if is_remote(folder) else pool.map)(_shape, paths)
         evidence = {
             labels_are_upright(image, shape)
             for image, shape in zip(chosen, shapes, strict=True)

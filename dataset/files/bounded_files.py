@@ -10,8 +10,10 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from dataset.files.remote_images import read_remote
 from dataset.files.untrusted_values import error_context, shown
 from program_support.errors import InputError
+from program_support.remote_addresses import is_remote
 
 LARGEST_FILE_BYTES = 2**30  # limit of an image or an XML file: a record holds less than 2 GiB
 _KINDS = {
@@ -50,7 +52,7 @@ def read_image_file(path: str | os.PathLike) -> bytes:
     Raises:
         OSError: the file cannot be read.
     """
-    if not os.fsdecode(path).endswith(".json"):
+    if not (os.fsdecode(path).endswith(".json") or is_remote(path)):
         return read_regular_file(path)
     with open_image_file(path) as file:
         return file.read()
@@ -81,7 +83,13 @@ def open_image_file(path: str | os.PathLike) -> BinaryIO:
 
     Raises:
         OSError: the file cannot be read.
+        InputError: neither can a remote one.
     """
+    if is_remote(path):
+        content = read_remote(path)
+        if len(content) > LARGEST_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {LARGEST_FILE_BYTES} bytes", str(path))
+        return io.BytesIO(content)
     file = open_regular_file(path)
     if not os.fsdecode(path).endswith(".json"):
         return file

@@ -22,6 +22,7 @@ from dataset.files.tiff_header import note_of_unread_tiff
 from dataset.files.untrusted_values import LARGEST_ID
 from program_support.archives import archive_kind
 from program_support.errors import InputError
+from program_support.remote_addresses import is_remote
 
 IMAGE_SUFFIXES = {
     ".bmp",
@@ -73,7 +74,7 @@ def image_folder(path: str | None) -> str:
     Raises:
         InputError: it is not a folder.
     """
-    if path and os.path.isdir(path):
+    if path and (is_remote(path) or os.path.isdir(path)):
         return path
     what = {
         "zip": "is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER",

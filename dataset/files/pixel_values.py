@@ -81,16 +81,19 @@ def _colors_of_16_bits(image: Image.Image) -> np.ndarray:
 
 
 def value_range_for(
-    paths: Iterable[str | os.PathLike[str]], *, log: Callable[[str], None] = lambda line: None
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    log: Callable[[str], None] = lambda line: None,
+    in_order: bool = False,
 ) -> ValueRange:
     """Return the range of a data set, and log a warning of one: all bits of the largest value in 16-bit images.
 
     0 to 65535 without such images, and if the largest value has 15 or 16 bits. Files that cannot be decoded
-    are ignored.
+    are ignored. in_order: open each file before the next path is taken.
     """
     with warnings.catch_warnings(), ThreadPoolExecutor(_READERS) as pool:
         warnings.simplefilter("ignore")  # they concern metadata; set here, as the filters belong to all threads
-        largest = max(pool.map(_largest_in_file, paths), default=-1)
+        largest = max((map if in_order else pool.map)(_largest_in_file, paths), default=-1)
     bits = max(8, largest.bit_length())
     if largest < 0 or bits > _MOST_BITS_OF_SENSORS:
         return FULL_RANGE

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from dataset.files.file_kinds import FileKind, annotations_in, holds_records, kind_of_file
 from program_support.errors import InputError
-from program_support.remote_files import is_remote, local_copies
+from program_support.remote_addresses import is_remote
+from program_support.remote_files import local_copies
 
 _SHARD_NAME = re.compile(r"(?P<prefix>.*)-\d{5}-of-(?P<total>\d{5})(?P<suffix>\.tfrecord)?")
 _NAMES_SHOWN = 5

@@ -12,6 +12,7 @@ from dataset.records.foreign_records import classes_in_records, label_map_beside
 from dataset.records.record_files import expand_glob
 from efficientdet.configuration.flag_definitions import typed_name
 from program_support.errors import InputError
+from program_support.remote_addresses import is_remote
 
 
 def required(value: str | None, flag: str) -> str:
@@ -74,6 +75,8 @@ def writable_folder(path: str | None, flag: str) -> str:
         InputError: it is not writable.
     """
     folder = Path(required(path, flag))
+    if is_remote(str(path)):
+        raise InputError(f"--{typed_name(flag)}={path}: is a remote address; expected a folder of this machine")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

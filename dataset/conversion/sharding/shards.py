@@ -31,6 +31,7 @@ from dataset.conversion.conversion_report import (
     refusal_with_report,
 )
 from dataset.conversion.large_images import PART_SIDE, in_parts
+from dataset.conversion.sharding.remote_output import publish_remote, remote_states
 from dataset.conversion.sharding.shard_files import (
     CONTINUE,
     is_finished,
@@ -44,9 +45,11 @@ from dataset.conversion.sharding.shard_task import FINISHED, ShardTask
 from dataset.conversion.upright_labels import mark_upright
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from dataset.files.pixel_values import ValueRange, value_range_for
+from dataset.files.remote_images import read_ahead, remote_listing
 from program_support.atomic_files import write_text
 from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
+from program_support.remote_addresses import is_remote
 
 CONVERTER_VERSION = 5  # incremented when the same input gives different records
 _MOST_READ = 1000  # images of which the range is found, evenly spaced
@@ -78,10 +81,11 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
             tasks = _shard_tasks(data, stats, config)
             with DeferredSignals():
                 _log_reuse(data, tasks, config, log=log)
-            convert_shards(
-                [task for index, task in enumerate(tasks) if not is_finished(task, config.shard_path(index))],
-                config,
-            )
+            with remote_states(config):
+                convert_shards(
+                    [task for index, task in enumerate(tasks) if not is_finished(task, config.shard_path(index))],
+                    config,
+                )
             states = [json.loads(task.state_path.read_text(encoding="utf-8")) for task in tasks]
             report = Report(skipped=list(data.skipped), noted=list(data.noted))
             for state in states:
@@ -91,6 +95,7 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
                 _publish(
                     data, report, tasks, config=config, written=[entry for state in states for entry in state["kept"]]
                 )
+                publish_remote(config)
     except OSError as error:
         place, reason = error.filename or f"{config.output_prefix}-*", error.strerror or error
         raise InputError(f"cannot write {place}: {reason}; {CONTINUE}") from error
@@ -112,14 +117,23 @@ def value_range_of(
     if config.white_level is not None:
         return ValueRange(config.black_level, config.white_level)
     step = max(1, len(images) // _MOST_READ)
-    names = [image.file_name for image in images[::step] if not image.file_name.lower().endswith((".jpg", ".jpeg"))]
-    largest = value_range_for((Path(config.image_folder, name) for name in names), log=log)
+    chosen = [image for image in images[::step] if not image.file_name.lower().endswith((".jpg", ".jpeg"))]
+    largest = value_range_for(
+        (Path(config.image_folder, image.file_name) for image in read_ahead(chosen, config.image_folder)),
+        log=log,
+        in_order=is_remote(config.image_folder),
+    )
     return largest._replace(black=config.black_level)
 
 
 def _file_stats(images: Sequence[AnnotatedImage], folder: str) -> np.ndarray:
     """Return size in bytes and modification time of every image, [N, 2] int64, -1 for missing files."""
     stats = np.full((len(images), 2), -1, np.int64)  # an array, not a list: there may be millions
+    if is_remote(folder):
+        listing = remote_listing(folder)
+        for number, image in enumerate(images):
+            stats[number] = listing.get(image.file_name, (-1, -1))
+        return stats
     for number, image in enumerate(images):
         with contextlib.suppress(OSError):
             status = os.stat(os.path.join(folder, image.file_name))
@@ -171,7 +185,9 @@ def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str,
     """Return all settings that determine the content of every shard."""
     return {
         "annotations": data.fingerprint,
-        "image folder": str(Path(config.image_folder).resolve()),
+        "image folder": config.image_folder
+        if is_remote(config.image_folder)
+        else str(Path(config.image_folder).resolve()),
         "--include_masks": config.include_masks,
         "--keep_images_of_refused_boxes": config.keep_images_of_refused_boxes,
         "--crowds_as_objects": config.crowds_as_objects,
