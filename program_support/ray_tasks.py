@@ -36,6 +36,7 @@ Engine = Annotated[
 ]
 _ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 _TOKEN = os.path.expanduser("~/.ray/auth_token")  # where `ray start` stores the secret of a cluster
+_BACKEND = "KERAS_BACKEND"
 _SECONDS_UNTIL_AN_ANSWER = 15
 _POLL_SECONDS = 0.2
 _ROOT = Path(__file__).parent.parent
@@ -53,6 +54,14 @@ class Finished(NamedTuple):
     crash: str = ""
 
 
+class _Origin(NamedTuple):
+    """Folder, backend and versions of the process that started the tasks."""
+
+    folder: str  # relative paths are relative to it
+    backend: str | None  # Keras's
+    fingerprint: dict[str, str]
+
+
 class _Outcome(NamedTuple):
     """Answer of a node: the result and its CPU seconds, or in which ways its installation differs."""
 
@@ -63,8 +72,10 @@ class _Outcome(NamedTuple):
 
 
 @contextlib.contextmanager
-def ray_cluster() -> Iterator["RayCluster"]:
+def ray_cluster(*, cores: int = 1, gpus: bool = False) -> Iterator["RayCluster"]:
     """Connect to the cluster of RAY_ADDRESS, else to the one of this machine, else start one of this machine's cores.
+
+    cores: of each task, at most those of the largest node. gpus: each task has a GPU if the cluster has any.
 
     Raises:
         InputError: Ray is not installed, or the cluster does not answer or has other versions.
@@ -78,7 +89,7 @@ def ray_cluster() -> Iterator["RayCluster"]:
     except ImportError as error:
         raise InputError("--engine=ray needs the package ray: pip install -e '.[ray]'") from error
     if ray.is_initialized():  # by the caller, who also ends it
-        yield RayCluster()
+        yield RayCluster(cores=cores, gpus=gpus)
         return
     ray._private.worker._worker_logs_enabled = False  # otherwise a paragraph for each process that dies
     address = os.environ.get(_ADDRESS, "")
@@ -93,7 +104,7 @@ def ray_cluster() -> Iterator["RayCluster"]:
         at = f"{_ADDRESS}={address}" if address else "the cluster of this machine"
         raise InputError(f"{at}: no connection to Ray: {' '.join(str(error).split())}") from error
     try:
-        yield RayCluster()
+        yield RayCluster(cores=cores, gpus=gpus)
     finally:
         ray.shutdown()
 
@@ -122,7 +133,8 @@ def _check_answer(address: str) -> None:
 class RayCluster:
     """A connected cluster, and what it has done so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, cores: int = 1, gpus: bool = False) -> None:
+        self._cores_of_task, self._gpus = cores, gpus
         self._nodes: set[str] = set()
         self._tasks = self._repeated = 0
         self._cpu_seconds = 0.0
@@ -138,7 +150,7 @@ class RayCluster:
     ) -> Iterator[Finished]:
         """Yield the tasks as they end, in any order. check: called several times per second; it may raise.
 
-        Each task has one core. A task whose process dies is repeated, after a lack of memory with twice the cores, so
+        A task whose process dies is repeated, after a lack of memory with twice the cores, so
         that fewer run beside it; after its last attempt it is yielded with the reason. Closing the iterator cancels the
         rest.
 
@@ -148,16 +160,18 @@ class RayCluster:
         """
         import ray
 
-        remote = ray.remote(_run_task)
-        waiting = deque((number, 1, 0) for number in range(len(tasks)))  # number, cores, deaths
+        remote, origin = ray.remote(_run_task), _Origin(os.getcwd(), os.environ.get(_BACKEND), _fingerprint())
+        gpus = int(self._gpus and ray.cluster_resources().get("GPU", 0) >= 1)
+        cores = min(self._cores_of_task, _most_cores_of_a_node())
+        waiting = deque((number, cores, 0) for number in range(len(tasks)))  # number, cores, deaths
         running: dict[Any, tuple[int, int, int]] = {}
         try:
             while waiting or running:
                 check()
                 while waiting and len(running) < 2 * _cores() + _WAITING_TASKS:
                     number, cores, deaths = waiting.popleft()
-                    options = remote.options(num_cpus=cores, max_retries=0, scheduling_strategy="SPREAD")
-                    running[options.remote(_fingerprint(), function, tasks[number])] = number, cores, deaths
+                    options = remote.options(num_cpus=cores, num_gpus=gpus, max_retries=0, scheduling_strategy="SPREAD")
+                    running[options.remote(origin, function, tasks[number])] = number, cores, deaths
                 ready, _ = ray.wait([*running], timeout=_POLL_SECONDS)
                 for reference in ready:
                     number, cores, deaths = running.pop(reference)
@@ -217,16 +231,25 @@ class RayCluster:
         )
 
 
-def _run_task(fingerprint: dict[str, str], function: Callable[[Any], Any], task: Any) -> _Outcome:
-    """Run a task on a node."""
+def _run_task(origin: _Origin, function: Callable[[Any], Any], task: Any) -> _Outcome:
+    """Run a task on a node; what it prints is lost."""
+    import ray
+
+    if not ray.get_gpu_ids():
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would allocate the memory of every GPU
+    if origin.backend is not None:
+        os.environ[_BACKEND] = origin.backend
+    with contextlib.suppress(OSError):  # a node without it can do tasks with absolute paths
+        os.chdir(origin.folder)
     found, node = _fingerprint(), platform.node()
-    if found != fingerprint:
+    if found != origin.fingerprint:
         differences = [
-            f"{name} {found[name]}, not {value}" for name, value in fingerprint.items() if found[name] != value
+            f"{name} {found[name]}, not {value}" for name, value in origin.fingerprint.items() if found[name] != value
         ]
         return _Outcome(node, None, 0.0, "; ".join(differences))
     start = time.process_time()
-    result = function(task)
+    with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
+        result = function(task)
     return _Outcome(f"{node} {os.environ.get('RAY_NODE_ID', '')}", result, time.process_time() - start)
 
 

@@ -149,6 +149,7 @@ INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is kn
     "efficientdet.checkpoints.checkpoint": "tensorflow",
 }
 ASKS_FOR_THE_BACKEND = {
+    "program_support.ray_tasks",  # passes it on to other machines
     "model.batch_norm",  # TensorFlow's fused kernel, a third of the training speed on a CPU
     "model.tensorflow_cpu",
     "object_detection.suppression.tensor_suppression",  # TensorFlow's kernel on a CPU

@@ -79,6 +79,13 @@ def launched_by(environment: Mapping[str, str]) -> tuple[str, int]:
     return "", 1
 
 
+def require_one_process(asked_by: str) -> None:
+    """Raise InputError if a launcher started several processes."""
+    launcher, count = launched_by(os.environ)
+    if count > 1:
+        raise InputError(f"{asked_by}: expected a single process; {launcher} started {count}")
+
+
 def place_under_jax(environment: Mapping[str, str]) -> tuple[int | None, str | None]:
     """Return the number of this process and host:port of the first one, None for what is unknown.
 

@@ -21,6 +21,7 @@ from efficientdet.configuration.flag_paths import (
 )
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.model_settings import checked_overrides, first_given, model_config, runtime_settings
+from efficientdet.devices.launchers import require_one_process
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.evaluation.image_folder import open_data
 from efficientdet.exports.formats import format_of
@@ -29,11 +30,14 @@ from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.options.model import CHECKPOINT_ONLY
 from efficientdet.prediction.open_model import open_model
 from program_support.errors import InputError
+from program_support.ray_tasks import LOCAL
 
 
 def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
     """Evaluate as the options state. Return None on every process except the first."""
     overrides = checked_overrides(options)
+    if options.engine != LOCAL:
+        _check_engine(options)
     json_file = existing_file(options.val_json_file, "val_json_file")
     others = _other_detections(options)
     prefix = None if others else existing_checkpoint(required(options.ckpt_path, "ckpt_path"), "ckpt_path")
@@ -75,6 +79,16 @@ def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
         report=Path(options.report, "report.html") if options.report else None,
         suspects=Path(options.suspects, "suspects.html") if options.suspects else None,
     )
+
+
+def _check_engine(options: EvaluateOptions) -> None:
+    """Raise InputError for what a Ray cluster does not evaluate: files that only this machine has, exported files."""
+    engine = f"--engine={options.engine}"
+    if flag := first_given(options, ("results", "images")):
+        raise InputError(f"{engine}: evaluates a checkpoint on records, without --{flag}")
+    if format_of(options.ckpt_path):
+        raise InputError(f"{engine}: expected a checkpoint; {options.ckpt_path} is an exported file")
+    require_one_process(engine)
 
 
 def _data_set(

@@ -3,7 +3,6 @@
 This module does not import TensorFlow; the workers do.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -54,18 +53,12 @@ def _fatal_images(cluster: RayCluster, task: ShardTask) -> frozenset[str]:
 
 
 def _convert(task: ShardTask) -> None:
-    _without_gpu()
     from dataset.conversion.convert import convert_shard
 
     convert_shard(task, image_done=lambda: None)
 
 
 def _decode(task: ShardTask, images: Sequence[AnnotatedImage]) -> None:
-    _without_gpu()
     from dataset.conversion.convert import decode_images
 
     decode_images(task, images)
-
-
-def _without_gpu() -> None:
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would allocate the memory of every GPU
