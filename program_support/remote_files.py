@@ -213,9 +213,9 @@ def _copy(system: Any, files: Mapping[str, Mapping[str, Any]], folder: Path, *, 
     total = sum(info["size"] for info in missing.values())
     if (free := shutil.disk_usage(folder).free) < total:
         raise OSError(errno.ENOSPC, f"{total / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free")
-    log(f"copying {len(missing)} files ({total / 1e6:.1f} MB) of {address} to {folder}")
+    log(f"copying {len(missing)} file{'s' * (len(missing) != 1)} ({total / 1e6:.1f} MB) of {address} to {folder}")
     with (
-        Progress("copy", total=len(missing), noun="file") as progress,
+        Progress("copy", total=len(missing), noun="file", slow_start=True) as progress,
         ThreadPoolExecutor(_COPIES, thread_name_prefix="copy_remote_files") as pool,
     ):
         copies = [pool.submit(_copy_file, system, info, folder / name, address) for name, info in missing.items()]

@@ -125,16 +125,22 @@ def test_all_at_remote_addresses_is_as_all_on_disk(bucket, expected, capsys):
     assert remote_files(bucket) == expected
 
 
-def test_worker_processes_write_the_same(bucket, data, tmp_path):
-    convert(data, tmp_path / "local", val_fraction=0, num_shards=2)
+@pytest.fixture(scope="module")
+def without_val(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("without_val")
+    convert(data, folder, val_fraction=0, num_shards=2)
+    return local_files(folder)
+
+
+def test_worker_processes_write_the_same(bucket, without_val):
     command = [sys.executable, PROGRAM, f"--images=s3://{BUCKET}/data/photos", "--max_bad_fraction=0.2"]
     command += [f"--annotations=s3://{BUCKET}/data/labels.json", f"--output_dir=s3://{BUCKET}/records"]
     done = subprocess.run([*command, "--val_fraction=0", "--num_shards=2", "--num_threads=2"], capture_output=True)
     assert done.returncode == 0, done.stderr
-    assert remote_files(bucket) == local_files(tmp_path / "local")
+    assert remote_files(bucket) == without_val
 
 
-def test_a_worker_needs_no_file_of_the_machine_that_started_it(bucket, expected, tmp_path, monkeypatch):
+def test_a_worker_needs_no_file_of_the_machine_that_started_it(bucket, without_val, tmp_path, monkeypatch):
     def on_another_machine(tasks, config):
         elsewhere = tmp_path / "elsewhere"
         tasks = [
@@ -155,8 +161,8 @@ def test_a_worker_needs_no_file_of_the_machine_that_started_it(bucket, expected,
         assert not elsewhere.exists()
 
     monkeypatch.setattr("dataset.conversion.sharding.shards.convert_shards", on_another_machine)
-    convert(f"s3://{BUCKET}/data", f"s3://{BUCKET}/records")
-    assert remote_files(bucket) == expected
+    convert(f"s3://{BUCKET}/data", f"s3://{BUCKET}/records", val_fraction=0, num_shards=2)
+    assert remote_files(bucket) == without_val
 
 
 def test_another_machine_resumes(bucket, data, expected, tmp_path, monkeypatch):
@@ -182,6 +188,23 @@ def test_another_machine_resumes(bucket, data, expected, tmp_path, monkeypatch):
     assert len(uploaded) == 4
     assert not first & {*uploaded}
     assert remote_files(bucket) == expected
+
+
+@pytest.mark.parametrize("failing", [PICTURES[0], DEEP, ROTATED])  # read for splits, the white level, rotation
+@pytest.mark.parametrize("fraction", [0, 0.1])
+def test_a_network_error_is_no_unreadable_image(bucket, monkeypatch, failing, fraction):
+    fetch = s3fs.S3FileSystem.cat_file
+
+    def lost(self, path, **settings):
+        if path.endswith(failing.name):
+            raise ConnectionResetError("connection lost")
+        return fetch(self, path, **settings)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "cat_file", lost)
+    message = f"^s3://bucket/data/photos/{failing.name}: cannot be read .connection lost.; check the network"
+    with pytest.raises(InputError, match=message):
+        convert(f"s3://{BUCKET}/data", f"s3://{BUCKET}/records", val_fraction=fraction)
+    assert not bucket.glob(f"{BUCKET}/records/*.tfrecord")
 
 
 def test_labels_beside_the_images_and_output_on_disk(bucket, tmp_path):

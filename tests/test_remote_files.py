@@ -14,7 +14,9 @@ import pytest
 import s3fs
 from s3_server import BUCKET, s3_server
 
+from dataset.files.image_files import find_images
 from dataset.records.record_files import expand_glob
+from efficientdet.configuration.flag_paths import writable_folder
 from program_support import remote_addresses
 from program_support.errors import InputError
 from program_support.remote_addresses import address_of, is_remote
@@ -75,7 +77,7 @@ def test_a_changed_file_is_copied_again_and_a_removed_class_file_is_removed(buck
     bucket.rm(f"{BUCKET}/records/train.classes.json")
     capsys.readouterr()
     assert contents(expand_glob(PATTERN)) == SHARDS | {changed: b"x" * 5000}
-    assert "copying 1 files" in capsys.readouterr().out
+    assert "copying 1 file (" in capsys.readouterr().out
     assert not Path(first[0]).with_name("train.classes.json").exists()
     os.truncate(first[1], 17)
     assert contents(expand_glob(PATTERN)) == SHARDS | {changed: b"x" * 5000}
@@ -98,6 +100,23 @@ def test_an_interrupted_copy_is_not_used(bucket, monkeypatch):
         with pytest.raises(InputError, match="4 bytes were copied, expected 5000; it changed meanwhile"):
             expand_glob(PATTERN)
     assert contents(expand_glob(PATTERN)) == SHARDS
+
+
+def test_images_of_an_address_are_copied_under_their_names(bucket):
+    for name in ("a.jpg", "b.jpg", "c.txt"):
+        bucket.pipe_file(f"{BUCKET}/photos/{name}", name.encode())
+    assert contents(find_images([f"s3://{BUCKET}/photos/*.jpg"])) == {"a.jpg": b"a.jpg", "b.jpg": b"b.jpg"}
+    with pytest.raises(InputError, match=r"^s3://bucket/photos: .*it is a folder, which holds a.jpg, b.jpg, c.txt$"):
+        find_images([f"s3://{BUCKET}/photos"])
+
+
+def test_a_program_does_not_write_into_a_folder_named_like_an_address(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        InputError, match="--model_dir=s3://bucket/runs: is a remote address; expected a folder of this"
+    ):
+        writable_folder("s3://bucket/runs", "model_dir")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_several_processes_copy_once(bucket):

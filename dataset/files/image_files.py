@@ -23,6 +23,7 @@ from dataset.files.untrusted_values import LARGEST_ID
 from program_support.archives import archive_kind
 from program_support.errors import InputError
 from program_support.remote_addresses import is_remote
+from program_support.remote_files import local_copies
 
 IMAGE_SUFFIXES = {
     ".bmp",
@@ -100,6 +101,7 @@ def find_images(
 ) -> tuple[str, ...]:
     """Return the files that paths, folders (their files with `suffixes`) and globs name, in order, without duplicates.
 
+    Files that a remote address or glob names are copied to this machine first.
     Warns of files in a folder whose format is not read.
 
     Raises:
@@ -111,7 +113,9 @@ def find_images(
             raise InputError(f"--{flag} is empty; expected an image, a folder or a glob")
         path = Path(name)
         try:
-            if path.is_dir():
+            if is_remote(name):
+                files = local_copies(name)
+            elif path.is_dir():
                 there = sorted(str(file) for file in path.iterdir() if not file.name.startswith(".") and file.is_file())
                 files = [file for file in there if Path(file).suffix.lower() in suffixes]
                 if unread := note_of_unread(there):
