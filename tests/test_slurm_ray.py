@@ -38,7 +38,7 @@ for word; do
     esac
 done
 printf '%s\n' "$@" >>"$RECORD"
-[[ -z "${RAY_FAILS:-}" ]] || { echo "no memory for the object store"; exit 1; }
+[[ -z "${RAY_FAILS:-}" ]] || { printf "%s\\n" started "raylet [exit code=-9]" "The rest will be killed."; exit 1; }
 echo "$folder" >>"$RECORD.joined"
 [[ -z "${head:-}" ]] || echo 192.0.2.1:4321 >"$folder/ray_current_cluster"
 trap 'exit 1' TERM
@@ -127,7 +127,7 @@ def test_a_head_that_fails_is_reported_with_its_reason(job):
     code, _, err = finish(job("true", RAY_FAILS="yes"))
     reason, message = err.splitlines()
     assert code == 2
-    assert reason.endswith("Ray ended with exit code 1: no memory for the object store")
+    assert reason.endswith("Ray ended with exit code 1: raylet [exit code=-9]")
     assert message.startswith("ray.sub: error: Ray did not start on n1 within ")
 
 

@@ -13,7 +13,7 @@ fi
 rm -rf "$folder" # of an earlier run of a requeued job
 mkdir -m 700 "$folder" || exit 2
 trap 'rm -rf "$folder"' EXIT
-ray start "${role[@]}" --block --disable-usage-stats "--temp-dir=$folder" --dashboard-agent-listen-port=0 \
+ray start "${role[@]}" --block --disable-usage-stats --log-color=false "--temp-dir=$folder" --dashboard-agent-listen-port=0 \
     ${SLURM_CPUS_ON_NODE:+"--num-cpus=$SLURM_CPUS_ON_NODE"} >"$folder/start.log" 2>&1 &
 ray=$! asked=""
 trap 'asked=yes; kill -TERM "$ray" 2>/dev/null' TERM INT
@@ -23,5 +23,6 @@ while kill -0 "$ray" 2>/dev/null; do # a signal ended the first `wait`
     wait "$ray"
 done
 [[ -z "$asked" ]] || exit 0
-printf '%s: Ray ended with exit code %d: %s\n' "$(hostname)" "$status" "$(tail -n 1 "$folder/start.log")" >&2
+reason="$(grep -m 1 -F '[exit code=' "$folder/start.log" || tail -n 1 "$folder/start.log")" # the process that ended first
+printf '%s: Ray ended with exit code %d: %s\n' "$(hostname)" "$status" "$reason" >&2
 exit 1
