@@ -160,7 +160,7 @@ class RayCluster:
         """
         import ray
 
-        remote, origin = ray.remote(_run_task), _Origin(os.getcwd(), os.environ.get(_BACKEND), _fingerprint())
+        remote, origin = ray.remote(_run_task), _Origin(os.getcwd(), os.environ.get(_BACKEND), installation())
         gpus = int(self._gpus and ray.cluster_resources().get("GPU", 0) >= 1)
         cores = min(self._cores_of_task, _most_cores_of_a_node())
         waiting = deque((number, cores, 0) for number in range(len(tasks)))  # number, cores, deaths
@@ -241,7 +241,7 @@ def _run_task(origin: _Origin, function: Callable[[Any], Any], task: Any) -> _Ou
         os.environ[_BACKEND] = origin.backend
     with contextlib.suppress(OSError):  # a node without it can do tasks with absolute paths
         os.chdir(origin.folder)
-    found, node = _fingerprint(), platform.node()
+    found, node = installation(), platform.node()
     if found != origin.fingerprint:
         differences = [
             f"{name} {found[name]}, not {value}" for name, value in origin.fingerprint.items() if found[name] != value
@@ -254,7 +254,7 @@ def _run_task(origin: _Origin, function: Callable[[Any], Any], task: Any) -> _Ou
 
 
 @functools.cache
-def _fingerprint() -> dict[str, str]:
+def installation() -> dict[str, str]:
     """Return the versions that determine results: Python's, those of packages, and a digest of this program."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:

@@ -11,7 +11,7 @@ from dataset.class_names import ClassNames
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference.detect import Detector
-from efficientdet.prediction import annotate as annotate_module
+from efficientdet.prediction import image_annotation as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs
 from efficientdet.reports.drawing import class_color

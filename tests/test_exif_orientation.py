@@ -19,7 +19,7 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.detect import Detector
 from efficientdet.onnx_translation.calibration import calibration_of_files
 from efficientdet.options.serve import RequestLimits
-from efficientdet.prediction import annotate as annotate_module
+from efficientdet.prediction import image_annotation as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs
 from efficientdet.serving.batching import Batcher, ServedModel

@@ -12,6 +12,7 @@ from miniature import build_miniature, miniature_detector
 import efficientdet
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.prediction.image_annotation import ImageTask
 from model.detection_model import named_variables
 from program_support.errors import InputError
 from program_support.ray_tasks import Finished, RayCluster
@@ -128,3 +129,118 @@ def test_what_a_cluster_does_not_evaluate(checkpoint, monkeypatch, settings, mes
         monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", settings.pop("OMPI_COMM_WORLD_SIZE"))
     with pytest.raises(InputError, match=f"^{message}"):
         efficientdet.evaluate(**{"ckpt_path": checkpoint, "engine": "ray", **settings})
+
+
+@pytest.fixture(scope="module")
+def photos(drawn, tmp_path_factory):
+    """Twenty images, and one that is cut off."""
+    place = tmp_path_factory.mktemp("photos")
+    for number, path in enumerate(sorted((drawn.folder / "val").glob("*.jpg"))[:20]):
+        (place / f"{number:02}.jpg").write_bytes(path.read_bytes())
+    (place / "04-cut.jpg").write_bytes((place / "04.jpg").read_bytes()[:700])
+    return place
+
+
+def infer(photos, output, checkpoint, **settings):
+    settings = {"min_score_thresh": 0.01, "batch_size": 3, **settings}
+    efficientdet.infer(photos, output, model=checkpoint, json_lines=output / "lines.jsonl", **settings)
+
+
+def test_annotated_images_are_those_of_one_machine(photos, checkpoint, tmp_path, capsys):
+    settings = {"format": "coco,yolo,csv,label_studio", "save_crops": True}
+    refusals, printed = [], []
+    for engine in ("local", "ray"):
+        with pytest.raises(InputError) as refused:
+            infer(photos, tmp_path / engine, checkpoint, engine=engine, **settings)
+        refusals.append(str(refused.value))
+        printed.append(capsys.readouterr().out.replace(str(tmp_path / engine), "OUT"))
+    assert refusals[1] == refusals[0]
+    assert refusals[0].startswith(f"1 of 21 images could not be decoded; the first: {photos / '04-cut.jpg'}")
+    files = digests(tmp_path / "local")
+    assert len([name for name in files if name.startswith("crops/")]) > 20
+    assert digests(tmp_path / "ray") == files
+    assert [line for line in printed[1].splitlines() if not line.startswith("ray: ")] == printed[0].splitlines()
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Do tasks in this process; return their images, a list for each. One that has image 07 ends its process."""
+    tasks_started, fatal = [], {"07.jpg"}
+
+    def run(self, function, tasks, **settings):
+        for number, task in enumerate(tasks):
+            images = task.images if isinstance(task, ImageTask) else task
+            names = {Path(image.path).name for image in images if not image.is_fatal}
+            tasks_started.append(names)
+            yield Finished(number, None, "its process died") if names & fatal else Finished(number, function(task))
+
+    monkeypatch.setattr(RayCluster, "run", run)
+    return tasks_started
+
+
+def test_an_image_that_ends_every_process_is_skipped(started, photos, checkpoint, tmp_path, capsys):
+    with pytest.raises(InputError, match=r"^2 of 21 images could not be decoded"):
+        infer(photos, tmp_path / "ray", checkpoint, engine="ray")
+    skipped = [line for line in capsys.readouterr().out.splitlines() if line.startswith("skipped: ")]
+    assert skipped[1:] == [f"skipped: {photos / '07.jpg'}: ends the process that decodes it"]
+    assert {"07.jpg"} in started
+    copies = {path.stem for path in (tmp_path / "ray").glob("*.jpg")}
+    assert copies == {f"{number:02}" for number in range(20)} - {"07"}
+
+
+def test_an_interrupted_run_is_continued(started, photos, checkpoint, tmp_path, monkeypatch, capsys):
+    output, settings = tmp_path / "ray", {"engine": "ray", "save_crops": True}
+    run = RayCluster.run
+
+    def interrupted(self, function, tasks, **settings):
+        for done in run(self, function, tasks, **settings):
+            yield done
+            if len(tasks) > 1:
+                raise KeyboardInterrupt
+
+    few = tmp_path / "few"
+    few.mkdir()
+    for path in photos.iterdir():
+        if path.name not in {"04-cut.jpg", "07.jpg"}:
+            (few / path.name).write_bytes(path.read_bytes())
+    with monkeypatch.context() as patch:
+        patch.setattr(RayCluster, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            infer(few, output, checkpoint, **settings)
+    [journal] = output.glob(".images*")
+    with journal.open("a") as file:
+        file.write("[1, [")
+    half = journal.read_bytes()
+    started.clear()
+    infer(few, output, checkpoint, **settings)
+    assert "18 of 19 images are done and reused\n" in capsys.readouterr().out
+    assert [len(names) for names in started] == [0, 1]
+    infer(few, tmp_path / "local", checkpoint, save_crops=True)
+    assert digests(output) == digests(tmp_path / "local")
+    for change in ({"min_score_thresh": 0.02}, {}):
+        journal.write_bytes(half)
+        started.clear()
+        if not change:
+            (output / "03.jpg").unlink()
+        infer(few, output, checkpoint, **settings, **change)
+        assert [len(names) for names in started] == [0, 18, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"image_path": "rtsp://camera/1"}, "engine=ray: detects in images only; --image_path has rtsp://camera/1"),
+        ({"saved_model_dir": "exported"}, "engine=ray: detects without --saved_model_dir"),
+        ({"debug": True}, "engine=ray: detects without --debug"),
+    ],
+)
+def test_what_a_cluster_does_not_annotate(photos, checkpoint, tmp_path, settings, message):
+    with pytest.raises(InputError, match=f"^{message}"):
+        efficientdet.infer(**{"image_path": photos, "model": checkpoint, "engine": "ray", **settings})
+
+
+def test_a_cluster_does_not_annotate_videos(photos, checkpoint, tmp_path):
+    (tmp_path / "a.mp4").touch()
+    with pytest.raises(InputError, match=r"^engine=ray: detects in images only; --image_path has .*a\.mp4$"):
+        efficientdet.infer([photos, tmp_path / "a.mp4"], tmp_path / "out", model=checkpoint, engine="ray")
+    assert not (tmp_path / "out").exists()

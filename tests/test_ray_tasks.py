@@ -90,7 +90,7 @@ def test_a_refusal_is_the_users_line(connected):
 
 
 def test_another_installation_on_a_node_is_refused(connected, monkeypatch):
-    monkeypatch.setattr(ray_tasks, "_fingerprint", lambda: {"python": "2.7.18", "numpy": "1.0"})
+    monkeypatch.setattr(ray_tasks, "installation", lambda: {"python": "2.7.18", "numpy": "1.0"})
     with pytest.raises(InputError, match=r"^node \S+ has another installation than this machine: python 3\.\S+, not 2"):
         list(connected.run(ray_functions.square, range(3)))
 

@@ -37,7 +37,7 @@ from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.predict import build_predict
 from efficientdet.operations import interface
-from efficientdet.prediction import annotate as annotate_module
+from efficientdet.prediction import image_annotation as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs
 from model.detection_model import named_variables

@@ -22,11 +22,11 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.exports.formats import format_of
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import FORMATS, ResultFiles, chosen_formats
-from efficientdet.prediction import annotate as annotate_module
+from efficientdet.prediction import image_annotation as annotate_module
 from efficientdet.prediction import video, video_source
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs, find_inputs
-from object_detection.coco.results import DetectionRows
+from object_detection.coco.results import DetectionRows, results_json
 from program_support.errors import InputError
 
 NAMES = ClassNames((3, 8), ("cat", "../../x"))
@@ -113,7 +113,7 @@ def test_a_spreadsheet_computes_no_name(tmp_path):
     names = ("=cmd|'/C calc'!A0", "@a", "-1", "a=b", "+1")
     files = ResultFiles(str(tmp_path), ClassNames(tuple(range(5)), names), formats=("csv",))
     rows = DetectionRows.of_image(np.float32([[-2, -3, 9, 9]] * 5), np.full(5, 0.9, np.float32), np.arange(5))
-    files.add("a", "=1+1.jpg", 1, pixels=np.zeros((20, 20, 3), np.uint8), rows=rows)
+    files.add("a", "=1+1.jpg", 1, size=(20, 20), results=results_json(rows))
     files.write()
     _, *found = csv.reader((tmp_path / "detections.csv").read_text().splitlines())
     assert [(row[0], row[3]) for row in found] == [

@@ -24,7 +24,7 @@ from efficientdet.onnx_translation.calibration import calibration_of_files
 from efficientdet.operations import train_model
 from efficientdet.options.serve import RequestLimits
 from efficientdet.options.train import TrainOptions
-from efficientdet.prediction import annotate as annotate_module
+from efficientdet.prediction import image_annotation as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs
 from efficientdet.serving.batching import Batcher, ServedModel

@@ -25,7 +25,7 @@ from efficientdet.inference.result_files import ResultFiles, names_of_files, wri
 from efficientdet.options.next_images import NextImagesOptions
 from efficientdet.reports.drawing import draw_detections, resized
 from efficientdet.reports.html_page import document, heading, image_figure, row, section
-from object_detection.coco.results import DetectionRows
+from object_detection.coco.results import DetectionRows, results_json
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
 from program_support.errors import InputError, printable
@@ -151,7 +151,8 @@ def _write(config: NextImagesConfig, chosen: Sequence[ChosenImage], viewer: View
         with report_write_errors(copies / image.name):
             shutil.copyfile(image.path, copies / image.name)
         pixels = read_stored_image(image.path, value_range=viewer.detector.value_range).upright()
-        files.add(Path(image.name).stem, f"{IMAGES}/{image.name}", number, pixels=pixels, rows=image.proposals)
+        results = results_json(image.proposals.with_image_id(number))
+        files.add(Path(image.name).stem, f"{IMAGES}/{image.name}", number, size=pixels.shape[:2], results=results)
         figures.append(image_figure(f"{number}. {_why(image)}", _thumbnail(image, pixels, viewer)))
         lines.append(
             {

@@ -13,6 +13,7 @@ class LargeImage:
     def __init__(self, windows: ImageWindows):
         self._windows = windows
         self.shape = (*windows.size, 3)
+        self.note = windows.note
 
     def __getitem__(self, place: tuple[slice, slice]) -> np.ndarray:
         rows, columns = (part.indices(side) for part, side in zip(place, self.shape, strict=False))

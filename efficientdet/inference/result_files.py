@@ -23,7 +23,7 @@ from efficientdet.inference.label_studio_regions import (
     task_data,
 )
 from efficientdet.tracking.track_files import TRACK_FORMATS
-from object_detection.coco.results import DetectionRows, results_json
+from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import mask_areas
 from program_support.atomic_files import report_write_errors, write_bytes
 from program_support.errors import InputError, nearest_name
@@ -75,16 +75,11 @@ def write_output(path: Path, content: bytes, *, flush: bool = False) -> None:
 class ResultFiles:
     """Writer of result files into a folder.
 
-    Its files: coco.json, detections.csv, label_studio.json and .xml, yolo/classes.txt, yolo/labels/STEM.txt,
-    crops/CLASS/STEM_N.jpg.
+    Its files: coco.json, detections.csv, label_studio.json and .xml, yolo/classes.txt, yolo/labels/STEM.txt.
     """
 
-    def __init__(self, folder: str, names: ClassNames, *, formats: Sequence[str] = (), crops: bool = False):
+    def __init__(self, folder: str, names: ClassNames, *, formats: Sequence[str] = ()):
         self._folder, self._names, self._formats = Path(folder), names, formats
-        self._crop_folders = [self._folder / "crops" / name for name in folder_names(names.names)] if crops else []
-        self._earlier_crops: dict[str, list[Path]] = defaultdict(list)  # crops of another run
-        for path in itertools.chain(*(crop_folder.glob("*_*.jpg") for crop_folder in self._crop_folders)):
-            self._earlier_crops[path.stem.rpartition("_")[0]].append(path)
         self._images: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
         self._lines: list[list] = []
@@ -97,29 +92,25 @@ class ResultFiles:
         file_name: str | None,
         image_id: int,
         *,
-        pixels: np.ndarray,
-        rows: DetectionRows,
-        orientation: int = 1,
-    ) -> None:
-        """Add the detections of an image [h, w, 3] uint8 with EXIF `orientation`; the default file name is STEM.jpg."""
+        size: tuple[int, int],
+        results: Sequence[dict[str, Any]],
+    ) -> str:
+        """Add the detections of an image, see `results_json`, and return its stem, made distinct.
+
+        file_name: default: STEM.jpg. size: height and width of the image.
+        """
         stem = distinct_stem(stem, self._stems)
-        height, width = pixels.shape[:2]
+        height, width = size
         image = {"id": image_id, "file_name": file_name or f"{stem}.jpg", "width": width, "height": height}
-        results = results_json(rows.with_image_id(image_id))
-        classes = np.searchsorted(self._names.category_ids, rows.category_ids).tolist()
+        ids = [result["category_id"] for result in results]
+        classes = np.searchsorted(self._names.category_ids, ids).tolist()
         if "coco" in self._formats:
             self._images.append(image)
-            areas = [None] * len(results) if rows.masks is None else mask_areas(rows.masks.tolist()).tolist()
-            for result, area in zip(results, areas, strict=True):
-                box_area = round(result["bbox"][2] * result["bbox"][3], 4)
-                self._annotations.append(
-                    {
-                        "id": len(self._annotations) + 1,
-                        **result,
-                        "iscrowd": 0,
-                        "area": box_area if area is None else area,
-                    }
-                )
+            for result in results:
+                area = round(result["bbox"][2] * result["bbox"][3], 4)
+                if "segmentation" in result:
+                    [area] = mask_areas([result["segmentation"]]).tolist()
+                self._annotations.append({"id": len(self._annotations) + 1, **result, "iscrowd": 0, "area": area})
         if "yolo" in self._formats:
             lines = [
                 _yolo_line(index, result, width=width, height=height)
@@ -133,8 +124,7 @@ class ResultFiles:
             ]
         if "label_studio" in self._formats:
             self._tasks.append(self._task(image, results, classes))
-        if self._crop_folders:
-            self._write_crops(stem, pixels, rows.boxes, classes, orientation=orientation)
+        return stem
 
     def write(self) -> None:
         """Write the files that cover all images."""
@@ -158,7 +148,7 @@ class ResultFiles:
             csv.writer(text, lineterminator="\n").writerows([_COLUMNS, *self._lines])
             write_output(self._folder / "detections.csv", text.getvalue().encode(errors="backslashreplace"), flush=True)
 
-    def _task(self, image: dict[str, Any], results: list[dict], classes: Sequence[int]) -> dict[str, Any]:
+    def _task(self, image: dict[str, Any], results: Sequence[dict], classes: Sequence[int]) -> dict[str, Any]:
         """Return a task of Label Studio with the detections as a prediction."""
         size = image["width"], image["height"]
         regions = [
@@ -168,20 +158,36 @@ class ResultFiles:
         proposed = prediction(regions, [result["score"] for result in results], model_version="detections")
         return {"data": task_data(image["file_name"]), "predictions": [proposed]}
 
-    def _write_crops(
-        self, stem: str, pixels: np.ndarray, boxes: np.ndarray, classes: Sequence[int], *, orientation: int
-    ) -> None:
-        """Write a crop per box with every pixel that it touches; none for a box outside the image.
 
-        Crops of an earlier run of the same image are removed.
+class Crops:
+    """Writer of crops of the drawn detections into a folder, crops/CLASS/STEM_N.jpg."""
+
+    def __init__(self, folder: str, names: ClassNames):
+        self._names = names
+        self._folders = [Path(folder) / "crops" / name for name in folder_names(names.names)]
+
+    def earlier(self) -> dict[str, list[str]]:
+        """Return the crops that the folder has, by the stem of their image."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for path in itertools.chain(*(crop_folder.glob("*_*.jpg") for crop_folder in self._folders)):
+            found[path.stem.rpartition("_")[0]].append(str(path))
+        return found
+
+    def write(
+        self, stem: str, pixels: np.ndarray, rows: DetectionRows, *, orientation: int = 1, earlier: Sequence[str] = ()
+    ) -> None:
+        """Write a crop per box of an image [h, w, 3] uint8 with every pixel that it touches; none outside the image.
+
+        earlier: crops of an earlier run, which are removed.
         """
-        for path in self._earlier_crops.pop(stem, []):
-            path.unlink(missing_ok=True)
-        for number, (box, index) in enumerate(zip(boxes, classes, strict=True), start=1):
+        for path in earlier:
+            Path(path).unlink(missing_ok=True)
+        classes = np.searchsorted(self._names.category_ids, rows.category_ids).tolist()
+        for number, (box, index) in enumerate(zip(rows.boxes, classes, strict=True), start=1):
             crop = cropped(pixels, box)
             if crop.size:
                 write_output(
-                    self._crop_folders[index] / f"{stem}_{number}.jpg",
+                    self._folders[index] / f"{stem}_{number}.jpg",
                     encode_image(crop, "JPEG", quality=95, orientation=orientation),
                 )
 

@@ -12,6 +12,7 @@ from efficientdet.configuration.flag_definitions import program
 from efficientdet.configuration.flag_paths import existing_file, required, writable_folder
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.model_settings import checked_overrides, first_given, model_config, runtime_settings
+from efficientdet.devices.launchers import require_one_process
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.export_format import ExportFormat
 from efficientdet.exports.formats import export_formats, format_of
@@ -19,13 +20,14 @@ from efficientdet.inference.result_files import FORMATS, chosen_formats
 from efficientdet.options.infer import InferOptions
 from efficientdet.options.model import CHECKPOINT_ONLY
 from efficientdet.prediction.detection_messages import STANDARD_OUTPUT, Messages
-from efficientdet.prediction.inputs import Inputs, find_inputs
+from efficientdet.prediction.inputs import STANDARD_INPUT, Inputs, find_inputs, shown_source
 from efficientdet.tracking.track_files import TRACK_FORMATS
 from efficientdet.tracking.tracker import require_trackers
 from efficientdet.tracking.video_tracks import TrackSettings
 from efficientdet.weights.downloads import local_path
 from efficientdet.weights.hub_files import SCHEME
 from program_support.errors import InputError
+from program_support.ray_tasks import LOCAL
 
 
 def infer(options: InferOptions) -> None:
@@ -50,6 +52,8 @@ def _infer(options: InferOptions, inputs: Inputs, messages: Messages) -> None:
         raise InputError("--event_seconds needs --save=events")
     if options.max_offline_seconds is not None and inputs.camera is None:
         raise InputError("--max_offline_seconds needs a camera or stream as --image_path")
+    if options.engine != LOCAL:
+        _check_engine(options, inputs)
     resolved: dict[str, Any] = {"inputs": inputs, "tiling": _tiling(options), "format": chosen_formats(options.format)}
     _check_tracking(options, inputs, resolved["format"])
     if options.model and options.model.startswith(SCHEME):
@@ -82,6 +86,19 @@ def _infer(options: InferOptions, inputs: Inputs, messages: Messages) -> None:
     with report_out_of_memory(batch_size=options.batch_size):
         model = model_config(prefix, overrides, options, **runtime)
         annotate(AnnotationConfig(**{**vars(options), **resolved, "model_config": model}), messages)
+
+
+def _check_engine(options: InferOptions, inputs: Inputs) -> None:
+    """Raise InputError for what a Ray cluster does not do: it detects in image files."""
+    engine = f"--engine={options.engine}"
+    if inputs.camera is not None or inputs.videos:
+        source = inputs.videos[0] if inputs.camera is None else inputs.camera
+        raise InputError(f"{engine}: detects in images only; --image_path has {shown_source(source)}")
+    if STANDARD_INPUT in inputs.images:
+        raise InputError(f"{engine}: expected image files, not --image_path={STANDARD_INPUT}")
+    if flag := first_given(options, ("saved_model_dir", "debug")):
+        raise InputError(f"{engine}: detects without --{flag}")
+    require_one_process(engine)
 
 
 def _tiling(options: InferOptions) -> Tiling | None:

@@ -13,6 +13,7 @@ from efficientdet.options.model import (
     WeightsOptions,
 )
 from program_support.checked_fields import Count, Help, NonNegative, Share, between, checked, one_of
+from program_support.ray_tasks import LOCAL, Engine
 
 EVENT_SECONDS = 5.0
 
@@ -45,6 +46,7 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
         ),
     ] = None
     batch_size: Annotated[Count, Help("Batch size.")] = 1
+    engine: Engine = LOCAL
     apply_exif_orientation: Annotated[
         bool,
         Help(

@@ -1,34 +1,36 @@
 """Detection in images and videos: annotated copies and detections.json."""
 
+import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from dataset.files.exif_orientation import stored_image
-from dataset.files.image_files import StoredImage, distinct_names, encode_image, image_ids
-from dataset.files.image_windows import open_windows, size_of_large_tiff
-from efficientdet.exports.formats import export_formats
+from dataset.files.image_files import distinct_names, image_ids
+from efficientdet.evaluation.record_tasks import CORES_OF_TASK
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.large_image import LargeImage
-from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
+from efficientdet.inference.result_files import Crops, ResultFiles, names_of_files
 from efficientdet.inference.video_frames import FrameDetections
 from efficientdet.options.infer import EVENT_SECONDS
 from efficientdet.prediction.annotation_config import VIDEO_SUFFIXES, AnnotationConfig, camera_output, output_paths
 from efficientdet.prediction.detection_messages import NO_MESSAGES, Messages, ReaderGone, detection_message
-from efficientdet.prediction.drawn_rows import drawn_rows
-from efficientdet.prediction.inputs import read_input, shown_path
-from efficientdet.prediction.open_model import open_model, with_classes, with_thresholds
-from object_detection.coco.results import DetectionRows, results_json, write_results
+from efficientdet.prediction.image_annotation import (
+    ImageResult,
+    ImageTask,
+    InputImage,
+    annotated_batches,
+    open_detector,
+)
+from efficientdet.prediction.image_tasks import ImageTasks
+from efficientdet.prediction.inputs import shown_path
+from object_detection.coco.results import results_json, write_results
 from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError, printable
 from program_support.marked_folders import claim_outputs
 from program_support.progress import Progress
+from program_support.ray_tasks import LOCAL, ray_cluster
 
 DETECTIONS_FILE = "detections.json"
-_MAX_JPEG_SIDE = 65_500  # pixels of a JPEG side, the limit of libjpeg
 
 
 def annotate(config: AnnotationConfig, messages: Messages = NO_MESSAGES) -> None:
@@ -57,27 +59,36 @@ def annotate(config: AnnotationConfig, messages: Messages = NO_MESSAGES) -> None
         from efficientdet.prediction.video_source import open_source
 
         open_source(inputs.camera, live=True).release()  # checked before the detector is loaded, which takes longer
-    tiles = _TileProgress()
-    opened = _opened_model(config)
-    tiling = config.tiling or opened.tiling
-    model = with_thresholds(
-        with_classes(opened.with_tiling(tiling, batch_size=config.batch_size, on_progress=tiles.show), config.classes),
-        threshold=config.threshold,
-        min_score=config.min_score_thresh,
-        calibrated_scores=config.calibrated_scores,
-    )
-    files = ResultFiles(config.output_dir, model.class_names, formats=config.image_formats, crops=config.save_crops)
-    ids = image_ids([shown_path(path) for path in inputs.images])
     failures: list[str] = []
-    outlets = _Outlets(model, files, messages, failures)
-    try:
-        if inputs.images:
-            _annotate_images(config, outputs, ids, outlets, tiles=tiles)
-        if videos or inputs.camera is not None:
-            _annotate_videos(config, videos, max(ids, default=0) + 1, outlets)
-    except ReaderGone as gone:
-        print(gone)
-    files.write()
+    with contextlib.ExitStack() as stack:
+        tiles, tasks, once = _TileProgress(), None, config.runs_network_once
+        if config.engine == LOCAL:
+            model = open_detector(config, once=once, on_progress=tiles.show)
+        else:
+            tasks = ImageTasks(stack.enter_context(ray_cluster(cores=CORES_OF_TASK, gpus=True)), config, once=once)
+            model = tasks.load()
+        ids = image_ids([shown_path(path) for path in inputs.images])
+        outlets = _Outlets(
+            model,
+            ResultFiles(config.output_dir, model.class_names, formats=config.image_formats),
+            Crops(config.output_dir, model.class_names),
+            messages,
+            failures,
+        )
+        try:
+            if inputs.images:
+                images = _input_images(config, outputs, ids, outlets.crops)
+                task = ImageTask(run="", config=config, once=once, images=images)
+                batches = annotated_batches(task, model) if tasks is None else tasks.results(images)
+                with contextlib.closing(batches):
+                    _annotate_images(config, images, batches, outlets, tiles=tiles)
+            if videos or inputs.camera is not None:
+                _annotate_videos(config, videos, max(ids, default=0) + 1, outlets)
+        except ReaderGone as gone:
+            print(gone)
+        outlets.files.write()
+        if tasks is not None:
+            tasks.end()
     for failure in failures:
         print(f"skipped: {printable(failure)}")
     if failures:
@@ -95,50 +106,57 @@ class _Outlets(NamedTuple):
 
     model: Detector
     files: ResultFiles
+    crops: Crops
     messages: Messages
     failures: list[str]
 
 
+def _input_images(
+    config: AnnotationConfig, outputs: Sequence[Path], ids: Sequence[int], crops: Crops
+) -> list[InputImage]:
+    earlier = crops.earlier() if config.save_crops else {}
+    return [
+        InputImage(path, str(output), number, tuple(earlier.get(output.stem, ())))
+        for path, output, number in zip(config.inputs.images, outputs, ids, strict=True)
+    ]
+
+
 def _annotate_images(
-    config: AnnotationConfig, outputs: Sequence[Path], ids: Sequence[int], outlets: _Outlets, *, tiles: "_TileProgress"
+    config: AnnotationConfig,
+    images: Sequence[InputImage],
+    batches: Iterable[list[ImageResult]],
+    outlets: _Outlets,
+    *,
+    tiles: "_TileProgress",
 ) -> None:
+    """Collect the results of annotated images, which come in the order of the images."""
     model = outlets.model
-    file_names = distinct_names([shown_path(path) for path in config.inputs.images])
+    file_names = iter(distinct_names([shown_path(image.path) for image in images]))
     results, num_images, drawn = [], 0, 0
-    with Progress("infer", total=len(outputs), noun="image") as progress:
+    following = iter(images)
+    with Progress("infer", total=len(images), noun="image") as progress:
         tiles.progress = progress
-        for numbers, images in _batches(config, outlets.failures, model=model):
-            found = model.detect([image.pixels for image in images])
-            for number, image, rows in zip(numbers, images, found, strict=True):
-                image_fields: dict[str, Any] = {"file_name": file_names[number]}
-                if image.orientation != 1:
+        for batch in batches:
+            for image, annotated in zip(itertools.islice(following, len(batch)), batch, strict=True):
+                file_name = next(file_names)
+                if annotated.failure:
+                    outlets.failures.append(annotated.failure)
+                    continue
+                if annotated.note:
+                    print(f"{image.path}: {annotated.note}")
+                image_fields: dict[str, Any] = {"file_name": file_name}
+                if annotated.orientation != 1:
                     image_fields["exif_orientation_applied"] = config.apply_exif_orientation
-                results += [{**result, **image_fields} for result in results_json(rows.with_image_id(ids[number]))]
-                shown = rows.drawn(model.thresholds.of(rows.category_ids), config.max_boxes(model))
-                orientation = 1 if config.apply_exif_orientation else image.orientation
-                drawn_image = drawn_rows(
-                    *_to_draw_into(image.pixels, shown),
-                    model.class_names,
-                    orientation=orientation,
-                    shorter_side=None if model.tiling is None else min(model.tiling.size),
-                )
-                # The pixels stay in the coordinate system of the boxes in detections.json, with the EXIF orientation.
-                pixels = stored_image(drawn_image, orientation)
-                write_output(outputs[number], encode_image(pixels, "JPEG", quality=92, orientation=orientation))
-                outlets.files.add(
-                    outputs[number].stem,
-                    file_names[number],
-                    ids[number],
-                    pixels=image.pixels,
-                    rows=shown,
-                    orientation=orientation,
-                )
+                results += [{**result, **image_fields} for result in annotated.results]
+                shown = [annotated.results[number] for number in annotated.drawn]
+                stem = Path(image.output).stem
+                outlets.files.add(stem, file_name, image.image_id, size=annotated.size, results=shown)
                 if outlets.messages:
-                    size = image.pixels.shape[:2]
-                    source = config.inputs.images[number]
-                    outlets.messages.put(detection_message(source, model.class_names, shown, size))
-                num_images, drawn = num_images + 1, drawn + len(shown.scores)
-            progress.advance(len(images), images=len(images))
+                    message = detection_message(image.path, model.class_names, shown, annotated.size)
+                    outlets.messages.put(message)
+                num_images, drawn = num_images + 1, drawn + len(shown)
+            done = sum(not annotated.failure for annotated in batch)
+            progress.advance(done, images=done)
     with report_write_errors(Path(config.output_dir) / DETECTIONS_FILE):
         write_results(Path(config.output_dir) / DETECTIONS_FILE, results)
     if num_images:
@@ -149,14 +167,6 @@ def _annotate_images(
         )
 
 
-def _to_draw_into(pixels: np.ndarray | LargeImage, rows: DetectionRows) -> tuple[np.ndarray, DetectionRows]:
-    """Return what is drawn into, of a large image an overview, and its boxes."""
-    if not isinstance(pixels, LargeImage):
-        return pixels, rows
-    overview, scale = pixels.overview()
-    return overview, rows._replace(boxes=rows.boxes * scale, masks=None)
-
-
 def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id: int, outlets: _Outlets) -> None:
     """Annotate videos or a camera; frames are named STEM_000001 etc. and have image ids from `first_id` on."""
     from efficientdet.prediction.video import annotate_video
@@ -164,18 +174,21 @@ def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id
 
     camera, model = config.inputs.camera, outlets.model
     sources = videos if camera is None else {camera: camera_output(config, camera)}
-    ids = itertools.count(first_id)
+    ids, earlier_crops = itertools.count(first_id), outlets.crops.earlier() if config.save_crops else {}
     for source, target in sources.items():
         stem = target.name.removesuffix(VIDEO_SUFFIXES[config.save])
 
         def add(found: FrameDetections, source: str | int = source, stem: str = stem) -> None:
-            frame, rows = found.frame, found.rows
+            frame, rows, size = found.frame, found.rows, found.frame.pixels.shape[:2]
             if config.image_formats or config.save_crops:  # a stream without an end must not fill the memory
-                name = f"{stem}_{frame.number:06d}"
-                outlets.files.add(name, None, next(ids), pixels=frame.pixels, rows=rows)
+                name, image_id = f"{stem}_{frame.number:06d}", next(ids)
+                results = results_json(rows.with_image_id(image_id))
+                name = outlets.files.add(name, None, image_id, size=size, results=results)
+                if config.save_crops:
+                    outlets.crops.write(name, frame.pixels, rows, earlier=earlier_crops.pop(name, ()))
             if outlets.messages:
-                size = frame.pixels.shape[:2]
-                outlets.messages.put(detection_message(source, model.class_names, rows, size, frame, found.counts))
+                results = results_json(rows)
+                outlets.messages.put(detection_message(source, model.class_names, results, size, frame, found.counts))
 
         try:
             annotate_video(
@@ -207,69 +220,3 @@ class _TileProgress:
         if self.progress is not None:
             self.progress.show(tile=f"{done}/{total}")
             self.progress.advance(0)
-
-
-def _batches(
-    config: AnnotationConfig, failures: list[str], *, model: Detector
-) -> Iterator[tuple[list[int], list[StoredImage]]]:
-    """Yield numbers and pixels of batches of readable images, one image with tiles; append the others to `failures`."""
-    numbers, images = [], []
-    for number, path in enumerate(config.inputs.images):
-        try:
-            image = _read(path, model)
-            if max(image.pixels.shape) > _MAX_JPEG_SIDE and not isinstance(image.pixels, LargeImage):
-                raise InputError(
-                    f"{path}: cannot be saved (it has a side of {max(image.pixels.shape)} pixels, a JPEG "
-                    f"{_MAX_JPEG_SIDE} at most)"
-                )
-        except InputError as error:
-            failures.append(str(error))
-            continue
-        if config.apply_exif_orientation and image.orientation != 1:
-            image = image._replace(pixels=image.upright())
-        images.append(image)
-        numbers.append(number)
-        if len(images) == config.batch_size or model.tiling:
-            yield numbers, images
-            if isinstance(images[0].pixels, LargeImage):
-                images[0].pixels.close()
-            numbers, images = [], []
-    if images:
-        yield numbers, images
-
-
-def _read(path: str, model: Detector) -> StoredImage:
-    """Return an image, of a TIFF with too many pixels its windows, if the detector needs no more.
-
-    Raises:
-        InputError: as `read_input` does.
-    """
-    if model.tiling is None or size_of_large_tiff(path) is None:
-        return read_input(path, value_range=model.value_range)
-    windows = open_windows(path, value_range=model.value_range)
-    if windows.note:
-        print(f"{path}: {windows.note}")
-    image = LargeImage(windows)
-    return StoredImage(cast(np.ndarray, image), 1)  # it is sliced like an array
-
-
-def _opened_model(config: AnnotationConfig) -> Detector:
-    if config.debug:
-        import tensorflow as tf
-
-        tf.config.run_functions_eagerly(True)
-    if not config.saved_model_dir:
-        return open_model(config.model_config, batch_size=config.batch_size, once=config.runs_network_once)
-    from efficientdet.devices.runtime import start_runtime
-    from efficientdet.inference.checkpoint_model import load_model
-
-    saved_model = export_formats()["savedmodel"]
-    if config.model_config.ckpt_path:
-        restored, _ = load_model(config.model_config)
-        saved_model.write(restored, Path(config.saved_model_dir))
-        print(f"wrote {config.saved_model_dir}")
-    else:
-        start_runtime(
-            precision=config.model_config.precision, amp=config.model_config.amp, use_xla=config.model_config.use_xla
-        )
-    return saved_model.open(config.saved_model_dir)

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,7 +14,6 @@ from efficientdet.prediction.inputs import STANDARD_INPUT, shown_source
 from efficientdet.prediction.message_queue import MessageQueue
 from efficientdet.prediction.message_targets import MqttTarget, WebhookTarget
 from efficientdet.tracking.lines_and_zones import TrackCounts
-from object_detection.coco.results import DetectionRows, results_json
 from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError, printable
 
@@ -29,7 +29,7 @@ class ReaderGone(Exception):
 def detection_message(
     source: str | int,
     names: ClassNames,
-    rows: DetectionRows,
+    results: Sequence[dict[str, Any]],
     size: tuple[int, int],
     frame: VideoFrame | None = None,
     counts: TrackCounts | None = None,
@@ -39,7 +39,7 @@ def detection_message(
     Args:
         source: file, number of a camera, device or address; without user, password and query in the message.
         names: classes of the detector.
-        rows: the detections.
+        results: the detections, see `results_json`.
         size: height and width of the image in pixels.
         frame: the frame; its fields are null for an image.
         counts: the counts of lines and zones; without tracks the message has none.
@@ -54,7 +54,7 @@ def detection_message(
         "height": size[0],
         "detections": [
             {"class": by_id[result["category_id"]], **{key: result[key] for key in _FIELDS if key in result}}
-            for result in results_json(rows)
+            for result in results
         ],
         **({} if counts is None else {"counts": counts.to_json()}),
     }

@@ -1,0 +1,190 @@
+"""Detection in images, and their annotated copies and crops: the part of infer.py that needs the pixels."""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from dataset.files.exif_orientation import stored_image
+from dataset.files.image_files import StoredImage, encode_image
+from dataset.files.image_windows import open_windows, size_of_large_tiff
+from efficientdet.exports.formats import export_formats
+from efficientdet.inference.detect import Detector
+from efficientdet.inference.large_image import LargeImage
+from efficientdet.inference.result_files import Crops, write_output
+from efficientdet.prediction.annotation_config import AnnotationConfig
+from efficientdet.prediction.drawn_rows import drawn_rows
+from efficientdet.prediction.inputs import read_input
+from efficientdet.prediction.open_model import open_model, with_classes, with_thresholds
+from object_detection.coco.results import DetectionRows, results_json
+from program_support.errors import InputError
+
+_MAX_JPEG_SIDE = 65_500  # pixels of a JPEG side, the limit of libjpeg
+
+
+class InputImage(NamedTuple):
+    """An image to detect in."""
+
+    path: str
+    output: str  # the annotated copy
+    image_id: int
+    earlier_crops: tuple[str, ...] = ()
+    is_fatal: bool = False  # ends every process that decodes it
+
+
+class ImageResult(NamedTuple):
+    """Detections in an image, or why there are none; of values that JSON has."""
+
+    failure: str = ""
+    note: str = ""
+    size: tuple[int, int] = (0, 0)  # height and width
+    orientation: int = 1  # EXIF orientation of what the boxes refer to
+    results: Sequence[dict[str, Any]] = ()
+    drawn: Sequence[int] = ()  # numbers of the drawn results
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTask:
+    """Images to annotate. Tasks of a run are equal: their model is the same, and a process keeps it."""
+
+    run: str
+    config: AnnotationConfig = field(compare=False)
+    once: bool = field(compare=False)  # see `open_model`
+    images: Sequence[InputImage] = field(compare=False)
+
+
+def annotated_batches(task: ImageTask, model: Detector) -> Generator[list[ImageResult], None, None]:
+    """Annotate images, and yield the results of each batch, or with tiles of each image.
+
+    A batch is that of consecutive images, without those that cannot be decoded.
+
+    Raises:
+        InputError: an output cannot be written.
+    """
+    size = 1 if model.tiling else task.config.batch_size
+    for start in range(0, len(task.images), size):
+        batch = task.images[start : start + size]
+        opened = [_opened(image, task.config, model) for image in batch]
+        usable = [image.pixels for image in opened if isinstance(image, StoredImage)]
+        rows = iter(model.detect(usable) if usable else ())
+        results = []
+        for image, stored in zip(batch, opened, strict=True):
+            if isinstance(stored, InputError):
+                results.append(ImageResult(failure=str(stored)))
+                continue
+            results.append(_annotated(image, stored, next(rows), task.config, model))
+            if isinstance(stored.pixels, LargeImage):
+                stored.pixels.close()
+        yield results
+
+
+def _annotated(
+    image: InputImage, stored: StoredImage, rows: DetectionRows, config: AnnotationConfig, model: Detector
+) -> ImageResult:
+    """Write the annotated copy and the crops of an image."""
+    numbers = np.flatnonzero(rows.scores >= model.thresholds.of(rows.category_ids))[: config.max_boxes(model)]
+    drawn = rows.chosen(numbers)
+    orientation = 1 if config.apply_exif_orientation else stored.orientation
+    drawn_image = drawn_rows(
+        *_to_draw_into(stored.pixels, drawn),
+        model.class_names,
+        orientation=orientation,
+        shorter_side=None if model.tiling is None else min(model.tiling.size),
+    )
+    # The pixels stay in the coordinate system of the boxes in detections.json, with the EXIF orientation.
+    pixels = stored_image(drawn_image, orientation)
+    output = Path(image.output)
+    write_output(output, encode_image(pixels, "JPEG", quality=92, orientation=orientation))
+    if config.save_crops:
+        Crops(config.output_dir, model.class_names).write(
+            output.stem, stored.pixels, drawn, orientation=orientation, earlier=image.earlier_crops
+        )
+    return ImageResult(
+        note=stored.pixels.note if isinstance(stored.pixels, LargeImage) else "",
+        size=stored.pixels.shape[:2],
+        orientation=stored.orientation,
+        results=results_json(rows.with_image_id(image.image_id)),
+        drawn=numbers.tolist(),
+    )
+
+
+def _to_draw_into(pixels: np.ndarray | LargeImage, rows: DetectionRows) -> tuple[np.ndarray, DetectionRows]:
+    """Return what is drawn into, of a large image an overview, and its boxes."""
+    if not isinstance(pixels, LargeImage):
+        return pixels, rows
+    overview, scale = pixels.overview()
+    return overview, rows._replace(boxes=rows.boxes * scale, masks=None)
+
+
+def _opened(image: InputImage, config: AnnotationConfig, model: Detector) -> StoredImage | InputError:
+    """Return the pixels of an image, upright with `apply_exif_orientation`, or why there are none."""
+    if image.is_fatal:
+        return InputError(f"{image.path}: ends the process that decodes it")
+    try:
+        stored = _read(image.path, model)
+    except InputError as error:
+        return error
+    if max(stored.pixels.shape) > _MAX_JPEG_SIDE and not isinstance(stored.pixels, LargeImage):
+        return InputError(
+            f"{image.path}: cannot be saved (it has a side of {max(stored.pixels.shape)} pixels, a JPEG "
+            f"{_MAX_JPEG_SIDE} at most)"
+        )
+    if config.apply_exif_orientation and stored.orientation != 1:
+        stored = stored._replace(pixels=stored.upright())
+    return stored
+
+
+def _read(path: str, model: Detector) -> StoredImage:
+    """Return an image, of a TIFF with too many pixels its windows, if the detector needs no more.
+
+    Raises:
+        InputError: as `read_input` does.
+    """
+    if model.tiling is None or size_of_large_tiff(path) is None:
+        return read_input(path, value_range=model.value_range)
+    image = LargeImage(open_windows(path, value_range=model.value_range))
+    return StoredImage(cast(np.ndarray, image), 1)  # it is sliced like an array
+
+
+def open_detector(
+    config: AnnotationConfig, *, once: bool, on_progress: Callable[[int, int], None] = lambda done, total: None
+) -> Detector:
+    """Open the model with the tiles, classes and thresholds of the configuration; print the thresholds.
+
+    on_progress: called with the number of tiles that are done, and of all. once: see `open_model`.
+
+    Raises:
+        InputError: the model cannot be opened, or lacks what is requested.
+    """
+    opened = _opened_model(config, once=once)
+    tiling = config.tiling or opened.tiling
+    return with_thresholds(
+        with_classes(opened.with_tiling(tiling, batch_size=config.batch_size, on_progress=on_progress), config.classes),
+        threshold=config.threshold,
+        min_score=config.min_score_thresh,
+        calibrated_scores=config.calibrated_scores,
+    )
+
+
+def _opened_model(config: AnnotationConfig, *, once: bool) -> Detector:
+    if config.debug:
+        import tensorflow as tf
+
+        tf.config.run_functions_eagerly(True)
+    if not config.saved_model_dir:
+        return open_model(config.model_config, batch_size=config.batch_size, once=once)
+    from efficientdet.devices.runtime import start_runtime
+    from efficientdet.inference.checkpoint_model import load_model
+
+    saved_model = export_formats()["savedmodel"]
+    if config.model_config.ckpt_path:
+        restored, _ = load_model(config.model_config)
+        saved_model.write(restored, Path(config.saved_model_dir))
+        print(f"wrote {config.saved_model_dir}")
+    else:
+        start_runtime(
+            precision=config.model_config.precision, amp=config.model_config.amp, use_xla=config.model_config.use_xla
+        )
+    return saved_model.open(config.saved_model_dir)
