@@ -34,6 +34,7 @@ Engine = Annotated[
         "variable RAY_ADDRESS holds, else by the one that runs on this machine, else by a new one of its cores."
     ),
 ]
+ALL_OF_A_NODE = 10**6  # cores of a task
 _ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 _TOKEN = os.path.expanduser("~/.ray/auth_token")  # where `ray start` stores the secret of a cluster
 _BACKEND = "KERAS_BACKEND"
@@ -81,7 +82,7 @@ def ray_cluster(*, cores: int = 1, gpus: bool = False) -> Iterator["RayCluster"]
         InputError: Ray is not installed, or the cluster does not answer or has other versions.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if any(path and os.path.exists(path) for path in (os.environ.get("RAY_AUTH_TOKEN_PATH"), _TOKEN)):
+    if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & {*os.environ} or os.path.exists(_TOKEN):
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray's own default only where it finds the cluster itself
     try:
         import ray
@@ -96,9 +97,8 @@ def ray_cluster(*, cores: int = 1, gpus: bool = False) -> Iterator["RayCluster"]
     if address not in ("", "auto", "local"):
         _check_answer(address)
     try:
-        job = ray.job_config.JobConfig(
-            code_search_path=[str(_ROOT)]
-        )  # where nodes look before what they have installed
+        # Nodes look for this program here before they take what they have installed
+        job = ray.job_config.JobConfig(code_search_path=[str(_ROOT)])
         ray.init(log_to_driver=False, logging_level=logging.CRITICAL, job_config=job)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         at = f"{_ADDRESS}={address}" if address else "the cluster of this machine"
@@ -250,7 +250,7 @@ def _run_task(origin: _Origin, function: Callable[[Any], Any], task: Any) -> _Ou
     start = time.process_time()
     with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
         result = function(task)
-    return _Outcome(f"{node} {os.environ.get('RAY_NODE_ID', '')}", result, time.process_time() - start)
+    return _Outcome(ray.get_runtime_context().get_node_id(), result, time.process_time() - start)
 
 
 @functools.cache

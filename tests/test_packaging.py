@@ -51,8 +51,10 @@ OTHERS_FLAGS = {
     "data-path",
     "directory",  # of http.server
     "detect",
+    "generate",  # generate, num-cpus: of ray
     "gloo",
     "gres",
+    "num-cpus",
     "logdir",
     "no-cache-dir",
     "no-deps",  # of pip

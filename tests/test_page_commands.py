@@ -48,6 +48,7 @@ OTHERS = {
     "peer/bin/python",  # the environment of another project
     "pip",
     "pre-commit",
+    "ray",
     "sbatch",
     "srun",
     "trackers",
@@ -64,7 +65,7 @@ OFFLINE = {
 ACCEPTED = (
     "no such file|no such folder|no file matches|there is no checkpoint|cannot be read .No such file"
     "|cannot be downloaded|download failed|LABEL_STUDIO_API_KEY"
-    "|s3://bucket/.*: access denied"
+    "|s3://bucket/.*: access denied|no Ray cluster answers"
 )
 # In the text of a page a command need not be complete
 INCOMPLETE = "|is missing|are required|must have a value|expected a folder or zip archive of labeled images"
@@ -256,8 +257,12 @@ FIRST = {
         "--results=predictions.json --val_json_file=instances_val.json": "--results=annotated/detections.json "
         "--val_json_file=photos/labels.json",
         "--images=photos/test --annotations=photos/test/labels": "--images=photos",
+        "RAY_ADDRESS=10.0.0.5:6379 python eval.py --ckpt=runs/first --val_file_pattern='records/val-*' "
+        "--engine=ray": "",
     },
-    "docs/guides/inference.md": {  # no camera, broker and jq
+    "docs/guides/inference.md": {  # no camera, broker, cluster and jq
+        "RAY_ADDRESS=10.0.0.5:6379 python infer.py --model=runs/first --image_path=/data/photos "
+        "--output_dir=/data/annotated \\\n  --engine=ray": "",
         "--image_path=0": "--image_path=photo.jpg",
         "--image_path=rtsp://user:password@10.0.0.5/ch1": "--image_path=photo.jpg",
         "--image_path=rtsp://10.0.0.5/ch1": "--image_path=photo.jpg",
