@@ -27,7 +27,7 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.distributed import World
-from efficientdet.evaluation import evaluate
+from efficientdet.evaluation import evaluate, evaluated_model
 from efficientdet.evaluation.data_ids import with_category_ids
 from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
@@ -518,7 +518,7 @@ def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, dra
     }
     with pytest.MonkeyPatch.context() as patch:
         index, config = index_records(drawn.records("val")), inputs(drawn, batch_size=8)
-        patch.setattr(evaluate, "build_predict", lambda *_, **__: perfect_predict(drawn, config))
+        patch.setattr(evaluated_model, "build_predict", lambda *_, **__: perfect_predict(drawn, config))
         for store in (False, True):
             report = str(tmp_path) if store else None
             measures = evaluate_checkpoint(

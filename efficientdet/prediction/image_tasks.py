@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
+from dataset.files.pixel_values import FULL_RANGE
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import format_of
 from efficientdet.inference.detect import Detector
@@ -26,7 +27,7 @@ from efficientdet.prediction.image_annotation import (
     annotated_batches,
     open_detector,
 )
-from efficientdet.prediction.inputs import Inputs
+from efficientdet.prediction.inputs import Inputs, read_input
 from object_detection.coco.results import DetectionRows
 from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError
@@ -110,7 +111,8 @@ class ImageTasks:
         self._journal.remove()
 
     def _without_fatal(self, task: ImageTask) -> ImageTask:
-        fatal = self._cluster.crashing(partial(_annotate_alone, replace(task, images=())), task.images)
+        fatal = self._cluster.crashing(_decode, task.images)  # the usual case, and without a model much faster
+        fatal = fatal or self._cluster.crashing(partial(_annotate_alone, replace(task, images=())), task.images)
         images = [image._replace(is_fatal=number in fatal) for number, image in enumerate(task.images)]
         return replace(task, images=images)
 
@@ -196,6 +198,12 @@ def _detect_elsewhere(images: list) -> list[DetectionRows]:
 
 def _annotate(task: ImageTask) -> list[ImageResult]:
     return [result for batch in annotated_batches(task, _model_of(task)) for result in batch]
+
+
+def _decode(images: Sequence[InputImage]) -> None:
+    for image in images:
+        with contextlib.suppress(InputError):
+            read_input(image.path, value_range=FULL_RANGE)
 
 
 def _annotate_alone(task: ImageTask, images: Sequence[InputImage]) -> None:
