@@ -162,7 +162,7 @@ class RayCluster:
 
         remote, origin = ray.remote(_run_task), _Origin(os.getcwd(), os.environ.get(_BACKEND), installation())
         gpus = int(self._gpus and ray.cluster_resources().get("GPU", 0) >= 1)
-        cores = min(self._cores_of_task, _most_cores_of_a_node())
+        cores = max(1, min(self._cores_of_task, _most_cores_of_a_node()))  # 0: a head that waits for its nodes
         waiting = deque((number, cores, 0) for number in range(len(tasks)))  # number, cores, deaths
         running: dict[Any, tuple[int, int, int]] = {}
         try:
