@@ -138,7 +138,7 @@ def main() -> None:
         dollars = max(hours, network) * NODES * CORES * DOLLARS_OF_A_CORE_HOUR
         labels = f"{images * reading / 3600:.2f} | {images * memory / 1e9:.1f}"
         print(
-            f"| {name} | {total / 1e12:.1f} TB | {hours:.2f} | {network:.2f} | {labels} | {sent:.1f} | {dollars:.0f} |"
+            f"| {name} | {total / 1e12:.1f} TB | {hours:.2g} | {network:.2g} | {labels} | {sent:.1f} | {dollars:.0f} |"
         )
 
 

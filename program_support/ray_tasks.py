@@ -6,9 +6,6 @@ repeatable. Ray: https://docs.ray.io.
 """
 
 import contextlib
-import functools
-import hashlib
-import importlib.metadata
 import logging
 import os
 import platform
@@ -19,11 +16,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from program_support.checked_fields import Help, one_of
 from program_support.errors import InputError
+from program_support.installation import ROOT, installation
 
 LOCAL, RAY = "local", "ray"
 Engine = Annotated[
@@ -40,11 +37,8 @@ _TOKEN = os.path.expanduser("~/.ray/auth_token")  # where `ray start` stores the
 _BACKEND = "KERAS_BACKEND"
 _SECONDS_UNTIL_AN_ANSWER = 15
 _POLL_SECONDS = 0.2
-_ROOT = Path(__file__).parent.parent
 _MOST_ATTEMPTS = 3  # of a task whose process dies
 _WAITING_TASKS = 8  # beyond two for each core: every task is sent with its argument, which may be large
-# Packages whose version changes what is decoded, converted and detected
-_PACKAGES = ("keras", "numpy", "opencv-python-headless", "pillow", "pycocotools", "ray", "simplejpeg", "tensorflow")
 
 
 class Finished(NamedTuple):
@@ -98,7 +92,7 @@ def ray_cluster(*, cores: int = 1, gpus: bool = False) -> Iterator["RayCluster"]
         _check_answer(address)
     try:
         # Nodes look for this program here before they take what they have installed
-        job = ray.job_config.JobConfig(code_search_path=[str(_ROOT)])
+        job = ray.job_config.JobConfig(code_search_path=[str(ROOT)])
         ray.init(log_to_driver=False, logging_level=logging.CRITICAL, job_config=job)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         at = f"{_ADDRESS}={address}" if address else "the cluster of this machine"
@@ -150,9 +144,8 @@ class RayCluster:
     ) -> Iterator[Finished]:
         """Yield the tasks as they end, in any order. check: called several times per second; it may raise.
 
-        A task whose process dies is repeated, after a lack of memory with twice the cores, so
-        that fewer run beside it; after its last attempt it is yielded with the reason. Closing the iterator cancels the
-        rest.
+        A task whose process dies is repeated, after a lack of memory with twice the cores, so that fewer run beside it;
+        after its last attempt it is yielded with the reason. Closing the iterator cancels the rest.
 
         Raises:
             InputError: of the function, and for a node with other versions of this program or of its packages.
@@ -200,6 +193,17 @@ class RayCluster:
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
+
+    def result(self, function: Callable[[Any], Any], task: Any, *, failure: str) -> Any:
+        """Return the result of one task.
+
+        Raises:
+            InputError: as `run` does, and `failure` with the reason if its process dies.
+        """
+        [done] = self.run(function, [task])
+        if done.crash:
+            raise InputError(f"{failure}, each time {done.crash}")
+        return done.result
 
     def crashing(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[int]:
         """Return which of the items the function cannot be called for in a list without the death of its process."""
@@ -251,22 +255,6 @@ def _run_task(origin: _Origin, function: Callable[[Any], Any], task: Any) -> _Ou
     with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
         result = function(task)
     return _Outcome(ray.get_runtime_context().get_node_id(), result, time.process_time() - start)
-
-
-@functools.cache
-def installation() -> dict[str, str]:
-    """Return the versions that determine results: Python's, those of packages, and a digest of this program."""
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "none"
-    digest = hashlib.sha256()
-    for folder in ("dataset", "efficientdet", "model", "object_detection", "program_support"):
-        for path in sorted((_ROOT / folder).rglob("*.py")):
-            digest.update(str(path.relative_to(_ROOT)).encode() + path.read_bytes())
-    return versions | {"program": digest.hexdigest()[:12]}
 
 
 def _cores() -> int:

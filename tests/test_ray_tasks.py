@@ -164,8 +164,10 @@ def test_records_are_those_of_one_machine(cluster, photos, tmp_path):
     assert "3 of 3 shards are complete and reused" in again.stdout
 
 
-def test_images_that_kill_their_process_are_skipped_with_a_reason(cluster, photos, tmp_path):
+def test_images_that_kill_their_process_are_skipped_with_a_reason(cluster, photos, tmp_path, request):
     """The others are in the records, as if this one could not be decoded."""
+    if not request.config.getoption("--endurance"):
+        pytest.skip("needs --endurance: every death costs a start of TensorFlow")
     from dataset.create_tfrecord import ConvertOptions, convert_labels
 
     place = tmp_path / "photos"

@@ -60,10 +60,8 @@ class RecordTasks:
         Raises:
             InputError: as `load_model` does, or the process dies.
         """
-        [done] = self._cluster.run(_load_model, [self._task])
-        if done.crash:
-            raise InputError(f"{self._task.model.ckpt_path}: cannot be loaded, each time {done.crash}")
-        facts, printed = done.result
+        failure = f"{self._task.model.ckpt_path}: cannot be loaded"
+        facts, printed = self._cluster.result(_load_model, self._task, failure=failure)
         print(printed, end="")
         return facts
 

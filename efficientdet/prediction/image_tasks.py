@@ -31,7 +31,8 @@ from efficientdet.prediction.inputs import Inputs, read_input
 from object_detection.coco.results import DetectionRows
 from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError
-from program_support.ray_tasks import RayCluster, installation
+from program_support.installation import installation
+from program_support.ray_tasks import RayCluster
 
 _IMAGES_OF_TASK = 16
 _JOURNAL = ".images_done.jsonl"
@@ -52,10 +53,8 @@ class ImageTasks:
         Raises:
             InputError: as `open_detector` does, or the process dies.
         """
-        [done] = self._cluster.run(_load, [self._task])
-        if done.crash:
-            raise InputError(f"{self._task.config.model_config.ckpt_path}: cannot be loaded, each time {done.crash}")
-        detector, printed = done.result
+        failure = f"{self._task.config.model_config.ckpt_path}: cannot be loaded"
+        detector, printed = self._cluster.result(_load, self._task, failure=failure)
         print(printed, end="")
         return detector
 

@@ -1,0 +1,27 @@
+"""Versions of this installation that determine its results, to compare it with those of other machines."""
+
+import functools
+import hashlib
+import importlib.metadata
+import platform
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent  # folder of the packages of this program
+# Packages whose version changes what is decoded, converted and detected
+_PACKAGES = ("keras", "numpy", "opencv-python-headless", "pillow", "pycocotools", "ray", "simplejpeg", "tensorflow")
+
+
+@functools.cache
+def installation() -> dict[str, str]:
+    """Return the versions that determine results: Python's, those of packages, and a digest of this program."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "none"
+    digest = hashlib.sha256()
+    for folder in ("dataset", "efficientdet", "model", "object_detection", "program_support"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    return versions | {"program": digest.hexdigest()[:12]}
