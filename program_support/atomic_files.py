@@ -19,7 +19,7 @@ from pathlib import Path
 
 from program_support.errors import InputError
 
-_HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node()) or "host"
+HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node()) or "host"  # in names of unfinished files
 _UNFINISHED = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<process>\d{1,9})\.unfinished")
 _LONG_NAME = 128  # bytes; a file system allows 255, including the additions here
 _SECONDS_UNTIL_ABANDONED = 3600.0  # a running process of another host writes more often than this
@@ -42,7 +42,7 @@ def unfinished_path(path: str | Path) -> Path:
     name = path.name
     if len(os.fsencode(name)) > _LONG_NAME:
         name = hashlib.sha256(os.fsencode(name)).hexdigest()
-    return path.with_name(f".{name}.{_HOST}.{os.getpid()}.unfinished")
+    return path.with_name(f".{name}.{HOST}.{os.getpid()}.unfinished")
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -131,7 +131,7 @@ def _remove_abandoned(target: Path) -> None:
         if path == target or not match:
             continue
         with contextlib.suppress(OSError):
-            process = int(match["process"]) if match["host"] == _HOST else None  # known on this host only
+            process = int(match["process"]) if match["host"] == HOST else None  # known on this host only
             abandoned = _is_old(path, beside=target) if process is None else not is_other_process(process)
             if abandoned and path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)

@@ -1,18 +1,15 @@
 """The task of converting one shard, and its atomic publication. Does not import TensorFlow."""
 
 import os
-import platform
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dataset.conversion.annotations import AnnotatedImage
 from dataset.conversion.conversion_config import ConversionConfig
-from program_support.atomic_files import flush_to_disk
+from program_support.atomic_files import HOST, flush_to_disk
 
 PARTIAL, FINISHED = ".partial", ".finished"  # ends of the names of unpublished shards
-_HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node()) or "host"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +28,7 @@ class ShardTask:
     def partial_path(self) -> Path:
         """Return where this process writes the shard: two nodes may have the same task, if one seemed to be lost."""
         name = self.finished_path.name.removesuffix(FINISHED)
-        return self.finished_path.with_name(f"{name}.{_HOST}-{os.getpid()}{PARTIAL}")
+        return self.finished_path.with_name(f"{name}.{HOST}-{os.getpid()}{PARTIAL}")
 
 
 def flush_and_rename(partial: Path, finished: Path) -> int:
