@@ -6,6 +6,7 @@ repeatable. Ray: https://docs.ray.io.
 """
 
 import contextlib
+import io
 import logging
 import os
 import platform
@@ -32,21 +33,26 @@ Engine = Annotated[
     ),
 ]
 ALL_OF_A_NODE = 10**6  # cores of a task
+CORES_OF_NETWORK = 4  # TensorFlow uses several for one image; with more processes than that, memory is what lacks
 _ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 _TOKEN = os.path.expanduser("~/.ray/auth_token")  # where `ray start` stores the secret of a cluster
 _BACKEND = "KERAS_BACKEND"
 _SECONDS_UNTIL_AN_ANSWER = 15
 _POLL_SECONDS = 0.2
-_MOST_ATTEMPTS = 3  # of a task whose process dies
+MOST_ATTEMPTS = 3  # of a task whose process dies
 _WAITING_TASKS = 8  # beyond two for each core: every task is sent with its argument, which may be large
 
 
 class Finished(NamedTuple):
-    """A task that ended: its place among the tasks and the result, or why its process died each time."""
+    """A task that ended: its place among the tasks and the result, or why its process died each time.
+
+    printed: what it wrote to the standard output.
+    """
 
     number: int
     result: Any
     crash: str = ""
+    printed: str = ""
 
 
 class _Origin(NamedTuple):
@@ -63,6 +69,7 @@ class _Outcome(NamedTuple):
     node: str
     result: Any
     cpu_seconds: float
+    printed: str = ""
     differences: str = ""
 
 
@@ -139,7 +146,7 @@ class RayCluster:
         function: Callable[[Any], Any],
         tasks: Sequence[Any],
         *,
-        attempts: int = _MOST_ATTEMPTS,
+        attempts: int = MOST_ATTEMPTS,
         check: Callable[[], None] = lambda: None,
     ) -> Iterator[Finished]:
         """Yield the tasks as they end, in any order. check: called several times per second; it may raise.
@@ -189,41 +196,28 @@ class RayCluster:
                     self._nodes.add(outcome.node)
                     self._tasks += 1
                     self._cpu_seconds += outcome.cpu_seconds
-                    yield Finished(number, outcome.result)
+                    yield Finished(number, outcome.result, printed=outcome.printed)
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
 
     def result(self, function: Callable[[Any], Any], task: Any, *, failure: str) -> Any:
-        """Return the result of one task.
+        """Return the result of one task, and print what it prints; see `results`."""
+        [result] = self.results(function, [task], failure=failure)
+        return result
+
+    def results(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, failure: str) -> list[Any]:
+        """Return the results of tasks in their order, after what they print.
 
         Raises:
-            InputError: as `run` does, and `failure` with the reason if its process dies.
+            InputError: as `run` does, and `failure` with the reason for one whose process dies.
         """
-        [done] = self.run(function, [task])
-        if done.crash:
-            raise InputError(f"{failure}, each time {done.crash}")
-        return done.result
-
-    def crashing(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[int]:
-        """Return which of the items the function cannot be called for in a list without the death of its process."""
-        groups, found = [list(range(len(items)))], list[int]()
-        while groups:
-            attempts = 1 if any(len(group) > 1 for group in groups) else _MOST_ATTEMPTS
-            following = []
-            for done in self.run(
-                function, [[items[number] for number in group] for group in groups], attempts=attempts
-            ):
-                group = groups[done.number]
-                half = len(group) // 2
-                if done.crash and half:
-                    following += [group[:half], group[half:]]
-                elif done.crash and attempts > 1:
-                    found += group
-                elif done.crash:
-                    following.append(group)
-            groups = following
-        return sorted(found)
+        finished = sorted(self.run(function, tasks), key=lambda done: done.number)
+        for done in finished:
+            if done.crash:
+                raise InputError(f"{failure}, each time {done.crash}")
+            print(done.printed, end="")
+        return [done.result for done in finished]
 
     def summary(self) -> str:
         """Return what was done, in words: tasks, nodes, CPU time and repetitions."""
@@ -236,7 +230,7 @@ class RayCluster:
 
 
 def _run_task(origin: _Origin, function: Callable[[Any], Any], task: Any) -> _Outcome:
-    """Run a task on a node; what it prints is lost."""
+    """Run a task on a node."""
     import ray
 
     if not ray.get_gpu_ids():
@@ -250,11 +244,13 @@ def _run_task(origin: _Origin, function: Callable[[Any], Any], task: Any) -> _Ou
         differences = [
             f"{name} {found[name]}, not {value}" for name, value in origin.fingerprint.items() if found[name] != value
         ]
-        return _Outcome(node, None, 0.0, "; ".join(differences))
+        return _Outcome(node, None, 0.0, differences="; ".join(differences))
     start = time.process_time()
-    with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
+    printed = io.StringIO()
+    with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(printed), contextlib.redirect_stderr(nothing):
         result = function(task)
-    return _Outcome(ray.get_runtime_context().get_node_id(), result, time.process_time() - start)
+    seconds = time.process_time() - start
+    return _Outcome(ray.get_runtime_context().get_node_id(), result, seconds, printed.getvalue())
 
 
 def _cores() -> int:

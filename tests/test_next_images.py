@@ -131,7 +131,7 @@ def test_the_mirror_image_has_the_boxes_of_the_image(stored):
     flipped = stored / "flipped.png"
     with Image.open(paths[0]) as image:
         image.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(flipped)
-    view, other = viewer.views([*paths, str(flipped)], [])
+    view, other = viewer.views([*paths, str(flipped)])
     assert len(view.rows.scores)
     np.testing.assert_allclose(other.mirrored.scores, view.rows.scores, rtol=1e-4)
     y_min, x_min, y_max, x_max = view.rows.boxes.T

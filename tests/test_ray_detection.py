@@ -1,4 +1,4 @@
-"""eval.py and infer.py on a real Ray cluster of two nodes: the files and numbers of one machine."""
+"""eval.py, infer.py and next_images.py on a real Ray cluster of two nodes: the files and numbers of one machine."""
 
 import hashlib
 from pathlib import Path
@@ -10,8 +10,12 @@ from drawn_records import draw_records
 from miniature import build_miniature, miniature_detector
 
 import efficientdet
+from dataset.records.record_index import RecordIndex
+from efficientdet.active_learning.view_tasks import ViewTask
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.operations.choose_images import choose_images
+from efficientdet.options.next_images import NextImagesOptions
 from efficientdet.prediction.image_annotation import ImageTask
 from model.detection_model import named_variables
 from program_support.errors import InputError
@@ -50,7 +54,7 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    return draw_records(tmp_path_factory.mktemp("drawn"), images={"val": 21}, side=80)
+    return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 9, "val": 21}, side=80)
 
 
 @pytest.fixture(scope="module")
@@ -162,15 +166,46 @@ def test_annotated_images_are_those_of_one_machine(photos, checkpoint, tmp_path,
     assert [line for line in printed[1].splitlines() if not line.startswith("ray: ")] == printed[0].splitlines()
 
 
+@pytest.mark.parametrize("fatal", [frozenset(), {"07.jpg"}])
+def test_the_images_to_label_next_are_those_of_one_machine(photos, drawn, checkpoint, tmp_path, capsys, request, fatal):
+    if fatal:
+        request.getfixturevalue("started")
+    printed = []
+    for engine in ("local", "ray"):
+        options = NextImagesOptions(
+            model=checkpoint,
+            images=(str(photos),),
+            labeled=str(drawn.folder / "train-*"),
+            count=5,
+            output_dir=str(tmp_path / engine),
+            engine=engine,
+        )
+        choose_images(options)
+        printed.append(capsys.readouterr().out.replace(str(tmp_path / engine), "OUT").splitlines())
+    lines = [line for line in printed[1] if not line.startswith("ray: ")]
+    if fatal:
+        assert f"skipped: {photos / '07.jpg'}: ends the process that decodes it" in lines
+        assert lines[-1].startswith("5 of 19 unlabeled images: ")
+    else:
+        assert lines == printed[0]
+        assert digests(tmp_path / "ray") == digests(tmp_path / "local")
+
+
 @pytest.fixture
 def started(monkeypatch):
     """Do tasks in this process; return their images, a list for each. One that has image 07 ends its process."""
     tasks_started, fatal = [], {"07.jpg"}
 
+    def paths(task):
+        if isinstance(task, ImageTask):
+            return [image.path for image in task.images if not image.is_fatal]
+        if isinstance(task, ViewTask):
+            return [path for path in task.paths if path not in task.fatal]
+        return [] if isinstance(task, RecordIndex) else [getattr(item, "path", item) for item in task]
+
     def run(self, function, tasks, **settings):
         for number, task in enumerate(tasks):
-            images = task.images if isinstance(task, ImageTask) else task
-            names = {Path(image.path).name for image in images if not image.is_fatal}
+            names = {Path(path).name for path in paths(task)}
             tasks_started.append(names)
             yield Finished(number, None, "its process died") if names & fatal else Finished(number, function(task))
 

@@ -15,6 +15,7 @@ from PIL import Image
 
 from program_support import ray_tasks
 from program_support.errors import InputError
+from program_support.fatal_inputs import fatal_inputs
 from program_support.ray_tasks import Finished, ray_cluster
 
 ray = pytest.importorskip("ray")
@@ -75,7 +76,7 @@ def test_a_process_dies_once(connected, tmp_path):
 
 def test_what_kills_every_process_is_found(connected):
     assert [*connected.run(ray_functions.die_with_threes, [[3]])] == [Finished(0, None, "its process died")]
-    assert connected.crashing(ray_functions.die_with_threes, range(1, 8)) == [2, 5]
+    assert fatal_inputs(connected, ray_functions.die_with_threes, range(1, 8)) == [2, 5]
 
 
 def test_results_that_do_not_fit_into_the_object_store(connected):

@@ -65,6 +65,16 @@ class RecordIndex:
             lengths=self.lengths[chosen],
         )
 
+    def part(self, start: int, stop: int) -> "RecordIndex":
+        """Return an index of consecutive records, at least one, with the names of their files alone."""
+        numbers = self.file_numbers[start:stop]
+        return RecordIndex(
+            paths=self.paths[numbers[0] : numbers[-1] + 1],
+            file_numbers=numbers - numbers[0],
+            offsets=self.offsets[start:stop],
+            lengths=self.lengths[start:stop],
+        )
+
 
 def index_records(paths: Sequence[str]) -> RecordIndex:
     """Index TFRecord files by reading the framing of their records.

@@ -1,6 +1,7 @@
-"""Outputs of a detector for unlabeled images: detections, also in the mirror image, and features of the backbone."""
+"""Outputs of a detector for images: detections, also in the mirror image, and features of the backbone."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import keras
@@ -8,6 +9,9 @@ import numpy as np
 from keras import ops
 
 from dataset.files.image_files import read_stored_image
+from dataset.input.pipeline import original_images
+from dataset.records.record_index import RecordIndex
+from efficientdet.active_learning.expected_gain import uncertainty
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices import device
@@ -16,7 +20,6 @@ from efficientdet.inference.checkpoint_model import checkpoint_detector, load_mo
 from efficientdet.inference.detect import Detector
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
-from program_support.progress import Progress
 
 BATCH = 8  # images at a time; the last one of a pool is padded to it, so that the network is compiled once
 
@@ -30,6 +33,15 @@ class ImageViews(NamedTuple):
     features: np.ndarray  # [F] float32
 
 
+class SeenImage(NamedTuple):
+    """The part of an image's views that the choice needs; its many detections are not kept, as a pool may be large."""
+
+    path: str
+    proposals: DetectionRows
+    doubt: float  # bits
+    features: np.ndarray  # [F] float32
+
+
 class Viewer:
     """A restored detector that looks at images, with calibrated scores if it stores their maps."""
 
@@ -40,35 +52,54 @@ class Viewer:
         self._features = _feature_function(restored, compiled=runtime.use_xla)
         self._resize = restored.resize
 
-    def features(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the mean of the backbone's last features over the area, [n, F], of up to 8 images [h, w, 3] uint8."""
-        inputs = [[np.asarray(part) for part in self._resize(image)] for image in images]
-        pixels, sizes, _ = map(np.stack, zip(*(inputs + [inputs[-1]] * (BATCH - len(inputs))), strict=True))
-        return np.asarray(self._features(pixels, sizes))[: len(images)]
+    def seen(self, paths: Sequence[str], weights: Mapping[int, float]) -> Iterator[SeenImage | InputError]:
+        """Yield the part that the choice needs of each image, or why it cannot be decoded.
 
-    def views(self, paths: Sequence[str], failures: list[str]) -> Iterator[ImageViews]:
-        """Yield the views of the readable images; append the others to `failures`, a line each."""
-        with Progress("next_images", total=len(paths), noun="image") as progress:
-            for start in range(0, len(paths), BATCH):
-                names, images = [], []
-                for path in paths[start : start + BATCH]:
-                    try:
-                        images.append(read_stored_image(path, value_range=self.detector.value_range).upright())
-                        names.append(path)
-                    except InputError as error:
-                        failures.append(str(error))
-                if images:
-                    yield from self._views(names, images)
-                progress.advance(len(paths[start : start + BATCH]), images=len(images))
+        weights: of `class_weights`.
+        """
+        for view in self.views(paths):
+            if isinstance(view, InputError):
+                yield view
+                continue
+            proposals = view.rows.chosen(view.rows.scores >= self.detector.thresholds.of(view.rows.category_ids))
+            yield SeenImage(view.path, proposals, uncertainty(view.rows, view.mirrored, weights), view.features)
 
-    def _views(self, names: list[str], images: list[np.ndarray]) -> Iterator[ImageViews]:
+    def views(self, paths: Sequence[str]) -> Iterator[ImageViews | InputError]:
+        """Yield the views of each image, or why it cannot be decoded; no path twice."""
+        for start in range(0, len(paths), BATCH):
+            batch = {path: self._read(path) for path in paths[start : start + BATCH]}
+            images = {path: image for path, image in batch.items() if isinstance(image, np.ndarray)}
+            views = self._views([*images], [*images.values()])
+            for image in batch.values():
+                yield image if isinstance(image, InputError) else next(views)
+
+    def features(self, index: RecordIndex) -> np.ndarray:
+        """Return the features of the images in records, [n, F]."""
+        images = (image.pixels for image in original_images(index, range(len(index))))
+        return np.concatenate([self._features_of(batch) for batch in iter(lambda: list(islice(images, BATCH)), [])])
+
+    def _read(self, path: str) -> np.ndarray | InputError:
+        try:
+            return read_stored_image(path, value_range=self.detector.value_range).upright()
+        except InputError as error:
+            return error
+
+    def _views(self, names: Sequence[str], images: list[np.ndarray]) -> Iterator[ImageViews]:
+        if not images:
+            return
         found = self.detector.detect(images)
         in_mirror = self.detector.detect([np.ascontiguousarray(image[:, ::-1]) for image in images])
-        features = self.features(images)
+        features = self._features_of(images)
         for name, image, rows, mirrored, vector in zip(names, images, found, in_mirror, features, strict=True):
             y_min, x_min, y_max, x_max = mirrored.boxes.T
             boxes = np.stack([y_min, image.shape[1] - x_max, y_max, image.shape[1] - x_min], axis=1)
             yield ImageViews(name, rows, mirrored._replace(boxes=boxes), vector)
+
+    def _features_of(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the mean of the backbone's last features over the area, [n, F], of up to 8 images [h, w, 3] uint8."""
+        inputs = [[np.asarray(part) for part in self._resize(image)] for image in images]
+        pixels, sizes, _ = map(np.stack, zip(*(inputs + [inputs[-1]] * (BATCH - len(inputs))), strict=True))
+        return np.asarray(self._features(pixels, sizes))[: len(images)]
 
 
 def _feature_function(restored: Restored, *, compiled: bool) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:

@@ -1,26 +1,28 @@
 """Choose unlabeled images, and write copies of them, proposals for labeling programs and a page that says why."""
 
+import contextlib
 import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from dataset.class_names import class_names_of_records
+from dataset.class_names import ClassNames, class_names_of_records
 from dataset.files.bounded_files import read_regular_file
 from dataset.files.image_files import distinct_names, encode_image, read_stored_image
-from dataset.input.pipeline import original_images
 from dataset.records.labeled_images import LabeledImages
 from dataset.records.labeled_records import labeled_records
 from dataset.records.record_index import RecordIndex, index_records
-from efficientdet.active_learning.expected_gain import choose, class_weights, uncertainty
-from efficientdet.active_learning.image_views import BATCH, ImageViews, Viewer
+from efficientdet.active_learning.expected_gain import choose, class_weights
+from efficientdet.active_learning.image_views import SeenImage, Viewer
+from efficientdet.active_learning.view_tasks import ViewTasks
 from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.devices.runtime import prepare_driver
+from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
 from efficientdet.options.next_images import NextImagesOptions
 from efficientdet.reports.drawing import draw_detections, resized
@@ -30,6 +32,8 @@ from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
 from program_support.errors import InputError, printable
 from program_support.marked_folders import claim_outputs
+from program_support.progress import Progress
+from program_support.ray_tasks import CORES_OF_NETWORK, LOCAL, ray_cluster
 
 LIST, PAGE, IMAGES = "next_images.json", "next_images.html", "images"
 _LONGER_SIDE = 320  # pixels of a thumbnail
@@ -73,36 +77,48 @@ def choose_next_images(config: NextImagesConfig) -> list[ChosenImage]:
     index = index_records(config.records) if config.records else None
     labeled = None if index is None else _labeled_images(index)
     paths = _unlabeled(config, labeled)
-    viewer, failures = Viewer(config.model_config), list[str]()
-    weights = class_weights(_counts(labeled), viewer.detector.class_names)
-    seen = [
-        (view.path, _proposals(view, viewer), uncertainty(view.rows, view.mirrored, weights), view.features)
-        for view in viewer.views(paths, failures)  # whose many detections are not kept: a pool may be large
-    ]
-    for failure in failures:
-        print(f"skipped: {printable(failure)}")
-    if not seen:
-        raise InputError(f"--images: none of {len(paths)} images could be decoded; the first: {failures[0]}")
+    with _viewer(config) as viewer:
+        weights = class_weights(_counts(labeled), viewer.detector.class_names)
+        seen = _seen(paths, viewer, weights)
+        known = np.zeros((0, 1), np.float32) if index is None else viewer.features(index)
     of_paths, proposals, doubts, features = zip(*seen, strict=True)
-    order = choose(
-        np.array(doubts),
-        np.stack(features),
-        _features_of(index, viewer),
-        count=config.count,
-        strategy=config.strategy,
-    )
+    order = choose(np.array(doubts), np.stack(features), known, count=config.count, strategy=config.strategy)
     names = distinct_names([of_paths[number] for number, _ in order])
     chosen = [
         ChosenImage(of_paths[number], name, proposals[number], doubts[number], novelty)
         for (number, novelty), name in zip(order, names, strict=True)
     ]
-    _write(config, chosen, viewer, unlabeled=len(seen))
+    _write(config, chosen, viewer.detector, unlabeled=len(seen))
     return chosen
 
 
-def _proposals(view: ImageViews, viewer: Viewer) -> DetectionRows:
-    thresholds = viewer.detector.thresholds.of(view.rows.category_ids)
-    return view.rows.chosen(view.rows.scores >= thresholds)
+@contextlib.contextmanager
+def _viewer(config: NextImagesConfig) -> Iterator[Viewer | ViewTasks]:
+    if config.engine == LOCAL:
+        yield Viewer(config.model_config)
+        return
+    prepare_driver()
+    with ray_cluster(cores=CORES_OF_NETWORK, gpus=True) as cluster:
+        yield ViewTasks(cluster, config.model_config)
+        print(cluster.summary())
+
+
+def _seen(paths: Sequence[str], viewer: Viewer | ViewTasks, weights: Mapping[int, float]) -> list[SeenImage]:
+    """Return what is seen of the readable images, in their order, and print why the others are skipped."""
+    seen, failures = dict[str, SeenImage](), list[str]()
+    with Progress("next_images", total=len(paths), noun="image") as progress:
+        for image in viewer.seen(paths, weights):
+            if isinstance(image, InputError):
+                failures.append(str(image))
+            else:
+                seen[image.path] = image
+            progress.advance(1, images=int(isinstance(image, SeenImage)))
+    failures.sort()  # a cluster yields images in any order
+    for failure in failures:
+        print(f"skipped: {printable(failure)}")
+    if not seen:
+        raise InputError(f"--images: none of {len(paths)} images could be decoded; the first: {failures[0]}")
+    return [seen[path] for path in paths if path in seen]
 
 
 def _labeled_images(index: RecordIndex) -> LabeledImages:
@@ -131,16 +147,8 @@ def _counts(labeled: LabeledImages | None) -> Counter[str]:
     return Counter() if labeled is None else Counter(labeled.class_names.names[index] for index in labeled.classes)
 
 
-def _features_of(index: RecordIndex | None, viewer: Viewer) -> np.ndarray:
-    """Return the features of the labeled images, [m, F]."""
-    if index is None:
-        return np.zeros((0, 1), np.float32)
-    images = (image.pixels for image in original_images(index, range(len(index))))
-    return np.concatenate([viewer.features(batch) for batch in iter(lambda: list(islice(images, BATCH)), [])])
-
-
-def _write(config: NextImagesConfig, chosen: Sequence[ChosenImage], viewer: Viewer, *, unlabeled: int) -> None:
-    folder, class_names = Path(config.output_dir), viewer.detector.class_names
+def _write(config: NextImagesConfig, chosen: Sequence[ChosenImage], detector: Detector, *, unlabeled: int) -> None:
+    folder, class_names = Path(config.output_dir), detector.class_names
     copies = folder / IMAGES
     with report_write_errors(copies):
         shutil.rmtree(copies, ignore_errors=True)
@@ -150,10 +158,10 @@ def _write(config: NextImagesConfig, chosen: Sequence[ChosenImage], viewer: View
     for number, image in enumerate(chosen, start=1):
         with report_write_errors(copies / image.name):
             shutil.copyfile(image.path, copies / image.name)
-        pixels = read_stored_image(image.path, value_range=viewer.detector.value_range).upright()
+        pixels = read_stored_image(image.path, value_range=detector.value_range).upright()
         results = results_json(image.proposals.with_image_id(number))
         files.add(Path(image.name).stem, f"{IMAGES}/{image.name}", number, size=pixels.shape[:2], results=results)
-        figures.append(image_figure(f"{number}. {_why(image)}", _thumbnail(image, pixels, viewer)))
+        figures.append(image_figure(f"{number}. {_why(image)}", _thumbnail(image, pixels, class_names)))
         lines.append(
             {
                 "file_name": image.name,
@@ -178,9 +186,8 @@ def _why(image: ChosenImage) -> str:
     return f"{image.name} \N{MIDDLE DOT} doubt {image.doubt:.1f} bits \N{MIDDLE DOT} novelty {image.novelty:.2f}"
 
 
-def _thumbnail(image: ChosenImage, pixels: np.ndarray, viewer: Viewer) -> bytes:
+def _thumbnail(image: ChosenImage, pixels: np.ndarray, names: ClassNames) -> bytes:
     """Return the image with its proposals as JPEG."""
-    names = viewer.detector.class_names
     small = resized(pixels, longer_side=_LONGER_SIDE)
     drawn = draw_detections(
         small,

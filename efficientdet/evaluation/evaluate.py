@@ -1,5 +1,6 @@
 """COCO evaluation of a detector on records."""
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,12 @@ from efficientdet.evaluation.error_plots import error_plots
 from efficientdet.evaluation.evaluated_model import open_evaluated
 from efficientdet.evaluation.evaluation_report import EvaluationReport, write_evaluation_report
 from efficientdet.evaluation.other_detections import OtherDetections
-from efficientdet.evaluation.record_tasks import CORES_OF_TASK, ModelFacts, RecordTasks
+from efficientdet.evaluation.record_tasks import ModelFacts, RecordTasks
 from efficientdet.evaluation.suspect_page import write_suspects
 from efficientdet.inference.checkpoint_model import load_model
 from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.reports.coco_metrics import csv_line
-from object_detection.coco.bootstrap import RESAMPLES
+from object_detection.coco.bootstrap import RESAMPLES, Run
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.measures import CocoMeasures
@@ -32,7 +33,7 @@ from object_detection.coco.score_calibration import calibrate_scores
 from object_detection.coco.score_thresholds import MIN_OBJECTS
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
-from program_support.ray_tasks import LOCAL, ray_cluster
+from program_support.ray_tasks import CORES_OF_NETWORK, LOCAL, ray_cluster
 
 # Paths on the machine of a process, and hyperparameters, which are those of the model
 RANK_FIELDS = ("records", "val_file_pattern", "images", "annotations", "hparams")
@@ -100,7 +101,7 @@ def _evaluate(config: EvaluationConfig, world: World) -> CocoMeasures | None:
 
 def _evaluate_on_cluster(config: EvaluationConfig) -> CocoMeasures:
     prepare_driver()
-    with ray_cluster(cores=CORES_OF_TASK, gpus=True) as cluster:
+    with ray_cluster(cores=CORES_OF_NETWORK, gpus=True) as cluster:
         tasks = RecordTasks(
             cluster, config.model, batch_size=config.batch_size, in_parallel=config.enable_map_parallelization
         )
@@ -108,8 +109,10 @@ def _evaluate_on_cluster(config: EvaluationConfig) -> CocoMeasures:
         index = index_records(config.records)
         evaluator = read_evaluator(index, model.class_names, json_file=config.val_json_file)
         rows = tasks.detect(index, samples=config.eval_samples)
+        run = functools.partial(cluster.results, failure="the 95 % intervals cannot be computed")
+        measures = _finish_checkpoint(config, evaluator, rows, index=index, model=model, run=run)
         print(cluster.summary())
-    return _finish_checkpoint(config, evaluator, rows, index=index, model=model)
+    return measures
 
 
 def _finish_checkpoint(
@@ -120,6 +123,7 @@ def _finish_checkpoint(
     index: RecordIndex,
     model: ModelFacts,
     world_size: int = 1,
+    run: Run | None = None,
 ) -> CocoMeasures:
     hparams, number = model.hparams, re.search(r"-(\d+)$", config.model.ckpt_path or "")
     facts = {
@@ -139,6 +143,7 @@ def _finish_checkpoint(
         facts=facts,
         epoch=int(number[1]) if number else 0,
         world_size=world_size,
+        run=run,
     )
 
 
@@ -152,16 +157,18 @@ def _finish(
     facts: dict[str, Any],
     epoch: int,
     world_size: int = 1,
+    run: Run | None = None,
 ) -> CocoMeasures:
     """Evaluate, print the metrics and write the requested files.
 
-    name, facts: title and first rows of the report. epoch: number in the name of the checkpoint, 0 without one.
+    name, facts: title and first rows of the report. epoch: number in the name of the checkpoint, 0 without one. run:
+    see `bootstrap.intervals`.
     """
     if config.testdev_dir:
         with report_write_errors(path := Path(config.testdev_dir, TESTDEV_FILE_NAME)):
             write_results(path, results_json(rows))
     comparison = evaluator.compare(rows)
-    measures = evaluator.evaluate(rows, resamples=config.bootstrap, comparison=comparison)
+    measures = evaluator.evaluate(rows, resamples=config.bootstrap, comparison=comparison, run=run)
     if config.calibrate_scores:
         measures = measures.with_score_calibration(calibrate_scores(comparison))
     if config.miss_rate:

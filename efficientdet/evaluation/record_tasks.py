@@ -3,8 +3,6 @@
 A task is a range of consecutive records that fills whole batches, so its batches and detections are one machine's.
 """
 
-import contextlib
-import io
 import os
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -24,7 +22,6 @@ from program_support.ray_tasks import RayCluster
 if TYPE_CHECKING:
     from efficientdet.evaluation.evaluated_model import EvaluatedModel
 
-CORES_OF_TASK = 4  # TensorFlow uses several for one image; with more processes than that, memory is what lacks
 _BATCHES_OF_TASK = 8
 
 
@@ -61,9 +58,7 @@ class RecordTasks:
             InputError: as `load_model` does, or the process dies.
         """
         failure = f"{self._task.model.ckpt_path}: cannot be loaded"
-        facts, printed = self._cluster.result(_load_model, self._task, failure=failure)
-        print(printed, end="")
-        return facts
+        return self._cluster.result(_load_model, self._task, failure=failure)
 
     def detect(self, index: RecordIndex, *, samples: int) -> DetectionRows:
         """Return the rows of the first `samples` records (0: all), in their order.
@@ -73,7 +68,7 @@ class RecordTasks:
         """
         count, size = min(samples or len(index), len(index)), self._task.batch_size * _BATCHES_OF_TASK
         starts = range(0, count, size)
-        parts = [_part(index, start, min(start + size, count)) for start in starts]
+        parts = [index.part(start, min(start + size, count)) for start in starts]
         results: dict[int, DetectionRows] = {}
         with Progress("eval", total=count, noun="image") as progress:
             for done in self._cluster.run(_detect, [replace(self._task, index=part) for part in parts]):
@@ -91,22 +86,9 @@ class RecordTasks:
         return everything.rows()
 
 
-def _part(index: RecordIndex, start: int, stop: int) -> RecordIndex:
-    """Return an index of records, with the names of their files alone."""
-    first, last = index.file_numbers[start], index.file_numbers[stop - 1]
-    return RecordIndex(
-        paths=index.paths[first : last + 1],
-        file_numbers=index.file_numbers[start:stop] - first,
-        offsets=index.offsets[start:stop],
-        lengths=index.lengths[start:stop],
-    )
-
-
-def _load_model(task: RecordTask) -> tuple[ModelFacts, str]:
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        restored = _model_of(task).restored
-    facts = ModelFacts(restored.hparams, restored.class_names, restored.description)
-    return facts, printed.getvalue()
+def _load_model(task: RecordTask) -> ModelFacts:
+    restored = _model_of(task).restored
+    return ModelFacts(restored.hparams, restored.class_names, restored.description)
 
 
 def _detect(task: RecordTask) -> DetectionRows:

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from program_support.checked_fields import Count, Help, checked, one_of
+from program_support.ray_tasks import LOCAL, Engine
 
 
 @checked
@@ -43,3 +44,4 @@ class NextImagesOptions:
             "alone; or at random."
         ),
     ] = "expected_gain"
+    engine: Engine = LOCAL

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dataset.files.image_files import distinct_names, image_ids
-from efficientdet.evaluation.record_tasks import CORES_OF_TASK
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import Crops, ResultFiles, names_of_files
 from efficientdet.inference.video_frames import FrameDetections
@@ -28,7 +27,7 @@ from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError, printable
 from program_support.marked_folders import claim_outputs
 from program_support.progress import Progress
-from program_support.ray_tasks import LOCAL, ray_cluster
+from program_support.ray_tasks import CORES_OF_NETWORK, LOCAL, ray_cluster
 
 DETECTIONS_FILE = "detections.json"
 
@@ -65,7 +64,7 @@ def annotate(config: AnnotationConfig, messages: Messages = NO_MESSAGES) -> None
         if config.engine == LOCAL:
             model = open_detector(config, once=once, on_progress=tiles.show)
         else:
-            tasks = ImageTasks(stack.enter_context(ray_cluster(cores=CORES_OF_TASK, gpus=True)), config, once=once)
+            tasks = ImageTasks(stack.enter_context(ray_cluster(cores=CORES_OF_NETWORK, gpus=True)), config, once=once)
             model = tasks.load()
         ids = image_ids([shown_path(path) for path in inputs.images])
         outlets = _Outlets(

@@ -6,7 +6,6 @@ A task is a fixed number of consecutive images, whole batches of them. What is d
 import contextlib
 import glob
 import hashlib
-import io
 import itertools
 import json
 import os
@@ -28,9 +27,9 @@ from efficientdet.prediction.image_annotation import (
     open_detector,
 )
 from efficientdet.prediction.inputs import Inputs, read_input
-from object_detection.coco.results import DetectionRows
 from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError
+from program_support.fatal_inputs import fatal_inputs, run_without_fatal
 from program_support.installation import installation
 from program_support.ray_tasks import RayCluster
 
@@ -54,9 +53,7 @@ class ImageTasks:
             InputError: as `open_detector` does, or the process dies.
         """
         failure = f"{self._task.config.model_config.ckpt_path}: cannot be loaded"
-        detector, printed = self._cluster.result(_load, self._task, failure=failure)
-        print(printed, end="")
-        return detector
+        return self._cluster.result(_load, self._task, failure=failure)
 
     def results(self, images: Sequence[InputImage]) -> Generator[list[ImageResult], None, None]:
         """Yield the results of the images in their order, task by task.
@@ -85,33 +82,23 @@ class ImageTasks:
 
     def _finished(self, tasks: dict[int, ImageTask]) -> Iterator[tuple[int, list[ImageResult]]]:
         """Yield number and results of each task."""
-        crashes: dict[int, str] = {}
-
-        def run(tasks: dict[int, ImageTask]) -> Iterator[tuple[int, list[ImageResult]]]:
-            numbers = [*tasks]
-            for done in self._cluster.run(_annotate, [*tasks.values()]):
-                if done.crash:
-                    crashes[numbers[done.number]] = done.crash
-                else:
-                    self._journal.add(numbers[done.number], done.result)
-                    yield numbers[done.number], done.result
-
-        yield from run(tasks)
-        again = {number: self._without_fatal(tasks[number]) for number in crashes}
-        crashes.clear()
-        yield from run(again)
-        for number, crash in crashes.items():
-            raise InputError(
-                f"{tasks[number].images[0].path}: no detection is possible in this and the next images: {crash}"
-            )
+        numbers, of_numbers = [*tasks], [*tasks.values()]
+        for done in run_without_fatal(self._cluster, _annotate, of_numbers, without_fatal=self._without_fatal):
+            number = numbers[done.number]
+            if done.crash:
+                path = tasks[number].images[0].path
+                raise InputError(f"{path}: no detection is possible in this and the next images: {done.crash}")
+            self._journal.add(number, done.result)
+            yield number, done.result
 
     def end(self) -> None:
         """Forget what is done, after all files are written."""
         self._journal.remove()
 
     def _without_fatal(self, task: ImageTask) -> ImageTask:
-        fatal = self._cluster.crashing(_decode, task.images)  # the usual case, and without a model much faster
-        fatal = fatal or self._cluster.crashing(partial(_annotate_alone, replace(task, images=())), task.images)
+        cluster = self._cluster
+        fatal = fatal_inputs(cluster, _decode, task.images)  # the usual case, and without a model much faster
+        fatal = fatal or fatal_inputs(cluster, partial(_annotate_alone, replace(task, images=())), task.images)
         images = [image._replace(is_fatal=number in fatal) for number, image in enumerate(task.images)]
         return replace(task, images=images)
 
@@ -185,14 +172,8 @@ def _digest(tasks: Sequence[ImageTask]) -> str:
     return digest.hexdigest()
 
 
-def _load(task: ImageTask) -> tuple[Detector, str]:
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        model = _model_of(task)
-    return replace(model, detect=_detect_elsewhere, multiply_adds=None, read_frames=None), printed.getvalue()
-
-
-def _detect_elsewhere(images: list) -> list[DetectionRows]:
-    raise NotImplementedError("the model is on the nodes")
+def _load(task: ImageTask) -> Detector:
+    return _model_of(task).without_functions()
 
 
 def _annotate(task: ImageTask) -> list[ImageResult]:

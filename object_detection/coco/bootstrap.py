@@ -8,7 +8,7 @@ detections of one class in one image have equal scores, the copies of each detec
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +25,9 @@ _CONFIDENCE = 0.95
 _CHUNK_SIZE = 1 << 18  # detections times resamples in one chunk: its arrays fit in the cache
 _MOST_SUMMED = 8e8  # numbers that are summed in about 10 seconds on two cores
 _AT_50, _AT_75 = (int(np.argmin(abs(IOU_THRESHOLDS - threshold))) for threshold in (0.5, 0.75))
+
+
+Run = Callable[[Callable[["ClassResamples"], np.ndarray], Sequence["ClassResamples"]], Iterable[np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,15 @@ class _ClassRows:
     matched: np.ndarray  # [n, A, T] bool
     right: np.ndarray  # [n, A, T] bool: the matched object is counted
     object_images: tuple[np.ndarray, ...]  # A times: image of each counted object
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassResamples:
+    """A class whose metrics are computed by another process, which draws the same resamples."""
+
+    rows: _ClassRows
+    num_images: int
+    resamples: int
 
 
 def interval(samples: np.ndarray, *, images: int) -> tuple[float, float]:
@@ -100,15 +112,23 @@ def resampled(comparison: Comparison, weights: np.ndarray) -> Samples:
     return Samples(by_class=by_class)
 
 
-def intervals(comparison: Comparison, resamples: int) -> dict[str, dict[str, tuple[float, float]]]:
+def intervals(
+    comparison: Comparison, resamples: int, *, run: Run | None = None
+) -> dict[str, dict[str, tuple[float, float]]]:
     """Return the 95 % intervals of "numbers" and of "class_ap" by name, without those that cannot be measured.
 
-    {} without resamples or with a single image, which has no spread.
+    {} without resamples or with a single image, which has no spread. run: returns the results of a function for each
+    class, in their order, computed elsewhere; None: threads of this process.
     """
     images = len(comparison.image_ids)
     if not resamples or images < 2:
         return {}
-    samples = resampled(comparison, multiplicities(images, resamples))
+    if run is None:
+        samples = resampled(comparison, multiplicities(images, resamples))
+    else:
+        rows = _class_rows(comparison)
+        classes = [ClassResamples(rows=one, num_images=images, resamples=resamples) for one in rows]
+        samples = Samples(by_class=np.stack([*run(_resampled_class, classes)]))
 
     def by_name(names: Sequence[str], values: np.ndarray) -> dict[str, tuple[float, float]]:
         ends = (np.clip(interval(of_metric, images=images), 0, 1).tolist() for of_metric in values)
@@ -122,9 +142,21 @@ def intervals(comparison: Comparison, resamples: int) -> dict[str, dict[str, tup
 
 def _tasks(comparison: Comparison, resamples: int) -> Iterator[tuple[int, _ClassRows, slice]]:
     for k, rows in enumerate(_class_rows(comparison)):
-        step = max(1, _CHUNK_SIZE // max(1, len(rows.images)))
-        for first in range(0, resamples, step):
-            yield k, rows, slice(first, first + step)
+        for chunk in _chunks(rows, resamples):
+            yield k, rows, chunk
+
+
+def _chunks(rows: _ClassRows, resamples: int) -> Iterator[slice]:
+    step = max(1, _CHUNK_SIZE // max(1, len(rows.images)))
+    for first in range(0, resamples, step):
+        yield slice(first, first + step)
+
+
+def _resampled_class(task: ClassResamples) -> np.ndarray:
+    """Return the 12 metrics of a class in the data set and in its resamples, [12, 1 + R]."""
+    weights = multiplicities(task.num_images, task.resamples)
+    chunks = _chunks(task.rows, len(weights))
+    return np.concatenate([_class_measures(task.rows, weights[chunk]) for chunk in chunks], axis=1)
 
 
 def _class_rows(comparison: Comparison) -> Iterator[_ClassRows]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from object_detection.coco.bootstrap import default_resamples, intervals
+from object_detection.coco.bootstrap import Run, default_resamples, intervals
 from object_detection.coco.comparison import Comparison
 from object_detection.coco.curves import Curves
 from object_detection.coco.explanation import explain_poor_result
@@ -51,17 +51,22 @@ class CocoEvaluator:
         self._boxes = np.array([annotation["bbox"] for annotation in annotations], np.float64).reshape(-1, 4)
 
     def evaluate(
-        self, rows: DetectionRows, *, resamples: int | None = 0, comparison: Comparison | None = None
+        self,
+        rows: DetectionRows,
+        *,
+        resamples: int | None = 0,
+        comparison: Comparison | None = None,
+        run: Run | None = None,
     ) -> CocoMeasures:
         """Return the COCO metrics of the evaluated images (`rows.evaluated_ids`), including images without detections.
 
         The metrics of masks are included if the detections and all annotations have masks. Intervals come from
         `resamples` of the images, 0: no intervals, None: `default_resamples`. `comparison` is that of `compare`, for
-        callers that need it too, because it matches only once.
+        callers that need it too, because it matches only once. `run`: see `intervals`.
         """
         comparison = comparison or self.compare(rows)
         resamples = default_resamples(comparison) if resamples is None else resamples
-        measured = self._measures(comparison, num_detections=len(rows.scores), resamples=resamples)
+        measured = self._measures(comparison, num_detections=len(rows.scores), resamples=resamples, run=run)
         explanation = explain_poor_result(self.ground_truth, rows) if measured.numbers["AP"] <= 0 else ""
         measured = replace(measured, explanation=explanation, score_thresholds=thresholds_to_store(comparison))
         if rows.masks is None:
@@ -79,6 +84,7 @@ class CocoEvaluator:
             ),
             num_detections=len(rows.scores),
             resamples=resamples,
+            run=run,
         )
         return replace(
             measured,
@@ -154,7 +160,9 @@ class CocoEvaluator:
             overlap=overlap_of(detected, objects),
         )
 
-    def _measures(self, comparison: Comparison, *, num_detections: int, resamples: int) -> CocoMeasures:
+    def _measures(
+        self, comparison: Comparison, *, num_detections: int, resamples: int, run: Run | None
+    ) -> CocoMeasures:
         """Return the metrics without an explanation; `num_detections` includes those of unknown classes."""
         precision = comparison.curves.precision
         return CocoMeasures(
@@ -165,7 +173,7 @@ class CocoEvaluator:
             unknown_images=len(set(comparison.image_ids.tolist()) - self.ground_truth.image_sizes.keys()),
             detections=num_detections,
             explanation="",
-            intervals=intervals(comparison, resamples),
+            intervals=intervals(comparison, resamples, run=run),
         )
 
 

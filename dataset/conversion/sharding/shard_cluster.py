@@ -11,6 +11,7 @@ from dataset.conversion.annotations import AnnotatedImage
 from dataset.conversion.sharding.shard_files import CONTINUE, remove_partial_files
 from dataset.conversion.sharding.shard_task import ShardTask
 from program_support.errors import InputError
+from program_support.fatal_inputs import fatal_inputs, run_without_fatal
 from program_support.progress import Progress
 from program_support.ray_tasks import RayCluster, ray_cluster
 
@@ -26,30 +27,23 @@ def convert_on_cluster(tasks: Sequence[ShardTask], *, progress: Progress, check:
     """
     try:
         with ray_cluster() as cluster:
-
-            def convert(tasks: Sequence[ShardTask]) -> list[tuple[ShardTask, str]]:
-                """Convert shards; return those whose process dies, with the reason."""
-                died = []
-                for done in cluster.run(_convert, tasks, check=check):
-                    if done.crash:
-                        died.append((tasks[done.number], done.crash))
-                    else:
-                        count = len(tasks[done.number].images)
-                        progress.advance(count, images=count)
-                return died
-
-            without_fatal = [replace(task, fatal=_fatal_images(cluster, task)) for task, _ in convert(tasks)]
-            for task, reason in convert(without_fatal):
-                raise InputError(f"{task.finished_path}: cannot be written, each time {reason}; {CONTINUE}")
+            finished = run_without_fatal(
+                cluster, _convert, tasks, without_fatal=partial(_without_fatal, cluster), check=check
+            )
+            for done in finished:
+                task = tasks[done.number]
+                if done.crash:
+                    raise InputError(f"{task.finished_path}: cannot be written, each time {done.crash}; {CONTINUE}")
+                progress.advance(len(task.images), images=len(task.images))
             print(cluster.summary())
     finally:
         remove_partial_files(tasks[0].config)
 
 
-def _fatal_images(cluster: RayCluster, task: ShardTask) -> frozenset[str]:
+def _without_fatal(cluster: RayCluster, task: ShardTask) -> ShardTask:
     images = [*task.images]
-    fatal = cluster.crashing(partial(_decode, replace(task, images=())), images)
-    return frozenset(images[number].file_name for number in fatal)
+    fatal = fatal_inputs(cluster, partial(_decode, replace(task, images=())), images)
+    return replace(task, fatal=frozenset(images[number].file_name for number in fatal))
 
 
 def _convert(task: ShardTask) -> None:
