@@ -22,6 +22,7 @@ from typing import Annotated, Any, NamedTuple
 from program_support.checked_fields import Help, one_of
 from program_support.errors import InputError
 from program_support.installation import ROOT, installation
+from program_support.remote_files import CACHE_VARIABLE, cache_folder
 
 LOCAL, RAY = "local", "ray"
 Engine = Annotated[
@@ -56,9 +57,10 @@ class Finished(NamedTuple):
 
 
 class _Origin(NamedTuple):
-    """Folder, backend and versions of the process that started the tasks."""
+    """Folders, backend and versions of the process that started the tasks."""
 
     folder: str  # relative paths are relative to it
+    cache: str  # of remote files
     backend: str | None  # Keras's
     fingerprint: dict[str, str]
 
@@ -160,7 +162,10 @@ class RayCluster:
         """
         import ray
 
-        remote, origin = ray.remote(_run_task), _Origin(os.getcwd(), os.environ.get(_BACKEND), installation())
+        remote, origin = (
+            ray.remote(_run_task),
+            _Origin(os.getcwd(), str(cache_folder()), os.environ.get(_BACKEND), installation()),
+        )
         gpus = int(self._gpus and ray.cluster_resources().get("GPU", 0) >= 1)
         cores = max(1, min(self._cores_of_task, _most_cores_of_a_node()))  # 0: a head that waits for its nodes
         waiting = deque((number, cores, 0) for number in range(len(tasks)))  # number, cores, deaths
@@ -237,6 +242,7 @@ def _run_task(origin: _Origin, function: Callable[[Any], Any], task: Any) -> _Ou
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would allocate the memory of every GPU
     if origin.backend is not None:
         os.environ[_BACKEND] = origin.backend
+    os.environ[CACHE_VARIABLE] = origin.cache  # where a task names a file of it
     with contextlib.suppress(OSError):  # a node without it can do tasks with absolute paths
         os.chdir(origin.folder)
     found, node = installation(), platform.node()

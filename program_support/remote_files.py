@@ -11,7 +11,8 @@ import fnmatch
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -35,6 +36,7 @@ _IDENTITY = (
     "created",
     "mtime",
 )
+CACHE_VARIABLE = "EFFICIENTDET_REMOTE_CACHE"
 _STAMP = ".original"  # end of the name of the file that says of which version a copy is
 _COPIES = 8  # files copied in parallel, to hide the latency of a request
 _NAMES_SHOWN = 5
@@ -42,7 +44,7 @@ _NAMES_SHOWN = 5
 
 def cache_folder() -> Path:
     """Return $EFFICIENTDET_REMOTE_CACHE, else efficientdet/remote in $XDG_CACHE_HOME, else in ~/.cache."""
-    if folder := os.environ.get("EFFICIENTDET_REMOTE_CACHE"):
+    if folder := os.environ.get(CACHE_VARIABLE):
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "efficientdet" / "remote"
 
@@ -117,6 +119,29 @@ def local_tree(address: str, *, leave_out: Collection[str], log: Log = print_lin
     return str(local)
 
 
+def copy_missing(paths: Iterable[str]) -> None:
+    """Copy the files that another machine has in its cache, which has the same path, and this one lacks.
+
+    Raises:
+        InputError: the originals cannot be read, or the copies cannot be stored.
+    """
+    cache, missing = cache_folder(), defaultdict[Path, list[str]](list)
+    for path in map(Path, paths):
+        if path.is_relative_to(cache) and not path.exists():
+            missing[path.parent].append(path.name)
+    for folder, names in missing.items():
+        scheme, *parts = folder.relative_to(cache).parts
+        address = f"{scheme}://{'/'.join(parts)}"
+        with remote_errors(address):
+            system, root = opened(address)
+            files = {name: system.info(f"{root}/{name}") for name in names}
+        with _stored(folder), _sole_copier(folder, log=_silent):
+            _copy(system, files, folder, address=address, log=_silent)
+
+
+def _silent(line: str) -> None: ...
+
+
 def _name(info: Mapping[str, Any]) -> str:
     return PurePosixPath(info["name"]).name
 
@@ -170,7 +195,7 @@ def mirrored(address: str, local: Path, *, not_copied: tuple[str, ...], kept: Co
             if str(old.relative_to(local)) not in found and old.name not in kept and not old.name.endswith(_STAMP):
                 old.unlink()
         chosen = {name: info for name, info in found.items() if not name.endswith(not_copied)}
-        _copy(system, chosen, local, address=address, log=lambda line: None)
+        _copy(system, chosen, local, address=address, log=_silent)
     return {name: info["size"] for name, info in found.items() if name not in chosen}
 
 

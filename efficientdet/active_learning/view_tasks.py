@@ -20,6 +20,7 @@ from efficientdet.inference.detect import Detector
 from program_support.errors import InputError
 from program_support.fatal_inputs import fatal_inputs, run_without_fatal
 from program_support.ray_tasks import RayCluster
+from program_support.remote_files import copy_missing
 
 _IMAGES_OF_TASK = 8 * BATCH
 
@@ -81,15 +82,18 @@ def _load(task: ViewTask) -> Detector:
 
 
 def _seen(task: ViewTask) -> list[SeenImage | InputError]:
+    copy_missing(task.paths)
     fatal = [InputError(f"{path}: ends the process that decodes it") for path in task.paths if path in task.fatal]
     return [*_viewer_of(task).seen([path for path in task.paths if path not in task.fatal], task.weights), *fatal]
 
 
 def _features(task: ViewTask, index: RecordIndex) -> np.ndarray:
+    copy_missing(index.paths)
     return _viewer_of(task).features(index)
 
 
 def _decode(paths: Sequence[str]) -> None:
+    copy_missing(paths)
     for path in paths:
         with contextlib.suppress(InputError):
             read_stored_image(path)

@@ -18,6 +18,7 @@ from object_detection.coco.results import CocoResults, DetectionRows
 from program_support.errors import InputError
 from program_support.progress import Progress
 from program_support.ray_tasks import RayCluster
+from program_support.remote_files import copy_missing
 
 if TYPE_CHECKING:
     from efficientdet.evaluation.evaluated_model import EvaluatedModel
@@ -97,6 +98,7 @@ def _detect(task: RecordTask) -> DetectionRows:
     from efficientdet.evaluation.data_set_evaluator import detect_all
 
     assert task.index is not None
+    copy_missing(task.index.paths)
     return detect_all(
         model.predict,
         evaluation_dataset(task.index, model.inputs),

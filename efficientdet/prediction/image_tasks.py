@@ -32,6 +32,7 @@ from program_support.errors import InputError
 from program_support.fatal_inputs import fatal_inputs, run_without_fatal
 from program_support.installation import installation
 from program_support.ray_tasks import RayCluster
+from program_support.remote_files import copy_missing
 
 _IMAGES_OF_TASK = 16
 _JOURNAL = ".images_done.jsonl"
@@ -177,10 +178,12 @@ def _load(task: ImageTask) -> Detector:
 
 
 def _annotate(task: ImageTask) -> list[ImageResult]:
+    copy_missing(image.path for image in task.images)
     return [result for batch in annotated_batches(task, _model_of(task)) for result in batch]
 
 
 def _decode(images: Sequence[InputImage]) -> None:
+    copy_missing(image.path for image in images)
     for image in images:
         with contextlib.suppress(InputError):
             read_input(image.path, value_range=FULL_RANGE)
