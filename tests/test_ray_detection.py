@@ -10,10 +10,11 @@ from drawn_records import draw_records
 from miniature import build_miniature, miniature_detector
 
 import efficientdet
-from dataset.records.record_index import RecordIndex
+from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.active_learning.view_tasks import ViewTask
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.evaluation.record_tasks import RecordTask
 from efficientdet.operations.choose_images import choose_images
 from efficientdet.options.next_images import NextImagesOptions
 from efficientdet.prediction.image_annotation import ImageTask
@@ -107,15 +108,29 @@ def test_evaluation_is_that_of_one_machine(drawn, checkpoint, tmp_path, capsys, 
     assert "ray: " in printed[1]
 
 
-def test_records_that_end_every_process(drawn, checkpoint, monkeypatch):
-    ran = RayCluster.run
+@pytest.mark.parametrize(("fatal", "named"), [({11}, 11), ({8, 9, 12}, 8), (set(), None)])
+def test_a_record_that_ends_every_process_is_named(drawn, checkpoint, monkeypatch, fatal, named):
+    """Tasks of records 8 to 15 end their process: because of single records, or for another reason."""
+    whole, ran = index_records(sorted(map(str, drawn.folder.glob("val-*")))), RayCluster.run
+    places = [(whole.path(number), whole.start(number)) for number in range(len(whole))]
+
+    def numbers(index):
+        return {places.index((index.path(number), index.start(number))) for number in range(len(index))}
 
     def run(self, function, tasks, **settings):
-        finished = ran(self, function, tasks, **settings)
-        return finished if len(tasks) == 1 else iter([Finished(1, None, "its process died")])
+        if len(tasks) == 1 and isinstance(tasks[0], RecordTask):
+            return ran(self, function, tasks, **settings)
+        parts = [[task.index] if isinstance(task, RecordTask) else task for task in tasks]
+        held = [set().union(*map(numbers, part)) for part in parts]
+        return iter(
+            Finished(place, None, "its process died" if found & fatal or found == {*range(8, 16)} else "")
+            for place, found in enumerate(held)
+        )
 
     monkeypatch.setattr(RayCluster, "run", run)
-    with pytest.raises(InputError, match=r"tfrecord: no detection is possible in the 8 records from byte \d+ on: each"):
+    which = "8 records together" if named is None else f"the record at byte {places[named][1]}"
+    path = places[named or 8][0]
+    with pytest.raises(InputError, match=f"^{path}: no detection is possible in {which}: each time its process died$"):
         efficientdet.evaluate(checkpoint, drawn.folder / "val-*", batch_size=1, engine="ray")
 
 
