@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -50,6 +51,8 @@ def opened(address: str) -> tuple[Any, str]:
 
     scheme = address.partition("://")[0]
     system = fsspec.filesystem(scheme, **_OPTIONS.get(scheme, {}))
+    # gcsfs logs the traceback of what `remote_errors` says in one line
+    logging.getLogger(type(system).__module__.partition(".")[0]).setLevel(logging.CRITICAL)
     return system, str(system._strip_protocol(address))
 
 
