@@ -117,8 +117,9 @@ def ray_job(command=RAY, **options):
 
 @pytest.mark.parametrize(("workers", "gpus"), [(1, None), (3, 0), (64, 128)])
 def test_a_rayjob_is_what_kuberay_and_kubernetes_take(check, workers, gpus):
-    job = ray_job(workers=workers, gpus=gpus, queue="team-a", priority="high")
+    job = ray_job(workers=workers, gpus=gpus, queue="team-a", priority="high", secret="bucket")
     check(job)
+    assert all_found(job["spec"]["rayClusterSpec"], "envFrom") == [[{"secretRef": {"name": "bucket"}}]] * 2
     cluster = job["spec"]["rayClusterSpec"]
     for place in (job["spec"], cluster, cluster["headGroupSpec"], cluster["workerGroupSpecs"][0]):
         place["numHosts"] = 4
@@ -464,6 +465,7 @@ JOB = ["--gpus=8", "--gpu_memory=40"]
             "--kind=mpijob: expected one of trainjob, jobset, data, volume, rayjob with",
         ),
         ([*JOB, "--workers=2"], "--workers=2: expected --kind=rayjob"),
+        ([*JOB, "--secret=bucket"], "--secret=bucket: expected --kind=rayjob"),
         (["--kind=rayjob", "--", "ls"], "--kind=rayjob: expected --workers=N, the number of worker pods"),
         (["--kind=rayjob", "--workers=0", "--", "ls"], "--workers=0: expected --workers=N"),
         (["--kind=rayjob", "--workers=2"], "--kind=rayjob: expected a command after --, such as -- python infer.py"),

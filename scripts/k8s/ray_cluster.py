@@ -9,8 +9,10 @@ LONGEST_NAME = 47  # characters; KubeRay's limit: it appends up to 16, such as -
 _LOCK = Path(__file__).parents[2] / "requirements.lock"
 
 
-def ray_values(workers: int | None, gpus: int, command: tuple[str, ...]) -> dict[str, Any]:
+def ray_values(workers: int | None, gpus: int, command: tuple[str, ...], *, secret: str | None) -> dict[str, Any]:
     """Return the values of the template: `workers` pods, among which the GPUs are divided.
+
+    secret: name of the Secret whose keys are variables of the processes.
 
     Raises:
         ValueError: for numbers or a command that no cluster could run.
@@ -33,6 +35,7 @@ def ray_values(workers: int | None, gpus: int, command: tuple[str, ...]) -> dict
         "cpu": str(8 * max(1, gpus_per_pod)),
         "memory": f"{80 * gpus_per_pod or 32}Gi",
         "gpus_per_pod": str(gpus_per_pod) if gpus_per_pod else None,
+        "env_from": secret and [{"secretRef": {"name": secret}}],
         # KubeRay runs `ray job submit -- ENTRYPOINT` in a shell; Ray quotes the words again for the shell on the head
         "command": shlex.join(command),
     }

@@ -69,6 +69,7 @@ def render(
     model: str = "efficientdet-d0",
     storage_class: str | None = None,
     proxy: str | None = None,
+    secret: str | None = None,
     extra: tuple[str, ...] = (),
 ) -> str:
     """Return the documents as YAML.
@@ -85,11 +86,12 @@ def render(
     for flag, number, least in (("gpus", gpus, least_gpus), ("epochs", epochs, 1)):
         if number < least:
             raise ValueError(f"--{flag}={number}: expected at least {least}")
-    if workers is not None and kind != "rayjob":
-        raise ValueError(f"--workers={workers}: expected --kind=rayjob")
+    for flag, value in {"workers": workers, "secret": secret}.items():
+        if value is not None and kind != "rayjob":
+            raise ValueError(f"--{flag}={value}: expected --kind=rayjob")
     if gpu_memory not in recipe["batch_sizes"]:
         raise ValueError(f"--gpu_memory={gpu_memory}: expected one of {', '.join(map(str, recipe['batch_sizes']))}")
-    names = {"namespace": namespace, "claim": claim, "queue": queue, "priority": priority}
+    names = {"namespace": namespace, "claim": claim, "queue": queue, "priority": priority, "secret": secret}
     for flag, value in {**names, "storage_class": storage_class}.items():
         if value is not None and (not re.fullmatch(NAME, value) or len(value) > MAX_LETTERS):
             raise ValueError(f"--{flag}={value}: expected lowercase letters, digits and hyphens, at most {MAX_LETTERS}")
@@ -111,7 +113,7 @@ def render(
         "priority": priority,
     }
     if kind == "rayjob":
-        values |= ray_values(workers, gpus, extra)
+        values |= ray_values(workers, gpus, extra, secret=secret)
         values["name"] = checked_name(f"ray-{workers}-workers" if name is None else name, LONGEST_NAME)
         flags = f"--kind=rayjob --workers={workers} --gpus={gpus} --image=REGISTRY/{DEFAULT_IMAGE} --queue=NAME"
         return _documents(kind, f"{flags} -- {values['command']}", values)
@@ -253,9 +255,7 @@ def main() -> None:
         "rayjob: the command after -- on a Ray cluster (KubeRay). "
         "Default: mpijob; with --engine=jax trainjob.",
     )
-    parser.add_argument(
-        "--model", default="efficientdet-d0", help="--model_name of train.py. Default: efficientdet-d0."
-    )
+    parser.add_argument("--model", default="efficientdet-d0", help="--model_name of train.py. Default: %(default)s.")
     parser.add_argument("--queue", help="Local queue of Kueue.")
     parser.add_argument("--priority", help="PriorityClass of the pods.")
     parser.add_argument("--name", help="Name of the job. Default: from model, GPUs and memory.")
@@ -270,6 +270,7 @@ def main() -> None:
     parser.add_argument(
         "--claim", default="efficientdet", help="PersistentVolumeClaim with the data and space for /runs."
     )
+    parser.add_argument("--secret", help="Secret with variables such as AWS_ACCESS_KEY_ID, for --kind=rayjob.")
     parser.add_argument("--epochs", type=int, help="Number of epochs. Default: the published recipe's.")
     options = {**vars(parser.parse_args(own_arguments)), "extra": extra}
     try:
