@@ -79,11 +79,14 @@ def _infer(options: InferOptions, inputs: Inputs, messages: Messages) -> None:
     resolved["output_dir"] = writable_folder(options.output_dir, "output_dir")
     if prefix and options.saved_model_dir:
         writable_folder(options.saved_model_dir, "saved_model_dir")
-    prepare_environment()
-    from efficientdet.devices.memory import report_out_of_memory
-    from efficientdet.prediction.annotate import AnnotationConfig, annotate
+    with contextlib.ExitStack() as stack:
+        if options.engine == LOCAL:  # otherwise the nodes have the network, and this process starts without TensorFlow
+            prepare_environment()
+            from efficientdet.devices.memory import report_out_of_memory
 
-    with report_out_of_memory(batch_size=options.batch_size):
+            stack.enter_context(report_out_of_memory(batch_size=options.batch_size))
+        from efficientdet.prediction.annotate import AnnotationConfig, annotate
+
         model = model_config(prefix, overrides, options, **runtime)
         annotate(AnnotationConfig(**{**vars(options), **resolved, "model_config": model}), messages)
 
