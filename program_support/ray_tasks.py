@@ -39,6 +39,7 @@ _ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 _TOKEN = os.path.expanduser("~/.ray/auth_token")  # where `ray start` stores the secret of a cluster
 _BACKEND = "KERAS_BACKEND"
 _SECONDS_UNTIL_AN_ANSWER = 15
+_CONNECT = "import ray, sys; ray._raylet.GcsClient(address=sys.argv[1])"  # `ray health-check` imports for two seconds
 _POLL_SECONDS = 0.2
 MOST_ATTEMPTS = 3  # of a task whose process dies
 _WAITING_TASKS = 8  # beyond two for each core: every task is sent with its argument, which may be large
@@ -119,7 +120,7 @@ def _check_answer(address: str) -> None:
         raise InputError(f"{_ADDRESS}={address}: expected HOST:PORT, the address that `ray start --head` prints")
     try:
         socket.create_connection((host, int(port)), timeout=_SECONDS_UNTIL_AN_ANSWER).close()
-        command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", f"--address={address}"]
+        command = [sys.executable, "-c", _CONNECT, address]  # in another process, because it cannot be interrupted
         check = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS_UNTIL_AN_ANSWER)
         reason = "" if check.returncode == 0 else (check.stderr.strip() or "no reason given").splitlines()[-1]
     except OSError as error:

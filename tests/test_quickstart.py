@@ -355,7 +355,8 @@ def test_the_starter_detector_of_the_package(programs, tmp_path, capsys):
     flags = calls[-3][1]
     assert flags["pretrained_ckpt"] == "efficientdet-lite0-starter"
     assert "label_assignment=task_aligned," in flags["hparams"]
-    quickstart(config(tmp_path / "named", model_name="efficientdet-lite0", weights="efficientdet-lite0-starter"))
+    named = {"images": str(tmp_path), "output_dir": str(tmp_path / "named"), "weights": "efficientdet-lite0-starter"}
+    quick_start.run_quickstart(QuickstartOptions(**named))
     assert "label_assignment=task_aligned," in calls[-3][1]["hparams"]
     quickstart(config(tmp_path / "anchors", **wanted, hparams="anchor_scale=3,num_scales=2"))
     said = capsys.readouterr().out

@@ -116,7 +116,8 @@ def _kind_of(path: str, config: QuickstartConfig) -> str:
     Raises:
         InputError: it has other weights.
     """
-    if path in hyperparameters_of(config.model_name, {}).family.quickstart.starters.values():
+    starters = hyperparameters_of(config.model_name, {}).family.quickstart.starters
+    if local_path(path) in map(local_path, starters.values()):
         return "starter"
     use_no_accelerator()
     from efficientdet.checkpoints.pretrained_weights import load_backbone, read_source
