@@ -122,7 +122,8 @@ def _check_answer(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=_SECONDS_UNTIL_AN_ANSWER).close()
         command = [sys.executable, "-c", _CONNECT, address]  # in another process, because it cannot be interrupted
         check = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS_UNTIL_AN_ANSWER)
-        reason = "" if check.returncode == 0 else (check.stderr.strip() or "no reason given").splitlines()[-1]
+        said = (check.stderr.strip() or "no reason given").splitlines()[-1]
+        reason = said.partition(". ")[0] if check.returncode else ""
     except OSError as error:
         reason = error.strerror or str(error)
     except subprocess.TimeoutExpired:
