@@ -329,6 +329,13 @@ def test_the_annotation_that_label_studio_counts(photo):
     assert boxes(photo, "a.json", [{**task, "annotations": [chosen, {**other, "was_cancelled": True}]}]) == [BOX]
 
 
+def test_proposals_for_label_studio_are_no_labels(photo):
+    [task] = tasks(VALUE)
+    proposed = {"data": task["data"], "predictions": [{"score": 0.9, "result": [REGION]}]}
+    with pytest.raises(InputError, match="none of its 1 tasks has an annotation; predictions are not read"):
+        boxes(photo, "a.json", [proposed])
+
+
 def test_one_odd_entry_of_many_refuses_nothing(photo):
     """In every format, a bad object among more than a hundred is skipped with its file and reason."""
     many = 120

@@ -3,7 +3,9 @@
 import itertools
 import json
 import math
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from PIL import Image
 from stored_miniature import store_miniature
 
 from dataset.class_names import ClassNames
+from dataset.files.bounded_files import LARGEST_FILE_BYTES
+from efficientdet.active_learning import next_images
 from efficientdet.active_learning.expected_gain import choose, class_weights, uncertainty
 from efficientdet.active_learning.image_views import Viewer
 from efficientdet.checkpoints import restore
@@ -163,8 +167,81 @@ def test_unlabeled_images_are_chosen_and_written(stored, tmp_path, capsys):
     }
     page = (out / "next_images.html").read_text()
     assert all(name in page for name in names)
-    choose_images(options(stored, output_dir=str(out), count=1))  # the images of the former call are gone
+    choose_images(options(stored, output_dir=str(out), count=1))  # the files of the former call are gone
+    assert len(list((out / "images").iterdir())) == len(list((out / "yolo" / "labels").iterdir())) == 1
+
+
+def picture(path, seed):
+    path.parent.mkdir(exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (40, 60, 3), np.uint8)).save(path)
+
+
+def test_images_of_equal_names_are_copied_beside_each_other(stored, tmp_path):
+    """Also names that differ in the suffix alone, because a file of labels has the name of its image without it."""
+    sources = [tmp_path / "a" / "x.png", tmp_path / "b" / "x.png", tmp_path / "b" / "X.bmp", tmp_path / "b" / "x-2.png"]
+    for seed, path in enumerate(sources):
+        picture(path, seed)
+    given = (str(tmp_path / "a"), str(tmp_path / "b"))
+    choose_images(options(stored, images=given, output_dir=str(tmp_path / "out"), count=9))
+    listed = json.loads((tmp_path / "out" / "next_images.json").read_text())
+    assert {entry["path"] for entry in listed} == {str(path) for path in sources}
+    copies = {path.name: path.read_bytes() for path in (tmp_path / "out" / "images").iterdir()}
+    assert copies == {entry["file_name"]: Path(entry["path"]).read_bytes() for entry in listed}
+    labels = {path.stem for path in (tmp_path / "out" / "yolo" / "labels").iterdir()}
+    assert labels == {Path(name).stem for name in copies}
+    assert len({stem.casefold() for stem in labels}) == 4
+
+
+def test_names_that_are_no_text_and_files_that_cannot_be_read(stored, tmp_path, capsys):
+    picture(tmp_path / "pool" / "ok.png", 1)
+    picture(tmp_path / "pool" / os.fsdecode(b"no\xfftext.png"), 2)
+    with open(tmp_path / "pool" / "huge.png", "wb") as file:
+        file.truncate(LARGEST_FILE_BYTES + 1)
+    choose_images(options(stored, images=(str(tmp_path / "pool"),), output_dir=str(tmp_path / "out")))
+    assert "huge.png: cannot be decoded" in capsys.readouterr().out
+    tasks = json.loads((tmp_path / "out" / "label_studio.json").read_text())
+    assert {task["data"]["image"].rpartition("/")[2] for task in tasks} == {"ok.png", "no_text.png"}
+
+
+@pytest.mark.parametrize("name", ["images/new_0.xml", "images/new_9.png", "yolo/labels/{stem}.txt"])
+def test_work_of_the_user_in_the_output_folder_stays(stored, tmp_path, name):
+    out = tmp_path / "out"
+    choose_images(options(stored, output_dir=str(out), count=1))
+    [stem] = [path.stem for path in (out / "images").iterdir()]
+    work = out / name.format(stem=stem)
+    work.write_text("0 0.5 0.5 0.1 0.1\n")
+    later = (out / "next_images.html").stat().st_mtime + 1
+    os.utime(work, (later, later))
+    with pytest.raises(InputError, match=f"{work.name}: was added or changed after the earlier choice"):
+        choose_images(options(stored, output_dir=str(out), count=2))
+    assert work.read_text() == "0 0.5 0.5 0.1 0.1\n"
+    work.unlink()
+    choose_images(options(stored, output_dir=str(out), count=2))
+
+
+def test_an_earlier_choice_is_not_its_own_pool(stored, tmp_path):
+    out = tmp_path / "out"
+    choose_images(options(stored, output_dir=str(out)))
+    copies = sorted((out / "images").iterdir())
+    with pytest.raises(InputError, match="is among the copies of an earlier choice"):
+        choose_images(options(stored, images=(str(out / "images"),), output_dir=str(out), count=1))
+    assert sorted((out / "images").iterdir()) == copies
+
+
+def test_an_interrupted_choice_is_repeated(stored, tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    choose_images(options(stored, output_dir=str(out), count=1))
+    original = next_images._thumbnail
+    monkeypatch.setattr(next_images, "_thumbnail", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        choose_images(options(stored, output_dir=str(out), count=3, strategy="uncertainty"))
     assert len(list((out / "images").iterdir())) == 1
+    monkeypatch.setattr(next_images, "_thumbnail", original)
+    choose_images(options(stored, output_dir=str(out), count=3))
+    assert len(list((out / "images").iterdir())) == 3
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -91,6 +92,14 @@ def test_every_format_has_the_boxes_of_the_results(place):
     np.testing.assert_allclose(
         np.concatenate([centers - sides / 2, centers + sides / 2], axis=1)[:, [1, 0, 3, 2]], BOXES[:2], atol=1e-4
     )
+
+
+def test_file_names_that_are_no_text(tmp_path):
+    files = ResultFiles(str(tmp_path), NAMES, formats=FORMATS[:4])
+    files.add("no", os.fsdecode(b"no\xfftext.jpg"), 1, size=(30, 40), results=[])
+    files.write()
+    [task] = json.loads((tmp_path / "label_studio.json").read_text())
+    assert task["data"]["image"] == "/data/local-files/?d=no%FFtext.jpg"
 
 
 def test_the_csv_is_one_that_a_training_takes(place):

@@ -198,9 +198,8 @@ def _kind_of_json(content: bytes, start: str) -> tuple[FileKind, str]:
 
 def _is_label_studio(task: dict) -> bool:
     """Return whether an object is a task of Label Studio's JSON, or of JSON-MIN."""
-    if isinstance(task.get("data"), dict) and (
-        isinstance(task.get("annotations"), list) or isinstance(task.get("completions"), list)
-    ):
+    lists = (task.get(name) for name in ("annotations", "completions", "predictions"))
+    if isinstance(task.get("data"), dict) and any(isinstance(one, list) for one in lists):
         return True
     regions = [value[0] for value in task.values() if isinstance(value, list) and value]
     return any(isinstance(one, dict) and {"original_width", "original_height"} <= one.keys() for one in regions)

@@ -3,6 +3,7 @@
 import glob
 import io
 import os
+import re
 import sys
 import unicodedata
 import warnings
@@ -217,6 +218,17 @@ def output_names(paths: Sequence[str], suffix: str = ".jpg") -> Iterator[str]:
         yield distinct_stem(Path(path).stem, used) + suffix
 
 
+def copy_names(paths: Sequence[str]) -> list[str]:
+    """Return a file name for a copy of each image, its own with two changes.
+
+    Labels are found by the stem, so no two names share one; bytes that are no text become `_`, as files of labels are
+    text.
+    """
+    used: set[str] = set()
+    names = [Path(_UNDECODABLE.sub("_", Path(path).name)) for path in paths]
+    return [distinct_stem(name.stem, used) + name.suffix for name in names]
+
+
 def distinct_names(paths: Sequence[str]) -> list[str]:
     """Return the file name of each image, or the given path if two images share a name."""
     names = [Path(path).name for path in paths]
@@ -252,6 +264,7 @@ def stored_size(encoded: bytes, *, formats: tuple[str, ...] = FORMATS) -> tuple[
         raise ValueError("holds no image that can be read") from error
 
 
+_UNDECODABLE = re.compile("[\ud800-\udfff]")  # bytes of a file name that are no UTF-8 are these characters
 _FORBIDDEN = set('<>:"/\\|?*')  # Windows forbids them
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in "123456789¹²³")}
 _MOST_BYTES = 120

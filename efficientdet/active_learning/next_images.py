@@ -13,7 +13,7 @@ import numpy as np
 
 from dataset.class_names import ClassNames, class_names_of_records
 from dataset.files.bounded_files import read_regular_file
-from dataset.files.image_files import distinct_names, encode_image, read_stored_image
+from dataset.files.image_files import copy_names, encode_image, read_stored_image
 from dataset.records.labeled_images import LabeledImages
 from dataset.records.labeled_records import labeled_records
 from dataset.records.record_index import RecordIndex, index_records
@@ -35,7 +35,7 @@ from program_support.marked_folders import claim_outputs
 from program_support.progress import Progress
 from program_support.ray_tasks import CORES_OF_NETWORK, LOCAL, ray_cluster
 
-LIST, PAGE, IMAGES = "next_images.json", "next_images.html", "images"
+LIST, PAGE, IMAGES, LABELS = "next_images.json", "next_images.html", "images", "yolo/labels"
 _LONGER_SIDE = 320  # pixels of a thumbnail
 _LEAD = {
     "expected_gain": "The images whose labels are expected to teach the detector most: the product of its doubt, the "
@@ -70,10 +70,11 @@ def choose_next_images(config: NextImagesConfig) -> list[ChosenImage]:
     """Choose unlabeled images, and write them with their proposals into the output folder.
 
     Raises:
-        InputError: all images are labeled or unreadable, or an output would overwrite a file of the user.
+        InputError: all images are labeled or unreadable, or a file of the user would be overwritten or removed.
     """
     folder, formats = Path(config.output_dir), config.format
     claim_outputs(folder, [LIST, PAGE, IMAGES, *names_of_files(formats, crops=False)])
+    _refuse_losses(config)
     index = index_records(config.records) if config.records else None
     labeled = None if index is None else _labeled_images(index)
     paths = _unlabeled(config, labeled)
@@ -83,7 +84,7 @@ def choose_next_images(config: NextImagesConfig) -> list[ChosenImage]:
         known = np.zeros((0, 1), np.float32) if index is None else viewer.features(index)
     of_paths, proposals, doubts, features = zip(*seen, strict=True)
     order = choose(np.array(doubts), np.stack(features), known, count=config.count, strategy=config.strategy)
-    names = distinct_names([of_paths[number] for number, _ in order])
+    names = copy_names([of_paths[number] for number, _ in order])
     chosen = [
         ChosenImage(of_paths[number], name, proposals[number], doubts[number], novelty)
         for (number, novelty), name in zip(order, names, strict=True)
@@ -128,6 +129,46 @@ def _labeled_images(index: RecordIndex) -> LabeledImages:
     return labeled_records(index, names)
 
 
+def _refuse_losses(config: NextImagesConfig) -> None:
+    """Raise InputError if an image of the pool, or work of the user in the folders of an earlier choice, would be lost.
+
+    The page is the last file of a choice: what is newer was changed by the user.
+    """
+    folder = Path(config.output_dir)
+    copies, page = folder / IMAGES, folder / PAGE
+    place = copies.resolve()
+    if inside := next((path for path in config.paths if Path(path).resolve().is_relative_to(place)), None):
+        raise InputError(
+            f"--images: {inside} is among the copies of an earlier choice, which this one replaces; use another "
+            "--output_dir"
+        )
+    written = page.stat().st_mtime_ns if page.exists() else None
+    ours = _earlier_names(folder)
+    for path in sorted(path for each in _replaced_folders(config) for path in each.rglob("*")):
+        if path.name.startswith(".") or path.is_dir():
+            continue
+        is_newer = written is not None and path.lstat().st_mtime_ns > written
+        is_added = path.is_relative_to(copies) and str(path.relative_to(copies)) not in ours
+        if is_newer or is_added:
+            raise InputError(
+                f"{path}: was added or changed after the earlier choice, which this one replaces; move it, or use "
+                "another --output_dir"
+            )
+
+
+def _replaced_folders(config: NextImagesConfig) -> list[Path]:
+    """Return the folders with a file for each chosen image."""
+    return [Path(config.output_dir, name) for name in (IMAGES, LABELS)[: 1 + ("yolo" in config.format)]]
+
+
+def _earlier_names(folder: Path) -> set[str]:
+    """Return the names of the copies of an earlier choice."""
+    try:
+        return {str(entry["file_name"]) for entry in json.loads((folder / LIST).read_bytes())}
+    except (OSError, ValueError, TypeError, KeyError):
+        return set()
+
+
 def _unlabeled(config: NextImagesConfig, labeled: LabeledImages | None) -> list[str]:
     """Return the images whose file is in no record."""
     known = {digest.decode() for digest in labeled.digests if digest} if labeled else set()
@@ -140,7 +181,11 @@ def _unlabeled(config: NextImagesConfig, labeled: LabeledImages | None) -> list[
 
 
 def _digest(path: str) -> str:
-    return hashlib.sha256(read_regular_file(path)).hexdigest()
+    """Return the hash of a file, "" of one that cannot be read: its decoding says why."""
+    try:
+        return hashlib.sha256(read_regular_file(path)).hexdigest()
+    except OSError:
+        return ""
 
 
 def _counts(labeled: LabeledImages | None) -> Counter[str]:
@@ -150,29 +195,33 @@ def _counts(labeled: LabeledImages | None) -> Counter[str]:
 def _write(config: NextImagesConfig, chosen: Sequence[ChosenImage], detector: Detector, *, unlabeled: int) -> None:
     folder, class_names = Path(config.output_dir), detector.class_names
     copies = folder / IMAGES
+    lines = [
+        {
+            "file_name": image.name,
+            "path": image.path,
+            "doubt": round(image.doubt, 3),
+            "novelty": round(image.novelty, 4),
+            "proposals": len(image.proposals.scores),
+        }
+        for image in chosen
+    ]
     with report_write_errors(copies):
-        shutil.rmtree(copies, ignore_errors=True)
+        (folder / PAGE).unlink(missing_ok=True)
+        for earlier in _replaced_folders(config):
+            shutil.rmtree(earlier, ignore_errors=True)
         copies.mkdir(parents=True)
+    # First: it names the copies if this is interrupted.
+    write_output(folder / LIST, (json.dumps(lines, indent=1) + "\n").encode())
     files = ResultFiles(config.output_dir, class_names, formats=config.format)
-    figures, lines = [], []
+    figures = []
     for number, image in enumerate(chosen, start=1):
+        pixels = read_stored_image(image.path, value_range=detector.value_range).upright()
         with report_write_errors(copies / image.name):
             shutil.copyfile(image.path, copies / image.name)
-        pixels = read_stored_image(image.path, value_range=detector.value_range).upright()
         results = results_json(image.proposals.with_image_id(number))
         files.add(Path(image.name).stem, f"{IMAGES}/{image.name}", number, size=pixels.shape[:2], results=results)
         figures.append(image_figure(f"{number}. {_why(image)}", _thumbnail(image, pixels, class_names)))
-        lines.append(
-            {
-                "file_name": image.name,
-                "path": image.path,
-                "doubt": round(image.doubt, 3),
-                "novelty": round(image.novelty, 4),
-                "proposals": len(image.proposals.scores),
-            }
-        )
     files.write()
-    write_output(folder / LIST, (json.dumps(lines, indent=1) + "\n").encode())
     title, found = "Images to label next", f"{len(chosen)} of {unlabeled:,} unlabeled images"
     page = document(
         title,

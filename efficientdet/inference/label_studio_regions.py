@@ -1,6 +1,7 @@
 """Rectangles and labeling configuration of Label Studio's tasks: https://labelstud.io/guide/export."""
 
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -54,7 +55,7 @@ def prediction(regions: Sequence[dict[str, Any]], scores: Sequence[float], *, mo
 
 def task_data(file_name: str) -> dict[str, str]:
     """Return the data of a task whose image is in a local storage of Label Studio, by its name below the root."""
-    return {TO_NAME: f"/data/local-files/?d={quote(file_name)}"}
+    return {TO_NAME: f"/data/local-files/?d={quote(os.fsencode(file_name))}"}
 
 
 def labeling_configuration(names: Sequence[str]) -> str:

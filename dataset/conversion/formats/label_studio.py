@@ -82,6 +82,9 @@ def _native(entries: list) -> list[dict]:
         if not isinstance(entry, dict) or "annotations" in entry or "completions" in entry:
             tasks.append(entry if isinstance(entry, dict) else {})
             continue
+        if isinstance(entry.get("data"), dict) and "predictions" in entry:  # to import, not exported
+            tasks.append({**entry, "annotations": []})
+            continue
         lists = [value for value in entry.values() if isinstance(value, list)]
         regions = [{"value": one, **one} for values in lists for one in values if isinstance(one, dict)]
         key = repr(entry.get("id", len(tasks)))
