@@ -76,7 +76,7 @@ def remote_errors(address: str, *, doing: str = "read") -> Iterator[None]:
 
 
 def _problem(error: Exception, scheme: str, doing: str) -> str:
-    reason = (str(error) or type(error).__name__).partition("\n")[0][:200]
+    reason = " ".join((str(error) or type(error).__name__).split())[:200]  # botocore's first line may be "..failed:"
     if isinstance(error, ImportError):
         return f"needs a package that is not installed ({reason}): {_INSTALL[scheme]}"
     if isinstance(error, FileNotFoundError):

@@ -21,7 +21,7 @@ from program_support.atomic_files import unfinished_path, write_text
 from program_support.errors import InputError
 from program_support.file_lock import lock_file
 from program_support.progress import Progress
-from program_support.remote_addresses import opened, remote_errors
+from program_support.remote_addresses import address_of, opened, remote_errors
 
 Log = Callable[[str], None]
 _IDENTITY = (
@@ -65,12 +65,15 @@ def local_copies(pattern: str, *, beside: Collection[str] = (), log: Log = print
     Raises:
         InputError: nothing matches, the files cannot be read, or the copies cannot be stored.
     """
+    pattern = address_of(pattern)
     with remote_errors(pattern):
         system, path = opened(pattern)
         system.invalidate_cache()  # a listing of this process may be old
         folder, _, name = path.rpartition("/")
         if not folder or not name:
-            raise InputError(f"{pattern}: expected a pattern of files in a folder or bucket, such as {pattern}/train-*")
+            raise InputError(
+                f"{pattern}: expected a pattern of files in a folder or bucket, such as {pattern.rstrip('/')}/train-*"
+            )
         files = {_name(info): info for info in system.ls(folder, detail=True) if info["type"] == "file"}
         matching = {each for each in files if each == name or fnmatch.fnmatchcase(each, name)}
         if not matching:
@@ -96,6 +99,7 @@ def local_tree(address: str, *, leave_out: Collection[str], log: Log = print_lin
     Raises:
         InputError: there is nothing, it cannot be read, or the copies cannot be stored.
     """
+    address = address_of(address)
     with remote_errors(address):
         system, root = opened(address)
         system.invalidate_cache()
@@ -149,7 +153,8 @@ def _name(info: Mapping[str, Any]) -> str:
 def _contents(system: Any, path: str, files: Collection[str]) -> str:
     """Return what is there instead of the file that a path names."""
     if "*" not in path and system.isdir(path):
-        return f"it is a folder, which holds {_shown(_name(info) for info in system.ls(path, detail=True))}"
+        held = _shown(_name(info) for info in system.ls(path, detail=True))
+        return f"it is a folder, which holds {held}; expected a pattern of files in it, ending with /*"
     return f"the folder holds {_shown(files) or 'no files'}"
 
 

@@ -106,8 +106,12 @@ def test_images_of_an_address_are_copied_under_their_names(bucket):
     for name in ("a.jpg", "b.jpg", "c.txt"):
         bucket.pipe_file(f"{BUCKET}/photos/{name}", name.encode())
     assert contents(find_images([f"s3://{BUCKET}/photos/*.jpg"])) == {"a.jpg": b"a.jpg", "b.jpg": b"b.jpg"}
-    with pytest.raises(InputError, match=r"^s3://bucket/photos: .*it is a folder, which holds a.jpg, b.jpg, c.txt$"):
+    with pytest.raises(InputError, match=r"^s3://bucket/photos: .*it is a folder, holds a.jpg, b.jpg, c.txt; .*/\*$"):
         find_images([f"s3://{BUCKET}/photos"])
+
+
+def test_an_address_with_one_slash(bucket):
+    assert contents(find_images([PATTERN.replace("://", ":/")])) == SHARDS
 
 
 def test_a_program_does_not_write_into_a_folder_named_like_an_address(tmp_path, monkeypatch):
@@ -135,7 +139,8 @@ def test_several_processes_copy_once(bucket):
         (f"s3://{BUCKET}/records", r"no file matches; it is a folder, which holds train-00000-of-00003"),
         (f"s3://{BUCKET}/elsewhere/train-*", "there is no such bucket, folder or file"),
         ("s3://unknown/records/train-*", "there is no such bucket, folder or file"),
-        (f"s3://{BUCKET}", "expected a pattern of files"),
+        (f"s3://{BUCKET}/", f"expected a pattern of files in a folder or bucket, such as s3://{BUCKET}/train-"),
+        ("s3://wrong_name!/train-*", "Parameter validation failed: Invalid bucket name"),
         ("gs://bucket/records/train-*", r"needs a package that is not installed .*: pip install gcsfs"),
     ],
 )
