@@ -106,7 +106,7 @@ def test_images_of_an_address_are_copied_under_their_names(bucket):
     for name in ("a.jpg", "b.jpg", "c.txt"):
         bucket.pipe_file(f"{BUCKET}/photos/{name}", name.encode())
     assert contents(find_images([f"s3://{BUCKET}/photos/*.jpg"])) == {"a.jpg": b"a.jpg", "b.jpg": b"b.jpg"}
-    with pytest.raises(InputError, match=r"^s3://bucket/photos: .*it is a folder, holds a.jpg, b.jpg, c.txt; .*/\*$"):
+    with pytest.raises(InputError, match=r"^s3://bucket/photos: .*a folder, which holds a.jpg, b.jpg, c.txt; .*/\*$"):
         find_images([f"s3://{BUCKET}/photos"])
 
 
