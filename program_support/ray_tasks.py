@@ -108,6 +108,8 @@ def ray_cluster(*, cores: int = 1, gpus: bool = False) -> Iterator["RayCluster"]
         at = f"{_ADDRESS}={address}" if address else "the cluster of this machine"
         raise InputError(f"{at}: no connection to Ray: {' '.join(str(error).split())}") from error
     try:
+        nodes = sum(node["Alive"] for node in ray.nodes())
+        print(f"ray: {nodes} node{'s' * (nodes != 1)} with {_cores()} cores", flush=True)  # they may be busy for long
         yield RayCluster(cores=cores, gpus=gpus)
     finally:
         ray.shutdown()

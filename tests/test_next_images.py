@@ -165,6 +165,9 @@ def test_unlabeled_images_are_chosen_and_written(stored, tmp_path, capsys):
     assert {image["file_name"] for image in json.loads((out / "coco.json").read_text())["images"]} == {
         f"images/{name}" for name in names
     }
+    boxes = "".join(path.read_text() for path in (out / "yolo" / "labels").iterdir()).splitlines()
+    assert len(boxes) == sum(entry["proposals"] for entry in listed)
+    assert all(len(line.split()) == 5 for line in boxes)
     page = (out / "next_images.html").read_text()
     assert all(name in page for name in names)
     choose_images(options(stored, output_dir=str(out), count=1))  # the files of the former call are gone

@@ -212,7 +212,7 @@ def _write(config: NextImagesConfig, chosen: Sequence[ChosenImage], detector: De
         copies.mkdir(parents=True)
     # First: it names the copies if this is interrupted.
     write_output(folder / LIST, (json.dumps(lines, indent=1) + "\n").encode())
-    files = ResultFiles(config.output_dir, class_names, formats=config.format)
+    files = ResultFiles(config.output_dir, class_names, formats=config.format, yolo_scores=False)
     figures = []
     for number, image in enumerate(chosen, start=1):
         pixels = read_stored_image(image.path, value_range=detector.value_range).upright()

@@ -78,8 +78,9 @@ class ResultFiles:
     Its files: coco.json, detections.csv, label_studio.json and .xml, yolo/classes.txt, yolo/labels/STEM.txt.
     """
 
-    def __init__(self, folder: str, names: ClassNames, *, formats: Sequence[str] = ()):
-        self._folder, self._names, self._formats = Path(folder), names, formats
+    def __init__(self, folder: str, names: ClassNames, *, formats: Sequence[str] = (), yolo_scores: bool = True):
+        """Create a writer. yolo_scores: False for labeling programs, which read lines of five numbers."""
+        self._folder, self._names, self._formats, self._yolo_scores = Path(folder), names, formats, yolo_scores
         self._images: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
         self._lines: list[list] = []
@@ -113,7 +114,7 @@ class ResultFiles:
                 self._annotations.append({"id": len(self._annotations) + 1, **result, "iscrowd": 0, "area": area})
         if "yolo" in self._formats:
             lines = [
-                _yolo_line(index, result, width=width, height=height)
+                _yolo_line(index, result, width=width, height=height, has_score=self._yolo_scores)
                 for index, result in zip(classes, results, strict=True)
             ]
             write_output(self._folder / "yolo" / "labels" / f"{stem}.txt", "".join(lines).encode())
@@ -200,10 +201,11 @@ def cropped(pixels: np.ndarray, box: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(pixels[top:bottom, left:right])
 
 
-def _yolo_line(index: int, result: dict, *, width: int, height: int) -> str:
+def _yolo_line(index: int, result: dict, *, width: int, height: int, has_score: bool) -> str:
     x, y, box_width, box_height = result["bbox"]
     shares = (x + box_width / 2) / width, (y + box_height / 2) / height, box_width / width, box_height / height
-    return " ".join([str(index), *(f"{share:.7f}" for share in shares), f"{result['score']:g}"]) + "\n"
+    score = [f"{result['score']:g}"] if has_score else []
+    return " ".join([str(index), *(f"{share:.7f}" for share in shares), *score]) + "\n"
 
 
 def _csv_values(image: dict, class_name: str, result: dict) -> list:
