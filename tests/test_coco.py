@@ -110,6 +110,12 @@ def test_annotations_of_unknown_images_are_skipped(write):
     assert data.listed_boxes == 2
 
 
+def test_detections_are_taken_as_labels_with_a_note(write):
+    data = read_coco(object_annotations_file=write(changed("annotations", 1, "score", 0.9)))
+    assert data.listed_boxes == 2
+    assert "1 of 2 annotations have a score, as detections do: taken as labels" in [one.reason for one in data.noted]
+
+
 def test_captions_need_boxes_beside_them(write):
     captions = write(
         {"annotations": [{"id": 4, "image_id": 0, "caption": "a cat"}, {"id": 5, "image_id": 8, "caption": "gone"}]},

@@ -16,7 +16,7 @@ from dataset.conversion.annotations import (
     SplitContent,
     checked_file_name,
 )
-from dataset.conversion.formats.coco_findings import odd_annotation_ids, odd_images
+from dataset.conversion.formats.coco_findings import odd_annotations, odd_images
 from dataset.conversion.formats.coco_objects import read_object
 from dataset.conversion.segmentation import reason_to_skip
 from dataset.files.bounded_files import read_json
@@ -114,7 +114,7 @@ def read_coco(
             known=class_names.category_ids,
             with_segmentation=with_segmentation,
         )
-        content.noted += odd_annotation_ids(annotations, object_annotations_file)
+        content.noted += odd_annotations(annotations, object_annotations_file)
     if caption_annotations_file:
         content.noted += _captions(files[caption_annotations_file], content, image_ids, path=caption_annotations_file)
     return content.data_set(source=source, class_names=class_names, fingerprint=hasher.hexdigest())

@@ -27,8 +27,11 @@ def odd_images(images: list[AnnotatedImage]) -> Iterator[ReportEntry]:
             )
 
 
-def odd_annotation_ids(annotations: list[dict], path: str) -> Iterator[ReportEntry]:
-    """Yield notes on ids that are harmless in records but lead to wrong results in pycocotools."""
+def odd_annotations(annotations: list[dict], path: str) -> Iterator[ReportEntry]:
+    """Yield notes on detections, and on ids that are harmless in records but give wrong results in pycocotools."""
+    if scored := sum("score" in entry for entry in annotations):
+        reason = f"{scored} of {len(annotations)} annotations have a score, as detections do: taken as labels"
+        yield ReportEntry(kind="box", file=path, reason=reason)
     ids = (number_of_text(entry.get("id")) for entry in annotations)
     times = Counter(int(one) for one in ids if type(one) is int or (type(one) is float and one.is_integer()))
     for annotation_id, count in times.items():
