@@ -276,9 +276,16 @@ def _most_cores_of_a_node() -> int:
 
 
 def _error_of_task(error: Any) -> Exception:
-    """Return the exception that a task raised, or one line for a node on which this program is not installed."""
+    """Return the exception that a task raised, or one line for a node without this program or room on its disk."""
+    from ray.exceptions import ObjectStoreFullError, OutOfDiskError
+
     if missing := re.search(r"No module named '[^']+'", str(error.cause)):  # while it reads function and argument
         return InputError(f"a node of the cluster has another installation than this machine: {missing[0]}")
+    if isinstance(error.cause, OutOfDiskError | ObjectStoreFullError):
+        return InputError(
+            "the disk of a node is full: Ray writes results there that its memory does not hold, and stops at 95 %; "
+            "free space below /tmp/ray or name another folder with `ray start --temp-dir`, and run this again"
+        )
     return error.cause if isinstance(error.cause, InputError | OSError) else error
 
 

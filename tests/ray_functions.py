@@ -37,6 +37,12 @@ def refuse(number):
     return number
 
 
+def fill_the_disk(number):
+    from ray.exceptions import OutOfDiskError
+
+    raise OutOfDiskError("Local disk is full")
+
+
 def many_bytes(number):
     return bytes([number]) * 20_000_000
 

@@ -51,6 +51,7 @@ OTHERS_FLAGS = {
     "data-path",
     "directory",  # of http.server
     "detect",
+    "from-literal",  # of kubectl
     "generate",  # generate, num-cpus: of ray
     "gloo",
     "gres",

@@ -91,6 +91,11 @@ def test_a_refusal_is_the_users_line(connected):
         list(connected.run(ray_functions.refuse, range(5)))
 
 
+def test_a_node_without_room_on_its_disk(connected):
+    with pytest.raises(InputError, match=r"^the disk of a node is full: "):
+        list(connected.run(ray_functions.fill_the_disk, [1]))
+
+
 def test_another_installation_on_a_node_is_refused(connected, monkeypatch):
     monkeypatch.setattr(ray_tasks, "installation", lambda: {"python": "2.7.18", "numpy": "1.0"})
     with pytest.raises(InputError, match=r"^node \S+ has another installation than this machine: python 3\.\S+, not 2"):
