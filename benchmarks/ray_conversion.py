@@ -17,7 +17,7 @@ import tempfile
 import time
 import tracemalloc
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dataset.conversion.formats.coco import read_coco
@@ -82,6 +82,17 @@ def empty(number: int) -> int:
     return number
 
 
+def print_ratios(what: str, times: Mapping[tuple[str, int], Sequence[float]]) -> None:
+    """Print the table of medians and ratios of the times in seconds, by engine and number of `what`."""
+    print(f"| {what} | local, s | ray, s | ratio |\n| --- | --- | --- | --- |")
+    for count in dict.fromkeys(count for _, count in times):
+        local, ray = times["local", count], times["ray", count]
+        ratios = [two / one for one, two in zip(local, ray, strict=True)]
+        ends = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        medians = f"{statistics.median(local):.1f} | {statistics.median(ray):.1f}"
+        print(f"| {count} | {medians} | {statistics.median(ratios):.3f} ({ends}) |")
+
+
 @contextlib.contextmanager
 def node(cores: int) -> Iterator[None]:
     """Start a cluster of one node with this number of cores for the block, and set RAY_ADDRESS."""
@@ -114,12 +125,7 @@ def main() -> None:
                     for engine in ("local", "ray"):
                         times.setdefault((engine, cores), []).append(seconds(folder, engine, cores))
     median = {case: statistics.median(values) for case, values in times.items()}
-    print("| cores | local, s | ray, s | ratio |\n| --- | --- | --- | --- |")
-    for cores in (1, 2):
-        ratios = [ray / local for local, ray in zip(times["local", cores], times["ray", cores], strict=True)]
-        ends = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        local, ray = median["local", cores], median["ray", cores]
-        print(f"| {cores} | {local:.1f} | {ray:.1f} | {statistics.median(ratios):.3f} ({ends}) |")
+    print_ratios("cores", times)
     print(f"\nray, 2 cores against 1: {median['ray', 1] / median['ray', 2]:.2f} times as fast")
     with node(2), ray_cluster() as connection:
         list(connection.run(empty, range(10)))

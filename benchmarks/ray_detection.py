@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ray_conversion import ROOT, ROUNDS, node
+from ray_conversion import ROOT, ROUNDS, node, print_ratios
 
 COUNTS = (300, 1500)
 ENGINES = ("local", "ray")
@@ -56,13 +56,7 @@ def main() -> None:
                 for engine in ENGINES:
                     taken = seconds(Path(place, str(count)), engine, arguments.model)
                     times.setdefault((engine, count), []).append(taken)
-    print("| images | local, s | ray, s | ratio |\n| --- | --- | --- | --- |")
-    for count in COUNTS:
-        local, ray = times["local", count], times["ray", count]
-        ratios = [two / one for one, two in zip(local, ray, strict=True)]
-        ends = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        medians = f"{statistics.median(local):.1f} | {statistics.median(ray):.1f}"
-        print(f"| {count} | {medians} | {statistics.median(ratios):.3f} ({ends}) |")
+    print_ratios("images", times)
     few, many = COUNTS
     for engine in ENGINES:
         pairs = zip(times[engine, few], times[engine, many], strict=True)

@@ -3,22 +3,20 @@
 import hashlib
 from pathlib import Path
 
-import numpy as np
 import pytest
 import ray_functions
 from drawn_records import draw_records
-from miniature import build_miniature, miniature_detector
+from miniature import build_miniature
+from stored_miniature import store_weights
 
 import efficientdet
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.active_learning.view_tasks import ViewTask
 from efficientdet.checkpoints import restore
-from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.evaluation.record_tasks import RecordTask
 from efficientdet.operations.choose_images import choose_images
 from efficientdet.options.next_images import NextImagesOptions
 from efficientdet.prediction.image_annotation import ImageTask
-from model.detection_model import named_variables
 from program_support.errors import InputError
 from program_support.ray_tasks import Finished, RayCluster
 
@@ -61,17 +59,7 @@ def drawn(tmp_path_factory):
 @pytest.fixture(scope="module")
 def checkpoint(drawn, tmp_path_factory):
     prefix = str(tmp_path_factory.mktemp("checkpoint") / "ckpt")
-    network = miniature_detector(len(drawn.class_names)).network
-    write_arrays(
-        prefix,
-        {name: np.asarray(variable) for name, variable in named_variables(network).items()},
-        Description(
-            model_name="efficientdet-d0",
-            hparams={"image_size": 64},
-            categories=drawn.class_names.to_categories(),
-            weights="raw",
-        ),
-    )
+    store_weights(prefix, drawn.class_names)
     return prefix
 
 

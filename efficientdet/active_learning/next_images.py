@@ -158,7 +158,7 @@ def _refuse_losses(config: NextImagesConfig) -> None:
 
 def _replaced_folders(config: NextImagesConfig) -> list[Path]:
     """Return the folders with a file for each chosen image."""
-    return [Path(config.output_dir, name) for name in (IMAGES, LABELS)[: 1 + ("yolo" in config.format)]]
+    return [Path(config.output_dir, name) for name in [IMAGES] + [LABELS] * ("yolo" in config.format)]
 
 
 def _earlier_names(folder: Path) -> set[str]:
