@@ -329,6 +329,27 @@ def test_the_annotation_that_label_studio_counts(photo):
     assert boxes(photo, "a.json", [{**task, "annotations": [chosen, {**other, "was_cancelled": True}]}]) == [BOX]
 
 
+@pytest.mark.parametrize(
+    ("data", "tag"),
+    [
+        ({"title": "Photo 7", "picture": "/data/local-files/?d=photos/a.jpg"}, "any"),
+        ({"image": "a.jpg", "other": "/data/upload/1/b.jpg"}, "any"),
+        ({"left": "/data/upload/1/b.jpg", "right": "/data/upload/1/a.jpg"}, "right"),
+    ],
+)
+def test_the_image_of_a_task_of_label_studio(photo, data, tag):
+    """Of several values, also of several images, of which the regions name one."""
+    (photo / "images" / "b.jpg").write_bytes((photo / "images" / "a.jpg").read_bytes())
+    task = {**tasks(VALUE)[0], "data": data, "annotations": [{"result": [{**REGION, "value": VALUE, "to_name": tag}]}]}
+    write(photo / "labels" / "a.json", json.dumps([task]))
+    [content] = read(photo / "images", photo / "labels").values()
+    assert [image.file_name for image in content.images] == ["a.jpg"]
+    task["annotations"][0]["result"].append({**REGION, "value": VALUE, "to_name": "left"})
+    if tag == "right":
+        with pytest.raises(NothingUsable, match=r"task 1 has regions in 2 images \(left, right\), expected one image"):
+            boxes(photo, "a.json", [task])
+
+
 def test_proposals_for_label_studio_are_no_labels(photo):
     [task] = tasks(VALUE)
     proposed = {"data": task["data"], "predictions": [{"score": 0.9, "result": [REGION]}]}

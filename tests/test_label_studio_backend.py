@@ -1,6 +1,8 @@
 """serve.py as Label Studio's machine learning backend, beside a stand-in for Label Studio with its answers."""
 
+import errno
 import json
+import os
 import sys
 import threading
 import time
@@ -16,6 +18,7 @@ from starlette.testclient import TestClient
 from dataset.class_names import ClassNames
 from efficientdet.options.serve import RequestLimits
 from efficientdet.quickstart.output_folder import sole_quickstart, wait_for_quickstart
+from efficientdet.serving import background_training
 from efficientdet.serving.application import build_application
 from efficientdet.serving.background_training import BackgroundTraining
 from efficientdet.serving.batching import Batcher, ServedModel
@@ -51,6 +54,15 @@ class Handler(BaseHTTPRequestHandler):
         self.server.paths.append(self.path)
         if self.headers["authorization"] != f"Bearer {ACCESS_TOKEN}":
             self.reply(401, b"{}")
+        elif self.path == "/data/garbage.png":
+            self.wfile.write(b"garbage\r\n\r\n")
+        elif self.path == "/data/short.png":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(encoded(BLUE))
+        elif self.path == "/data/page.png":
+            self.reply(200, b"<html>")
         elif self.path == "/data/elsewhere.png":
             self.reply(302, b"", Location="http://storage.example/blue.png")
         elif self.path == "/api/projects/7/export?exportType=JSON":
@@ -106,6 +118,16 @@ def test_proposals_and_hostile_tasks(studio, tmp_path):
         "/data/local-files/?d=%252e%252e/passwd",
         "/data/elsewhere.png",  # redirects
         "/data/missing.png",
+        "/data/local-files/?d=a.png&d=../../etc/passwd",  # Label Studio takes the last
+        "/data/\ud800.png",
+        "/data/a\0.png",
+        "/api/current-user/token",
+        "file:///etc/passwd",
+        "http://2130706433/blue.png",
+        "http://[::1]/blue.png",
+        "/data/short.png",
+        "/data/garbage.png",
+        "/data/page.png",
         "<script>alert(1)</script>",
         7,
     ]
@@ -136,7 +158,10 @@ def test_proposals_and_hostile_tasks(studio, tmp_path):
             assert (region["from_name"], region["to_name"]) == ("color", "photo")
             assert (region["original_width"], region["original_height"]) == (80, 40)
             assert region["score"] == pytest.approx(score, abs=1e-4)
-        assert {*studio.paths} == {name, "/data/elsewhere.png", "/data/missing.png"}
+        assert {*studio.paths} == {
+            name,
+            *(f"/data/{page}.png" for page in ("elsewhere", "missing", "short", "garbage", "page")),
+        }
         for path, content, status in (
             ("/predict", {"tasks": [], "label_config": "<View/>"}, 422),
             ("/setup", {"schema": "<View"}, 422),
@@ -261,6 +286,44 @@ def test_a_training_waits_for_the_quick_start_of_a_killed_server(trained, tmp_pa
     assert (tmp_path / "started").exists()
 
 
+def test_a_training_that_is_asked_for_during_another_follows_it(trained, tmp_path):
+    training, batcher, _ = trained("out.joinpath(f'run-{os.getpid()}').touch()\ntime.sleep(1)")
+    with training.running(batcher):
+        training.changed(7, at_once=True)
+        wait_until(lambda: [*tmp_path.glob("run-*")])
+        training.changed(7, at_once=True)
+        wait_until(lambda: len([*tmp_path.glob("run-*")]) == 2)
+
+
+def test_images_and_states_that_cannot_be_stored(trained, studio, tmp_path, capsys, monkeypatch):
+    """A task whose image no file can be named after is left out; a full disk ends no thread."""
+    [image] = studio.images.values()
+    names = ["/data/upload/2/b.png", "/data/upload/2/b.png/c.png", f"/data/upload/{'d' * 300}.png"]
+    studio.images |= dict.fromkeys(names, image)
+    studio.tasks = [task(number, name) for number, name in enumerate(names)]
+    studio.tasks.append({"id": 9, "data": {"title": "ninth", "photo": "/data/upload/3/e.png"}})
+    studio.images["/data/upload/3/e.png"] = image
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "label_studio.json").write_text("[1]")
+    training, batcher, model = trained("pass")
+
+    def full(path, *_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with monkeypatch.context() as patch, training.running(batcher):
+        patch.setattr(background_training, "write_text", full)
+        for _ in range(2):
+            batcher.model = None
+            training.changed(7, at_once=True)
+            wait_until(lambda: batcher.model is model)
+    tasks = json.loads((tmp_path / "run" / "label_studio" / "annotations.json").read_text())
+    assert [one["id"] for one in tasks] == [0, 9]
+    printed = capsys.readouterr().out
+    assert "label_studio.json: cannot be written (No space left on device)" in printed
+    assert "task 1: the image '/data/upload/2/b.png/c.png' cannot be stored (File exists); it is left out" in printed
+    assert "cannot be stored (File name too long); it is left out" in printed
+
+
 def test_a_failed_training_keeps_the_model(trained, tmp_path, capsys):
     training, batcher, _ = trained("print('error: no images')\nsys.exit(2)")
     with training.running(batcher):
@@ -270,10 +333,46 @@ def test_a_failed_training_keeps_the_model(trained, tmp_path, capsys):
     assert "project 7: the training ended with status 2: error: no images" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("address", ["localhost:8080", "ftp://localhost", "http://", "http://localhost/?a=b"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("localhost:8080", "ftp://localhost", "http://", "http://localhost/?a=b"),
+        *("http://localhost:99999", "http://localhost:port", "http://[::1", "http://local host"),
+    ],
+)
 def test_an_address_that_is_none(address):
     with pytest.raises(InputError, match="expected the address of a Label Studio"):
         LabelStudio(address, "key")
+
+
+def test_a_password_in_the_address_is_refused_and_not_shown():
+    with pytest.raises(InputError, match="without a user") as refused:
+        LabelStudio("http://me:secret@localhost", "key")
+    assert "secret" not in str(refused.value)
+
+
+def test_a_label_studio_below_the_root_of_its_host(studio):
+    """Its images have the folder in their addresses."""
+    studio.images["/labels/data/upload/1/a.png"] = encoded(BLUE)
+    client = LabelStudio(f"{studio.address}/labels/", "wrong")
+    assert client.local_path("/labels/data/upload/1/a.png") == "/data/upload/1/a.png"
+    with pytest.raises(InputError, match=f"{studio.address}/labels/data/upload/1/a.png: Label Studio answered 401"):
+        client.image("/labels/data/upload/1/a.png", max_bytes=9999)
+
+
+def test_another_server_at_the_address():
+    class Page(Handler):
+        def do_GET(self):
+            self.reply(200, b"<html>")
+
+        do_POST = do_GET
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for key, place in (("key", "/api/projects/7/export"), (PERSONAL_TOKEN, "/api/token/refresh/")):
+            with pytest.raises(InputError, match=f"{place}.* answered something else than JSON"):
+                LabelStudio(f"http://127.0.0.1:{server.server_port}", key).annotated_tasks(7)
+        server.shutdown()
 
 
 def test_a_wrong_key_is_named(studio):

@@ -1,6 +1,7 @@
 """Quick starts in the background of a server, on the annotations of a project of Label Studio."""
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dataset.conversion.formats.label_studio import image_reference
 from dataset.files.untrusted_values import shown
 from efficientdet.options.serve import RequestLimits
 from efficientdet.serving.batching import Batcher, ServedModel
@@ -18,6 +20,7 @@ from program_support.errors import InputError
 
 _NICENESS = 10  # the editor and its proposals come first
 _STOPPING_S = 60.0  # a training saves its state within seconds
+_NO_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)  # too long, or a folder has the name
 
 
 class BackgroundTraining:
@@ -51,20 +54,25 @@ class BackgroundTraining:
         self._minutes, self._after, self._limits = minutes, changes, limits
         self._state_file = folder / "label_studio.json"
         self._state: dict[str, Any] = {"project": None, "changes": 0, "due": False}
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, TypeError):
             self._state |= json.loads(self._state_file.read_bytes())
         self._changed = threading.Condition()
-        self._stopped = False
+        self._stopped = self._asked = False  # asked: for a training, since the present one began
         self._program: subprocess.Popen | None = None
 
     def changed(self, project: int, *, at_once: bool) -> None:
         """Count a change of a project's annotations; start a training if there are enough or `at_once`."""
         with self._changed:
             if self._state["project"] not in (None, project):
-                print(f"label studio: project {project}: this server trains on project {self._state['project']}")
+                print(
+                    f"label studio: project {project}: this server trains on project {self._state['project']}; "
+                    "another one needs another --train_dir",
+                    flush=True,
+                )
                 return
             self._state["project"] = project
             self._state["changes"] += not at_once
+            self._asked |= at_once
             self._state["due"] |= at_once or self._state["changes"] >= self._after
             self._store()
             self._changed.notify()
@@ -85,8 +93,11 @@ class BackgroundTraining:
             thread.join(_STOPPING_S)
 
     def _store(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        write_text(self._state_file, json.dumps(self._state))
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_text(self._state_file, json.dumps(self._state))
+        except OSError as error:  # this server knows it, the next one would not
+            print(f"label studio: {self._state_file}: cannot be written ({error.strerror})", flush=True)
 
     def _run(self, batcher: Batcher) -> None:
         while True:
@@ -95,6 +106,7 @@ class BackgroundTraining:
                 if self._stopped:
                     return
                 changes, project = self._state["changes"], self._state["project"]
+                self._asked = False
             try:
                 self._train(project)
                 if not self._stopped:
@@ -105,7 +117,7 @@ class BackgroundTraining:
                 if self._stopped:
                     return
                 self._state["changes"] -= changes
-                self._state["due"] = self._state["changes"] >= self._after
+                self._state["due"] = self._asked or self._state["changes"] >= self._after
                 self._store()
 
     def _train(self, project: int) -> None:
@@ -152,11 +164,18 @@ class BackgroundTraining:
         return len(tasks)
 
     def _copy_image(self, task: dict, folder: Path) -> None:
-        """Copy the image of a task, unless it is there already."""
-        references = [value for value in task["data"].values() if isinstance(value, str)]
-        named = task["data"].get("image")
-        reference = named if isinstance(named, str) else next(iter(references), "")
+        """Copy the image of a task, unless it is there already.
+
+        Raises:
+            InputError: it cannot be read, or no file can have its name.
+        """
+        reference = image_reference(task) or ""
         target = folder / stored_name(self._studio.local_path(reference))
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(target, self._studio.image(reference, max_bytes=self._limits.max_request_bytes))
+        try:
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_bytes(target, self._studio.image(reference, max_bytes=self._limits.max_request_bytes))
+        except OSError as error:
+            if error.errno not in _NO_NAME:
+                raise
+            raise InputError(f"the image {shown(reference)} cannot be stored ({error.strerror})") from error

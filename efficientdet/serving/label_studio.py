@@ -97,7 +97,7 @@ class LabelStudioBackend:
         """Count a changed annotation, or start a training."""
         action, project = content.get("action"), content.get("project")
         number = project.get("id") if isinstance(project, dict) else None
-        if self._training and isinstance(number, int) and action in (*_CHANGES, _START):
+        if self._training and type(number) is int and action in (*_CHANGES, _START):
             self._training.changed(number, at_once=action == _START)
         return {"status": "ok"}
 

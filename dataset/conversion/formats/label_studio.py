@@ -27,6 +27,7 @@ from dataset.files.untrusted_values import (
     error_context,
     finite_number,
     is_set,
+    listed,
     number_of_text,
     shown,
     storable_text,
@@ -60,7 +61,7 @@ def read_label_studio(path: str, images: ImageFolder, *, with_masks: bool) -> An
             if regions is None:
                 without += 1
                 continue
-            image = AnnotatedImage(file_name=_image_name(task, images), is_upright=True)
+            image = AnnotatedImage(file_name=_image_name(task, regions, images), is_upright=True)
             content.images.append(image)
             if all(isinstance(one, dict) and not one.get("original_width") for one in regions):
                 image.size = images.size(image.file_name, upright=True)
@@ -113,21 +114,37 @@ def _regions(annotations: Any, content: SplitContent) -> list | None:
     return regions
 
 
-def _image_name(task: dict, images: ImageFolder) -> str:
-    """Return the image of a task: its address, or the uploaded file, whose name Label Studio begins with 8 digits."""
-    data = task.get("data")
-    texts = [value for value in data.values() if isinstance(value, str)] if isinstance(data, dict) else []
-    named = data.get("image") if isinstance(data, dict) else None
-    if not isinstance(named, str):
-        named = next((text for text in texts if _is_image_name(text)), texts[0] if texts else None)
-    upload = task.get("file_upload")
+def image_reference(task: dict) -> str | None:
+    """Return the image of a task, a value of its data.
+
+    Its key is often the name of the tag that the regions are in, or `image`; else the first one that names an image.
+    """
+    data, annotations = task.get("data"), task.get("annotations")
+    texts = {key: value for key, value in data.items() if isinstance(value, str)} if isinstance(data, dict) else {}
+    results = [one.get("result") for one in annotations or () if isinstance(one, dict)]
+    tags = _image_tags([region for result in results if isinstance(result, list) for region in result])
+    named = [key for key in texts if _is_image_name(texts[key])]
+    key = next(filter(texts.__contains__, [*(tags & {*named}), "image", *named, *texts]), None)
+    return None if key is None else texts[key]
+
+
+def _image_tags(regions: list) -> set[str]:
+    return {str(region.get("to_name")) for region in regions if _is_labeled(region)}
+
+
+def _image_name(task: dict, regions: list, images: ImageFolder) -> str:
+    """Return the file of a task's image, or the uploaded file, whose name Label Studio begins with 8 digits."""
+    if len(tags := _image_tags(regions)) > 1:
+        raise InputError(f"has regions in {len(tags)} images ({listed(sorted(tags))}), expected one image in a task")
+    named, upload = image_reference(task), task.get("file_upload")
     last = PurePosixPath(upload if isinstance(upload, str) else named or "").name
     original = _OF_AN_UPLOAD.sub("", last)
     return images.named(named, *([original] if original != last else []))
 
 
 def _is_image_name(text: str) -> bool:
-    return PurePosixPath(text.partition("?")[0]).suffix.lower() in IMAGE_SUFFIXES
+    """Return whether an address, or its query as in /data/local-files/?d=a.jpg, ends as the name of an image."""
+    return any(PurePosixPath(part).suffix.lower() in IMAGE_SUFFIXES for part in (text.partition("?")[0], text))
 
 
 def _add_objects(
