@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from program_support.errors import InputError
 from program_support.ray_tasks import MOST_ATTEMPTS, Finished, RayCluster
 
 
@@ -12,12 +13,21 @@ def run_without_fatal(
     tasks: Sequence[Any],
     *,
     without_fatal: Callable[[Any], Any],
+    place: Callable[[Any], str],
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[Finished]:
     """Yield the tasks as `RayCluster.run` does, those whose process dies last, without the inputs that it dies of.
 
-    without_fatal: returns a task without these inputs (see `fatal_inputs`). A task whose process dies nevertheless is
-    yielded with the reason.
+    Args:
+        cluster: cluster.
+        function: function of a task.
+        tasks: tasks.
+        without_fatal: returns a task without these inputs (see `fatal_inputs`).
+        place: returns the place of a task in messages.
+        check: see `RayCluster.run`.
+
+    Raises:
+        InputError: the process of a task dies nevertheless.
     """
     died = []
     for done in cluster.run(function, tasks, check=check):
@@ -26,7 +36,10 @@ def run_without_fatal(
         else:
             yield done
     for done in cluster.run(function, [without_fatal(tasks[number]) for number in died], check=check):
-        yield done._replace(number=died[done.number])
+        number = died[done.number]
+        if done.crash:
+            raise InputError(f"{place(tasks[number])}: cannot be processed, each time {done.crash}")
+        yield done._replace(number=number)
 
 
 def fatal_inputs(cluster: RayCluster, function: Callable[[Any], Any], items: Sequence[Any]) -> list[int]:

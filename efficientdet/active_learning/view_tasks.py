@@ -53,10 +53,13 @@ class ViewTasks:
         starts = range(0, len(paths), _IMAGES_OF_TASK)
         parts = (paths[start : start + _IMAGES_OF_TASK] for start in starts)
         tasks = [replace(self._task, weights=weights, paths=part) for part in parts]
-        for done in run_without_fatal(self._cluster, _seen, tasks, without_fatal=self._without_fatal):
-            if done.crash:
-                path = tasks[done.number].paths[0]
-                raise InputError(f"{path}: no detection is possible in this and the next images: {done.crash}")
+        for done in run_without_fatal(
+            self._cluster,
+            _seen,
+            tasks,
+            without_fatal=self._without_fatal,
+            place=lambda task: f"{task.paths[0]} and the next images",
+        ):
             yield from done.result
 
     def features(self, index: RecordIndex) -> np.ndarray:

@@ -84,11 +84,14 @@ class ImageTasks:
     def _finished(self, tasks: dict[int, ImageTask]) -> Iterator[tuple[int, list[ImageResult]]]:
         """Yield number and results of each task."""
         numbers, of_numbers = [*tasks], [*tasks.values()]
-        for done in run_without_fatal(self._cluster, _annotate, of_numbers, without_fatal=self._without_fatal):
+        for done in run_without_fatal(
+            self._cluster,
+            _annotate,
+            of_numbers,
+            without_fatal=self._without_fatal,
+            place=lambda task: f"{task.images[0].path} and the next images",
+        ):
             number = numbers[done.number]
-            if done.crash:
-                path = tasks[number].images[0].path
-                raise InputError(f"{path}: no detection is possible in this and the next images: {done.crash}")
             self._journal.add(number, done.result)
             yield number, done.result
 

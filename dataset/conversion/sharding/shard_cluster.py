@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from dataset.conversion.annotations import AnnotatedImage
-from dataset.conversion.sharding.shard_files import CONTINUE, remove_partial_files
+from dataset.conversion.sharding.shard_files import remove_partial_files
 from dataset.conversion.sharding.shard_task import ShardTask
-from program_support.errors import InputError
 from program_support.fatal_inputs import fatal_inputs, run_without_fatal
 from program_support.progress import Progress
 from program_support.ray_tasks import RayCluster, ray_cluster
@@ -28,13 +27,16 @@ def convert_on_cluster(tasks: Sequence[ShardTask], *, progress: Progress, check:
     try:
         with ray_cluster() as cluster:
             finished = run_without_fatal(
-                cluster, _convert, tasks, without_fatal=partial(_without_fatal, cluster), check=check
+                cluster,
+                _convert,
+                tasks,
+                without_fatal=partial(_without_fatal, cluster),
+                place=lambda task: str(task.finished_path),
+                check=check,
             )
             for done in finished:
-                task = tasks[done.number]
-                if done.crash:
-                    raise InputError(f"{task.finished_path}: cannot be written, each time {done.crash}; {CONTINUE}")
-                progress.advance(len(task.images), images=len(task.images))
+                images = len(tasks[done.number].images)
+                progress.advance(images, images=images)
             print(cluster.summary())
     finally:
         remove_partial_files(tasks[0].config)
