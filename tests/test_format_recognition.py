@@ -413,6 +413,23 @@ def test_cvat_shapes(tmp_path, photos, shape, box):
         assert segmentation["size"] == [48, 64]
 
 
+def test_a_track_of_cvat_moves_to_the_frame_where_it_ends(tmp_path):
+    images = [picture._replace(name=f"frame_{number:06}.png") for number, picture in enumerate([PICTURES[0]] * 4)]
+    draw(images, tmp_path / "frames")
+    keyframes = "".join(
+        f'<box frame="{frame}" outside="{int(frame == 3)}" xtl="{x}" ytl="2" xbr="{x + 8}" ybr="6"/>'
+        for frame, x in ((0, 1), (3, 31))
+    )
+    write(tmp_path / "a.xml", f'<annotations><track id="0" label="nut">{keyframes}</track></annotations>')
+    found = content(parts_of(tmp_path / "a.xml", tmp_path / "frames")[""])
+    assert [boxes[0][1:] if boxes else None for _, boxes in sorted(found.items())] == [
+        (1, 2, 9, 6),
+        (11, 2, 19, 6),
+        (21, 2, 29, 6),
+        None,
+    ]
+
+
 def test_labelme_shapes(tmp_path, photos):
     shapes = [
         {"label": "nut", "shape_type": "circle", "points": [[10, 20], [13, 24]]},

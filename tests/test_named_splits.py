@@ -24,6 +24,9 @@ from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
 from dataset.conversion.label_splits import read_labels
 from dataset.conversion.named_splits import split_of_folder, split_of_root
+from efficientdet.quickstart.configuration import QuickstartConfig
+from efficientdet.quickstart.source_fingerprint import source_fingerprint
+from program_support.errors import InputError
 
 SCRIPT = Path(__file__).resolve().parent.parent / "dataset" / "create_tfrecord.py"
 LABELED = tuple(picture for picture in PICTURES if picture.labels)
@@ -138,6 +141,26 @@ def test_data_yaml(tmp_path):
     ):
         write(tmp_path / "data.yaml", names + settings)
         assert splits_of(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("classes.txt", "\n".join(NAMES)), ("data.yaml", f"names: [{', '.join(NAMES)}]")]
+)
+def test_class_names_of_yolo_beside_the_folder_of_the_labels(tmp_path, name, content):
+    draw(LABELED, tmp_path / "images")
+    write_yolo(LABELED, tmp_path / "labels")
+    (tmp_path / "labels" / "classes.txt").unlink()
+    with pytest.raises(InputError, match="expected one of them next to the labels or one folder above"):
+        splits_of(tmp_path / "labels", tmp_path / "images")
+    write(tmp_path / name, content)
+    write(tmp_path / "other" / "classes.txt", "of another data set")
+    assert splits_of(tmp_path / "labels", tmp_path / "images") == {"": ["a.jpg", "b.jpg", "d.jpg"]}
+    config = QuickstartConfig(
+        images="", model_name="", annotations=str(tmp_path / "labels"), output_dir=str(tmp_path / "out")
+    )
+    before = source_fingerprint(config)
+    write(tmp_path / name, content.replace(NAMES[0], "renamed"))
+    assert source_fingerprint(config) != before
 
 
 def test_image_sets_of_voc(tmp_path):

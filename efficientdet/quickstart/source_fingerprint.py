@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from dataset.conversion.folder_files import FolderFiles
+from dataset.conversion.formats.yolo.yolo_layout import names_classes
 from dataset.files.bounded_files import read_regular_file
 from dataset.files.file_kinds import ANNOTATION_SUFFIXES
 from dataset.files.image_files import IMAGE_SUFFIXES
@@ -57,13 +58,23 @@ def source_fingerprint(config: QuickstartConfig) -> str:
     Of a source that does not exist nothing is, which the conversion reports.
     """
     hasher, output = hashlib.sha256(), Path(config.output_dir).resolve()
-    for source in filter(None, (config.images, config.annotations)):
+    for source in filter(None, (config.images, *_label_sources(config.annotations))):
         if archive_kind(source):
             hasher.update(archive_digest(source))
         else:
             is_inside = Path(source).resolve().is_relative_to(output)
             _add_files(hasher, Path(source), except_below=None if is_inside else output)
     return hasher.hexdigest()
+
+
+def _label_sources(annotations: str | None) -> list[str]:
+    """Return the files and folders of the labels; those of YOLO lie beside the file that names their classes."""
+    if not annotations:
+        return []
+    path = Path(annotations)
+    if not path.is_dir():
+        return [str(path.parent) if names_classes(path) else annotations]
+    return [annotations, *(str(file) for file in sorted(path.absolute().parent.glob("*.*")) if names_classes(file))]
 
 
 def _archive_fingerprint(archive: str) -> str:

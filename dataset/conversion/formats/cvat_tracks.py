@@ -1,7 +1,7 @@
 """Read the tracks of "CVAT for video 1.1" as images with shapes, for frames that exist as image files.
 
-A shape holds from its frame to the next one of its track, moved linearly between both, or to the end of the video; a
-shape with outside="1" ends it.
+A shape holds from its frame to the next one of its track, moved linearly between both, or to the end of the video. It
+ends at a shape with outside="1", towards which it moves as well, as in CVAT (TrackManager.get_interpolated_shapes).
 """
 
 import re
@@ -88,7 +88,7 @@ def _shape_at(number: int, keyframes: list[_Keyframe], content: SplitContent) ->
     if frame == number:
         return shape
     content.notes["shapes are interpolated between the keyframes of their track"] += 1
-    if place == len(keyframes) or keyframes[place].is_outside:
+    if place == len(keyframes):
         return shape
     following = keyframes[place]
     share = (number - frame) / (following.frame - frame)

@@ -18,6 +18,7 @@ from dataset.files.yaml_files import read_yaml
 from program_support.errors import InputError
 
 _NAME_FILES = ("classes.txt", "obj.names", "_darknet.labels")
+_SUFFIXES = (".yaml", ".yml", ".data", ".txt", ".names", ".labels")
 _SPLIT_KEYS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 
 
@@ -34,7 +35,10 @@ class YoloLayout:
 
 
 def yolo_layout(annotations: Path, images: ImageFolder) -> YoloLayout:
-    """Read the layout from a data.yaml, an obj.data, a file of class names, or a folder that contains one of them."""
+    """Read the layout from a data.yaml, an obj.data, a file of class names, or a folder that contains one of them.
+
+    For a folder without such a file, as labels/ of many data sets, the files beside it are taken.
+    """
     return _LayoutReader(annotations, images).layout()
 
 
@@ -42,7 +46,12 @@ class _LayoutReader:
     def __init__(self, annotations: Path, images: ImageFolder):
         self._given, self._images = annotations, images
         self._root = annotations if annotations.is_dir() else annotations.parent
-        self._files = FolderFiles(self._root, (".yaml", ".yml", ".data", ".txt", ".names", ".labels"))
+        self._files = FolderFiles(self._root, _SUFFIXES)
+        beside = FolderFiles(self._root.resolve().parent, _SUFFIXES)
+        if annotations.is_dir() and not any(names_classes(self._files.path(name)) for name in self._files.names):
+            beside.names = sorted(path.name for path in beside.folder.glob("*.*") if names_classes(path))
+            if beside.names:
+                self._root, self._files = beside.folder, beside
         self._read: list[bytes] = []
         self._noted: list[ReportEntry] = []
         self._without_images: list[tuple[str, str]] = []  # keys and values of splits
@@ -82,11 +91,7 @@ class _LayoutReader:
         """Return the data.yaml or obj.data."""
         if self._given.is_file():
             return self._given if kind_of_file(self._given) is FileKind.YOLO_DATA else None
-        candidates = [
-            name
-            for name in self._files.names
-            if not name.endswith(".txt") and kind_of_file(self._files.path(name)) is FileKind.YOLO_DATA
-        ]
+        candidates = [name for name in self._files.names if _is_data_file(self._files.path(name))]
         outermost = [name for name in candidates if name.count("/") == min(other.count("/") for other in candidates)]
         if len(outermost) > 1:
             raise InputError(f"{self._root}: holds {listed(outermost)}; expected one of them as --annotations")
@@ -135,7 +140,7 @@ class _LayoutReader:
                 return self._files.path(candidates[0])
         raise InputError(
             f"{self._root}: YOLO labels without class names: looked for a data.yaml and {', '.join(_NAME_FILES)}; "
-            f"expected {shown(named) if named else 'one of them'} next to the labels"
+            f"expected {shown(named) if named else 'one of them'} next to the labels or one folder above"
         )
 
     def _images_of(self, key: str, value: Any) -> Iterator[tuple[str, str | None]]:
@@ -181,6 +186,15 @@ class _LayoutReader:
                             below = split_of_folders((folder / name).relative_to(listed_folder).as_posix())
                             yield name, below if below in HELD_OUT else None
                     return
+
+
+def names_classes(path: Path) -> bool:
+    """Return whether a file names the classes of YOLO's labels."""
+    return path.name in _NAME_FILES or _is_data_file(path)
+
+
+def _is_data_file(path: Path) -> bool:
+    return path.suffix in (".yaml", ".yml", ".data") and kind_of_file(path) is FileKind.YOLO_DATA
 
 
 def _is_number(key: Any) -> bool:
