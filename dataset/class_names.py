@@ -7,7 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,11 @@ class ClassNames:
     def to_categories(self) -> list[dict]:
         """Return COCO's list of categories: dictionaries with `id` and `name`, in ascending order of id."""
         return [{"id": i, "name": name} for i, name in zip(self.category_ids, self.names, strict=True)]
+
+    def numbered_from_one(self) -> "ClassNames":
+        """Return the classes with ids from 1 on, in their order: CVAT reads no class 0 (issue 4750 of CVAT)."""
+        shift = max(0, 1 - self.category_ids[0])
+        return replace(self, category_ids=tuple(number + shift for number in self.category_ids))
 
     def write(self, path: str | Path) -> None:
         """Write `{"categories": [...]}` atomically.

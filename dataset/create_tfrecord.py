@@ -175,13 +175,15 @@ def _with_val(
             seed=options.split_seed,
             group_by=options.group_by,
             value_range=value_range,
-            earlier=splits_of_records(options.splits_of) if options.splits_of else None,
+            earlier=splits_of_records(options.splits_of, named["train"].images, images.folder)
+            if options.splits_of
+            else None,
         )
         train_count, aside = (len(named[split].images) for split in ("train", "val"))
         print(
             f"split: {aside} images for val, {train_count} for train, stratified by class (--val_fraction="
             f"{options.val_fraction:g}, --split_seed={options.split_seed}); {_together(alike, options, 'split')}"
-            + (f"; images of {options.splits_of} stay in their split" if options.splits_of else "")
+            + (f"; images of {', '.join(options.splits_of)} stay in their split" if options.splits_of else "")
         )
     return {split: named[split] for split in SPLITS if split in named}
 

@@ -189,6 +189,33 @@ def test_from_a_folder_of_yolo_labels_to_records_of_train_and_val(tmp_path):
     assert "val-00000-of-00001.tfrecord is left from another conversion, and these labels have no val" in refused.stderr
 
 
+def test_renamed_images_stay_in_their_split(tmp_path):
+    """Also those whose records have another encoding: PNGs."""
+    sizes = {f"p{number}.{('jpg', 'png')[number % 2]}": 40 + number for number in range(9)}
+    pictures = [Picture(name, side, 30, (Label(NAMES[0], 4, 5, 20, 25),)) for name, side in sizes.items()]
+    draw(pictures, tmp_path / "photos")
+    WRITERS["coco"](pictures, tmp_path / "labels.json")
+    flags = ("--images=photos", "--annotations=labels.json", "--val_fraction=0.4")
+    assert call(*flags, "--output_dir=first", cwd=tmp_path).returncode == 0
+    renamed = [picture._replace(name=f"sub/{picture.width}{picture.name[2:]}") for picture in pictures]
+    (tmp_path / "photos" / "sub").mkdir()
+    for picture, other in zip(pictures, renamed, strict=True):
+        (tmp_path / "photos" / picture.name).rename(tmp_path / "photos" / other.name)
+    WRITERS["coco"](renamed, tmp_path / "labels.json")
+    done = call(*flags, "--splits_of=first", "--output_dir=second", "--val_fraction=0.1", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+    def widths(folder, split):
+        content = json.loads((tmp_path / folder / f"{split}.instances.json").read_text())
+        return sorted(image["width"] for image in content["images"])
+
+    assert len(widths("first", "val")) == 4
+    for split in ("train", "val"):
+        assert widths("first", split) == widths("second", split)
+    refused = call(*flags, "--splits_of=photos", "--output_dir=third", cwd=tmp_path)
+    assert (refused.returncode, "photos: has no train.instances.json" in refused.stderr) == (2, True)
+
+
 def test_images_that_the_labels_do_not_name(tmp_path):
     """labelImg writes no XML file for an image without objects."""
     draw(PICTURES, tmp_path / "photos")

@@ -1,5 +1,6 @@
 """The choice of images to label next: doubt and novelty, computed in other ways, and what the program writes."""
 
+import hashlib
 import itertools
 import json
 import math
@@ -13,7 +14,7 @@ from miniature import build_miniature
 from PIL import Image
 from stored_miniature import store_miniature
 
-from dataset.class_names import ClassNames
+from dataset.class_names import ClassNames, beside_records
 from dataset.files.bounded_files import LARGEST_FILE_BYTES
 from efficientdet.active_learning import next_images
 from efficientdet.active_learning.expected_gain import choose, class_weights, uncertainty
@@ -163,8 +164,8 @@ def test_unlabeled_images_are_chosen_and_written(stored, tmp_path, capsys):
         f"/data/local-files/?d=images/{entry['file_name']}" for entry in listed
     ]
     assert {image["file_name"] for image in json.loads((out / "coco.json").read_text())["images"]} == {
-        f"images/{name}" for name in names
-    }
+        *names
+    }  # as in a task of CVAT with these files
     boxes = "".join(path.read_text() for path in (out / "yolo" / "labels").iterdir()).splitlines()
     assert len(boxes) == sum(entry["proposals"] for entry in listed)
     assert all(len(line.split()) == 5 for line in boxes)
@@ -220,6 +221,29 @@ def test_work_of_the_user_in_the_output_folder_stays(stored, tmp_path, name):
     assert work.read_text() == "0 0.5 0.5 0.1 0.1\n"
     work.unlink()
     choose_images(options(stored, output_dir=str(out), count=2))
+
+
+def test_copies_are_chosen_once_and_labeled_files_never(stored, tmp_path, capsys):
+    """A PNG is another file in the records, of which the conversion stores the hash."""
+    pool = tmp_path / "pool"
+    for name, seed in (("a.png", 1), ("copy.png", 1), ("b.png", 2), ("labeled.png", 3)):
+        picture(pool / name, seed)
+    records = tmp_path / "records"
+    shutil.copytree(next((stored / "drawn").rglob("*-of-*")).parent, records)
+    digest = hashlib.sha256((pool / "labeled.png").read_bytes()).hexdigest()
+    shard = next(records.glob("*-of-*"))
+    beside_records(shard, ".instances.json").write_text(json.dumps({"images": [{"id": 1, "sha256": digest}]}))
+    for strategy in ("uncertainty", "random"):
+        out = tmp_path / strategy
+        given = {"images": (str(pool),), "output_dir": str(out), "labeled": f"{records}/*-of-*", "strategy": strategy}
+        choose_images(options(stored, **given))
+        assert {entry["file_name"] for entry in json.loads((out / "next_images.json").read_text())} == {
+            "a.png",
+            "b.png",
+        }
+    printed = capsys.readouterr().out
+    assert "1 of 4 images are labeled already" in printed
+    assert "1 of 4 images are copies of others" in printed
 
 
 def test_an_earlier_choice_is_not_its_own_pool(stored, tmp_path):

@@ -143,7 +143,7 @@ def test_the_model_continues_with_added_images(programs, capsys):
     add_image(programs)
     start()
     assert modules(programs) == STEPS
-    assert programs.calls[0][1]["splits_of"] == Path("out/records")
+    assert programs.calls[0][1]["splits_of"] == [Path("out/records")]
     training = programs.calls[2][1]
     assert training["pretrained_ckpt"] == Path("out/rounds/2/model_before")
     assert "backbone_init" not in training
@@ -159,7 +159,7 @@ def test_the_model_continues_with_added_images(programs, capsys):
         (2, 2, 2, True),
     ]
     printed = capsys.readouterr().out
-    assert "changes: 1 images added, 0 removed, labels of 0 changed; 3 boxes before, 4 now" in printed
+    assert "changes: 1 images added, 0 removed, 0 replaced, labels of 0 changed; 3 boxes before, 4 now" in printed
     assert "round 2: AP changed by +0.100 (95 % interval +0.050 to +0.150): better" in printed
 
     del programs.calls[:]
@@ -174,6 +174,7 @@ def test_the_model_continues_with_added_images(programs, capsys):
     add_image(programs, "c.jpg")
     start()
     assert modules(programs) == STEPS
+    assert programs.calls[0][1]["splits_of"] == [Path("out/rounds/1/records"), Path("out/records")]
     assert programs.calls[2][1]["lr"] == training["lr"]  # it falls once
     estimates = [
         json.loads(Path("out", place, "quickstart.json").read_text())["done"]["choose"]["seconds_after_choice"]
@@ -305,6 +306,30 @@ def test_images_in_the_output_folder_are_watched(programs):
     del programs.calls[:]
     start(annotations=str(labels), images="out/label_studio")
     assert modules(programs) == STEPS
+
+
+def test_images_that_a_model_has_seen_are_known_by_their_content(programs, capsys):
+    """A file that was in train must not be held out later, whatever its name is and however long ago it was."""
+    names = {"a.jpg": "1", "b.jpg": "2", "v.jpg": "3", "w.jpg": "4", "val/a.jpg": "1"}
+
+    def data(train, val):
+        found = {"train": instances(dict.fromkeys(train, "cell")), "val": instances(dict.fromkeys(val, "cell"))}
+        for image in (image for content in found.values() for image in content["images"]):
+            image["sha256"] = names[image["file_name"]]
+        return found
+
+    programs.data = data(["a.jpg", "b.jpg"], ["v.jpg", "w.jpg"])
+    start()
+    Path("photos", "a.jpg").unlink()
+    Path("photos", "b.jpg").write_bytes(b"another image")
+    names["b.jpg"] = "5"
+    programs.data = data(["b.jpg"], ["v.jpg", "w.jpg"])
+    start()
+    assert "0 images added, 1 removed, 1 replaced, labels of 0 changed; 4 boxes before, 3" in capsys.readouterr().out
+    Path("photos", "a.jpg").write_bytes(b"image")
+    programs.data = data(["b.jpg"], ["v.jpg", "val/a.jpg"])
+    with pytest.raises(InputError, match=r"1 images of val were in train, such as val/a\.jpg: the model has seen them"):
+        start()
 
 
 def test_classes(programs, capsys):

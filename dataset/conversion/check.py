@@ -41,12 +41,16 @@ class SizeDisagreement(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedImage:
-    """A JPEG that decodes completely to [height, width, 3]; `fix` describes what was changed."""
+    """A JPEG that decodes completely to [height, width, 3]; `fix` describes what was changed.
+
+    `sha256`: of the file that it is from, "" for a part of one.
+    """
 
     encoded: bytes
     height: int
     width: int
     fix: str | None = None
+    sha256: str = ""
 
 
 def check_image(

@@ -63,12 +63,13 @@ class ConvertOptions(WritingOptions):
     ] = 0.1
     split_seed: Annotated[CountOrZero, Help("Random seed that selects the validation images.")] = 0
     splits_of: Annotated[
-        str | None,
+        tuple[str, ...],
         Help(
-            "Folder of records of an earlier conversion: images that were in train or val stay there, and only other "
-            "images are split. Default: all are split."
+            "Folder of records of an earlier conversion: images that were in train or val stay there, also renamed, "
+            "and only other images are split. Default: all are split.",
+            repeats=True,
         ),
-    ] = None
+    ] = ()
     folds: Annotated[
         FoldCount | None,
         Help(

@@ -1,5 +1,6 @@
 """Convert one shard: check images, clip objects, write records, report findings. Runs in a worker process."""
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -108,7 +109,7 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
         report.fixed.append(finding(checked.fix))
     if doubt:
         report.noted.append(finding(doubt))
-    return checked
+    return replace(checked, sha256=hashlib.sha256(content).hexdigest())
 
 
 def _fitted_objects(
@@ -180,6 +181,7 @@ def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[A
             "file_name": image.record_name or image.file_name,
             "height": checked.height,
             "width": checked.width,
+            **({"sha256": checked.sha256} if checked.sha256 else {}),
         },
         "annotations": [
             {

@@ -1,12 +1,14 @@
 """Recognize the split of a folder or a file by its name, or of an image by earlier records: train, val or test."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage
-from dataset.files.bounded_files import read_json
+from dataset.files.bounded_files import read_image_file, read_json
+from dataset.files.remote_images import read_ahead
 from program_support.errors import InputError
 
 SPLITS = ("train", "val", "test")
@@ -33,7 +35,7 @@ _CONTENTS = frozenset(
     for word in ("annotation", "dataset", "data", "image", "img", "label", "photo", "set", "split", "txt", "xml")
     for end in ("", "s")
 )
-_INSTANCES = ".instances.json"  # of the records of a split: what the converter wrote, in COCO's format
+INSTANCES = ".instances.json"  # of the records of a split: what the converter wrote, in COCO's format
 _OF_VISDRONE = re.compile(r"VisDrone20\d\d-DET-(train|val|test)(-dev|-challenge)?")
 _YEAR = re.compile(r"20\d\d$")
 _LETTERS_AND_DIGITS = re.compile(r"[^A-Za-z0-9]+")
@@ -158,16 +160,33 @@ def without_held_out(by_split: dict[str, AnnotatedDataSet]) -> dict[str, Annotat
     return rest | others
 
 
-def splits_of_records(folder: str | Path) -> dict[str, str]:
-    """Return the split of each image of an earlier conversion by its file name.
+def splits_of_records(
+    record_folders: Sequence[str], images: Sequence[AnnotatedImage], image_folder: str | Path
+) -> dict[str, str]:
+    """Return the split of each image of earlier conversions by its file name, also by a new name of the same file.
+
+    Args:
+        record_folders: folders of records; the split in the last one that has an image counts.
+        images: images, of which new names are looked up by the content of their files.
+        image_folder: their folder.
 
     Raises:
-        InputError: the folder has no records of create_tfrecord.py.
+        InputError: a folder has no records of create_tfrecord.py.
     """
-    splits: dict[str, str] = {}
-    for split in SPLITS:
-        if (path := Path(folder, f"{split}{_INSTANCES}")).is_file():
-            splits |= {image["file_name"]: split for image in read_json(str(path))["images"]}
-    if not splits:
-        raise InputError(f"{folder}: has no {SPLITS[0]}{_INSTANCES}; expected records of create_tfrecord.py")
-    return splits
+    splits, split_of_content = dict[str, str](), dict[str, str]()
+    for folder in record_folders:
+        if not (files := [split for split in SPLITS if Path(folder, f"{split}{INSTANCES}").is_file()]):
+            raise InputError(f"{folder}: has no {SPLITS[0]}{INSTANCES}; expected records of create_tfrecord.py")
+        for split in reversed(files):  # a file that is in two counts as one of train, which the model has seen
+            for image in read_json(f"{folder}/{split}{INSTANCES}")["images"]:
+                splits[image["file_name"]] = split
+                split_of_content[image.get("sha256", "")] = split
+    renamed = {}
+    for image in read_ahead([image for image in images if image.file_name not in splits], image_folder):
+        try:
+            digest = hashlib.sha256(read_image_file(Path(image_folder, image.file_name))).hexdigest()
+        except OSError:  # the conversion reports it
+            continue
+        if digest in split_of_content:
+            renamed[image.file_name] = split_of_content[digest]
+    return splits | renamed

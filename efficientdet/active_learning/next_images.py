@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dataset.class_names import ClassNames, class_names_of_records
-from dataset.files.bounded_files import read_regular_file
+from dataset.class_names import ClassNames, beside_records, class_names_of_records
+from dataset.conversion.named_splits import INSTANCES
+from dataset.files.bounded_files import read_json, read_regular_file
 from dataset.files.image_files import copy_names, encode_image, read_stored_image
 from dataset.records.labeled_images import LabeledImages
 from dataset.records.labeled_records import labeled_records
@@ -170,14 +171,25 @@ def _earlier_names(folder: Path) -> set[str]:
 
 
 def _unlabeled(config: NextImagesConfig, labeled: LabeledImages | None) -> list[str]:
-    """Return the images whose file is in no record."""
+    """Return the images whose file is in no record, each file once."""
     known = {digest.decode() for digest in labeled.digests if digest} if labeled else set()
-    left = [path for path in config.paths if not known or _digest(path) not in known]
-    if not left:
-        raise InputError(f"--images={','.join(config.images)}: all {len(config.paths)} images are labeled already")
-    if len(left) < len(config.paths):
-        print(f"{len(config.paths) - len(left)} of {len(config.paths)} images are labeled already")
-    return left
+    for instances in {beside_records(path, INSTANCES) for path in config.records}:
+        if instances.exists():  # a record may have another encoding of the file
+            known |= {image.get("sha256", "") for image in read_json(str(instances))["images"]}
+    digests = {path: _digest(path) for path in config.paths}
+    unlabeled = [path for path, digest in digests.items() if digest not in known]
+    if not unlabeled:
+        raise InputError(f"--images={','.join(config.images)}: all {len(digests)} images are labeled already")
+    distinct: dict[str, str] = {}
+    for path in unlabeled:
+        distinct.setdefault(digests[path] or path, path)
+    for count, what in (
+        (len(digests) - len(unlabeled), "labeled already"),
+        (len(unlabeled) - len(distinct), "copies of others"),
+    ):
+        if count:
+            print(f"{count} of {len(digests)} images are {what}")
+    return [*distinct.values()]
 
 
 def _digest(path: str) -> str:
@@ -212,14 +224,16 @@ def _write(config: NextImagesConfig, chosen: Sequence[ChosenImage], detector: De
         copies.mkdir(parents=True)
     # First: it names the copies if this is interrupted.
     write_output(folder / LIST, (json.dumps(lines, indent=1) + "\n").encode())
-    files = ResultFiles(config.output_dir, class_names, formats=config.format, yolo_scores=False)
+    files = ResultFiles(
+        config.output_dir, class_names, formats=config.format, for_labeling=True, storage_folder=f"{IMAGES}/"
+    )
     figures = []
     for number, image in enumerate(chosen, start=1):
         pixels = read_stored_image(image.path, value_range=detector.value_range).upright()
         with report_write_errors(copies / image.name):
             shutil.copyfile(image.path, copies / image.name)
         results = results_json(image.proposals.with_image_id(number))
-        files.add(Path(image.name).stem, f"{IMAGES}/{image.name}", number, size=pixels.shape[:2], results=results)
+        files.add(Path(image.name).stem, image.name, number, size=pixels.shape[:2], results=results)
         figures.append(image_figure(f"{number}. {_why(image)}", _thumbnail(image, pixels, class_names)))
     files.write()
     title, found = "Images to label next", f"{len(chosen)} of {unlabeled:,} unlabeled images"

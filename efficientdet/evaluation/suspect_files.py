@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dataset.class_names import ClassNames
 from efficientdet.inference.label_studio_regions import (
     labeling_configuration,
     rectangle_region,
@@ -102,10 +103,11 @@ class ListedSuspects:
 
     def _coco(self) -> dict[str, Any]:
         """Return all images with the proposed labels; CVAT reads an empty segmentation as a rectangle."""
+        categories = ClassNames.from_categories(self.categories).numbered_from_one().to_categories()
         annotations = [
             {
                 "image_id": image["id"],
-                "category_id": self.categories[label.class_index]["id"],
+                "category_id": categories[label.class_index]["id"],
                 "bbox": label.box.round(2).tolist(),
                 "area": round(float(label.box[2] * label.box[3]), 2),
                 "iscrowd": int(label.is_crowd),
@@ -116,7 +118,7 @@ class ListedSuspects:
             for label in labels
         ]
         numbered = [{"id": number, **one} for number, one in enumerate(annotations, start=1)]
-        return {"images": self.images, "annotations": numbered, "categories": self.categories}
+        return {"images": self.images, "annotations": numbered, "categories": categories}
 
     def _tasks(self) -> Iterator[dict[str, Any]]:
         """Yield Label Studio's task of each image with suspects: its labels, and the proposed ones as a prediction."""

@@ -78,9 +78,28 @@ class ResultFiles:
     Its files: coco.json, detections.csv, label_studio.json and .xml, yolo/classes.txt, yolo/labels/STEM.txt.
     """
 
-    def __init__(self, folder: str, names: ClassNames, *, formats: Sequence[str] = (), yolo_scores: bool = True):
-        """Create a writer. yolo_scores: False for labeling programs, which read lines of five numbers."""
-        self._folder, self._names, self._formats, self._yolo_scores = Path(folder), names, formats, yolo_scores
+    def __init__(
+        self,
+        folder: str,
+        names: ClassNames,
+        *,
+        formats: Sequence[str] = (),
+        for_labeling: bool = False,
+        storage_folder: str = "",
+    ):
+        """Create a writer.
+
+        Args:
+            folder: Output folder.
+            names: Classes of the detections.
+            formats: See `chosen_formats`.
+            for_labeling: For labeling programs, which read lines of five numbers in YOLO's format, and COCO's classes
+                from 1 on.
+            storage_folder: Folder of the images below the root of Label Studio's local storages, with "/" at its end.
+        """
+        self._folder, self._names, self._formats = Path(folder), names, formats
+        self._for_labeling, self._storage_folder = for_labeling, storage_folder
+        self._coco_names = names.numbered_from_one() if for_labeling else names
         self._images: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
         self._lines: list[list] = []
@@ -107,14 +126,22 @@ class ResultFiles:
         classes = np.searchsorted(self._names.category_ids, ids).tolist()
         if "coco" in self._formats:
             self._images.append(image)
-            for result in results:
+            for index, result in zip(classes, results, strict=True):
                 area = round(result["bbox"][2] * result["bbox"][3], 4)
                 if "segmentation" in result:
                     [area] = mask_areas([result["segmentation"]]).tolist()
-                self._annotations.append({"id": len(self._annotations) + 1, **result, "iscrowd": 0, "area": area})
+                # CVAT reads a box as a rectangle by its empty segmentation, and refuses the file without one.
+                annotation = {
+                    "id": len(self._annotations) + 1,
+                    "segmentation": [],
+                    **result,
+                    "iscrowd": 0,
+                    "area": area,
+                }
+                self._annotations.append(annotation | {"category_id": self._coco_names.category_ids[index]})
         if "yolo" in self._formats:
             lines = [
-                _yolo_line(index, result, width=width, height=height, has_score=self._yolo_scores)
+                _yolo_line(index, result, width=width, height=height, has_score=not self._for_labeling)
                 for index, result in zip(classes, results, strict=True)
             ]
             write_output(self._folder / "yolo" / "labels" / f"{stem}.txt", "".join(lines).encode())
@@ -132,7 +159,7 @@ class ResultFiles:
         if "coco" in self._formats:
             content = {
                 "images": self._images,
-                "categories": self._names.to_categories(),
+                "categories": self._coco_names.to_categories(),
                 "annotations": self._annotations,
             }
             write_output(self._folder / "coco.json", json.dumps(content).encode(), flush=True)
@@ -157,7 +184,7 @@ class ResultFiles:
             for number, (index, result) in enumerate(zip(classes, results, strict=True))
         ]
         proposed = prediction(regions, [result["score"] for result in results], model_version="detections")
-        return {"data": task_data(image["file_name"]), "predictions": [proposed]}
+        return {"data": task_data(self._storage_folder + image["file_name"]), "predictions": [proposed]}
 
 
 class Crops:

@@ -1,5 +1,6 @@
 """Images and labels of a round beside those of the model that it continues from."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,22 @@ from program_support.errors import InputError
 _FEWEST = 2  # images that a comparison needs
 
 
-def check_round(folder: Path, output: Path, *, measured_on: str) -> None:
-    """Print what changed from the records below `folder` to those below `output`.
+def check_round(models: Sequence[Path], output: Path, *, measured_on: str) -> None:
+    """Print what changed from the records of the present model, in the last folder, to those below `output`.
+
+    models: folders of the models that the present one continues from, and its own.
 
     Raises:
-        InputError: the model of `folder` and one trained on the records of `output` could not be compared.
+        InputError: the present model and one trained on the records of `output` could not be compared.
     """
-    before, after = _labels(folder), _labels(output)
+    (before, old_files), (after, files) = _labels(models[-1]), _labels(output)
     added, removed = after.keys() - before.keys(), before.keys() - after.keys()
+    replaced = [name for name, file in files.items() if old_files.get(name, file) != file]
     corrected = [name for name in after.keys() & before.keys() if after[name] != before[name]]
     boxes = [sum(map(len, labels.values())) for labels in (before, after)]
     print(
-        f"changes: {len(added)} images added, {len(removed)} removed, labels of {len(corrected)} changed; "
-        f"{boxes[0]} boxes before, {boxes[1]} now"
+        f"changes: {len(added)} images added, {len(removed)} removed, {len(replaced)} replaced, labels of "
+        f"{len(corrected)} changed; {boxes[0]} boxes before, {boxes[1]} now"
     )
     _report_classes(_classes(before), _classes(after))
     held_out = instances(output, measured_on)
@@ -32,8 +36,8 @@ def check_round(folder: Path, output: Path, *, measured_on: str) -> None:
             f"that the model has ({listed(sorted(_classes(before)))}), so that the models cannot be compared; expected "
             "such images, the former names of classes, or another --output_dir"
         )
-    trained = {image["file_name"] for image in instances(folder, "train")["images"]}
-    if moved := sorted(trained & {image["file_name"] for image in held_out["images"]}):
+    trained = {_content(image) for folder in models for image in instances(folder, "train")["images"]}
+    if moved := sorted(image["file_name"] for image in held_out["images"] if trained & {*image.values()}):
         raise InputError(
             f"{len(moved)} images of {measured_on} were in train, such as {moved[0]}: the model has seen them, which a "
             "comparison would reward; move them back, or use another --output_dir"
@@ -49,9 +53,15 @@ def _report_classes(before: set[str], after: set[str]) -> None:
         print(f"warning: no object of {listed(gone)} is left, which the model will not detect{renamed}")
 
 
-def _labels(folder: Path) -> dict[str, set[tuple[Any, ...]]]:
-    """Return the objects of each image of all splits: class and box."""
+def _content(image: dict[str, Any]) -> str:
+    """Return what identifies an image in COCO's format: its file's hash, or its name as earlier versions wrote it."""
+    return image.get("sha256") or image["file_name"]
+
+
+def _labels(folder: Path) -> tuple[dict[str, set[tuple[Any, ...]]], dict[str, str]]:
+    """Return the objects of each image of all splits, class and box, and the hash of its file if it is known."""
     labels: dict[str, set[tuple[Any, ...]]] = {}
+    files: dict[str, str] = {}
     for split in ("train", "val", "test"):
         if records_of(folder, split) is None:
             continue
@@ -61,7 +71,8 @@ def _labels(folder: Path) -> dict[str, set[tuple[Any, ...]]]:
         for one in content["annotations"]:
             of_image[one["image_id"]].add((names[one["category_id"]], *(round(side, 1) for side in one["bbox"])))
         labels |= {image["file_name"]: of_image[image["id"]] for image in content["images"]}
-    return labels
+        files |= {image["file_name"]: image["sha256"] for image in content["images"] if "sha256" in image}
+    return labels, files
 
 
 def _classes(labels: dict[str, set[tuple[Any, ...]]]) -> set[str]:

@@ -31,6 +31,12 @@ def claim_round_folder(folder: Path, number: int) -> Path:
     return claim_folder(round_folder(folder, number))
 
 
+def model_folders(folder: Path) -> list[Path]:
+    """Return the folders of the models that the present one continues from, and its own, the oldest first."""
+    taken = [round_folder(folder, entry["round"]) for entry in read_history(folder) if entry["replaced"]]
+    return [*(place for place in taken if (place / "records").is_dir()), folder]
+
+
 def round_to_run(folder: Path, *, fingerprint: str, minutes: float) -> int | None:
     """Return the number of the round that a call runs; None if the model is of these images and labels.
 

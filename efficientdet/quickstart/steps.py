@@ -22,7 +22,7 @@ from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.round_data import check_round
 from efficientdet.quickstart.round_history import history_entry, print_round, read_history, write_history
 from efficientdet.quickstart.round_verdict import compare_with_start
-from efficientdet.quickstart.rounds import claim_round_folder, keep_start, replace_model, round_to_run
+from efficientdet.quickstart.rounds import claim_round_folder, keep_start, model_folders, replace_model, round_to_run
 from efficientdet.quickstart.source_fingerprint import source_fingerprint, source_folder, source_of_round
 from efficientdet.quickstart.split_records import fold_pattern, labeled_images, records_of, records_pattern
 from efficientdet.quickstart.state import State
@@ -143,8 +143,9 @@ def _convert_round(config: QuickstartConfig, folder: Path, output: Path, *, imag
             f"{folder}: no image was kept for validation, so that the model and one of the changed images cannot be "
             "compared; use another --output_dir without --val_fraction=0"
         )
-    _convert(config, output, images=images, splits_of=folder / "records")
-    check_round(folder, output, measured_on=measured_on)
+    models = model_folders(folder)
+    _convert(config, output, images=images, splits_of=[place / "records" for place in models])
+    check_round(models, output, measured_on=measured_on)
     return measured_on
 
 
@@ -165,7 +166,7 @@ def _choose_again(config: QuickstartConfig, folder: Path, chosen: dict[str, Any]
     return larger
 
 
-def _convert(config: QuickstartConfig, folder: Path, *, images: str, splits_of: Path | None = None) -> None:
+def _convert(config: QuickstartConfig, folder: Path, *, images: str, splits_of: list[Path] | None = None) -> None:
     learns_masks = hyperparameters_of(config.model_name, {}).mask_size > 0
     if learns_masks:
         print(f"{config.model_name} learns masks and needs outlines in the labels; other models need only boxes")
