@@ -214,6 +214,9 @@ def test_renamed_images_stay_in_their_split(tmp_path):
         assert widths("first", split) == widths("second", split)
     refused = call(*flags, "--splits_of=photos", "--output_dir=third", cwd=tmp_path)
     assert (refused.returncode, "photos: has no train.instances.json" in refused.stderr) == (2, True)
+    (tmp_path / "photos" / "train.instances.json").write_text("[]")
+    refused = call(*flags, "--splits_of=photos", "--output_dir=third", cwd=tmp_path)
+    assert refused.stderr.endswith("photos/train.instances.json: has no images as create_tfrecord.py writes them\n")
 
 
 def test_images_that_the_labels_do_not_name(tmp_path):

@@ -59,10 +59,9 @@ class Programs:
                 sys.exit(137)
         output = Path(settings.get("output_dir") or settings.get("model_dir") or settings["report"])
         if module == "dataset.create_tfrecord":
-            for path in self.drawn.glob("*-0*.tfrecord*"):
-                shutil.copy(path, output)
             for split, content in self.data.items():
-                shutil.copy(self.drawn / f"{split}.classes.json", output)
+                for path in self.drawn.glob(f"{split.replace('test', 'val')}[-.]*"):
+                    shutil.copy(path, output / path.name.replace("val", split))
                 (output / f"{split}.instances.json").write_text(json.dumps(content))
         elif module == "doctor":
             (output / "doctor.json").write_text('{"suggested": {"settings": {}}}')
@@ -368,6 +367,29 @@ def test_data_on_which_models_cannot_be_compared_is_refused_before_the_training(
     programs.data = good
     start()
     assert modules(programs)[1:] == STEPS
+
+
+def test_a_round_after_the_history_was_removed(programs):
+    start()
+    for name in ("b.jpg", "c.jpg"):
+        add_image(programs, name)
+        start()
+        Path("out/history.json").unlink()
+    assert [Path(f"out/{place}model/ckpt-1.index").read_text()[3] for place in ("rounds/1/", "rounds/2/", "")] == [
+        *"123"
+    ]
+
+
+def test_a_test_set_that_is_added_compares_the_models(programs):
+    start()
+    programs.data["test"] = instances({"t.jpg": "cell", "u.jpg": "cell"})
+    Path("photos", "t.jpg").write_bytes(b"image")
+    del programs.calls[:]
+    start(max_bad_fraction=0.5)
+    patterns = [settings["val_file_pattern"] for module, settings in programs.calls if module in ("eval", "compare")]
+    assert patterns == ["out/rounds/2/records/test-*"] * 2
+    entries = json.loads(Path("out/history.json").read_text())["rounds"]
+    assert [entry["measured_on"] for entry in entries] == ["val", "test"]
 
 
 def test_other_settings_and_a_damaged_history_are_refused(programs):

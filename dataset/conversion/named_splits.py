@@ -178,9 +178,13 @@ def splits_of_records(
         if not (files := [split for split in SPLITS if Path(folder, f"{split}{INSTANCES}").is_file()]):
             raise InputError(f"{folder}: has no {SPLITS[0]}{INSTANCES}; expected records of create_tfrecord.py")
         for split in reversed(files):  # a file that is in two counts as one of train, which the model has seen
-            for image in read_json(f"{folder}/{split}{INSTANCES}")["images"]:
-                splits[image["file_name"]] = split
-                split_of_content[image.get("sha256", "")] = split
+            path = f"{folder}/{split}{INSTANCES}"
+            try:
+                for image in read_json(path)["images"]:
+                    splits[image["file_name"]] = split
+                    split_of_content[image.get("sha256", "")] = split
+            except (LookupError, TypeError, AttributeError) as error:
+                raise InputError(f"{path}: has no images as create_tfrecord.py writes them") from error
     renamed = {}
     for image in read_ahead([image for image in images if image.file_name not in splits], image_folder):
         try:

@@ -50,7 +50,7 @@ def history_entry(folder: Path, state: State, verdict: dict[str, Any] | None = N
         "images": len(train["images"]),
         "labels": len(train["annotations"]),
         "classes": [category["name"] for category in train["categories"]],
-        "measured_on": "test" if records_of(folder, "test") else "val",
+        "measured_on": state.result("convert") or ("test" if records_of(folder, "test") else "val"),
         "measured_images": metrics["images"],
         "minutes": round(state.seconds() / 60, 1),
         "AP": metrics["AP"],

@@ -47,8 +47,9 @@ def round_to_run(folder: Path, *, fingerprint: str, minutes: float) -> int | Non
     if "export" not in present.get("done", {}):
         return None
     history = read_history(folder)
-    last = max([1, *(entry["round"] for entry in history)])
-    if last > 1 and history[-1]["replaced"] and present.get("round", 1) != last:
+    number = present.get("round", 1)  # also if the user removed the history
+    last = max([number, *(entry["round"] for entry in history)])
+    if history and history[-1]["replaced"] and number != last:
         return last  # killed while it replaced the model
     unfinished = round_folder(folder, last + 1)
     state = _state(unfinished)

@@ -8,12 +8,13 @@ from dataset.class_names import class_names_of_records
 from dataset.files.bounded_files import read_json
 from dataset.records.labeled_images import LabeledImages
 from dataset.records.labeled_records import labeled_records
+from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records
 
 
 def labeled_images(pattern: str, *, most: int | None = None) -> LabeledImages:
     """Return the images of the records, or the first `most`."""
-    records = sorted(glob.glob(pattern))
+    records = expand_glob(pattern)
     index = index_records(records)
     names = class_names_of_records(records)
     assert names is not None

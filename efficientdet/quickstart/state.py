@@ -10,6 +10,7 @@ from typing import Any
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
 
+_MAY_CHANGE = ("output_dir", "minutes", "max_bad_fraction")
 _MAY_CHANGE_UNTIL_CHOSEN = ("weights", "hparams", "formats")
 _VERSION = 2  # of the file
 _REPEATED_FOR_MORE_MINUTES = re.compile(r"train|train_fold_\d+|evaluate_folds|evaluate|compare|history|export")
@@ -33,7 +34,7 @@ class State:
             if "convert" not in self._content["done"]:
                 self._content = new
             asked, self._done, self._seconds = (self._content[part] for part in ("asked", "done", "seconds"))
-            may_change = ("output_dir", "minutes", *(() if "choose" in self._done else _MAY_CHANGE_UNTIL_CHOSEN))
+            may_change = _MAY_CHANGE if "choose" in self._done else _MAY_CHANGE + _MAY_CHANGE_UNTIL_CHOSEN
             other = [key for key in settings if key not in may_change and asked.get(key) != settings[key]]
             longer = settings["minutes"] > asked["minutes"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

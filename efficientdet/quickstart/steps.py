@@ -137,14 +137,14 @@ def _run_round(config: QuickstartConfig, folder: Path, *, number: int) -> None:
 
 def _convert_round(config: QuickstartConfig, folder: Path, output: Path, *, images: str) -> str:
     """Convert the images, which stay in their split, and return the split on which the models are compared."""
-    measured_on = "test" if records_of(folder, "test") else "val"
-    if records_of(folder, measured_on) is None:
-        raise InputError(
-            f"{folder}: no image was kept for validation, so that the model and one of the changed images cannot be "
-            "compared; use another --output_dir without --val_fraction=0"
-        )
     models = model_folders(folder)
     _convert(config, output, images=images, splits_of=[place / "records" for place in models])
+    measured_on = "test" if records_of(output, "test") else "val"
+    if records_of(output, measured_on) is None:
+        raise InputError(
+            f"{folder}: no image was kept for validation, so that the model and one of the changed images cannot be "
+            "compared; use another --output_dir without --val_fraction=0, or put images into test/"
+        )
     check_round(models, output, measured_on=measured_on)
     return measured_on
 
