@@ -206,6 +206,8 @@ def trained(studio, tmp_path, monkeypatch):
 
 
 def test_enough_annotations_start_one_training_whose_model_is_served(trained, studio, tmp_path, capsys):
+    annotation = {"result": [], "ground_truth": True, "updated_at": "2026-11-27", "lead_time": 3.5}
+    studio.tasks[0] |= {"annotations": [annotation], "total_predictions": 2}
     training, batcher, model = trained("out.joinpath(f'run-{os.getpid()}').write_text(' '.join(sys.argv[1:]))")
     with training.running(batcher):
         for _ in range(2):
@@ -222,7 +224,9 @@ def test_enough_annotations_start_one_training_whose_model_is_served(trained, st
     assert run.read_text() == flags
     [copied] = [file for file in source.rglob("*.png")]
     assert copied.read_bytes() == studio.images[f"/{copied.relative_to(source / 'images')}"]
-    assert [one["id"] for one in json.loads((source / "annotations.json").read_text())] == [1]
+    [stored] = json.loads((source / "annotations.json").read_text())
+    # What changes without the labels would start another round.
+    assert stored == {"id": 1, "data": studio.tasks[0]["data"], "annotations": [{"result": [], "ground_truth": True}]}
     said = capsys.readouterr().out
     assert "task 2: the image 'http://elsewhere.example/a.png' is not one of http://127.0.0.1:" in said
     assert "project 8: this server trains on project 7" in said

@@ -108,7 +108,7 @@ def _studio(options: ServeOptions) -> "LabelStudio | None":
         return None
     from efficientdet.serving.label_studio_api import API_KEY_VARIABLE, LabelStudio
 
-    if not (key := os.environ.get(API_KEY_VARIABLE)):
+    if not (key := os.environ.get(API_KEY_VARIABLE, "").strip()):
         raise InputError(
             f"--label_studio needs the environment variable {API_KEY_VARIABLE}, the key of one of its users"
         )

@@ -155,7 +155,7 @@ class BackgroundTraining:
         for task in self._studio.annotated_tasks(project):
             try:
                 self._copy_image(task, source / "images")
-                tasks.append(task)
+                tasks.append(_labels(task))
             except InputError as error:
                 print(f"label studio: task {shown(task.get('id'))}: {error}; it is left out", flush=True)
         if not tasks:
@@ -179,3 +179,14 @@ class BackgroundTraining:
             if error.errno not in _NO_NAME:
                 raise
             raise InputError(f"the image {shown(reference)} cannot be stored ({error.strerror})") from error
+
+
+def _labels(task: dict) -> dict:
+    """Return a task without what changes while its labels stay the same, such as times and the count of predictions.
+
+    The quick start continues if the file changes.
+    """
+    labels = {key: task[key] for key in ("id", "data", "file_upload") if key in task}
+    annotations = [one for one in task.get("annotations") or () if isinstance(one, dict)]
+    keys = ("result", "was_cancelled", "ground_truth")
+    return {**labels, "annotations": [{key: one[key] for key in keys if key in one} for one in annotations]}
