@@ -42,13 +42,18 @@ def model_arrays(arrays: Mapping[str, np.ndarray], *, averaged: bool = True) -> 
 
 
 def check_against(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], *, source: str) -> None:
-    """Raise InputError with the names of model tensors that are missing, unexpected or of another shape."""
+    """Raise InputError with the names of model tensors that are missing, unexpected, of another shape or not finite."""
     problems = [f"{name} is missing" for name in shapes if name not in arrays]
     problems += [f"{name} is unexpected" for name in arrays if name not in shapes]
     problems += [
         f"{name} has shape {tuple(arrays[name].shape)}, expected {tuple(shape)}"
         for name, shape in shapes.items()
         if name in arrays and tuple(arrays[name].shape) != tuple(shape)
+    ]
+    problems += [
+        f"{name} has {count} NaN or infinite values, expected none"
+        for name in shapes
+        if name in arrays and (count := np.count_nonzero(~np.isfinite(arrays[name])))
     ]
     if problems:
         more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""

@@ -147,6 +147,19 @@ def test_weights_for_inputs_normalized_otherwise_are_refused(published, tmp_path
         with_weights(path)
 
 
+def test_arrays_without_content_are_not_allocated(tmp_path):
+    """HDF5 stores nothing for the chunks of an array that were not written: 4 kB of file, 64 GiB of zeros."""
+    with h5py.File(tmp_path / "huge.h5", "w") as file:
+        file.create_dataset("layers/conv2d/vars/0", shape=(2**20, 2**14), chunks=(1024, 1024), dtype="f4")
+        file["layers/conv2d/vars/1"] = b"text"
+    with pytest.raises(InputError, match=r"huge.h5: holds 687\d{8} bytes of arrays; the limit is 1073741824$"):
+        read_source(str(tmp_path / "huge.h5"))
+    with h5py.File(tmp_path / "huge.h5", "r+") as file:
+        del file["layers/conv2d/vars/0"]
+    with pytest.raises(InputError, match=r"huge.h5: holds no arrays$"):
+        read_source(str(tmp_path / "huge.h5"))
+
+
 def test_zero_input_stays_zero_to_the_stem():
     """Padding is zeroed after normalization, so no layer may normalize again."""
     backbone = build_backbone("efficientnet-b0", (32, 32))

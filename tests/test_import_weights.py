@@ -98,6 +98,8 @@ def test_what_does_not_fit_is_named():
         check_against(arrays, {"a": (3,), "b": (2,), "c": (1,)}, source="file")
     with pytest.raises(InputError, match=r"^file: n0 is missing.*n4 is missing; and 5 more$"):
         check_against({}, {f"n{i}": () for i in range(10)}, source="file")
+    with pytest.raises(InputError, match=r"^file: a has 2 NaN or infinite values, expected none$"):
+        check_against({"a": np.array([0, np.nan, np.inf])}, {"a": (3,)}, source="file")
 
 
 def test_nvidias_numbers_become_our_names_one_to_one():

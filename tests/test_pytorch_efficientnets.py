@@ -99,7 +99,7 @@ def test_detectors_equal_effdet(model, preset, hparams):
 def test_refuses_layers_of_other_networks(model, layer):
     """Of MobileNet-v3, MixNet and EfficientNet-EdgeTPU, whose other layers have the names of EfficientNet's."""
     names, _ = stored()
-    with pytest.raises(InputError, match=rf"mine.pth: has {layer}, a layer of another network than EfficientNet"):
+    with pytest.raises(InputError, match=rf"^has {layer}, a layer of another network than EfficientNet"):
         hyperparameters_of_torch([*names[model], layer], scheme=scheme_of(names[model]), stated="mine.pth")
 
 
@@ -108,6 +108,15 @@ def test_refuses_another_size_of_the_backbone():
     arrays = {name: drawn(name, (1,)) for name in names["tf_efficientnet_b0"]}
     with pytest.raises(InputError, match=r"^has an EfficientNet of 16 blocks; expected 23$"):
         FAMILY.named_arrays(arrays, ["efficientnet-b1/blocks_22/conv2d/kernel"], averaged=True)
+
+
+def test_heads_of_four_convolutions():
+    """Of D3 and larger: the number of a convolution may equal that of a level."""
+    arrays = {"backbone.blocks.0.0.conv_dw.weight": np.zeros((1, 1, 3, 3), np.float32)}
+    arrays |= {f"class_net.bn_rep.3.{level}.bn.weight": np.full(1, level, np.float32) for level in range(5)}
+    names = [f"class_net/class-3-bn-{level}/gamma" for level in range(3, 8)]
+    named = FAMILY.named_arrays(arrays, names, averaged=True)
+    assert [named[name].item() for name in names] == [0, 1, 2, 3, 4]
 
 
 def test_refuses_a_backbone_in_place_of_a_detector(tmp_path):
@@ -134,6 +143,8 @@ def test_refuses_the_pyramid_that_resamples_bilinearly():
     [
         ("tf_efficientnet_b0", "tf_efficientnet_b0_ns-c0e6a31c.pth", "same", 1e-3, 123.675),
         ("tf_efficientnet_b0", "hub/models--timm--tf_efficientnet_b0.ap_in1k/model.safetensors", "same", 1e-3, 127.5),
+        ("tf_efficientnet_b0", "efficientnet_b0_new/tf_efficientnet_b0_best_ap.pth", "same", 1e-3, 123.675),
+        ("tf_efficientnet_b0", "tf_efficientnet_b0.ap_in1k/efficientnet_b0.pth", "symmetric", 1e-5, 123.675),
         ("tf_efficientnet_lite0", "tf_efficientnet_lite0", "same", 1e-3, 127.5),
         ("efficientnet_b0", "efficientnet_b0_ra-3dd342df.pth", "symmetric", 1e-5, 123.675),
         ("efficientnet_b0", "efficientnet_b0.ra4_e3600_r224_in1k", "symmetric", 1e-5, 127.5),
@@ -141,6 +152,8 @@ def test_refuses_the_pyramid_that_resamples_bilinearly():
         ("torchvision_b0", "mine.pth", "symmetric", 1e-5, 123.675),
         ("tf_efficientdet_d0", "mine.pth", "same", 1e-3, 123.675),
         ("tf_efficientdet_d0", "tf_efficientdet_d0_ap-d0cdbd0a.pth", "same", 1e-3, 127.5),
+        ("tf_efficientdet_d0", "best_ap.pth", "same", 1e-3, 123.675),
+        ("tf_efficientdet_d0", "runs/tf_efficientdet_d5/fold0.pth", "same", 1e-3, 123.675),
         ("efficientdet_d0", "mine.pth", "symmetric", 1e-5, 123.675),
         ("efficientdet_q0", "mine.pth", "symmetric", 1e-5, 123.675),
         ("tf_efficientdet_lite0", "mine.pth", "same", 1e-3, 127.5),
@@ -158,8 +171,21 @@ def test_hyperparameters_of_each_program(model, stated, padding, epsilon, mean):
 @pytest.mark.parametrize("model", ["tf_efficientnet_lite0", "efficientnet_lite0"])
 def test_refuses_timms_names_without_the_architecture(model):
     names, _ = stored()
-    with pytest.raises(InputError, match=r"best.pth: has the names of timm.*--hparams=conv_padding=same"):
+    with pytest.raises(InputError, match=r"^has the names of timm.*--hparams=conv_padding=same"):
         hyperparameters_of_torch(names[model], scheme=scheme_of(names[model]), stated="runs/best.pth")
+
+
+def test_refuses_detectors_that_mix_the_paddings():
+    """effdet 0.4.1, `model_config.py`: `efficientdet_d4`, `d5` and `lite0` leave the pyramid's `pad_type` at `same`."""
+    names = stored()[0]["tf_efficientdet_d0"]
+    scheme = scheme_of(names)
+    with pytest.raises(InputError, match=r"^may be effdet's efficientdet_d5.*conv_padding=same$"):
+        hyperparameters_of_torch(names, scheme=scheme, stated="efficientdet_d5.pth")
+    values = hyperparameters_of_torch(names, scheme=scheme, stated="efficientdet_d5.pth", padding="same")
+    assert values["conv_padding"] == "same"
+    lite = {name for name in stored()[0]["efficientdet_d0"] if ".se." not in name}
+    with pytest.raises(InputError, match=r"^is effdet's efficientdet_lite0: its backbone pads as PyTorch"):
+        hyperparameters_of_torch(lite, scheme=scheme, stated="mine.pth")
 
 
 @pytest.mark.parametrize(("number", "side"), [(0, 224), (1, 240), (2, 260)])
@@ -201,12 +227,15 @@ def test_the_architecture_is_in_the_files_name_or_beside_it_or_stated(tmp_path):
     for folder, file in (("a", "efficientnet_lite0_ra-37913777"), ("b", "model"), ("c", "best"), ("d", "best")):
         (tmp_path / folder).mkdir()
         save_file(arrays, tmp_path / folder / f"{file}.safetensors")
-    (tmp_path / "b" / "config.json").write_text('{"architecture": "efficientnet_lite0", "num_classes": 1000}')
+    config = {"architecture": "efficientnet_lite0", "pretrained_cfg": {"tag": "ap_in1k"}}
+    (tmp_path / "b" / "config.json").write_text(json.dumps(config))
+    assert read_source(str(tmp_path / "b" / "model.safetensors")).conventions(FAMILY)["mean_rgb"] == (127.5,) * 3
+    (tmp_path / "b" / "config.json").write_text('{"architecture": "efficientnet_lite0", "pretrained_cfg": 1}')
     given = {"c": {"conv_padding": "symmetric"}, "d": {"conv_padding": "same"}}
     paddings = {
         file.parent.name: read_source(str(file)).conventions(FAMILY, given.get(file.parent.name, {}))["conv_padding"]
         for file in tmp_path.rglob("*.safetensors")
     }
     assert paddings == {"a": "symmetric", "b": "symmetric", "c": "symmetric", "d": "same"}
-    with pytest.raises(InputError, match="names of timm"):
+    with pytest.raises(InputError, match=rf"^{tmp_path}/c/best.safetensors: has the names of timm"):
         read_source(str(tmp_path / "c" / "best.safetensors")).conventions(FAMILY)

@@ -42,7 +42,8 @@ class Source:
         """Return the stored or inferred hyperparameters that these weights need; `given`: those that the user set."""
         if self.description is not None:
             return self.description.hparams
-        return family.imported_conventions(self.arrays, stated=stated_architecture(self.prefix), given=given)
+        with error_context(f"{self.prefix}:"):
+            return family.imported_conventions(self.arrays, stated=stated_architecture(self.prefix), given=given)
 
     def fixed_settings(self, hparams: Hyperparameters, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the hyperparameters with which these weights have their meaning, such as anchors and normalization.
@@ -75,8 +76,7 @@ def read_source(path: str, *, class_names: ClassNames | None = None) -> Source:
         InputError: there is none, it is damaged, it cannot be downloaded, or it has other classes.
     """
     prefix = checkpoint_prefix(local_path(path))
-    reader = reader_of(prefix)
-    arrays, description = (reader.read(prefix), None) if reader else read_bundle(prefix)
+    arrays, description = (reader.read(prefix), None) if (reader := reader_of(prefix)) else read_bundle(prefix)
     stated = StatedClasses(class_names, "--class_names") if class_names else None
     if description is None:
         return Source(prefix, arrays, None, stated or classes_beside(prefix))

@@ -10,6 +10,7 @@ from collections import Counter
 import h5py
 import numpy as np
 
+from dataset.files.bounded_files import LARGEST_FILE_BYTES
 from dataset.files.untrusted_values import error_context, shown
 from program_support.errors import InputError
 
@@ -31,12 +32,17 @@ def read(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """Return the arrays of the layers.
 
     Raises:
-        InputError: naming the file, if it is damaged or has other content.
+        InputError: naming the file, if it is damaged, has other content or arrays of more than 1 GiB.
     """
     with error_context(f"{path}:"):
         try:
             with h5py.File(path, locking=False) as file:
-                arrays = _of_keras_2(file) if "layer_names" in file.attrs else _datasets(file)
+                datasets = _of_keras_2(file) if "layer_names" in file.attrs else _datasets(file)
+                if (size := sum(dataset.nbytes for dataset in datasets.values())) > LARGEST_FILE_BYTES:
+                    raise InputError(f"holds {size} bytes of arrays; the limit is {LARGEST_FILE_BYTES}")
+                arrays = {name: dataset[()] for name, dataset in datasets.items() if dataset.dtype.kind in "fiu"}
+        except InputError:
+            raise
         except (OSError, ValueError, TypeError, AttributeError, LookupError, RuntimeError) as error:
             raise InputError(f"is damaged or no file of Keras weights ({shown(str(error))})") from error
         if not arrays:
@@ -44,19 +50,19 @@ def read(path: str | os.PathLike) -> dict[str, np.ndarray]:
         return arrays
 
 
-def _datasets(file: h5py.File) -> dict[str, np.ndarray]:
-    arrays: dict[str, np.ndarray] = {}
+def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
+    datasets: dict[str, h5py.Dataset] = {}
 
     def keep(name: str, item: h5py.Group | h5py.Dataset) -> None:
         if isinstance(item, h5py.Dataset):
-            arrays[name] = item[()]
+            datasets[name] = item
 
     file.visititems(keep)
-    return arrays
+    return datasets
 
 
-def _of_keras_2(file: h5py.File) -> dict[str, np.ndarray]:
-    arrays: dict[str, np.ndarray] = {}
+def _of_keras_2(file: h5py.File) -> dict[str, h5py.Dataset]:
+    datasets: dict[str, h5py.Dataset] = {}
     counts: Counter[str] = Counter()
     for layer in map(_text, file.attrs["layer_names"]):
         names = [_text(name) for name in file[layer].attrs["weight_names"]]
@@ -66,8 +72,8 @@ def _of_keras_2(file: h5py.File) -> dict[str, np.ndarray]:
         kind = _CLASSES.get(first, first)
         number, counts[kind] = counts[kind], counts[kind] + 1
         for place, name in enumerate(names):
-            arrays[f"layers/{kind}{f'_{number}' if number else ''}/vars/{place}"] = file[layer][name][()]
-    return arrays
+            datasets[f"layers/{kind}{f'_{number}' if number else ''}/vars/{place}"] = file[layer][name]
+    return datasets
 
 
 def _text(name: bytes | str) -> str:

@@ -59,7 +59,10 @@ def _readers() -> Iterator[WeightReader]:
 
 
 def stated_architecture(prefix: str) -> str:
-    """Return the architecture in a file of PyTorch or the Hub's config.json beside it, or else the end of its path."""
+    """Return the architecture in a file of PyTorch or the Hub's config.json beside it, or else the end of its path.
+
+    With the tag of timm's weights, if there is one: it tells their normalization, such as that of AdvProp.
+    """
     from efficientdet.weights import torch_files
 
     path = Path(prefix)
@@ -68,5 +71,7 @@ def stated_architecture(prefix: str) -> str:
     with contextlib.suppress(InputError, OSError):
         content = read_json(str(path.with_name("config.json")))
         if isinstance(content, dict) and isinstance(content.get("architecture"), str):
-            return content["architecture"]
+            of_weights = content.get("pretrained_cfg")
+            tag = of_weights.get("tag", "") if isinstance(of_weights, dict) else ""
+            return f"{content['architecture']}.{tag}"
     return str(Path(*path.parts[-4:]))

@@ -42,8 +42,8 @@ def read(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """
     with error_context(f"{path}:"):
         try:
-            entries = deserialize(read_regular_file(path))
-            arrays = {name: _array(name, **entry) for name, entry in entries}
+            entries = dict(deserialize(read_regular_file(path)))  # in an order that differs from call to call
+            arrays = {name: _array(name, **entries[name]) for name in sorted(entries)}
         except OSError as error:
             raise InputError(f"cannot be read ({error.strerror or error})") from error
         except (SafetensorError, ValueError) as error:

@@ -120,9 +120,7 @@ def _effdet_path(layer: str, role: str, finest: int) -> str | None:
     for pattern, path in _EFFDET:
         if match := re.fullmatch(pattern, layer):
             level = match.groupdict().get("level")
-            numbers = [number for number in match.groups() if number is not level]
             is_separable = role in _SEPARABLE and not path.endswith(("bn", "conv.conv"))
-            return path.format(*numbers, level=level and int(level) - finest) + (
-                _SEPARABLE[role] if is_separable else ""
-            )
+            path = path.format(*match.groups(), level=level and int(level) - finest)  # the level is the last group
+            return path + (_SEPARABLE[role] if is_separable else "")
     return None

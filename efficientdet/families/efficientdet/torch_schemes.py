@@ -14,6 +14,7 @@ from efficientdet.families.efficientdet.presets import LITE_NORMALIZATION
 from program_support.errors import InputError
 
 QUAD_NODE = "fpn.cell.0.fnode.20."  # a BiFPN of six levels has 10 nodes in a cell, a quad FPN of five has 21
+_MIXED = "its backbone pads as PyTorch does and its pyramid as TensorFlow does, which is not supported"
 _TENSORFLOW = {"conv_padding": "same", "batch_norm_epsilon": 1e-3}
 _PYTORCH = {"conv_padding": "symmetric", "batch_norm_epsilon": 1e-5}
 _BLOCKS_OF_B4 = 32  # torchvision's larger networks have epsilon 1e-3
@@ -21,8 +22,10 @@ _INCEPTION = {"mean_rgb": (127.5,) * 3, "stddev_rgb": (127.5,) * 3}
 _IMAGENET = {"mean_rgb": IMAGENET_MEAN_RGB, "stddev_rgb": IMAGENET_STDDEV_RGB}
 _ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))
 _REDUNDANT_BIAS = "class_net.conv_rep.0.conv_pw.bias"  # effdet's ports of TensorFlow's detectors have it
-_TIMM_NAME = re.compile(r"(?<![a-z])(?P<port>tf_)?efficientnet_(?:lite|b)\d")
-_INCEPTION_NAME = re.compile(r"[_.](ap|ra4)(?=[_.-]|$)")  # AdvProp, and the recipe of MobileNet-v4
+# timm's and effdet's names; ap: AdvProp; ra4: the recipe of MobileNet-v4
+_NAME = re.compile(
+    r"(?<![a-z])(?P<port>tf_)?efficient(?:net_(?:lite|b)|det_(?:lite|d))\d(?P<inception>[_.](?:ap|ra4)(?=[_.-]|$))?"
+)
 
 
 class Evidence(NamedTuple):
@@ -36,6 +39,11 @@ class Evidence(NamedTuple):
     blocks: int
     stated: str
     padding: str | None
+
+    @property
+    def name(self) -> re.Match[str] | None:
+        """Return the last of timm's or effdet's names in `stated`: the file's precedes its folders'."""
+        return [None, *_NAME.finditer(self.stated)][-1]
 
     @property
     def is_lite(self) -> bool:
@@ -54,32 +62,45 @@ def _hyperparameters_of_timm(evidence: Evidence) -> dict[str, Any]:
     """
     if evidence.padding is not None:
         return _ported_or_own(evidence, is_port=evidence.padding == "same")
-    if match := _TIMM_NAME.search(evidence.stated):
-        return _ported_or_own(evidence, is_port=match["port"] is not None)
+    if name := evidence.name:
+        return _ported_or_own(evidence, is_port=name["port"] is not None)
     raise InputError(
-        f"{evidence.stated}: has the names of timm, whose ports of TensorFlow's weights (tf_efficientnet_*) and own "
+        "has the names of timm, whose ports of TensorFlow's weights (tf_efficientnet_*) and own "
         "weights (efficientnet_*) differ in nothing but padding, batch normalization and the input's normalization: "
         "name the file as timm does, or set --hparams=conv_padding=same for a port or conv_padding=symmetric"
     )
 
 
 def _hyperparameters_of_effdet(evidence: Evidence) -> dict[str, Any]:
+    """Return those of a port of TensorFlow's detectors, or of effdet's own.
+
+    Raises:
+        InputError: the backbone pads symmetrically and the pyramid does not, as in effdet's own Lite0, D4 and D5.
+    """
     is_quad = any(name.startswith(QUAD_NODE) for name in evidence.names)
+    is_port, name = _REDUNDANT_BIAS in evidence.names, evidence.name
+    if evidence.is_lite and not is_port:
+        raise InputError(f"is effdet's efficientdet_lite0: {_MIXED}")
+    if is_port and name and name[0] in ("efficientdet_d4", "efficientdet_d5") and evidence.padding != "same":
+        raise InputError(
+            f"may be effdet's {name[0]}: {_MIXED}; if it is tf_{name[0]}, name the file so, or set "
+            "--hparams=conv_padding=same"
+        )
     return {
-        **_ported_or_own(evidence, is_port=_REDUNDANT_BIAS in evidence.names),
+        **_ported_or_own(evidence, is_port=is_port),
         "aspect_ratios": _ASPECT_RATIOS,
         **({"fpn_name": "qufpn"} if is_quad else {}),
     }
 
 
 def _ported_or_own(evidence: Evidence, *, is_port: bool) -> dict[str, Any]:
-    has_inception = (is_port and evidence.is_lite) or _INCEPTION_NAME.search(evidence.stated)
-    return (_TENSORFLOW if is_port else _PYTORCH) | (_INCEPTION if has_inception else _IMAGENET)
+    is_inception = (is_port and evidence.is_lite) or (evidence.name and evidence.name["inception"])
+    return (_TENSORFLOW if is_port else _PYTORCH) | (_INCEPTION if is_inception else _IMAGENET)
 
 
 def _hyperparameters_of_efficientnet_pytorch(evidence: Evidence) -> dict[str, Any]:
-    of_input = LITE_NORMALIZATION if evidence.is_lite else _INCEPTION if "adv-" in evidence.stated else _IMAGENET
-    return _TENSORFLOW | of_input
+    of_others = _INCEPTION if "adv-efficientnet" in evidence.stated else _IMAGENET
+    return _TENSORFLOW | (LITE_NORMALIZATION if evidence.is_lite else of_others)
 
 
 def _hyperparameters_of_torchvision(evidence: Evidence) -> dict[str, Any]:
@@ -175,5 +196,5 @@ def hyperparameters_of_torch(
     """
     names = frozenset(names)
     if layer := scheme.foreign_layer(sorted(names)):
-        raise InputError(f"{stated}: has {layer}, a layer of another network than EfficientNet B0 to B7 or Lite")
+        raise InputError(f"has {layer}, a layer of another network than EfficientNet B0 to B7 or Lite")
     return scheme.hyperparameters(Evidence(names, len(scheme.blocks(names)), stated, padding))
