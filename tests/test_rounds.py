@@ -294,6 +294,29 @@ def test_labels_that_change_during_a_round(programs, monkeypatch, capsys):
     assert "images or labels changed again" in capsys.readouterr().out
 
 
+def test_files_that_change_no_record_begin_no_round(programs):
+    """Such as an image without a label; whatever changed before or comes later is noticed."""
+    start()
+    before = tree(Path("out"))
+    Path("photos", "notes.txt").write_text("of mine")
+    del programs.calls[:]
+    start()
+    assert modules(programs) == ["dataset.create_tfrecord"]
+    after = tree(Path("out"))
+    assert after == before
+    del programs.calls[:]
+    start()
+    assert not programs.calls
+    images = programs.data["train"]["images"]
+    programs.data = {**programs.data, "train": instances({"a.jpg": "cell"}), "val": instances({"v.jpg": "cell"})}
+    programs.data["test"] = instances({"w.jpg": "cell", "x.jpg": "cell"})  # another split
+    assert images == programs.data["train"]["images"]
+    Path("photos", "notes.txt").unlink()
+    Path("photos", "x.jpg").write_bytes(b"image")
+    start()
+    assert modules(programs) == STEPS
+
+
 def test_images_in_the_output_folder_are_watched(programs):
     """As those that the backend of Label Studio copies there."""
     labels = Path("out/label_studio/annotations.json")
@@ -365,6 +388,7 @@ def test_data_on_which_models_cannot_be_compared_is_refused_before_the_training(
     after = tree(Path("out"))
     assert {name: after[name] for name in before} == before
     programs.data = good
+    add_image(programs)
     start()
     assert modules(programs)[1:] == STEPS
 

@@ -1,47 +1,66 @@
 """Images and labels of a round beside those of the model that it continues from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dataset.files.untrusted_values import listed
+from efficientdet.quickstart.rounds import model_folders
 from efficientdet.quickstart.split_records import instances, records_of
 from program_support.errors import InputError
 
 _FEWEST = 2  # images that a comparison needs
 
 
-def check_round(models: Sequence[Path], output: Path, *, measured_on: str) -> None:
-    """Print what changed from the records of the present model, in the last folder, to those below `output`.
+class _Image(NamedTuple):
+    split: str
+    content: str  # hash of its file; its name in records of earlier versions
+    objects: set[tuple[Any, ...]]  # class and box of each
 
-    models: folders of the models that the present one continues from, and its own.
+
+def check_round(folder: Path, output: Path) -> str | None:
+    """Print what changed from the records of the present model, below `folder`, to those below `output`.
+
+    Returns the split on which the models are compared; None if nothing changed.
 
     Raises:
         InputError: the present model and one trained on the records of `output` could not be compared.
     """
-    (before, old_files), (after, files) = _labels(models[-1]), _labels(output)
-    added, removed = after.keys() - before.keys(), before.keys() - after.keys()
-    replaced = [name for name, file in files.items() if old_files.get(name, file) != file]
-    corrected = [name for name in after.keys() & before.keys() if after[name] != before[name]]
-    boxes = [sum(map(len, labels.values())) for labels in (before, after)]
+    before, after = _images(folder), _images(output)
+    added, removed, both = after.keys() - before.keys(), before.keys() - after.keys(), after.keys() & before.keys()
+    replaced = [name for name in both if name != before[name].content != after[name].content]
+    corrected = [name for name in both if after[name].objects != before[name].objects]
+    boxes = [sum(len(image.objects) for image in images.values()) for images in (before, after)]
     print(
         f"changes: {len(added)} images added, {len(removed)} removed, {len(replaced)} replaced, labels of "
         f"{len(corrected)} changed; {boxes[0]} boxes before, {boxes[1]} now"
     )
-    _report_classes(_classes(before), _classes(after))
-    held_out = instances(output, measured_on)
-    if not _classes(before) & {name for name in _names_of(held_out)} or len(held_out["images"]) < _FEWEST:
+    if before == after:
+        return None
+    present = _classes(before.values())
+    _report_classes(present, _classes(after.values()))
+    measured_on = "test" if records_of(output, "test") else "val"
+    held_out = {name: image for name, image in after.items() if image.split == measured_on}
+    if not held_out:
         raise InputError(
-            f"{output / 'records'}: the {len(held_out['images'])} images of {measured_on} have no object of a class "
-            f"that the model has ({listed(sorted(_classes(before)))}), so that the models cannot be compared; expected "
-            "such images, the former names of classes, or another --output_dir"
+            f"{folder}: no image was kept for validation, so that the model and one of the changed images cannot be "
+            "compared; use another --output_dir without --val_fraction=0, or put images into test/"
         )
-    trained = {_content(image) for folder in models for image in instances(folder, "train")["images"]}
-    if moved := sorted(image["file_name"] for image in held_out["images"] if trained & {*image.values()}):
+    if not present & _classes(held_out.values()) or len(held_out) < _FEWEST:
+        raise InputError(
+            f"{output / 'records'}: the {len(held_out)} images of {measured_on} have no object of a class that the "
+            f"model has ({listed(sorted(present))}), so that the models cannot be compared; expected such images, the "
+            "former names of classes, or another --output_dir"
+        )
+    trained = {
+        image.content for place in model_folders(folder) for image in _images(place).values() if image.split == "train"
+    }
+    if moved := sorted(name for name, image in held_out.items() if trained & {name, image.content}):
         raise InputError(
             f"{len(moved)} images of {measured_on} were in train, such as {moved[0]}: the model has seen them, which a "
             "comparison would reward; move them back, or use another --output_dir"
         )
+    return measured_on
 
 
 def _report_classes(before: set[str], after: set[str]) -> None:
@@ -53,32 +72,22 @@ def _report_classes(before: set[str], after: set[str]) -> None:
         print(f"warning: no object of {listed(gone)} is left, which the model will not detect{renamed}")
 
 
-def _content(image: dict[str, Any]) -> str:
-    """Return what identifies an image in COCO's format: its file's hash, or its name as earlier versions wrote it."""
-    return image.get("sha256") or image["file_name"]
-
-
-def _labels(folder: Path) -> tuple[dict[str, set[tuple[Any, ...]]], dict[str, str]]:
-    """Return the objects of each image of all splits, class and box, and the hash of its file if it is known."""
-    labels: dict[str, set[tuple[Any, ...]]] = {}
-    files: dict[str, str] = {}
+def _images(folder: Path) -> dict[str, _Image]:
+    """Return the images of all splits by name."""
+    images: dict[str, _Image] = {}
     for split in ("train", "val", "test"):
         if records_of(folder, split) is None:
             continue
         content = instances(folder, split)
         names = {category["id"]: category["name"] for category in content["categories"]}
-        of_image: dict[int, set[tuple[Any, ...]]] = {image["id"]: set() for image in content["images"]}
+        of_id = {
+            image["id"]: _Image(split, image.get("sha256", image["file_name"]), set()) for image in content["images"]
+        }
         for one in content["annotations"]:
-            of_image[one["image_id"]].add((names[one["category_id"]], *(round(side, 1) for side in one["bbox"])))
-        labels |= {image["file_name"]: of_image[image["id"]] for image in content["images"]}
-        files |= {image["file_name"]: image["sha256"] for image in content["images"] if "sha256" in image}
-    return labels, files
+            of_id[one["image_id"]].objects.add((names[one["category_id"]], *(round(side, 1) for side in one["bbox"])))
+        images |= {image["file_name"]: of_id[image["id"]] for image in content["images"]}
+    return images
 
 
-def _classes(labels: dict[str, set[tuple[Any, ...]]]) -> set[str]:
-    return {name for objects in labels.values() for name, *_ in objects}
-
-
-def _names_of(content: dict[str, Any]) -> list[str]:
-    names = {category["id"]: category["name"] for category in content["categories"]}
-    return [names[one["category_id"]] for one in content["annotations"]]
+def _classes(images: Iterable[_Image]) -> set[str]:
+    return {name for image in images for name, *_ in image.objects}

@@ -58,6 +58,13 @@ class State:
         if self._content.setdefault(name, fingerprint) != fingerprint:
             raise InputError(f"{where}: images or labels changed after their conversion; {advice}")
 
+    def take_source(self, other: "State") -> None:
+        """Store the fingerprints of another state, whose images and labels give the same records, and nothing else."""
+        stored = json.loads(self._path.read_text(encoding="utf-8"))
+        taken = {name: other._content[name] for name in ("source", "unpacked") if name in other._content}
+        self._content = stored | taken
+        self._write()
+
     @property
     def source(self) -> str | None:
         """Fingerprint of the images and labels that an earlier call converted."""

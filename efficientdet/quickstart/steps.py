@@ -3,6 +3,7 @@
 import functools
 import math
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +13,6 @@ from typing import Any
 from efficientdet.exports.formats import export_formats
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.quickstart import choices
-from efficientdet.quickstart.choices import shares_of_folds
 from efficientdet.quickstart.chosen_settings import choose_larger_input, choose_settings, continue_settings
 from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.cross_validation import FOLDER, evaluate_folds, fold_folder, store_thresholds_of_folds
@@ -41,17 +41,14 @@ def quickstart(config: QuickstartConfig) -> None:
     """
     folder = Path(config.output_dir)
     with sole_quickstart(folder):
-        if config.folds or (number := _round_to_run(config, folder)) is None:
+        latest, is_shown = 0, False
+        while not config.folds:  # labels may have changed since an interrupted round began
+            number = round_to_run(folder, fingerprint=source_fingerprint(config), minutes=config.minutes)
+            if number in (None, latest):
+                break
+            latest, is_shown = number, _run_round(config, folder, number=number)
+        if not is_shown:
             _run_steps(config, folder)
-            return
-        _run_round(config, folder, number=number)
-        following = _round_to_run(config, folder)
-        if following is not None and following != number:  # labels changed since the interrupted round began
-            _run_round(config, folder, number=following)
-
-
-def _round_to_run(config: QuickstartConfig, folder: Path) -> int | None:
-    return round_to_run(folder, fingerprint=source_fingerprint(config), minutes=config.minutes)
 
 
 def _run_steps(config: QuickstartConfig, folder: Path) -> None:
@@ -96,8 +93,8 @@ def _run_steps(config: QuickstartConfig, folder: Path) -> None:
     )
 
 
-def _run_round(config: QuickstartConfig, folder: Path, *, number: int) -> None:
-    """Train on changed images and labels from the model in the folder, and replace it unless the new one is worse."""
+def _run_round(config: QuickstartConfig, folder: Path, *, number: int) -> bool:
+    """Continue from the model in the folder, and replace it unless the new is worse; return False without changes."""
     present = State(folder / STATE, {**asdict(config), "minutes": 0.0})
     is_decided = any(entry["round"] == number for entry in read_history(folder))
     if not is_decided:  # else a kill may have left the names in the folder incomplete
@@ -108,6 +105,10 @@ def _run_round(config: QuickstartConfig, folder: Path, *, number: int) -> None:
         print(f"round {number}: continues from the model of round {present.number} with the changed images and labels")
     images = source_of_round(config, folder, state=state)
     measured_on = state.once("convert", lambda: _convert_round(config, folder, output, images=images))
+    if measured_on is None:
+        present.take_source(state)
+        shutil.rmtree(output)
+        return False
     measured = records_pattern(output, measured_on)
     state.once("start", lambda: keep_start(folder, output))
     chosen = state.once(
@@ -133,20 +134,13 @@ def _run_round(config: QuickstartConfig, folder: Path, *, number: int) -> None:
     if verdict["replaced"]:
         replace_model(folder, number=number, former=present.number)
     print_round(folder, entries[-1], former=present.number)
+    return True
 
 
-def _convert_round(config: QuickstartConfig, folder: Path, output: Path, *, images: str) -> str:
-    """Convert the images, which stay in their split, and return the split on which the models are compared."""
-    models = model_folders(folder)
-    _convert(config, output, images=images, splits_of=[place / "records" for place in models])
-    measured_on = "test" if records_of(output, "test") else "val"
-    if records_of(output, measured_on) is None:
-        raise InputError(
-            f"{folder}: no image was kept for validation, so that the model and one of the changed images cannot be "
-            "compared; use another --output_dir without --val_fraction=0, or put images into test/"
-        )
-    check_round(models, output, measured_on=measured_on)
-    return measured_on
+def _convert_round(config: QuickstartConfig, folder: Path, output: Path, *, images: str) -> str | None:
+    """Convert the images, which stay in their split, and return the split for the comparison; None without changes."""
+    _convert(config, output, images=images, splits_of=[place / "records" for place in model_folders(folder)])
+    return check_round(folder, output)
 
 
 def _paths(measured: str, images: str) -> list[Path]:
@@ -226,7 +220,10 @@ def _train_in_stages(
             others = state.seconds(step)
         else:  # the same time for each, whichever are done
             assert config.folds is not None
-            others, share = state.seconds("train.*") + chosen["seconds_of_folds"], share / shares_of_folds(config.folds)
+            others, share = (
+                state.seconds("train.*") + chosen["seconds_of_folds"],
+                share / choices.shares_of_folds(config.folds),
+            )
         flags = {**records, **flags, "num_epochs": math.ceil(more * flags["num_epochs"])}
         if epochs and step == "train":
             flags["num_epochs"] = epochs
