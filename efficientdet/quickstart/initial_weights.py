@@ -3,10 +3,13 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dataset.class_names import ClassNames
+from dataset.files.untrusted_values import error_context
 from efficientdet.checkpoints.checkpoint import prefixes
 from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
+from efficientdet.families.hyperparameters import with_overrides
 from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import NO_WEIGHTS
@@ -111,7 +114,7 @@ def _check_settings(config: QuickstartConfig, starter: str) -> None:
 
 
 def _kind_of(path: str, config: QuickstartConfig) -> str:
-    """Return the kind of weights: a starter detector by its name; a detector or a backbone, which is loaded as a test.
+    """Return the kind of weights: a starter detector by its name; else a detector or a backbone, loaded as a test.
 
     Raises:
         InputError: it has other weights.
@@ -120,19 +123,21 @@ def _kind_of(path: str, config: QuickstartConfig) -> str:
     if local_path(path) in map(local_path, starters.values()):
         return "starter"
     use_no_accelerator()
-    from efficientdet.checkpoints.pretrained_weights import load_backbone, read_source
+    from efficientdet.checkpoints.pretrained_weights import load_backbone, load_matching_weights, read_source
     from efficientdet.families.registry import build_detector
     from model.detection_model import named_variables
 
     given = parse_overrides(config.hparams)
     hparams = hyperparameters_of(config.model_name, given)
     try:
-        source = read_source(path)
-        source.conventions(hparams.family, given)
-        network, family = build_detector(hparams, num_classes=1).network, hparams.family
+        source, family = read_source(path), hparams.family
+        hparams = with_overrides(hparams, source.fixed_settings(hparams, given) | given)
+        network = build_detector(hparams, num_classes=1).network
         names = named_variables(network)
-        arrays = family.named_arrays(source.arrays, names, averaged=True)
+        with error_context(f"{path}:"):
+            arrays = family.named_arrays(source.arrays, names, averaged=True)
         if any(name in names and not family.is_backbone(name) for name in arrays):
+            load_matching_weights(network, source, family=family, class_names=ClassNames((1,), ("any",)))
             return "detector"
         load_backbone(network, source, family=family)
     except InputError as error:
