@@ -96,8 +96,12 @@ def test_nvidias_saved_model_of_the_backbone_normalizes_once(tmp_path):
         existing_backbone(str(tmp_path / "mounted"))
     nvidias(tmp_path / "mounted" / "variables" / "variables", weights)
     start = config(tmp_path / "out", backbone_init=existing_backbone(str(tmp_path / "mounted")))
-    assert logged(with_conventions_of_start, start) == (start, [])
+    found, lines = logged(with_conventions_of_start, start)
+    assert (found.hparams, lines) == (start.hparams, [])
     assert start.hparams.normalizations == 1
+    start = config(tmp_path / "out", backbone_init=start.backbone_init, overrides={"conv_padding": "symmetric"})
+    with pytest.raises(InputError, match=r"was trained, as far as its arrays show, with conv_padding same; --hparams"):
+        logged(with_conventions_of_start, start)
 
 
 def test_of_a_backbone_alone_only_what_is_its_own(tmp_path):

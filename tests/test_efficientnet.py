@@ -10,6 +10,7 @@ from unfilled import unfilled_weights
 
 from efficientdet.checkpoints.pretrained_weights import load_backbone, read_source
 from efficientdet.families.efficientdet.family import FAMILY
+from efficientdet.families.registry import hyperparameters_of
 from model.detection_model import named_variables
 from model.efficientnet import build_backbone
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
@@ -109,7 +110,8 @@ def keras_2_file(model, path):
 def with_weights(path):
     backbone = build_backbone("efficientnet-b0", (64, 64))
     source = read_source(str(path))
-    assert source.conventions(FAMILY) == {}
+    assert source.conventions(FAMILY).keys() == {"conv_padding", "batch_norm_epsilon", "mean_rgb", "stddev_rgb"}
+    assert source.conventions(FAMILY)["mean_rgb"] == hyperparameters_of("efficientdet-d0", {}).mean_rgb
     load_backbone(backbone, source, family=FAMILY)
     return backbone
 

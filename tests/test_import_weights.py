@@ -343,7 +343,7 @@ def test_files_of_torch_are_sources(file):
     source = read_source(str(TESTDATA / file))
     assert (source.prefix, source.description, source.class_names) == (str(TESTDATA / file), None, None)
     assert source.arrays["conv1.weight"].shape == (4, 3, 3, 2)
-    assert source.conventions(FAMILY) == {}
+    assert source.conventions(FAMILY) == {"conv_padding": "same", "batch_norm_epsilon": 1e-3}
 
 
 def test_a_file_of_torch_with_nothing_of_this_network_is_told_in_one_line(network):

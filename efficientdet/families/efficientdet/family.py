@@ -16,7 +16,7 @@ from efficientdet.families.efficientdet.presets import (
     QUICKSTART,
 )
 from efficientdet.families.efficientdet.torch_names import from_torch
-from efficientdet.families.efficientdet.torch_schemes import hyperparameters_of_torch, scheme_of
+from efficientdet.families.efficientdet.torch_schemes import IMAGENET, TENSORFLOW, hyperparameters_of_torch, scheme_of
 from efficientdet.families.family import Arrays, ClassLayout, Family, Shapes
 from model.weight_arrays import is_object_based
 from object_detection.geometry.anchor_grid import AnchorGrid, anchor_grid
@@ -84,16 +84,19 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
         return hparams.backbone_name
 
     def imported_conventions(self, arrays: Arrays, *, stated: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the conventions of NVIDIA's detectors and of PyTorch's programs, and the normalization of Lite.
+        """Return the conventions of PyTorch's programs or TensorFlow's, of NVIDIA's detectors, and the normalization.
 
         NVIDIA's classifiers normalize their input once, which is the default; its detectors normalize it twice.
+        google/automl's weights have ImageNet's normalization or, with AdvProp, another, which nothing shows.
         """
         if scheme := scheme_of(arrays):
             return hyperparameters_of_torch(arrays, scheme=scheme, stated=stated, padding=given.get("conv_padding"))
         if any(name.startswith(LITE_PREFIX) for name in arrays):
-            return dict(LITE_NORMALIZATION)
+            return TENSORFLOW | LITE_NORMALIZATION
+        if published_weights.is_keras(arrays):
+            return TENSORFLOW | IMAGENET
         is_detector = is_object_based(arrays) and not published_weights.is_classifier(arrays)
-        return dict(NVIDIA_CONVENTIONS) if is_detector else {}
+        return TENSORFLOW | (NVIDIA_CONVENTIONS if is_detector else {})
 
     def named_arrays(self, arrays: Arrays, names: Iterable[str], *, averaged: bool) -> dict[str, np.ndarray]:
         """Translate names of NVIDIA's, Keras's and PyTorch's layers; all others use the names of this project."""

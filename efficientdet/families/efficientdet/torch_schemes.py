@@ -15,11 +15,11 @@ from program_support.errors import InputError
 
 QUAD_NODE = "fpn.cell.0.fnode.20."  # a BiFPN of six levels has 10 nodes in a cell, a quad FPN of five has 21
 _MIXED = "its backbone pads as PyTorch does and its pyramid as TensorFlow does, which is not supported"
-_TENSORFLOW = {"conv_padding": "same", "batch_norm_epsilon": 1e-3}
+TENSORFLOW = {"conv_padding": "same", "batch_norm_epsilon": 1e-3}
 _PYTORCH = {"conv_padding": "symmetric", "batch_norm_epsilon": 1e-5}
 _BLOCKS_OF_B4 = 32  # torchvision's larger networks have epsilon 1e-3
 _INCEPTION = {"mean_rgb": (127.5,) * 3, "stddev_rgb": (127.5,) * 3}
-_IMAGENET = {"mean_rgb": IMAGENET_MEAN_RGB, "stddev_rgb": IMAGENET_STDDEV_RGB}
+IMAGENET = {"mean_rgb": IMAGENET_MEAN_RGB, "stddev_rgb": IMAGENET_STDDEV_RGB}
 _ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))
 _REDUNDANT_BIAS = "class_net.conv_rep.0.conv_pw.bias"  # effdet's ports of TensorFlow's detectors have it
 # timm's and effdet's names; ap: AdvProp; ra4: the recipe of MobileNet-v4
@@ -95,16 +95,16 @@ def _hyperparameters_of_effdet(evidence: Evidence) -> dict[str, Any]:
 
 def _ported_or_own(evidence: Evidence, *, is_port: bool) -> dict[str, Any]:
     is_inception = (is_port and evidence.is_lite) or (evidence.name and evidence.name["inception"])
-    return (_TENSORFLOW if is_port else _PYTORCH) | (_INCEPTION if is_inception else _IMAGENET)
+    return (TENSORFLOW if is_port else _PYTORCH) | (_INCEPTION if is_inception else IMAGENET)
 
 
 def _hyperparameters_of_efficientnet_pytorch(evidence: Evidence) -> dict[str, Any]:
-    of_others = _INCEPTION if "adv-efficientnet" in evidence.stated else _IMAGENET
-    return _TENSORFLOW | (LITE_NORMALIZATION if evidence.is_lite else of_others)
+    of_others = _INCEPTION if "adv-efficientnet" in evidence.stated else IMAGENET
+    return TENSORFLOW | (LITE_NORMALIZATION if evidence.is_lite else of_others)
 
 
 def _hyperparameters_of_torchvision(evidence: Evidence) -> dict[str, Any]:
-    return {**_PYTORCH, **_IMAGENET} | ({} if evidence.blocks <= _BLOCKS_OF_B4 else {"batch_norm_epsilon": 1e-3})
+    return {**_PYTORCH, **IMAGENET} | ({} if evidence.blocks <= _BLOCKS_OF_B4 else {"batch_norm_epsilon": 1e-3})
 
 
 @dataclass(frozen=True)
