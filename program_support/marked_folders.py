@@ -81,6 +81,16 @@ def claim_outputs(folder: Path, names: Collection[str]) -> None:
         write_text(record, json.dumps({"outputs": sorted({*recorded, *names})}) + "\n")
 
 
+def is_output(path: Path, *, below: Path) -> bool:
+    """Return whether `claim_outputs` recorded a file, or a folder that it is in, in a folder `below` or deeper."""
+    for place in (path, *path.parents):
+        if place == below:
+            break
+        if place.name in (_read_json(place.parent / _OUTPUTS).get("outputs") or ()):
+            return True
+    return False
+
+
 def unpacked_archive(archive: str, folder: Path, *, fingerprint: str) -> str:
     """Unpack a zip or tar archive into a folder that appears complete or not at all, and return the folder.
 

@@ -36,6 +36,7 @@ from dataset.conversion.format_recognition import FORMATS, recognize
 from dataset.conversion.label_splits import read_labels
 from dataset.conversion.labeled_annotations import labeled_annotations
 from program_support.errors import InputError
+from program_support.marked_folders import claim_outputs
 
 
 @pytest.fixture(scope="module")
@@ -371,10 +372,36 @@ def test_a_split_of_some_images_is_refused(tmp_path, photos):
 def test_several_files_that_no_name_tells_apart(tmp_path, photos):
     for name in ("first", "second"):
         write_coco(PICTURES, tmp_path / f"{name}.json")
-    assert "holds 2 files of COCO labels" in refusal(tmp_path, photos)
+    assert "images, such as a.jpg, are in several of the 2 files" in refusal(tmp_path, photos)
     for name in ("instances_train2017", "captions_train2017", "instances_val2017"):
         write_coco(PICTURES, tmp_path / "official" / f"{name}.json")
     assert [*parts_of(tmp_path / "official", photos)] == ["train", "val"]
+
+
+@pytest.mark.parametrize("name", ["coco", "cvat", "label_studio", "csv"])
+def test_batches_of_labels_are_one_data_set(tmp_path, photos, name):
+    """As a labeling program exports them one after the other, with numbers of their own for classes and images."""
+    labeled = tuple(picture for picture in PICTURES if picture.labels)
+    for batch, pictures, names in (("first", labeled[:1], NAMES), ("second", labeled[1:], NAMES[::-1])):
+        if name == "coco":
+            write_coco(pictures, tmp_path / batch / "labels.json", names)
+        else:
+            WRITERS[name](pictures, tmp_path / batch)
+    data = parts_of(tmp_path, photos)[""]
+    assert {image: sorted(boxes) for image, boxes in content(data).items()} == {
+        image: sorted(map(tuple, labels)) for image, labels in drawn(labeled).items()
+    }
+    assert len({image.image_id for image in data.images}) == len(labeled)
+
+
+def test_proposals_beside_the_labels_are_no_labels(tmp_path, photos):
+    """As next_images.py writes them into a folder of the images."""
+    write_coco(PICTURES[:2], tmp_path / "labels.json")
+    claim_outputs(tmp_path / "next_images", ["coco.json", "yolo"])
+    write_coco(PICTURES[2:], tmp_path / "next_images" / "coco.json")
+    write_yolo(PICTURES[2:], tmp_path / "next_images" / "yolo" / "labels")
+    assert [image.file_name for image in parts_of(tmp_path, photos)[""].images] == [one.name for one in PICTURES[:2]]
+    assert recognize(str(tmp_path / "next_images" / "coco.json")).format == "coco"
 
 
 def test_open_images_by_folders(tmp_path):

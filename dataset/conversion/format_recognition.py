@@ -17,6 +17,7 @@ from dataset.files.file_kinds import (
 )
 from dataset.files.untrusted_values import listed
 from program_support.errors import InputError
+from program_support.marked_folders import is_output
 
 FORMATS = {  # value of --format -> display name, and the kinds of files that identify it
     "coco": ("COCO", (FileKind.COCO,)),
@@ -60,7 +61,8 @@ def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabe
     path, other_tables = Path(annotations), []
     if os.path.isdir(path):  # Path.is_dir raises for names that are too long or in unreadable folders
         seen = [*annotations_in(path)]
-        seen = [one for one in seen if not is_conversion_output(one[0])] or seen  # records may be next to their labels
+        # Records, or proposals of next_images.py, may be next to their labels.
+        seen = [one for one in seen if not (is_conversion_output(one[0]) or is_output(one[0], below=path))] or seen
         # Any table has the kind CSV.
         reasons = {file: csv_header_error(str(file)) for file, kind in seen if kind is FileKind.CSV}
         other_tables = [reason for reason in reasons.values() if reason]

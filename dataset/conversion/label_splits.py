@@ -22,6 +22,7 @@ from dataset.conversion.formats.labelme import read_labelme
 from dataset.conversion.formats.open_images.open_images_labels import read_open_images
 from dataset.conversion.formats.voc_splits import read_voc_splits
 from dataset.conversion.formats.yolo.yolo_labels import read_yolo
+from dataset.conversion.image_folds import pooled
 from dataset.conversion.named_splits import (
     SPLITS,
     split_of_file,
@@ -40,6 +41,7 @@ from program_support.errors import InputError
 
 DataSplits = dict[str, AnnotatedDataSet]
 _NUMBERED = ("coco", "yolo", "open_images", "frigate", "visdrone")  # formats that define class ids
+_MOST_BATCHES = 20  # files of labels that are read as one data set
 _WITHOUT_MASKS = ("voc", "open_images", "frigate", "fiftyone", "visdrone", "csv")
 
 
@@ -83,7 +85,7 @@ def read_labels(
     elif labels.format == "voc":
         by_split = read_voc_splits(annotations, labels.files, images)
     elif labels.format == "cvat":
-        by_split = read_cvat(_only_file(labels, annotations), images, with_masks=with_masks)
+        by_split = _read_cvat_files(labels, annotations, images, with_masks=with_masks)
     elif labels.format == "frigate":
         by_split = {"": read_frigate(annotations, images)}
     elif labels.format == "dota":
@@ -148,20 +150,64 @@ def _read_files(
         # COCO also has captions and keypoints.
         instances = [file for file in files if file.name.startswith("instances")]
         of_split[split] = instances if len(instances) == 1 else files
+    if [*of_split] == [None]:
+        return _pooled({str(file): read(str(file), None) for file in _few(labels, annotations)}, annotations)
     is_rest = "train" not in of_split and None in of_split
     if is_rest:
         of_split["train"] = of_split.pop(None)
     if None in of_split or any(len(files) > 1 for files in of_split.values()):
-        raise InputError(
-            f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
-            f"{listed(labels.files[:3])}; expected one of them, or one each named train, val and test"
-        )
+        raise _several_files(labels, annotations)
     by_split = {
         split: read(str(of_split[split][0]), None if is_rest and split == "train" else split)
         for split in SPLITS
         if split in of_split
     }
     return without_held_out(by_split) if is_rest else by_split
+
+
+def _read_cvat_files(
+    labels: RecognizedLabels, annotations: str, images: ImageFolder, *, with_masks: bool
+) -> DataSplits:
+    if len(labels.files) <= 1:
+        return read_cvat(_only_file(labels, annotations), images, with_masks=with_masks)
+    files = {str(file): read_cvat(str(file), images, with_masks=with_masks) for file in _few(labels, annotations)}
+    if any([*by_split] != [""] for by_split in files.values()):
+        raise _several_files(labels, annotations)
+    return _pooled({file: by_split[""] for file, by_split in files.items()}, annotations)
+
+
+def _few(labels: RecognizedLabels, annotations: str) -> list[Path]:
+    """Return the files if they are batches of one data set; of many, those that identify the format are a sample."""
+    if len(labels.files) > _MOST_BATCHES:
+        raise _several_files(labels, annotations)
+    return labels.files
+
+
+def _pooled(by_file: DataSplits, annotations: str) -> DataSplits:
+    """Return the images of several files as one split; classes are the same if their names are.
+
+    Raises:
+        InputError: an image is in two files.
+    """
+    times = Counter(name for data in by_file.values() for name in {image.file_name for image in data.images})
+    if shared := [name for name, count in times.items() if count > 1]:
+        raise InputError(
+            f"--annotations={annotations}: {len(shared)} images, such as {shared[0]}, are in several of the "
+            f"{len(by_file)} files {listed(by_file)}; expected one of them"
+        )
+    try:
+        class_names = common_classes(by_file, own_numbers=True)
+    except InputError:  # a number has several names
+        class_names = common_classes(by_file, own_numbers=False)
+    return {"": functools.reduce(pooled, in_one_order(by_file, class_names, own_image_ids=False).values())}
+
+
+def _several_files(labels: RecognizedLabels, annotations: str) -> InputError:
+    return InputError(
+        f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
+        f"{listed(labels.files[:3])}; expected one of them, one each named train, val and test, or up to "
+        f"{_MOST_BATCHES} without these names"
+    )
 
 
 def _read_open_images(
