@@ -16,7 +16,7 @@ import pytest
 
 from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
 from efficientdet.families.published_files import PublishedFile, published_files
-from efficientdet.weights import downloads, get_weights
+from efficientdet.weights import get_weights, transfer
 from efficientdet.weights.downloads import cache_folder, cached_file, cached_weights, local_path
 from program_support.errors import InputError
 
@@ -68,7 +68,7 @@ def server(monkeypatch, tmp_path):
     monkeypatch.setenv("EFFICIENTDET_WEIGHTS_URL", f"http://127.0.0.1:{made.server_port}/models/")
     monkeypatch.setenv("EFFICIENTDET_WEIGHTS", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(downloads, "_RETRY_DELAYS", (0.0, 0.0))
+    monkeypatch.setattr(transfer, "_RETRY_DELAYS", (0.0, 0.0))
     for name in (NAME, "drawn"):
         monkeypatch.setitem(published_files(), name, FILE)
     yield made
@@ -169,9 +169,27 @@ def test_no_network_is_one_line_with_address_and_place(monkeypatch, tmp_path, ur
 
 
 def test_silence_is_told(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(downloads, "_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(transfer, "_TIMEOUT_SECONDS", 0.2)
     end = threading.Event()
     server.plan += [{"until": 0, "waits": end}] * 9
+    try:
+        with pytest.raises(InputError, match="no data for 0 s"):
+            cached_file(FILE, tmp_path)
+    finally:
+        end.set()
+
+
+def test_a_name_that_no_server_resolves_is_silence(monkeypatch, tmp_path):
+    """A name server behind a firewall, or one address of a server after the other: `urlopen` does not limit these."""
+    end = threading.Event()
+
+    def resolved(*_, **__):
+        end.wait()
+        raise OSError
+
+    monkeypatch.setattr(transfer, "_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("socket.getaddrinfo", resolved)
+    monkeypatch.setenv("EFFICIENTDET_WEIGHTS_URL", "http://nowhere.invalid")
     try:
         with pytest.raises(InputError, match="no data for 0 s"):
             cached_file(FILE, tmp_path)
