@@ -1,4 +1,5 @@
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -334,6 +335,20 @@ def test_nothing_there(tmp_path):
     (tmp_path / "README").touch()
     with pytest.raises(InputError, match="it holds README"):
         checkpoint_prefix(tmp_path)
+
+
+def test_what_may_not_be_read_is_one_line(tmp_path, monkeypatch):
+    """As another user's folder and file; the tests run as root, who may read everything."""
+
+    def refused(*_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    (tmp_path / "weights.bin").touch()
+    monkeypatch.setattr(Path, "iterdir", refused)
+    monkeypatch.setattr(Path, "open", refused)
+    for path in (tmp_path, tmp_path / "weights.bin"):
+        with pytest.raises(InputError, match=rf"^{path}: cannot be read \(Permission denied\)$"):
+            checkpoint_prefix(path)
 
 
 @pytest.mark.parametrize("count", [1, 2, 127, 300])

@@ -168,6 +168,17 @@ def test_hyperparameters_of_each_program(model, stated, padding, epsilon, mean):
     assert values.get("fpn_name", "bifpn") == ("qufpn" if model == "efficientdet_q0" else "bifpn")
 
 
+def test_refuses_another_padding_than_that_of_the_name():
+    names = stored()[0]["efficientnet_lite0"]
+    for name, own, other in (("tf_efficientnet_lite0", "same", "symmetric"), ("efficientnet_b0", "symmetric", "same")):
+        values = hyperparameters_of_torch(names, scheme=scheme_of(names), stated=f"{name}.pth", padding=own)
+        assert values["conv_padding"] == own
+        with pytest.raises(InputError, match=rf"^is timm's {name}, with conv_padding={own}; .*conv_padding={other}: "):
+            hyperparameters_of_torch(names, scheme=scheme_of(names), stated=f"{name}.pth", padding=other)
+        values = hyperparameters_of_torch(names, scheme=scheme_of(names), stated=f"{name}/best.pth", padding=other)
+        assert values["conv_padding"] == other
+
+
 @pytest.mark.parametrize("model", ["tf_efficientnet_lite0", "efficientnet_lite0"])
 def test_refuses_timms_names_without_the_architecture(model):
     names, _ = stored()

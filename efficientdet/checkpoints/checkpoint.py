@@ -49,21 +49,31 @@ def checkpoint_prefix(path: str | Path) -> str:
     The path of a third-party file (`weights/readers.py`) is returned unchanged. Does not import TensorFlow.
 
     Raises:
-        InputError: there is no checkpoint.
+        InputError: there is no checkpoint, or it cannot be read.
     """
-    if reader_of(path):
-        return str(path)
-    path = Path(_BUNDLE_FILE.sub("", str(path)))
+    try:
+        return str(path) if reader_of(path) else str(_bundle_prefix(Path(_BUNDLE_FILE.sub("", str(path)))))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _bundle_prefix(path: Path) -> Path:
+    """Return the prefix of the checkpoint of this name or the newest in this folder.
+
+    Raises:
+        InputError: there is none; OSError without permission.
+    """
     if Path(f"{path}{INDEX_SUFFIX}").exists():
-        return str(path)
+        return path
     if not path.is_dir() and (same := _with_same_number(path)):
-        return str(same)
+        return same
     if path.is_file():
+        path.open("rb").close()
         raise InputError(f"{path}: is neither a checkpoint nor a file of weights of PyTorch, safetensors or Keras")
     if not path.is_dir():
         raise InputError(f"{path}: there is no checkpoint of that name (no {path}{INDEX_SUFFIX}) and no folder")
     if candidates := prefixes(path) or prefixes(path / "model"):  # the latter: output folder of a quick start
-        return str(max(candidates, key=writing_order))
+        return max(candidates, key=writing_order)
     inside = ", ".join(sorted(file.name for file in path.iterdir())[:5]) or "nothing"
     raise InputError(f"{path}: no checkpoint in this folder; it holds {inside}")
 

@@ -58,12 +58,17 @@ def _hyperparameters_of_timm(evidence: Evidence) -> dict[str, Any]:
     another normalization of the input.
 
     Raises:
-        InputError: nothing says which they are.
+        InputError: nothing says which they are, or the name and the padding that the user states differ.
     """
-    if evidence.padding is not None:
-        return _ported_or_own(evidence, is_port=evidence.padding == "same")
-    if name := evidence.name:
-        return _ported_or_own(evidence, is_port=name["port"] is not None)
+    name, padding = evidence.name, evidence.padding
+    own = name and ("symmetric" if name["port"] is None else "same")
+    if name and padding not in (None, own) and "/" not in evidence.stated[name.end() :]:  # no folder's name
+        raise InputError(
+            f"is timm's {name[0]}, with conv_padding={own}; --hparams sets conv_padding={padding}: leave this out, or "
+            "rename the file if it has other weights"
+        )
+    if padding := padding or own:
+        return _ported_or_own(evidence, is_port=padding == "same")
     raise InputError(
         "has the names of timm, whose ports of TensorFlow's weights (tf_efficientnet_*) and own "
         "weights (efficientnet_*) differ in nothing but padding, batch normalization and the input's normalization: "
