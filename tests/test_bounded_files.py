@@ -5,8 +5,10 @@ import threading
 
 import pytest
 
+from dataset.conversion.format_recognition import recognize
 from dataset.files import bounded_files
 from dataset.files.bounded_files import read_json, read_regular_file
+from efficientdet.checkpoints.pretrained_weights import read_source
 from program_support.errors import InputError
 
 
@@ -37,6 +39,22 @@ def test_what_need_not_end_is_not_opened(tmp_path, monkeypatch):
                 read_regular_file(tmp_path / name)
     with pytest.raises(FileNotFoundError):
         read_regular_file(tmp_path / "absent")
+
+
+def test_a_pointer_of_git_lfs_is_named_as_such(tmp_path):
+    hashed = f"oid sha256:{'4d7a' * 16}"
+    pointer = f"version https://git-lfs.github.com/spec/v1\n{hashed}\nsize 12345\n"
+    for name in ("labels.json", "photo.jpg", "weights.pth"):
+        (tmp_path / name).write_text(pointer)
+    reason = r"it is a pointer of Git LFS; `git lfs pull` fetches the file"
+    with pytest.raises(OSError, match=reason):
+        read_regular_file(tmp_path / "photo.jpg")
+    with pytest.raises(InputError, match=rf"labels\.json: cannot be read .{reason}"):
+        read_json(str(tmp_path / "labels.json"))
+    with pytest.raises(InputError, match=r"labels\.json is a pointer of Git LFS; `git lfs pull` fetches the file$"):
+        recognize(str(tmp_path))
+    with pytest.raises(InputError, match=rf"weights\.pth: cannot be read .{reason}"):
+        read_source(str(tmp_path / "weights.pth"))
 
 
 def test_json_may_come_through_a_pipe_and_not_from_a_device(tmp_path):

@@ -30,6 +30,11 @@ _BYTE_ORDER_MARKS = {  # those of UTF-32 come first because they begin with thos
     codecs.BOM_UTF16_BE: "utf-16",
 }
 _DEVICES = (stat.S_IFCHR, stat.S_IFBLK)
+_POINTER = b"version https://git-lfs.github.com/spec/"  # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+
+
+class FileNotFetched(OSError):
+    """Git LFS has left a pointer in the place of the file."""
 
 
 def read_regular_file(path: str | os.PathLike) -> bytes:
@@ -64,7 +69,7 @@ def open_regular_file(path: str | os.PathLike) -> BinaryIO:
     The type is checked before opening, as opening has side effects for some devices, and again afterwards.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: the file cannot be read, or is not fetched.
     """
     if "\0" in os.fsdecode(path):  # Python would raise a ValueError
         raise FileNotFoundError(errno.ENOENT, "the file name contains NUL", str(path))
@@ -72,10 +77,16 @@ def open_regular_file(path: str | os.PathLike) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # does not block if a pipe has replaced the file
     try:
         _check_kind(os.fstat(descriptor), path)
+        _check_fetched(os.pread(descriptor, len(_POINTER), 0), path)
     except OSError:
         os.close(descriptor)
         raise
     return open(descriptor, "rb")
+
+
+def _check_fetched(head: bytes, path: str | os.PathLike) -> None:
+    if head.startswith(_POINTER):
+        raise FileNotFetched(errno.EINVAL, "it is a pointer of Git LFS; `git lfs pull` fetches the file", str(path))
 
 
 def open_image_file(path: str | os.PathLike) -> BinaryIO:
@@ -140,6 +151,7 @@ def read_json(path: str, *, hasher: Any = None) -> Any:
         if stat.S_IFMT(os.stat(path).st_mode) in _DEVICES:
             raise OSError(errno.EINVAL, "it is a device", path)
         content = Path(path).read_bytes()
+        _check_fetched(content, path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     if hasher is not None:

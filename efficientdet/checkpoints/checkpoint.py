@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dataset.files.bounded_files import open_regular_file
 from efficientdet.checkpoints.bundle_files import (
     BUNDLE_SUFFIXES,
     INDEX_SUFFIX,
@@ -68,7 +69,7 @@ def _bundle_prefix(path: Path) -> Path:
     if not path.is_dir() and (same := _with_same_number(path)):
         return same
     if path.is_file():
-        path.open("rb").close()
+        open_regular_file(path).close()
         raise InputError(f"{path}: is neither a checkpoint nor a file of weights of PyTorch, safetensors or Keras")
     if not path.is_dir():
         raise InputError(f"{path}: there is no checkpoint of that name (no {path}{INDEX_SUFFIX}) and no folder")
