@@ -6,7 +6,6 @@ those of the model before, which go to the folder of their round: the output fol
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,12 @@ def claim_round_folder(folder: Path, number: int) -> Path:
     """Return the folder of a round, which is created if it is missing."""
     claim_folder(folder / _ROUNDS)
     return claim_folder(round_folder(folder, number))
+
+
+def discard_round(folder: Path) -> None:
+    """Remove the folder of a round; a kill leaves all of it or nothing in its place."""
+    with unfinished_folder(folder) as unfinished:
+        os.rename(folder, unfinished / "round")
 
 
 def model_folders(folder: Path) -> list[Path]:
@@ -55,7 +60,7 @@ def round_to_run(folder: Path, *, fingerprint: str, minutes: float) -> int | Non
     state = _state(unfinished)
     if state.get("source") != fingerprint and not prefixes(unfinished / "model", "ckpt-*"):
         if is_marked(unfinished):
-            shutil.rmtree(unfinished)
+            discard_round(unfinished)
         state = {}
     if state:
         return last + 1

@@ -3,7 +3,6 @@
 import functools
 import math
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,7 +21,14 @@ from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.round_data import check_round
 from efficientdet.quickstart.round_history import history_entry, print_round, read_history, write_history
 from efficientdet.quickstart.round_verdict import compare_with_start
-from efficientdet.quickstart.rounds import claim_round_folder, keep_start, model_folders, replace_model, round_to_run
+from efficientdet.quickstart.rounds import (
+    claim_round_folder,
+    discard_round,
+    keep_start,
+    model_folders,
+    replace_model,
+    round_to_run,
+)
 from efficientdet.quickstart.source_fingerprint import source_fingerprint, source_folder, source_of_round
 from efficientdet.quickstart.split_records import fold_pattern, labeled_images, records_of, records_pattern
 from efficientdet.quickstart.state import State
@@ -107,7 +113,7 @@ def _run_round(config: QuickstartConfig, folder: Path, *, number: int) -> bool:
     measured_on = state.once("convert", lambda: _convert_round(config, folder, output, images=images))
     if measured_on is None:
         present.take_source(state)
-        shutil.rmtree(output)
+        discard_round(output)
         return False
     measured = records_pattern(output, measured_on)
     state.once("start", lambda: keep_start(folder, output))
@@ -220,10 +226,8 @@ def _train_in_stages(
             others = state.seconds(step)
         else:  # the same time for each, whichever are done
             assert config.folds is not None
-            others, share = (
-                state.seconds("train.*") + chosen["seconds_of_folds"],
-                share / choices.shares_of_folds(config.folds),
-            )
+            others = state.seconds("train.*") + chosen["seconds_of_folds"]
+            share /= choices.shares_of_folds(config.folds)
         flags = {**records, **flags, "num_epochs": math.ceil(more * flags["num_epochs"])}
         if epochs and step == "train":
             flags["num_epochs"] = epochs
