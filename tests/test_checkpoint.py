@@ -345,7 +345,7 @@ def test_what_may_not_be_read_is_one_line(tmp_path, monkeypatch):
 
     (tmp_path / "weights.bin").touch()
     monkeypatch.setattr(Path, "iterdir", refused)
-    monkeypatch.setattr(Path, "open", refused)
+    monkeypatch.setattr(os, "open", refused)
     for path in (tmp_path, tmp_path / "weights.bin"):
         with pytest.raises(InputError, match=rf"^{path}: cannot be read \(Permission denied\)$"):
             checkpoint_prefix(path)

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import subprocess
@@ -60,7 +61,8 @@ def test_voc_layout(devkit):
     assert (done.returncode, done.stderr) == (0, "")
     assert [path.name for path in (devkit / "out").glob("val-*")] == ["val-00000-of-00001.tfrecord"]
     written = json.loads((devkit / "out" / "val.instances.json").read_text())
-    assert written["images"] == [{"id": 1, "file_name": "2012_1.jpg", "height": 48, "width": 64}]
+    sha256 = hashlib.sha256((devkit / "VOC2012/JPEGImages/2012_1.jpg").read_bytes()).hexdigest()
+    assert written["images"] == [{"id": 1, "file_name": "2012_1.jpg", "height": 48, "width": 64, "sha256": sha256}]
     assert written["annotations"] == [
         {
             "id": 1,

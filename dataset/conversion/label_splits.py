@@ -190,7 +190,7 @@ def _pooled(by_file: DataSplits, annotations: str) -> DataSplits:
         InputError: an image is in two files.
     """
     times = Counter(name for data in by_file.values() for name in {image.file_name for image in data.images})
-    if shared := [name for name, count in times.items() if count > 1]:
+    if shared := sorted(name for name, count in times.items() if count > 1):
         raise InputError(
             f"--annotations={annotations}: {len(shared)} images, such as {shared[0]}, are in several of the "
             f"{len(by_file)} files {listed(by_file)}; expected one of them"

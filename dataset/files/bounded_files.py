@@ -30,6 +30,7 @@ _BYTE_ORDER_MARKS = {  # those of UTF-32 come first because they begin with thos
     codecs.BOM_UTF16_BE: "utf-16",
 }
 _DEVICES = (stat.S_IFCHR, stat.S_IFBLK)
+NOT_FETCHED = "a pointer of Git LFS; `git lfs pull` fetches the file"
 _POINTER = b"version https://git-lfs.github.com/spec/"  # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 
 
@@ -86,7 +87,7 @@ def open_regular_file(path: str | os.PathLike) -> BinaryIO:
 
 def _check_fetched(head: bytes, path: str | os.PathLike) -> None:
     if head.startswith(_POINTER):
-        raise FileNotFetched(errno.EINVAL, "it is a pointer of Git LFS; `git lfs pull` fetches the file", str(path))
+        raise FileNotFetched(errno.EINVAL, f"it is {NOT_FETCHED}", str(path))
 
 
 def open_image_file(path: str | os.PathLike) -> BinaryIO:

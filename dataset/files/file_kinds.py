@@ -11,7 +11,7 @@ from enum import Enum
 from itertools import islice
 from pathlib import Path
 
-from dataset.files.bounded_files import FileNotFetched, open_regular_file
+from dataset.files.bounded_files import NOT_FETCHED, FileNotFetched, open_regular_file
 from dataset.files.unread_formats import unread_json, unread_lines, unread_xml
 from program_support.errors import InputError
 
@@ -90,8 +90,8 @@ def kind_and_advice(path: str | Path) -> tuple[FileKind | None, str]:
             text = _text(head)
             if text.startswith(("{", "[")):
                 return _kind_of_json(head + file.read(_MOST_PARSED_BYTES), text)
-    except FileNotFetched as error:
-        return FileKind.UNREAD, error.strerror.removeprefix("it is ")
+    except FileNotFetched:
+        return FileKind.UNREAD, NOT_FETCHED
     except OSError:
         return None, ""
     if text.startswith("<"):
