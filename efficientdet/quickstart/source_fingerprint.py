@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from dataset.conversion.folder_files import FolderFiles
-from dataset.conversion.formats.yolo.yolo_layout import names_classes
+from dataset.conversion.formats.yolo.yolo_layout import class_files_beside, names_classes
 from dataset.files.bounded_files import read_regular_file
 from dataset.files.file_kinds import ANNOTATION_SUFFIXES
 from dataset.files.image_files import IMAGE_SUFFIXES
@@ -74,7 +74,7 @@ def _label_sources(annotations: str | None) -> list[str]:
     path = Path(annotations)
     if not path.is_dir():
         return [str(path.parent) if names_classes(path) else annotations]
-    return [annotations, *(str(file) for file in sorted(path.absolute().parent.glob("*.*")) if names_classes(file))]
+    return [annotations, *map(str, class_files_beside(path))]
 
 
 def _archive_fingerprint(archive: str) -> str:

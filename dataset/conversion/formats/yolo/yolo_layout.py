@@ -47,11 +47,11 @@ class _LayoutReader:
         self._given, self._images = annotations, images
         self._root = annotations if annotations.is_dir() else annotations.parent
         self._files = FolderFiles(self._root, _SUFFIXES)
-        beside = FolderFiles(self._root.resolve().parent, _SUFFIXES)
-        if annotations.is_dir() and not any(names_classes(self._files.path(name)) for name in self._files.names):
-            beside.names = sorted(path.name for path in beside.folder.glob("*.*") if names_classes(path))
-            if beside.names:
-                self._root, self._files = beside.folder, beside
+        is_named = not annotations.is_dir() or any(names_classes(self._files.path(name)) for name in self._files.names)
+        if not is_named and (beside := class_files_beside(annotations)):
+            self._root = beside[0].parent
+            self._files = FolderFiles(self._root, _SUFFIXES)
+            self._files.names = [path.name for path in beside]  # not those of folders below it
         self._read: list[bytes] = []
         self._noted: list[ReportEntry] = []
         self._without_images: list[tuple[str, str]] = []  # keys and values of splits
@@ -191,6 +191,11 @@ class _LayoutReader:
 def names_classes(path: Path) -> bool:
     """Return whether a file names the classes of YOLO's labels."""
     return path.name in _NAME_FILES or _is_data_file(path)
+
+
+def class_files_beside(labels: Path) -> list[Path]:
+    """Return the files beside a folder of YOLO's labels that name their classes."""
+    return sorted(path for path in labels.resolve().parent.glob("*.*") if names_classes(path))
 
 
 def _is_data_file(path: Path) -> bool:
