@@ -2,16 +2,14 @@
 
 import json
 import os
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from program_support.archives import extract_archive
-from program_support.atomic_files import report_write_errors, unfinished_folder, write_text
+from program_support.atomic_files import unfinished_folder, write_text
 from program_support.errors import InputError
 
 MARKER = ".written_by_efficientdet.json"  # hidden: readers of images and labels ignore it
-_OUTPUTS = ".outputs_of_efficientdet.json"  # names in a folder that may hold other files, too
 
 
 def refuse_unmarked(folder: Path) -> None:
@@ -30,7 +28,7 @@ def is_marked(folder: Path) -> bool:
 
 def mark_of(folder: Path) -> dict[str, Any]:
     """Return the content of the marker; empty without one."""
-    return _read_json(folder / MARKER)
+    return read_mark(folder / MARKER)
 
 
 def claim_folder(folder: Path) -> Path:
@@ -60,35 +58,6 @@ def mark_folder(folder: Path, **content: Any) -> None:
         OSError: the mark cannot be written.
     """
     write_text(folder / MARKER, json.dumps(content) + "\n")
-
-
-def claim_outputs(folder: Path, names: Collection[str]) -> None:
-    """Create a folder, which may hold other files, and record the names that a program will write in it.
-
-    Raises:
-        InputError: for a name that exists and was not recorded by an earlier call, before anything is written.
-    """
-    record = folder / _OUTPUTS
-    recorded = set(_read_json(record).get("outputs") or ())
-    for name in names:
-        if name not in recorded and os.path.lexists(folder / name):
-            raise InputError(
-                f"{folder / name}: exists and was not written by this program, which would overwrite it; move it, or "
-                "use another --output_dir"
-            )
-    with report_write_errors(record):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(record, json.dumps({"outputs": sorted({*recorded, *names})}) + "\n")
-
-
-def is_output(path: Path, *, below: Path) -> bool:
-    """Return whether `claim_outputs` recorded a file, or a folder that it is in, in a folder `below` or deeper."""
-    for place in (path, *path.parents):
-        if place == below:
-            break
-        if place.name in (_read_json(place.parent / _OUTPUTS).get("outputs") or ()):
-            return True
-    return False
 
 
 def unpacked_archive(archive: str, folder: Path, *, fingerprint: str) -> str:
@@ -124,7 +93,8 @@ def _is_empty(folder: Path) -> bool:
     return folder.is_dir() and not any(folder.iterdir())
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_mark(path: Path) -> dict[str, Any]:
+    """Return the content of a file that a program wrote for itself; empty if there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

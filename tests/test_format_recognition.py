@@ -35,8 +35,8 @@ from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.format_recognition import FORMATS, recognize
 from dataset.conversion.label_splits import read_labels
 from dataset.conversion.labeled_annotations import labeled_annotations
+from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
-from program_support.marked_folders import claim_outputs
 
 
 @pytest.fixture(scope="module")
@@ -397,9 +397,9 @@ def test_batches_of_labels_are_one_data_set(tmp_path, photos, name):
 def test_proposals_beside_the_labels_are_no_labels(tmp_path, photos):
     """As next_images.py writes them into a folder of the images."""
     write_coco(PICTURES[:2], tmp_path / "labels.json")
-    claim_outputs(tmp_path / "next_images", ["coco.json", "yolo"])
-    write_coco(PICTURES[2:], tmp_path / "next_images" / "coco.json")
-    write_yolo(PICTURES[2:], tmp_path / "next_images" / "yolo" / "labels")
+    with claimed_outputs(tmp_path / "next_images" / "coco.json", tmp_path / "next_images" / "yolo"):
+        write_coco(PICTURES[2:], tmp_path / "next_images" / "coco.json")
+        write_yolo(PICTURES[2:], tmp_path / "next_images" / "yolo" / "labels")
     assert [image.file_name for image in parts_of(tmp_path, photos)[""].images] == [one.name for one in PICTURES[:2]]
     assert recognize(str(tmp_path / "next_images" / "coco.json")).format == "coco"
 

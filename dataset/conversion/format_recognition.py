@@ -16,8 +16,8 @@ from dataset.files.file_kinds import (
     kind_of_file,
 )
 from dataset.files.untrusted_values import listed
+from program_support.claimed_outputs import is_output
 from program_support.errors import InputError
-from program_support.marked_folders import is_output
 
 FORMATS = {  # value of --format -> display name, and the kinds of files that identify it
     "coco": ("COCO", (FileKind.COCO,)),

@@ -31,12 +31,12 @@ from efficientdet.reports.html_page import document, heading, image_figure, row,
 from object_detection.coco.results import DetectionRows, results_json
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
+from program_support.claimed_outputs import claimed_outputs, remove_outputs
 from program_support.errors import InputError, printable
-from program_support.marked_folders import claim_outputs
 from program_support.progress import Progress
 from program_support.ray_tasks import CORES_OF_NETWORK, LOCAL, ray_cluster
 
-LIST, PAGE, IMAGES, LABELS = "next_images.json", "next_images.html", "images", "yolo/labels"
+LIST, PAGE, IMAGES = "next_images.json", "next_images.html", "images"
 _LONGER_SIDE = 320  # pixels of a thumbnail
 _LEAD = {
     "expected_gain": "The images whose labels are expected to teach the detector most: the product of its doubt, the "
@@ -73,9 +73,16 @@ def choose_next_images(config: NextImagesConfig) -> list[ChosenImage]:
     Raises:
         InputError: all images are labeled or unreadable, or a file of the user would be overwritten or removed.
     """
-    folder, formats = Path(config.output_dir), config.format
-    claim_outputs(folder, [LIST, PAGE, IMAGES, *names_of_files(formats, crops=False)])
-    _refuse_losses(config)
+    _refuse_copies(config)
+    with claimed_outputs(*(Path(config.output_dir, name) for name in _names(config))):
+        return _choose(config)
+
+
+def _names(config: NextImagesConfig) -> list[str]:
+    return [LIST, PAGE, IMAGES, *names_of_files(config.format, crops=False)]
+
+
+def _choose(config: NextImagesConfig) -> list[ChosenImage]:
     index = index_records(config.records) if config.records else None
     labeled = None if index is None else _labeled_images(index)
     paths = _unlabeled(config, labeled)
@@ -130,44 +137,14 @@ def _labeled_images(index: RecordIndex) -> LabeledImages:
     return labeled_records(index, names)
 
 
-def _refuse_losses(config: NextImagesConfig) -> None:
-    """Raise InputError if an image of the pool, or work of the user in the folders of an earlier choice, would be lost.
-
-    The page is the last file of a choice: what is newer was changed by the user.
-    """
-    folder = Path(config.output_dir)
-    copies, page = folder / IMAGES, folder / PAGE
-    place = copies.resolve()
+def _refuse_copies(config: NextImagesConfig) -> None:
+    """Raise InputError if an image of the pool is a copy of an earlier choice, which this one replaces."""
+    place = Path(config.output_dir, IMAGES).resolve()
     if inside := next((path for path in config.paths if Path(path).resolve().is_relative_to(place)), None):
         raise InputError(
             f"--images: {inside} is among the copies of an earlier choice, which this one replaces; use another "
             "--output_dir"
         )
-    written = page.stat().st_mtime_ns if page.exists() else None
-    ours = _earlier_names(folder)
-    for path in sorted(path for each in _replaced_folders(config) for path in each.rglob("*")):
-        if path.name.startswith(".") or path.is_dir():
-            continue
-        is_newer = written is not None and path.lstat().st_mtime_ns > written
-        is_added = path.is_relative_to(copies) and str(path.relative_to(copies)) not in ours
-        if is_newer or is_added:
-            raise InputError(
-                f"{path}: was added or changed after the earlier choice, which this one replaces; move it, or use "
-                "another --output_dir"
-            )
-
-
-def _replaced_folders(config: NextImagesConfig) -> list[Path]:
-    """Return the folders with a file for each chosen image."""
-    return [Path(config.output_dir, name) for name in [IMAGES] + [LABELS] * ("yolo" in config.format)]
-
-
-def _earlier_names(folder: Path) -> set[str]:
-    """Return the names of the copies of an earlier choice."""
-    try:
-        return {str(entry["file_name"]) for entry in json.loads((folder / LIST).read_bytes())}
-    except (OSError, ValueError, TypeError, KeyError):
-        return set()
 
 
 def _unlabeled(config: NextImagesConfig, labeled: LabeledImages | None) -> list[str]:
@@ -218,11 +195,8 @@ def _write(config: NextImagesConfig, chosen: Sequence[ChosenImage], detector: De
         for image in chosen
     ]
     with report_write_errors(copies):
-        (folder / PAGE).unlink(missing_ok=True)
-        for earlier in _replaced_folders(config):
-            shutil.rmtree(earlier, ignore_errors=True)
-        copies.mkdir(parents=True)
-    # First: it names the copies if this is interrupted.
+        remove_outputs(folder, _names(config))
+        copies.mkdir(parents=True, exist_ok=True)
     write_output(folder / LIST, (json.dumps(lines, indent=1) + "\n").encode())
     files = ResultFiles(
         config.output_dir, class_names, formats=config.format, for_labeling=True, storage_folder=f"{IMAGES}/"

@@ -12,6 +12,7 @@ _HOW_TO_MEASURE = (
     "AP was not measured; use `--val_file_pattern='records/val-*'` to measure it for the checkpoint and files."
 )
 _MOST_LISTED = 10
+TABLE_FILES = ("artifacts.json", "artifacts.md")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +79,8 @@ class ArtifactTable:
         Raises:
             InputError: they cannot be written.
         """
-        for name, text in (
-            ("artifacts.json", json.dumps(asdict(self), indent=1) + "\n"),
-            ("artifacts.md", self._markdown()),
-        ):
+        texts = json.dumps(asdict(self), indent=1) + "\n", self._markdown()
+        for name, text in zip(TABLE_FILES, texts, strict=True):
             with report_write_errors(Path(folder, name)):
                 write_text(Path(folder, name), text)
 

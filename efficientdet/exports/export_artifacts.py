@@ -16,15 +16,16 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
 from efficientdet.exports.agreement import SAME_OBJECT_IOU
 from efficientdet.exports.artifact_comparison import PIXELS, ArtifactComparison, quality_of
-from efficientdet.exports.artifact_table import Artifact, ArtifactTable
+from efficientdet.exports.artifact_table import TABLE_FILES, Artifact, ArtifactTable
 from efficientdet.exports.bill_of_materials import write_bill_of_materials
 from efficientdet.exports.export_config import ExportConfig
 from efficientdet.exports.export_format import BATCHES, ExportFormat
 from efficientdet.exports.formats import export_formats
-from efficientdet.exports.model_card import ModelCard, tiling_note, write_model_card
+from efficientdet.exports.model_card import CARD_FILES, ModelCard, tiling_note, write_model_card
 from efficientdet.inference.checkpoint_model import checkpoint_detector, load_model
 from efficientdet.onnx_translation.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from program_support.atomic_files import report_write_errors
+from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
 
 _SCORE = 1e-3  # tolerance of the scores of agreeing detections
@@ -36,9 +37,17 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     """Export every format, compare, evaluate and time it; write the table to artifacts.md and artifacts.json.
 
     Raises:
-        InputError: a file cannot be written.
+        InputError: a file cannot be written, or is the user's.
         RuntimeError: a float32 file of a trained checkpoint has other detections in images than the checkpoint.
     """
+    folder, formats = Path(config.output_dir), export_formats()
+    files = [file for name in config.formats for file in formats[name].files(folder / formats[name].file)]
+    names = {file.relative_to(folder).parts[0] for file in files} | {formats[name].file for name in config.formats}
+    with claimed_outputs(*(folder / name for name in (*sorted(names), *CARD_FILES, *TABLE_FILES))):
+        return _export(model, config)
+
+
+def _export(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     calibration = _calibration(config)
     restored, _ = load_model(model)
     formats = [export_formats()[name] for name in config.formats]

@@ -12,11 +12,12 @@ from dataset.files.image_files import encode_image
 from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.provenance import FILE_NAME
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.exports.artifact_table import ArtifactTable
+from efficientdet.exports.artifact_table import TABLE_FILES, ArtifactTable
 from object_detection.coco.measures import CocoMeasures, shown_measure
 from program_support.atomic_files import report_write_errors, write_bytes, write_text
 
 CARD, DRAWN_IMAGE, BILL_OF_MATERIALS = "README.md", "detections.jpg", "bom.cdx.json"
+CARD_FILES = (CARD, DRAWN_IMAGE, FILE_NAME, BILL_OF_MATERIALS)  # beside the exported files
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def tiling_note(description: Description) -> str:
 def files_to_publish(folder: str | Path) -> list[str]:
     """Return the files of an export, relative to its folder: those of the last call of export.py and what it wrote."""
     exported = json.loads(Path(folder, FILE_NAME).read_text(encoding="utf-8"))["exported"]["files"]
-    return [CARD, DRAWN_IMAGE, FILE_NAME, BILL_OF_MATERIALS, "artifacts.md", "artifacts.json", *exported]
+    return [*CARD_FILES, *TABLE_FILES, *exported]
 
 
 def _markdown(card: ModelCard) -> str:

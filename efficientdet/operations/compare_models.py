@@ -14,6 +14,7 @@ from efficientdet.exports.formats import format_of
 from efficientdet.operations.results import ComparisonResult
 from efficientdet.options.compare import CompareOptions
 from efficientdet.prediction.open_model import load_detector
+from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
 
 
@@ -33,18 +34,19 @@ def compare(options: CompareOptions) -> ComparisonResult:
         options, json_file=json_file, class_names=of_checkpoint, description=described
     )
     output_dir = writable_folder(options.output_dir, "output_dir")
+    page, numbers = Path(output_dir, "compare.html"), Path(output_dir, "compare.json")
     prepare_environment()
     from efficientdet.evaluation.model_comparison import ComparisonConfig, compare_models
 
-    with opened_records as records:
+    with claimed_outputs(page, numbers), opened_records as records:
         resolved = {"output_dir": output_dir, "records": records, "class_names": class_names}
         compared = compare_models(ComparisonConfig(**{**vars(options), **resolved, "open_detector": load_detector}))
     return ComparisonResult(
         numbers={one.name: one.measures.numbers for one in compared.models},
         differences={pair.name: pair.numbers for pair in compared.pairs},
         class_differences={pair.name: pair.classes for pair in compared.pairs},
-        page=Path(output_dir, "compare.html"),
-        json=Path(output_dir, "compare.json"),
+        page=page,
+        json=numbers,
     )
 
 

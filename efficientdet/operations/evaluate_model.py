@@ -29,8 +29,16 @@ from efficientdet.operations.results import EvaluationResult
 from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.options.model import CHECKPOINT_ONLY
 from efficientdet.prediction.open_model import open_model
+from object_detection.coco.results import TESTDEV_FILE_NAME
+from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
 from program_support.ray_tasks import LOCAL
+
+_FILES_OF_FOLDERS = {  # by the flag of the folder
+    "testdev_dir": (TESTDEV_FILE_NAME,),
+    "report": ("report.html", "report.json"),
+    "suspects": ("suspects.html", "suspects.json", "proposed.json", "label_studio.json", "label_studio.xml"),
+}
 
 
 def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
@@ -44,18 +52,16 @@ def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
     class_names, name, opened_records = _data_set(options, prefix, json_file=json_file)
     runtime: dict[str, Any] = {} if others else runtime_settings(options)
     writable_file(options.output_json, "output_json")
-    if options.testdev_dir:
-        writable_folder(options.testdev_dir, "testdev_dir")
-    if options.report is not None:
-        writable_folder(options.report, "report")
-    if options.suspects is not None:
-        writable_folder(options.suspects, "suspects")
+    outputs: list[str | Path | None] = [options.output_json]
+    for flag, names in _FILES_OF_FOLDERS.items():
+        if (folder := getattr(options, flag)) is not None:
+            outputs += [Path(writable_folder(folder, flag), name) for name in names]
     prepare_environment()
     from efficientdet.devices.memory import report_out_of_memory
     from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
     from efficientdet.evaluation.other_detections import OtherDetections
 
-    with opened_records as records, report_out_of_memory(batch_size=options.batch_size):
+    with claimed_outputs(*outputs), opened_records as records, report_out_of_memory(batch_size=options.batch_size):
         resolved: dict[str, Any] = {
             "val_json_file": json_file,
             "model": model_config(prefix, overrides, options, class_names=class_names, **runtime),

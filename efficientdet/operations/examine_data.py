@@ -1,15 +1,19 @@
 """The operation of doctor.py and of `efficientdet.examine`: turn options into a configuration and run it."""
 
+from pathlib import Path
+
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.flag_definitions import program
 from efficientdet.configuration.flag_paths import records_of, writable_folder
 from efficientdet.configuration.model_settings import hyperparameters
 from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.data_checks.check_report import NUMBERS, PAGE
 from efficientdet.data_checks.data_check import DataCheckConfig, check_data, read_splits
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.operations.results import ExaminationResult
 from efficientdet.options.doctor import ExamineOptions
+from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
 
 
@@ -32,7 +36,8 @@ def examine(options: ExamineOptions) -> ExaminationResult:
     )
     splits = read_splits(config)  # a mistake in the files is reported before TensorFlow is imported
     prepare_environment()
-    examination, page = check_data(splits, config)
+    with claimed_outputs(*(Path(config.output_dir, name) for name in (PAGE, NUMBERS))):
+        examination, page = check_data(splits, config)
     return ExaminationResult(
         findings=tuple(examination.findings),
         settings=examination.settings,

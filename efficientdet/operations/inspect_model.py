@@ -14,6 +14,7 @@ from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import checked_formats, export_formats
 from efficientdet.options.inspect import RANDOM_WEIGHTS, InspectOptions
 from efficientdet.options.model import MOST_DRAWN
+from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
 
 
@@ -37,9 +38,13 @@ def _dry(model: ModelConfig, options: InspectOptions) -> None:
         )
     writable_file(options.export_ckpt, "export_ckpt")
     _prepare(needs_tensorflow=bool(model.ckpt_path or options.export_ckpt))
+    from efficientdet.checkpoints.bundle_files import BUNDLE_SUFFIXES
+    from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX
     from efficientdet.exports.inspection import dry_run
 
-    dry_run(model, export_ckpt=options.export_ckpt)
+    suffixes = (*BUNDLE_SUFFIXES, DESCRIPTION_SUFFIX) if options.export_ckpt else ()
+    with claimed_outputs(*(f"{options.export_ckpt}{suffix}" for suffix in suffixes)):
+        dry_run(model, export_ckpt=options.export_ckpt)
 
 
 def _export(model: ModelConfig, options: InspectOptions) -> None:
@@ -60,7 +65,8 @@ def _export(model: ModelConfig, options: InspectOptions) -> None:
     from efficientdet.exports.inspection import export
 
     for name, path in paths.items():
-        export(model, name, Path(path), input_image=image)
+        with claimed_outputs(path):
+            export(model, name, Path(path), input_image=image)
 
 
 def _export_formats(model: ModelConfig, options: InspectOptions, images: tuple[str, ...]) -> None:
@@ -90,7 +96,10 @@ def _benchmark(model: ModelConfig, options: InspectOptions) -> None:
     from efficientdet.benchmark.measurements import benchmark
     from efficientdet.devices.memory import report_out_of_memory
 
-    with report_out_of_memory(batch_size=options.batch_size):
+    with (
+        claimed_outputs(options.output_json, options.dllogger_path),
+        report_out_of_memory(batch_size=options.batch_size),
+    ):
         benchmark(model, options)
 
 
@@ -107,18 +116,19 @@ def _video(model: ModelConfig, options: InspectOptions) -> None:
 
     _prepare(needs_tensorflow=True)
     model = replace(model, ckpt_path=options.saved_model_dir or model.ckpt_path)
-    annotate_video(
-        with_thresholds(
-            open_model(model, batch_size=options.batch_size),
-            threshold=options.threshold,
-            min_score=options.min_score_thresh,
-            calibrated_scores=options.calibrated_scores,
-        ),
-        video,
-        Path(output),
-        batch_size=options.batch_size,
-        max_boxes=options.max_boxes_to_draw or MOST_DRAWN,
-    )
+    with claimed_outputs(output):
+        annotate_video(
+            with_thresholds(
+                open_model(model, batch_size=options.batch_size),
+                threshold=options.threshold,
+                min_score=options.min_score_thresh,
+                calibrated_scores=options.calibrated_scores,
+            ),
+            video,
+            Path(output),
+            batch_size=options.batch_size,
+            max_boxes=options.max_boxes_to_draw or MOST_DRAWN,
+        )
 
 
 def _model(options: InspectOptions) -> ModelConfig:

@@ -24,8 +24,8 @@ from efficientdet.prediction.image_tasks import ImageTasks
 from efficientdet.prediction.inputs import shown_path
 from object_detection.coco.results import results_json, write_results
 from program_support.atomic_files import report_write_errors
+from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError, printable
-from program_support.marked_folders import claim_outputs
 from program_support.progress import Progress
 from program_support.ray_tasks import CORES_OF_NETWORK, LOCAL, ray_cluster
 
@@ -49,10 +49,14 @@ def annotate(config: AnnotationConfig, messages: Messages = NO_MESSAGES) -> None
     outputs = output_paths(config, [shown_path(path) for path in inputs.images], ".jpg")
     videos = dict(zip(inputs.videos, output_paths(config, inputs.videos, VIDEO_SUFFIXES[config.save]), strict=True))
     names = names_of_files(config.format, crops=config.save_crops) + [DETECTIONS_FILE] * bool(inputs.images)
-    if inputs.camera is not None and config.save == "events":
-        names.append(camera_output(config, inputs.camera).name)
     saved = [] if config.save == "none" else videos.values()
-    claim_outputs(Path(config.output_dir), [path.name for path in (*outputs, *saved)] + names)
+    files = [*outputs, *saved, *(Path(config.output_dir, name) for name in names)]
+    with claimed_outputs(*files, messages.replaced_file):
+        _annotate(config, messages, outputs, videos)
+
+
+def _annotate(config: AnnotationConfig, messages: Messages, outputs: Sequence[Path], videos: dict[str, Path]) -> None:
+    inputs = config.inputs
     messages.open()
     if inputs.camera is not None:
         from efficientdet.prediction.video_source import open_source

@@ -157,6 +157,11 @@ class Messages:
         if json_lines not in (None, STANDARD_OUTPUT) and Path(str(json_lines)).suffix != ".jsonl":
             raise InputError(f"--json_lines={json_lines}: expected a file name that ends with .jsonl, or -")
 
+    @property
+    def replaced_file(self) -> str | None:
+        """The file whose lines of an earlier run are replaced; None without one."""
+        return None if self._append or self._json_lines == STANDARD_OUTPUT else self._json_lines
+
     def open(self) -> None:
         """Connect to the broker and open the file.
 

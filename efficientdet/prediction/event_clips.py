@@ -42,6 +42,8 @@ class EventRecorder:
         self._event: _Event | None = None
         self._used: set[str] = set()  # stems
         self._written: set[Path] = set()
+        # Those of a camera stay: a recording cannot be repeated
+        self._replaced = set() if source.is_live else {*folder.glob("*.mp4"), *folder.glob("*.json")}
 
     def close(self) -> None:
         """Remove the unfinished clip."""
@@ -71,9 +73,8 @@ class EventRecorder:
         """End the event, remove the clips of an earlier run of a video file, and print the number of clips."""
         self._end_event()
         videos = len(self._written) // 2
-        if not self._source.is_live:
-            for path in {*self._folder.glob("*.mp4"), *self._folder.glob("*.json")} - self._written:
-                path.unlink(missing_ok=True)
+        for path in self._replaced - self._written:
+            path.unlink(missing_ok=True)
         print(f"{shown_source(self._source.name)}: {videos:,} event{'s' * (videos != 1)}; {self._folder}")
 
     def _keep(self, frame: VideoFrame, pixels: np.ndarray) -> None:
@@ -113,7 +114,7 @@ class EventRecorder:
         event, self._event = self._event, None
         # Clips of a camera are kept, also those of another program; clips of an earlier run with a file are replaced.
         if self._source.is_live:
-            self._used = {path.stem.casefold() for path in self._folder.glob("*.mp4")}
+            self._used = {path.stem.casefold() for path in self._folder.glob("*.*")}
         stem = distinct_stem(event.file.target.stem, self._used)
         event.file.target = event.file.target.with_name(f"{stem}.mp4")
         with contextlib.closing(event.file):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from program_support.atomic_files import is_other_process
+from program_support.claimed_outputs import is_output, list_outputs
 from program_support.errors import InputError
 from program_support.file_lock import HOLDER, LockedError, held_lock, lock_file
 from program_support.marked_folders import is_marked, refuse_unmarked
@@ -73,3 +74,5 @@ def refuse_foreign_output(folder: Path) -> None:
         refuse_unmarked(folder / name)
     if not is_marked(folder / "evaluation"):
         refuse_unmarked(folder / METRICS)
+    elif not is_output(folder / METRICS, below=folder):  # of a version without a list
+        list_outputs(folder, [METRICS])

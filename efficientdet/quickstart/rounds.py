@@ -13,6 +13,7 @@ from efficientdet.checkpoints.checkpoint import checkpoint_prefix, prefixes
 from efficientdet.quickstart.output_folder import FOLDERS, METRICS, START, STATE
 from efficientdet.quickstart.round_history import read_history
 from program_support.atomic_files import exchange, link_or_copy, unfinished_folder
+from program_support.claimed_outputs import list_outputs
 from program_support.errors import InputError
 from program_support.marked_folders import claim_folder, is_marked, mark_folder, mark_of
 
@@ -115,6 +116,7 @@ def replace_model(folder: Path, *, number: int, former: int) -> None:
                 if not (target / name).exists():
                     link_or_copy(folder / name, target / name)
                 os.replace(source / name, folder / name)
+        list_outputs(folder, [METRICS])
     except OSError as error:
         raise InputError(f"{folder}: the model cannot be replaced ({error}); run the same command again") from error
 

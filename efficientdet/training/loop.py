@@ -3,10 +3,13 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import keras
 import tensorflow as tf
 
+from efficientdet.checkpoints.checkpoint import prefixes
+from efficientdet.checkpoints.provenance import FILE_NAME as PROVENANCE
 from efficientdet.checkpoints.provenance import write_provenance
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.agreement import require_agreement
@@ -25,12 +28,14 @@ from efficientdet.training.inputs import OWN_SETTINGS
 from efficientdet.training.interruption import Interrupted, StopRequest, stop_message
 from efficientdet.training.listener import Listener
 from efficientdet.training.model_dir_lock import sole_training
-from efficientdet.training.reporter import Reporter, report_start, training_provenance
+from efficientdet.training.reporter import START_FILES, Reporter, report_start, training_provenance
 from efficientdet.training.run import Run
-from efficientdet.training.saving import Saver
+from efficientdet.training.saving import SAVED_MODEL, Saver
 from efficientdet.training.settings import settings_at_start
 from efficientdet.training.time_budget import TimeBudget
 from efficientdet.training.validation import Evaluator, Validation
+from object_detection.coco.results import TESTDEV_FILE_NAME
+from program_support.claimed_outputs import claimed_outputs
 from program_support.progress import Progress
 from program_support.signals import exit_code
 
@@ -68,9 +73,11 @@ def _train(config: TrainingConfig, world: World, *, clock: Callable[[], float]) 
     skip_graph_rewriting()
     tf.config.run_functions_eagerly(config.debug)
     folder = config.model_dir if world.is_first else None
+    outputs = _outputs(config) if folder else ()
     with (
         one_line_errors(config, runtime, world),
         sole_training(config.model_dir, world) as lock_warning,
+        claimed_outputs(*outputs, adopts=any(prefixes(Path(config.model_dir), "ckpt-*"))),
         Journal(
             folder,
             file_name=config.log_filename,
@@ -86,6 +93,14 @@ def _train(config: TrainingConfig, world: World, *, clock: Callable[[], float]) 
             world, saved_step=lambda: saver.step, unsaved_steps=lambda: run.state.step - saver.step
         ) as stop_request:
             return Training(run, saver, stop_request).run()
+
+
+def _outputs(config: TrainingConfig) -> list[Path]:
+    """Return the files that the first process replaces, without the checkpoints."""
+    metrics = (f"metrics-{epoch}.json" for epoch in (*range(config.last_epoch + 1), "final"))
+    names = (*START_FILES, REPORT_FILE, PROVENANCE, SAVED_MODEL, *metrics)
+    submission = [Path(config.testdev_dir, TESTDEV_FILE_NAME)] if config.testdev_dir else []
+    return [*(Path(config.model_dir, name) for name in names), *submission]
 
 
 class Training:
@@ -226,7 +241,7 @@ class Training:
 
                 export_saved_model(
                     run.state.detector,
-                    f"{config.model_dir}/emackpt-final",
+                    f"{config.model_dir}/{SAVED_MODEL}",
                     description=run.state.description(run.description, weights="averaged"),
                     resize=run.inputs.config(1).resize,
                 )

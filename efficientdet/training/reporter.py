@@ -29,6 +29,7 @@ from object_detection.coco.measures import CocoMeasures, shown_measure
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from object_detection.coco.run_length_masks import decoded
 
+START_FILES = ("config.json", "classes.json")
 _DRAWN_IMAGES = 4
 _DRAWN_FROM = 0.3  # score
 _DRAWN_SIDE = 400  # pixels; images are enlarged to at least this
@@ -201,8 +202,8 @@ def report_start(run: Run) -> None:
     config, folder = run.config, Path(run.config.model_dir)
     run.journal.log((), _facts(run))
     if run.world.is_first:
-        run.description.write(folder / "config.json")
-        config.class_names.write(folder / "classes.json")
+        run.description.write(folder / START_FILES[0])
+        config.class_names.write(folder / START_FILES[1])
     if not config.val_records and config.training_mode != "train300" and not config.benchmark:
         run.journal.print("no --val_file_pattern: training without evaluation")
 

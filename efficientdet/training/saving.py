@@ -13,6 +13,7 @@ from efficientdet.training.run import Run
 from efficientdet.training.start import restore_checkpoint
 from program_support.errors import InputError
 
+SAVED_MODEL = "emackpt-final"  # folder
 _MOST_ROLLBACKS = 3
 _SECONDS_BETWEEN_EPOCH_SAVES = 10.0  # otherwise epochs of a few images would mostly write
 
@@ -70,7 +71,7 @@ class Saver(Listener):
         state, folder = self._run.state, Path(self._run.config.model_dir)
         if self._run.world.is_first:
             store_thresholds(folder / "ckpt-final", state.score_thresholds)
-            if (exported := folder / "emackpt-final" / DESCRIPTION_FILE).exists():
+            if (exported := folder / SAVED_MODEL / DESCRIPTION_FILE).exists():
                 state.description(self._run.description, weights="averaged").write(exported)
 
     def roll_back(self, error: NotFinite) -> None:

@@ -42,11 +42,20 @@ def existing_shards(output_prefix: str) -> dict[int, Path]:
     }
 
 
+def files_beside(config: ConversionConfig) -> list[Path]:
+    """Return the files that a conversion writes beside its shards."""
+    return [config.beside(suffix) for suffix in (".report.json", ".classes.json", ".instances.json")]
+
+
+def is_known(config: ConversionConfig) -> bool:
+    """Return whether a conversion with this prefix has been in the folder before."""
+    return (config.state_folder / "job.json").exists()
+
+
 def refuse_other_shards(config: ConversionConfig) -> None:
-    """Raise InputError if the prefix has shards into another number, or files that no conversion here wrote."""
-    if not (config.state_folder / "job.json").exists():
-        beside = (config.beside(suffix) for suffix in (".report.json", ".classes.json", ".instances.json"))
-        for path in (*map(config.shard_path, range(config.num_shards)), *beside):
+    """Raise InputError if the prefix has shards into another number, or shards that no conversion here wrote."""
+    if not is_known(config):
+        for path in map(config.shard_path, range(config.num_shards)):
             if path.exists():
                 raise InputError(
                     f"{path}: exists and was not written by a conversion in this folder; move it, or choose another "

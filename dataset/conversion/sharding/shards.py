@@ -34,7 +34,9 @@ from dataset.conversion.large_images import PART_SIDE, in_parts
 from dataset.conversion.sharding.remote_output import publish_remote, remote_states
 from dataset.conversion.sharding.shard_files import (
     CONTINUE,
+    files_beside,
     is_finished,
+    is_known,
     read_settings,
     refuse_other_shards,
     remove_leftovers,
@@ -47,6 +49,7 @@ from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from dataset.files.pixel_values import ValueRange, value_range_for
 from dataset.files.remote_images import read_ahead, remote_listing
 from program_support.atomic_files import write_text
+from program_support.claimed_outputs import claimed_outputs
 from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 from program_support.remote_addresses import is_remote
@@ -75,7 +78,7 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
         config = replace(config, black_level=black, white_level=white)
         mark_upright(data.images, config.image_folder)
         config.state_folder.mkdir(parents=True, exist_ok=True)
-        with sole_writer(config):
+        with sole_writer(config), claimed_outputs(*files_beside(config), adopts=is_known(config)):
             refuse_other_shards(config)
             remove_leftovers(config)
             tasks = _shard_tasks(data, stats, config)
