@@ -131,7 +131,7 @@ def tree(folder):
     return {
         str(path.relative_to(folder)): path.read_text() if path.name in ("ckpt-1.index", "detector.onnx") else ""
         for path in folder.rglob("*")
-        if path.is_file() and path.name not in (MARKER, "quickstart.lock")
+        if path.is_file() and path.name[0] != "." and path.name != "quickstart.lock"
     }
 
 
