@@ -16,7 +16,6 @@ from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.round_verdict import verdict
 from efficientdet.quickstart.steps import quickstart
 from program_support.errors import InputError
-from program_support.marked_folders import MARKER
 
 STEPS = ["dataset.create_tfrecord", "doctor", "train", "eval", "compare", "export"]  # programs of a round
 
