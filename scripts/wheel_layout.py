@@ -53,7 +53,7 @@ class BuildBelowOneName(build_py):
         for program in root.glob("*.py"):
             program.rename(root / NAME / "programs" / program.name)
         (root / NAME / "checkout.py").unlink()
-        for file in root.rglob("*.py"):
+        for file in [*root.rglob("*.py"), *root.rglob("*.pyi")]:
             file.write_text(rewritten(file.read_text(encoding="utf-8"), str(file)), encoding="utf-8")
 
 

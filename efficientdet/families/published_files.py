@@ -6,12 +6,11 @@ scripts/get_weights.sh runs before anything is installed. URLs, sizes and accura
 """
 
 import importlib
+import os
 import pkgutil
 import re
 from dataclasses import dataclass
 from functools import cache
-
-from efficientdet import families
 
 TORCHVISION = "https://download.pytorch.org/models"
 _ARCHIVES = (".tar.gz", ".tgz")
@@ -90,9 +89,9 @@ BACKBONES = {
 def by_short_name() -> dict[str, PublishedFile]:
     """Return the files of all families by their short names; the backbones that families share come first."""
     files = dict(BACKBONES)
-    for module in sorted(pkgutil.iter_modules(families.__path__)):
+    for module in sorted(pkgutil.iter_modules([os.path.dirname(__file__)])):
         if module.ispkg:
-            presets = importlib.import_module(f"{families.__name__}.{module.name}.presets")
+            presets = importlib.import_module(f"{__package__}.{module.name}.presets")
             files.update(getattr(presets, "PUBLISHED_FILES", {}))
     return files
 

@@ -4,13 +4,13 @@ Modules of families are imported by name on demand, because hyperparameters look
 """
 
 import importlib
+import os
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from efficientdet import families as folder
 from program_support.errors import InputError, nearest_name
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ DEFAULT_MODEL = "efficientdet-d0"  # the references' default
 def families() -> tuple:
     """Return every `Family`, those of this package first, sorted by name."""
     built_in = [
-        importlib.import_module(f"{folder.__name__}.{module.name}.family").FAMILY
-        for module in sorted(pkgutil.iter_modules(folder.__path__))
+        importlib.import_module(f"{__package__}.{module.name}.family").FAMILY
+        for module in sorted(pkgutil.iter_modules([os.path.dirname(__file__)]))
         if module.ispkg
     ]
     return (*built_in, *(entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS))))
