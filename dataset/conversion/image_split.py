@@ -75,6 +75,7 @@ def split_off(
         hashlib.sha256(f"{data.fingerprint} {[image.file_name for image in split_images]}".encode()).hexdigest()
         for split_images in (train, val)
     ]
+    data = replace(data, split_from=(data.listed_images, data.listed_boxes))
     return (
         replace(data, images=train, listed_boxes=data.listed_boxes - boxes, fingerprint=made[0]),
         replace(data, images=val, listed_boxes=boxes, fingerprint=made[1], skipped=[], noted=[]),
