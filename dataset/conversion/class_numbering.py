@@ -129,8 +129,8 @@ def with_composed_names(data: AnnotatedDataSet) -> AnnotatedDataSet:
     for image in data.images:
         image.objects = [replace(one, category_id=composed[one.category_id]) for one in image.objects]
     reason = (
-        f"{len(changed)} class names, such as {shown(changed[0])}, are in decomposed Unicode letters: read as the "
-        "class of the same letters"
+        f"class names in decomposed Unicode letters, such as {shown(changed[0])} ({len(changed)} in all), are read as "
+        "those of the same letters"
     )
     noted = [*data.noted, ReportEntry(kind="image", file=data.source, reason=reason)]
     return replace(data, class_names=names, noted=noted)

@@ -157,6 +157,8 @@ def load_matching_weights(
         _add_alias(named, alias, class_names, source=source)
     rows_or_none = [named.get(_folded(name)) for name in class_names.names]
     shared = [name for name, row in zip(class_names.names, rows_or_none, strict=True) if row is not None]
+    is_own = source.description is not None and len(named) > len(shared)
+    renamed = "; if a class was renamed, --class_aliases=OLD:NEW keeps its row" if is_own else ""
     reinitialized = [name for name in variables if family.is_class_predictor(name)]
     initial = {name: np.asarray(variable.value) for name, variable in variables.items()}
     chosen = family.with_class_rows(arrays, rows_or_none, _shapes(variables), defaults=initial)
@@ -166,7 +168,7 @@ def load_matching_weights(
             *ignored,
             f"{len(variables)} weights from {source.prefix}",
             f"class predictor: kept {len(shared)} of {len(rows_or_none)} class rows ({some(tuple(shared))}), "
-            "the others are reinitialized",
+            f"the others are reinitialized{renamed}",
         ]
     matching = {name: variable for name, variable in variables.items() if name not in reinitialized}
     others = {name: array for name, array in arrays.items() if not family.is_class_predictor(name)}
@@ -175,7 +177,7 @@ def load_matching_weights(
     return [
         *ignored,
         f"{len(matching)} weights from {source.prefix}",
-        f"{layers} starts from scratch: {_class_difference(source, class_names, count=count)}",
+        f"{layers} starts from scratch: {_class_difference(source, class_names, count=count)}{renamed}",
     ]
 
 
