@@ -116,10 +116,7 @@ class SplitContent:
 
     @contextmanager
     def skipping(self, *, file: str, kind: str = "box", image: AnnotatedImage | None = None) -> Iterator[None]:
-        """Skip the entry that the block reads if it raises InputError; the message is the reason.
-
-        One odd entry does not refuse a data set: --max_bad_fraction limits how many are skipped.
-        """
+        """Skip the entry that the block reads if it raises InputError, whose message is the reason."""
         try:
             yield
         except InputError as error:

@@ -150,15 +150,17 @@ def load_matching_weights(
         rows = None
     if rows is not None:
         load_weights(network, source, family=family, class_names=class_names)
-        line = f"all {len(variables)} weights from {source.prefix}"
-        return [*ignored, line, *_assumption(source, class_names, count)]
+        return [
+            *ignored,
+            f"all {len(variables)} weights from {source.prefix}",
+            *_assumption(source, class_names, count),
+        ]
     named = {_folded(name): row for name, row in _rows_by_name(source, count=count, family=family).items()}
     for alias in aliases:
         _add_alias(named, alias, class_names, source=source)
     rows_or_none = [named.get(_folded(name)) for name in class_names.names]
     shared = [name for name, row in zip(class_names.names, rows_or_none, strict=True) if row is not None]
-    is_own = source.description is not None and len(named) > len(shared)
-    renamed = "; if a class was renamed, --class_aliases=OLD:NEW keeps its row" if is_own else ""
+    hint = "; --class_aliases=OLD:NEW keeps a renamed one" if source.description and len(named) > len(shared) else ""
     reinitialized = [name for name in variables if family.is_class_predictor(name)]
     initial = {name: np.asarray(variable.value) for name, variable in variables.items()}
     chosen = family.with_class_rows(arrays, rows_or_none, _shapes(variables), defaults=initial)
@@ -168,7 +170,7 @@ def load_matching_weights(
             *ignored,
             f"{len(variables)} weights from {source.prefix}",
             f"class predictor: kept {len(shared)} of {len(rows_or_none)} class rows ({some(tuple(shared))}), "
-            f"the others are reinitialized{renamed}",
+            f"the others are reinitialized{hint}",
         ]
     matching = {name: variable for name, variable in variables.items() if name not in reinitialized}
     others = {name: array for name, array in arrays.items() if not family.is_class_predictor(name)}
@@ -177,7 +179,7 @@ def load_matching_weights(
     return [
         *ignored,
         f"{len(matching)} weights from {source.prefix}",
-        f"{layers} starts from scratch: {_class_difference(source, class_names, count=count)}{renamed}",
+        f"{layers} starts from scratch: {_class_difference(source, class_names, count=count)}{hint}",
     ]
 
 

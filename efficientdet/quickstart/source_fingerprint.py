@@ -108,5 +108,8 @@ def _content(file: Path) -> str:
 
 @functools.cache  # a call asks several times
 def _digest(file: Path, size: int, time_ns: int) -> str:
+    hasher = hashlib.sha256()
     with open_regular_file(file) as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+        while block := content.read(1 << 20):
+            hasher.update(block)
+    return hasher.hexdigest()

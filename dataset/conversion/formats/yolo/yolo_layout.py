@@ -132,7 +132,7 @@ class _LayoutReader:
             if not numbered:
                 raise InputError(f"is {shown(names)}, expected a list of class names")
             class_names = ClassNames.from_categories(numbered)
-        self._compare_with_other_files(path, class_names)
+        self._compare_with_other_files(Path(str(path)), class_names)
         return str(path), class_names
 
     def _compare_with_other_files(self, path: Path, class_names: ClassNames) -> None:
