@@ -350,6 +350,10 @@ def test_files_that_name_the_classes_of_yolo_agree(photo, name, content, message
         read(photo / "images", photo / "labels")
     [data] = read(photo / "images", photo / "labels" / "data.yaml").values()  # as the user decides
     assert "which counts" in data.noted[-1].reason
+    (photo / "labels" / "data.yaml").rename(photo / "data.yaml")
+    if name == "classes.txt":
+        with pytest.raises(InputError, match=r"data\.yaml: class 0 is 'nut' here and 'bolt' in .*classes\.txt"):
+            read(photo / "images", photo / "labels")
 
 
 def test_two_forms_of_a_letter_are_one_class(photo):

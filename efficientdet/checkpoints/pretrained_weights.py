@@ -129,10 +129,9 @@ def load_matching_weights(
 ) -> list[str]:
     """Load pretrained weights; return lines for the log.
 
-    If the classes differ, the class predictor keeps its initial values for classes that the checkpoint does not name,
-    and all of its weights if it names none of them. Names are compared without case and surrounding spaces. Without
-    names, as many rows as there are classes in the data are taken as their rows, unless they are those of COCO.
-    aliases: "NAME IN THE CHECKPOINT:NAME IN THE DATA" of classes.
+    If the classes differ, the class predictor keeps its initial values for classes that the checkpoint does not name;
+    case and surrounding spaces of names do not matter. Without names, as many rows as there are classes in the data are
+    taken as their rows, unless they are those of COCO. aliases: "NAME IN THE CHECKPOINT:NAME IN THE DATA" of classes.
 
     Raises:
         InputError: any other weight is missing, unexpected or of another shape, or if an alias names no class.
@@ -150,11 +149,8 @@ def load_matching_weights(
         rows = None
     if rows is not None:
         load_weights(network, source, family=family, class_names=class_names)
-        return [
-            *ignored,
-            f"all {len(variables)} weights from {source.prefix}",
-            *_assumption(source, class_names, count),
-        ]
+        line = f"all {len(variables)} weights from {source.prefix}"
+        return [*ignored, line, *_assumption(source, class_names, count)]
     named = {_folded(name): row for name, row in _rows_by_name(source, count=count, family=family).items()}
     for alias in aliases:
         _add_alias(named, alias, class_names, source=source)

@@ -140,7 +140,7 @@ class _LayoutReader:
         names = dict(zip(class_names.category_ids, class_names.names, strict=True))
         others = [self._files.path(name) for name in self._files.names if _lists_names(self._files.path(name))]
         if self._given.name == "labels":
-            others += [other for other in class_files_beside(self._given) if _lists_names(other)]
+            others += [other for other in class_files_beside(self._given) if other.suffix != ".data"]
         for other in others:
             try:
                 listed_names, _ = _names_in(other)
@@ -243,12 +243,12 @@ def _lists_names(path: Path) -> bool:
 
 
 def _names_in(path: Path) -> tuple[list[str] | dict[Any, str], bytes]:
-    """Return the names that a file lists in the order of their numbers, or by number, and its content."""
+    """Return the names in a file other than obj.data, in the order of their numbers or by number, and its content."""
     if path.name == _NOTES:
         class_names = read_class_names(path)
         return dict(zip(class_names.category_ids, class_names.names, strict=True)), path.read_bytes()
     text, content = read_text_file(path)
-    if path.suffix == _LABEL_MAP:
+    if path.suffix in (_LABEL_MAP, ".yaml", ".yml"):
         return [*read_class_file(path).names], content
     return [line.strip() for line in text.rstrip().splitlines()], content
 
