@@ -286,6 +286,7 @@ OTHERS = [
     ("t.csv", 'path,x1,y1,x2,y2,label\na.jpg,10,10,50,30,"nut, small"\n', BOX),
     ("a.txt", "0 0.3 0 0.3 0.8 0.2 0.8 0.2 0\n", (20.0, 0.0, 10.0, 40.0)),
     ("a.txt", "0 0.3 0.4 0.4 0.4 0.3 0.4 0.2 0.3\n0 0.3 0.4 0.4 0.4 0.2 0.5 0 0\n", BOX),  # two keypoints
+    ("a.txt", "0 0.3 0.4 0.4 0.4 0.3 0.4 2\n" * 2, BOX),
     ("a.txt", "0 0.3 0.4 0.4 0.4 0.3 0.4 2 0.2 0.3 1\n0 0.3 0.4 0.4 0.4 0.2 0.5 2 0 0 0\n", BOX),
     ("a.txt", "0 0.1 0.2 0.5 0.2 0.5 0.6 0.1 0.6\n" * 2, BOX),  # four corners
     ("t.csv", "sep=;\nfilename;xmin;ymin;xmax;ymax;class\na.jpg;10;10;50;30;nut\n", BOX),

@@ -209,6 +209,7 @@ class ImageFolder(FolderFiles):
             other = self.find(inner, split=split)
         if other in (None, matched):
             return matched, None
+        inner = PurePosixPath(inner.replace("\\", "/")).name
         return matched, f"names {shown(inner)}, which exists, too: taken as the labels of {matched}, as it is called"
 
     def _match(self, names: list[str], split: str | None) -> tuple[str, str]:

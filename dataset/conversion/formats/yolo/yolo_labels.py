@@ -141,15 +141,18 @@ def _are_poses(boxes: np.ndarray, keypoints: np.ndarray, *, values: int) -> bool
     centers, sizes = boxes[:, :2], boxes[:, 2:]
     are_boxes = (sizes > 0).all() and (np.abs(centers - 0.5) + sizes / 2 < 0.55).all()
     points = keypoints.reshape(len(boxes), -1, values)
-    corners = np.concatenate([boxes, keypoints], 1).reshape(len(boxes), -1, 2)
-    if not are_boxes or (
-        corners.shape[1] == 4 and np.allclose(corners[:, 0] - corners[:, 1], corners[:, 3] - corners[:, 2], atol=1e-3)
-    ):
-        return False  # the latter are rotated boxes
+    if not are_boxes or (keypoints.shape[1] == 4 and _are_rotated_boxes(np.hstack([boxes, keypoints]))):
+        return False
     if values == 3:
         return bool(np.isin(points[..., 2], (0, 1, 2)).all())
     is_inside = (np.abs(points - centers[:, None]) <= 0.6 * sizes[:, None]).all(2)
     return bool((is_inside | (points == 0).all(2)).mean() >= _IN_THEIR_BOX)  # 0 0 is a keypoint that is not labeled
+
+
+def _are_rotated_boxes(outlines: np.ndarray) -> bool:
+    """Return whether rows of four corners [N, 8] are parallelograms."""
+    corners = outlines.reshape(-1, 4, 2)
+    return np.allclose(corners[:, 0] + corners[:, 2], corners[:, 1] + corners[:, 3], atol=1e-3)
 
 
 def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> dict[str, str]:
