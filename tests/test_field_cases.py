@@ -6,6 +6,7 @@ The cases of `data/field_cases` are read without conversion; the miniatures belo
 import base64
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -433,6 +434,16 @@ def test_the_fraction_that_a_refusal_advises_is_accepted(tmp_path, faults, capsy
             advised, is_early = re.search(r"set --max_bad_fraction=([\d.]+\d)( or more)?", str(error)).groups()
             assert refusals == 1 or not is_early
     assert refusals == 1 + ("nameless" in faults and faults != "nameless")
+
+
+def test_the_split_that_a_refusal_advises_is_accepted(photo):
+    write(photo / "labels" / "c.json", json.dumps(coco()))
+    options = ConvertOptions(
+        images=str(photo / "images"), annotations=str(photo / "labels"), output_dir=str(photo / "out")
+    )
+    with pytest.raises(InputError, match="there is one image; none can be used for validation;.* or --val_fraction=0$"):
+        create_tfrecord.convert_labels(options)
+    assert create_tfrecord.convert_labels(replace(options, val_fraction=0.0))["train"].images == 1
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])

@@ -95,7 +95,8 @@ def mark_upright(images: Sequence[AnnotatedImage], folder: str | Path) -> None:
     such boxes if all contradictions are of this kind.
     """
     step = max(1, len(images) // _MOST_READ)
-    rotated = [*_rotated(images[::step], folder)]
+    chosen = [image for image in images[::step] if not image.is_upright or (image.size and not _fit(image, image.size))]
+    rotated = [*_rotated(chosen, folder)]
     contradicted = {_boxes_are_upright(image, shape) for image, shape in rotated if image.size == shape.size}
     if True in contradicted:
         rotated = [*_rotated(images, folder)]
@@ -111,12 +112,12 @@ def mark_upright(images: Sequence[AnnotatedImage], folder: str | Path) -> None:
 
 def _rotated(images: Sequence[AnnotatedImage], folder: str | Path) -> Iterator[tuple[AnnotatedImage, StoredShape]]:
     """Yield the images with an EXIF rotation and boxes in pixels."""
-    chosen = [image for image in images if not image.in_shares]
+    in_pixels = [image for image in images if not image.in_shares]
     with warnings.catch_warnings(), ThreadPoolExecutor(_READERS) as pool:
         warnings.simplefilter("ignore")  # they concern metadata; set here, as the filters belong to all threads
-        paths = (Path(folder, image.file_name) for image in read_ahead(chosen, folder))
+        paths = (Path(folder, image.file_name) for image in read_ahead(in_pixels, folder))
         shapes = (map if is_remote(folder) else pool.map)(_shape, paths)
-        for image, shape in zip(chosen, shapes, strict=True):
+        for image, shape in zip(in_pixels, shapes, strict=True):
             if shape is not None and shape.orientation != 1:
                 yield image, shape
 
@@ -126,10 +127,8 @@ def _boxes_are_upright(image: AnnotatedImage, shape: StoredShape) -> bool | None
 
     False: they leave the upright image.
     """
-    upright, stored = shape.upright_size, shape.size
-    if not _fit(image, stored, careless=True) and _fit(image, upright):
-        return True
-    return False if not _fit(image, upright, careless=True) and _fit(image, stored) else None
+    in_upright, in_stored = (_fit(image, size, careless=True) for size in (shape.upright_size, shape.size))
+    return in_upright if in_upright != in_stored else None
 
 
 def rotated_jpeg(content: bytes, orientation: int) -> bytes:
