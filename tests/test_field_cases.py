@@ -331,7 +331,7 @@ def test_other_formats_as_tools_write_them(photo, name, content, box):
 
 
 OTHER_NAMES = rows(r"""
-classes.txt | 'bolt\nnut\n' | class 0 is 'bolt' here and 'nut' in .*data\.yaml; expected one of them
+classes.txt | 'bolt\nnut\n' | class 0 is 'bolt' here and 'nut' in .*data\.yaml; expected the same names
 obj.names | 'nut\nscrew\n' | class 1 is 'screw' here and 'bolt' in
 label_map.pbtxt | 'item { id: 1 name: "bolt" } item { id: 2 name: "nut" }' | label_map\.pbtxt: class 0
 notes.json | {"categories": [{"id": 0, "name": "bolt"}]} | notes\.json: class 0 is 'bolt' here
@@ -441,7 +441,9 @@ def test_the_split_that_a_refusal_advises_is_accepted(photo):
     options = ConvertOptions(
         images=str(photo / "images"), annotations=str(photo / "labels"), output_dir=str(photo / "out")
     )
-    with pytest.raises(InputError, match="there is one image; none can be used for validation;.* or --val_fraction=0$"):
+    with pytest.raises(
+        InputError, match=r"there is one image; none can be used for validation;.* or --val_fraction=0$"
+    ):
         create_tfrecord.convert_labels(options)
     assert create_tfrecord.convert_labels(replace(options, val_fraction=0.0))["train"].images == 1
 

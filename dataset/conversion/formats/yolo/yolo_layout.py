@@ -141,7 +141,7 @@ class _LayoutReader:
         others = [self._files.path(name) for name in self._files.names if _lists_names(self._files.path(name))]
         if self._given.name == "labels":
             others += [other for other in class_files_beside(self._given) if other.suffix != ".data"]
-        for other in others:
+        for other in dict.fromkeys(others):
             try:
                 listed_names, _ = _names_in(other)
             except InputError:  # it is not used
@@ -155,7 +155,7 @@ class _LayoutReader:
                 reason = f"class {number} is {shown(other_names[number])} here and {shown(names[number])} in {path}"
                 is_decided = path == self._given or path.name == _NOTES
                 if not is_decided:
-                    raise InputError(f"{other}: {reason}; expected one of them as --annotations, or the same names")
+                    raise InputError(f"{other}: {reason}; expected the same names: correct or remove one of the two")
                 self._noted.append(ReportEntry(kind="image", file=str(other), reason=f"{reason}, which counts"))
 
     def _name_file(self, named: str | None) -> Path:
