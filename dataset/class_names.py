@@ -5,14 +5,15 @@ Class indices are 0 .. K-1 in ascending order of the data set's category ids; re
 
 import json
 import re
-from collections import Counter
+import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dataset.files.bounded_files import read_json
-from dataset.files.untrusted_values import LARGEST_ID, error_context, shown, storable_text, whole_number
+from dataset.files.untrusted_values import LARGEST_ID, error_context, listed, shown, storable_text, whole_number
 from program_support.atomic_files import write_text
 from program_support.errors import InputError, printable
 
@@ -133,6 +134,20 @@ def checked_class_name(value: Any) -> str:
     if not name or printable(name) != name:
         raise InputError(f"has name {shown(name)}, expected text of one line without control characters")
     return name
+
+
+def note_of_alike_names(names: Sequence[str]) -> str | None:
+    """Return what is to be said of classes whose names differ only in case, spaces or punctuation; None without any."""
+    groups = defaultdict(list)
+    for name in names:
+        letters = unicodedata.normalize("NFKC", name.casefold())
+        groups["".join(letter for letter in letters if letter.isalnum())].append(name)
+    if not (same := [" = ".join(map(repr, group)) for group in groups.values() if len(group) > 1]):
+        return None
+    return (
+        f"class names differ only in case or spaces: {listed(same)}; merge them if they are one class: each treats the "
+        "objects of the other as background"
+    )
 
 
 def class_file_of(record_path: str | Path) -> Path:

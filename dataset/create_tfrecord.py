@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -31,7 +32,7 @@ from dataset.conversion.conversion_flags import (
     refuse_without_usable_objects,
 )
 from dataset.conversion.conversion_options import ConvertOptions
-from dataset.conversion.conversion_report import Report, refusal_with_report
+from dataset.conversion.conversion_report import Report, TooManySkipped, refusal_with_report
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
 from dataset.conversion.image_folds import classes_in_one_fold, divided_into_folds, pooled
@@ -51,6 +52,8 @@ from program_support.field_flags import define_flags_of, options_of_flags
 from program_support.ray_tasks import LOCAL, ray_cluster
 from program_support.remote_addresses import is_remote
 from program_support.remote_files import local_tree
+
+_Result = TypeVar("_Result")
 
 
 def define_flags() -> None:
@@ -92,8 +95,7 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
         raise InputError(f"--pseudo_labels={options.pseudo_labels}: needs --labeled_classes, which is missing")
     _print_unused(by_split, images)
     configs = {split: replace(_config(split, options), remote_output=remote_output) for split in ("", *SPLITS)}
-    for split, data in by_split.items():
-        check_annotations(data, configs[split])
+    _for_each(by_split, lambda split, data: check_annotations(data, configs[split]))
     refuse_without_usable_objects(
         [by_split[split] for split in ("", "train") if split in by_split] or by_split.values(),
         crowds_as_objects=options.crowds_as_objects,
@@ -104,17 +106,29 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
     by_split = _with_val(by_split, images, options=options, value_range=value_range)
     _warn_about_shared_images(by_split)
     _refuse_other_splits(options.output_dir, by_split)
-    reports = {}
+
+    def convert(split: str, data: AnnotatedDataSet) -> Report:
+        print(f"\n{split}: {len(data.images)} images", flush=True)
+        config = replace(configs[split], black_level=value_range.black, white_level=value_range.white)
+        return convert_and_report(data, config, options, start=start)
+
     with contextlib.nullcontext() if options.engine == LOCAL else ray_cluster():  # one connection for all splits
-        for split, data in by_split.items():
-            print(f"\n{split}: {len(data.images)} images", flush=True)
-            reports[split] = convert_and_report(
-                data,
-                replace(configs[split], black_level=value_range.black, white_level=value_range.white),
-                options,
-                start=start,
-            )
-    return reports
+        return _for_each(by_split, convert)
+
+
+def _for_each(
+    by_split: dict[str, AnnotatedDataSet], function: Callable[[str, AnnotatedDataSet], _Result]
+) -> dict[str, _Result]:
+    """Return the result of each split; of refusals, only that is raised whose --max_bad_fraction allows all splits."""
+    results, refusals = {}, []
+    for split, data in by_split.items():
+        try:
+            results[split] = function(split, data)
+        except TooManySkipped as error:
+            refusals.append(error)
+    if refusals:
+        raise max(refusals, key=lambda error: float(error.needed))
+    return results
 
 
 def _with_local_folders(options: ConvertOptions) -> tuple[ConvertOptions, str | None]:

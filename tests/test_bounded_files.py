@@ -73,7 +73,7 @@ def test_json_may_come_through_a_pipe_and_not_from_a_device(tmp_path):
     ("content", "message"),
     [
         (b"", "is not json .0 bytes"),
-        (b"\xff{}", "is not json"),
+        (b"\xff{}", "is not UTF-8 text"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"id": ' + b"9" * 5000 + b"}", "contains an integer with thousands of digits"),
         (b'{"id": 3, "bbox": [1], "bbox": [2]}', r"an object with id 3 gives 'bbox' twice, as \[1\] and as \[2\]"),

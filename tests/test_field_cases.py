@@ -6,8 +6,10 @@ The cases of `data/field_cases` are read without conversion; the miniatures belo
 import base64
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from label_sets import check_accepted, write
@@ -18,6 +20,7 @@ from dataset import create_tfrecord
 from dataset.conversion.annotations import NothingUsable
 from dataset.conversion.conversion_flags import refuse_without_usable_objects
 from dataset.conversion.conversion_options import ConvertOptions
+from dataset.conversion.conversion_report import Report, summary_lines
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
 from dataset.conversion.label_splits import read_labels
@@ -98,6 +101,14 @@ OUTCOMES = {key: value for key, value in rows(r"""
 '99' | 8
 '100' | 16
 '103' | 16
+'125' | 16
+'128' | 12
+'132' | data\.yaml: is not UTF-8 text.*save it as UTF-8
+'146' | 16
+'160' | img_0\.json: is not UTF-8 text
+'165' | 16
+'214' | 16
+'216' | 16
 '104' | 8
 '105' | 16
 '106' | 16
@@ -119,9 +130,14 @@ NOTED = {
 '12' | interpolated between the keyframes
 '29' | 2 objects without a bbox got the box around their outline
 '43' | 8 objects with ignore 1 are used like others
+'45' | lines of 11 numbers that are a box and keypoints in it
 '56' | 16 annotations have numbers written as text
 '99' | label __ignore__ is no class
 '100' | 8 images have another name in the annotations
+'125' | class 0 is 'blue' here and 'red' in
+'128' | 2 of 2 images have no label file
+'165' | class names in decomposed Unicode letters, such as
+'214' | which exists, too: taken as the labels of img_0.jpg
 """)
 }
 
@@ -270,6 +286,11 @@ OTHERS = [
     ("t.csv", "path,x1,y1,x2,y2,label,angle\na.jpg,10,10,50,30,nut,90\n", TURNED),
     ("t.csv", 'path,x1,y1,x2,y2,label\na.jpg,10,10,50,30,"nut, small"\n', BOX),
     ("a.txt", "0 0.3 0 0.3 0.8 0.2 0.8 0.2 0\n", (20.0, 0.0, 10.0, 40.0)),
+    ("a.txt", "0 0.3 0.4 0.4 0.4 0.3 0.4 0.2 0.3\n0 0.3 0.4 0.4 0.4 0.2 0.5 0 0\n", BOX),  # two keypoints
+    ("a.txt", "0 0.3 0.4 0.4 0.4 0.3 0.4 2\n" * 2, BOX),
+    ("a.txt", "0 0.3 0.4 0.4 0.4 0.3 0.4 2 0.2 0.3 1\n0 0.3 0.4 0.4 0.4 0.2 0.5 2 0 0 0\n", BOX),
+    ("a.txt", "0 0.1 0.2 0.5 0.2 0.5 0.6 0.1 0.6\n" * 2, BOX),  # four corners
+    ("t.csv", "sep=;\nfilename;xmin;ymin;xmax;ymax;class\na.jpg;10;10;50;30;nut\n", BOX),
 ]  # fmt: skip
 
 
@@ -307,6 +328,124 @@ def test_other_formats_as_tools_write_them(photo, name, content, box):
     if name.endswith(".txt"):
         write(photo / "labels" / "classes.txt", "nut\n")
     assert {*boxes(photo, name, content)} == {box}
+
+
+OTHER_NAMES = rows(r"""
+classes.txt | 'bolt\nnut\n' | class 0 is 'bolt' here and 'nut' in .*data\.yaml; expected the same names
+obj.names | 'nut\nscrew\n' | class 1 is 'screw' here and 'bolt' in
+label_map.pbtxt | 'item { id: 1 name: "bolt" } item { id: 2 name: "nut" }' | label_map\.pbtxt: class 0
+notes.json | {"categories": [{"id": 0, "name": "bolt"}]} | notes\.json: class 0 is 'bolt' here
+classes.txt | 'Nut\nbolt\nwasher\n' | ''
+notes.json | {"note": "of a user"} | ''
+""")
+
+
+@pytest.mark.parametrize(("name", "content", "message"), OTHER_NAMES)
+def test_files_that_name_the_classes_of_yolo_agree(photo, name, content, message):
+    write(photo / "labels" / "data.yaml", "names: [nut, bolt]")
+    write(photo / "labels" / "a.txt", "0 0.3 0.4 0.4 0.4\n")
+    write(photo / "labels" / name, content if isinstance(content, str) else json.dumps(content))
+    if not message:
+        assert len(read(photo / "images", photo / "labels")[""].images) == 1
+        return
+    with pytest.raises(InputError, match=message):
+        read(photo / "images", photo / "labels")
+    [data] = read(photo / "images", photo / "labels" / "data.yaml").values()  # as the user decides
+    assert "which counts" in data.noted[-1].reason
+    (photo / "labels" / "data.yaml").rename(photo / "data.yaml")
+    if name == "classes.txt":
+        with pytest.raises(InputError, match=r"data\.yaml: class 0 is 'nut' here and 'bolt' in .*classes\.txt"):
+            read(photo / "images", photo / "labels")
+
+
+def test_two_forms_of_a_letter_are_one_class(photo):
+    names = ["K\u00e4fer", "Ka\u0308fer", "k\u00e4fer "]
+    content = coco(category_id=2)
+    content["categories"] = [{"id": number, "name": name} for number, name in enumerate(names, start=1)]
+    write(photo / "labels" / "c.json", json.dumps(content))
+    [data] = read(photo / "images", photo / "labels").values()
+    assert data.class_names.names == ("K\u00e4fer", "k\u00e4fer")
+    assert [one.category_id for one in data.images[0].objects] == [1]
+    report = Report()
+    report.add_image("a.jpg", [])
+    lines = summary_lines(report, data.class_names)
+    assert any("differ only in case or spaces" in line for line in lines)
+    assert "warning: none of the 1 images has a box: all count as images without objects" in "\n".join(lines)
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.xml", voc(BNDBOX).replace("a.jpg", "b.jpg")),
+    ("a.json", {"imagePath": "b.jpg", "shapes": LABELME["shapes"]})])  # fmt: skip
+def test_a_label_file_that_names_another_image(photo, name, content):
+    """Its own name counts in each format, unless there is no such image."""
+    if name == "a.json":
+        content["shapes"] = [{**content["shapes"][0], "shape_type": "rectangle"}]
+    write(photo / "labels" / name, content if isinstance(content, str) else json.dumps(content))
+    for files in ("a", "ab", "b"):
+        (photo / "images" / "a.jpg").unlink(missing_ok=True)
+        for file in files:
+            Image.new("RGB", (100, 50)).save(photo / "images" / f"{file}.jpg")
+        [data] = read(photo / "images", photo / "labels").values()
+        assert [image.file_name for image in data.images] == [f"{files[0]}.jpg"]
+        assert any("'b.jpg', which exists, too" in note.reason for note in data.noted) is (files == "ab")
+
+
+@pytest.mark.parametrize(("name", "content"), [("data.yaml", "names: [Käfer]\ntrain: ."),
+    ("a.json", '{"shapes": ["ä"]}'),
+    ("a.xml", voc(BNDBOX).replace("nut", "Käfer")), ("t.csv", "a.jpg,10,10,50,30,Käfer\r\n" * 2),
+    ("classes.txt", "Käfer\n")])  # fmt: skip
+def test_text_of_a_windows_code_page(photo, name, content):
+    write(photo / "labels" / "a.txt", "0 0.3 0.4 0.4 0.4\n") if name in ("data.yaml", "classes.txt") else None
+    (photo / "labels").mkdir(exist_ok=True)
+    (photo / "labels" / name).write_bytes(content.encode("cp1252"))
+    with pytest.raises(InputError, match=rf"{name}: .*is not UTF-8 text, .*save it as UTF-8"):
+        read(photo / "images", photo / "labels")
+
+
+@pytest.mark.parametrize("faults", ["nameless", "broken", "outside", "nameless broken", "broken outside"])
+def test_the_fraction_that_a_refusal_advises_is_accepted(tmp_path, faults, capsys):
+    """Also if the labels, the images of both splits, and boxes are at fault; a later step may name a larger value."""
+    random = np.random.default_rng(0)
+    (tmp_path / "images").mkdir()
+    for number in range(24):
+        path = tmp_path / "images" / f"{number:02}.png"
+        Image.fromarray(random.integers(0, 255, (8, 8, 3), np.uint8)).resize((64, 64)).save(path)
+        box = BNDBOX
+        if number % 4 == 0 and "broken" in faults:
+            path.write_bytes(path.read_bytes()[:600])
+        if number % 3 == 0 and "outside" in faults:
+            box = "<bndbox><xmin>90</xmin><ymin>10</ymin><xmax>95</xmax><ymax>30</ymax></bndbox>"
+        nameless = f"<object>{BNDBOX}</object>" if number % 5 == 0 and "nameless" in faults else ""
+        objects = f"<object><name>nut</name>{BNDBOX}</object><object><name>nut</name>{box}</object>{nameless}"
+        write(tmp_path / "labels" / f"{number:02}.xml", f"<annotation>{objects}</annotation>")
+    refusals, advised = 0, "0.01"
+    while True:
+        options = ConvertOptions(
+            images=str(tmp_path / "images"),
+            annotations=str(tmp_path / "labels"),
+            output_dir=str(tmp_path / "out"),
+            val_fraction=0.25,
+            max_bad_fraction=float(advised),
+        )
+        try:
+            create_tfrecord.convert_labels(options)
+            break
+        except InputError as error:
+            refusals += 1
+            advised, is_early = re.search(r"set --max_bad_fraction=([\d.]+\d)( or more)?", str(error)).groups()
+            assert refusals == 1 or not is_early
+    assert refusals == 1 + ("nameless" in faults and faults != "nameless")
+
+
+def test_the_split_that_a_refusal_advises_is_accepted(photo):
+    write(photo / "labels" / "c.json", json.dumps(coco()))
+    options = ConvertOptions(
+        images=str(photo / "images"), annotations=str(photo / "labels"), output_dir=str(photo / "out")
+    )
+    with pytest.raises(
+        InputError, match=r"there is one image; none can be used for validation;.* or --val_fraction=0$"
+    ):
+        create_tfrecord.convert_labels(options)
+    assert create_tfrecord.convert_labels(replace(options, val_fraction=0.0))["train"].images == 1
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])

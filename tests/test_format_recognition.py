@@ -567,6 +567,7 @@ def test_yolo_labels_without_image_belong_to_the_split_of_their_folder(tmp_path)
         images=["train/images/a.jpg", "valid/images/b.jpg"],
         labels=["train/labels/a.txt", "valid/labels/b.txt", "valid/labels/gone.txt", "other/c.txt"],
     )
+    (tmp_path / "classes.txt").unlink()
     write(tmp_path / "data.yaml", DATA)
     found = parts_of(tmp_path, tmp_path)
     assert [image.file_name for image in found["val"].images] == ["valid/images/b.jpg", "valid/labels/gone.jpg"]
@@ -739,6 +740,8 @@ voc | a.xml | <!DOCTYPE a [<!ENTITY b "bb">]><annotation/> | declares entities
 @pytest.mark.parametrize(("name", "file", "text", "message"), REFUSED)
 def test_broken_labels_are_refused_in_a_line(tmp_path, photos, name, file, text, message):
     WRITERS[name](PICTURES[:1], tmp_path)
+    if file == "data.yaml":
+        (tmp_path / "classes.txt").unlink()  # of other classes
     if text is None:
         (tmp_path / file).unlink()
     else:

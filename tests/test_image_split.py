@@ -149,6 +149,13 @@ def test_nothing_to_keep_aside(data, tmp_path):
         split_off(data, ImageFolder(tmp_path), fraction=0.01, seed=0)
 
 
+@pytest.mark.parametrize(("copies", "reason"), [(1, "there is one image"), (3, "there is one distinct image")])
+def test_one_image_cannot_be_split(data, tmp_path, copies, reason):
+    one = replace(data, images=[data.images[2]] * copies)
+    with pytest.raises(InputError, match=f"{reason}.*none can be used for validation; expected more images"):
+        split_off(one, ImageFolder(tmp_path), fraction=0.3, seed=0)
+
+
 def test_images_that_each_have_a_class_of_their_own(data, tmp_path):
     """As in class folders of one image each; near-duplicates are not the reason."""
     images = [replace(image, objects=[object_of(number)]) for number, image in enumerate(data.images[2:10])]

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import forked_programs
@@ -161,6 +162,11 @@ def test_class_names_of_yolo_beside_the_folder_of_the_labels(tmp_path, name, con
     before = source_fingerprint(config)
     write(tmp_path / name, content.replace(NAMES[0], "renamed"))
     assert source_fingerprint(config) != before
+    for seed in (1, 2):  # files of equal size
+        write(tmp_path / "pool" / "a.bmp", f"BM{seed}")
+        seen = source_fingerprint(replace(config, images=str(tmp_path / "pool")))
+        before = seen if seed == 1 else before
+    assert seen != before
 
 
 def test_image_sets_of_voc(tmp_path):

@@ -114,6 +114,25 @@ def test_sizes_of_stored_pixels_keep_them(photos, tmp_path):
     assert [finding.file for finding in report.fixed] == ["5.jpg", "6.jpg", "7.jpg"]
 
 
+@pytest.mark.parametrize("name", ["coco", "voc", "cvat", "labelme", "csv", "label_studio"])
+def test_boxes_decide_where_the_size_is_that_of_stored_pixels(name, photos, tmp_path):
+    """The tall box leaves the stored image; images without such a box are as those with one."""
+    tall = Label("nut", 2, 2, 70, 118)
+    rotated = [picture._replace(width=120, height=72) for picture in UPRIGHT[4:]]
+    WRITERS[name]([*rotated[:3], rotated[3]._replace(labels=(tall,))], tmp_path / "labels")
+    records, report = converted(read(tmp_path / "labels", photos), photos, tmp_path)
+    assert {pixels.shape[:2] for pixels, _ in records.values()} == {(120, 72)}
+    assert all(white_box(records[f"{number}.jpg"][0]) == pytest.approx(BOX, abs=1) for number in (5, 6, 7))
+    assert len(report.fixed) == 4
+
+
+def test_a_rotation_by_180_degrees_is_noted(photos, tmp_path):
+    WRITERS["coco"](UPRIGHT[2:3], tmp_path / "labels")
+    _, report = converted(read(tmp_path / "labels", photos), photos, tmp_path)
+    assert "orientation 3, and neither a size nor the boxes tell" in report.noted[-1].reason
+    assert report.noted[-1].reason.endswith("taken as labeled in stored pixels")
+
+
 def test_the_data_check_sees_upright_images(photos, tmp_path):
     WRITERS["yolo"](UPRIGHT, tmp_path / "yolo")
     images = labeled_annotations(read(tmp_path / "yolo", photos), str(photos))

@@ -73,8 +73,9 @@ class ReportEntry:
 class AnnotatedDataSet:
     """Images with their objects in the order of their file; a list, or a sequence stored on disk.
 
-    `fingerprint` changes if any of the input changes. `skipped` and `noted` are the findings of the reader, such as
-    boxes of unknown images. `shards`: the shard of each image; None: image i is in shard i mod the number of shards.
+    `fingerprint` changes if any of the input changes. `skipped` and `noted` are the reader's findings. `shards`: the
+    shard of each image; None: image i is in shard i mod the number of shards. `split_from`: listed images and boxes of
+    the data set that was split, of which --max_bad_fraction is a fraction.
     """
 
     source: str
@@ -85,6 +86,7 @@ class AnnotatedDataSet:
     skipped: list[ReportEntry] = field(default_factory=list)
     noted: list[ReportEntry] = field(default_factory=list)
     shards: np.ndarray | None = None  # [N] int
+    split_from: tuple[int, int] | None = None
 
     @property
     def listed_images(self) -> int:
@@ -114,10 +116,7 @@ class SplitContent:
 
     @contextmanager
     def skipping(self, *, file: str, kind: str = "box", image: AnnotatedImage | None = None) -> Iterator[None]:
-        """Skip the entry that the block reads if it raises InputError; the message is the reason.
-
-        One odd entry does not refuse a data set: --max_bad_fraction limits how many are skipped.
-        """
+        """Skip the entry that the block reads if it raises InputError, whose message is the reason."""
         try:
             yield
         except InputError as error:

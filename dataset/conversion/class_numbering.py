@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from dataset.conversion.annotations import (
     AnnotatedImage,
     AnnotatedObject,
     NothingUsable,
+    ReportEntry,
     SplitContent,
 )
 from dataset.files.bounded_files import read_json
@@ -112,6 +114,28 @@ def named_classes(data: AnnotatedDataSet) -> ClassNames:
     return data.class_names
 
 
+def with_composed_names(data: AnnotatedDataSet) -> AnnotatedDataSet:
+    """Return the data set with class names in Unicode's composed form, with a note where that changes one.
+
+    Two classes whose names look alike, as macOS decomposes the letters of file names, become one.
+    """
+    composed, first = {}, dict[str, int]()
+    for number, name in _names_by_id(data).items():
+        composed[number] = first.setdefault(unicodedata.normalize("NFC", name), number)
+    names = ClassNames(tuple(first.values()), tuple(first))
+    if names == data.class_names:
+        return data
+    changed = sorted({*named_classes(data).names} - {*names.names})
+    for image in data.images:
+        image.objects = [replace(one, category_id=composed[one.category_id]) for one in image.objects]
+    reason = (
+        f"class names in decomposed Unicode letters, such as {shown(changed[0])} ({len(changed)} in all), are read as "
+        "those of the same letters"
+    )
+    noted = [*data.noted, ReportEntry(kind="image", file=data.source, reason=reason)]
+    return replace(data, class_names=names, noted=noted)
+
+
 def common_classes(by_split: Mapping[str, AnnotatedDataSet], *, own_numbers: bool) -> ClassNames:
     """Return the classes of all splits: with the ids of the data set, which must agree, or numbered by name."""
     if own_numbers:
@@ -151,7 +175,8 @@ def in_one_order(
     if not own_image_ids:
         for image, number in zip(every_image, image_ids([image.file_name for image in every_image]), strict=True):
             image.image_id = number
-    number_of = dict(zip(class_names.names, class_names.category_ids, strict=True))
+    composed = [unicodedata.normalize("NFC", name) for name in class_names.names]  # as those of the labels
+    number_of = dict(zip(composed, class_names.category_ids, strict=True))
     merged = {}
     for split, data in by_split.items():
         names = _names_by_id(data)

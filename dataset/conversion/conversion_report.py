@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from dataset.class_names import ClassNames, beside_records
+from dataset.class_names import ClassNames, beside_records, note_of_alike_names
 from dataset.conversion.annotations import ReportEntry
 from dataset.files.bounded_files import read_json
 from dataset.files.pixel_values import FULL_RANGE, WHITE_LEVEL, ValueRange
@@ -97,19 +97,38 @@ def size_name(area: float) -> str:
     return "small" if area < SMALL_AREA else "medium" if area < MEDIUM_AREA else "large"
 
 
-def check_fractions(report: Report, *, listed_images: int, listed_boxes: int, max_bad_fraction: float) -> None:
-    """Raise InputError, with counts and the first examples, if more than the allowed fraction is missing."""
+class TooManySkipped(InputError):
+    """More images or boxes would be skipped than --max_bad_fraction allows; `needed` is the value that allows them."""
+
+    def __init__(self, message: str, needed: str):
+        super().__init__(message)
+        self.needed = needed
+
+
+def check_fractions(
+    report: Report, *, listed_images: int, listed_boxes: int, max_bad_fraction: float, before_reading: bool = False
+) -> None:
+    """Raise InputError, with counts and the first examples, if more than the allowed fraction is missing.
+
+    before_reading: the images are not read yet, which may add to what is skipped.
+    """
+    refusals, needed = [], "0"
     for kind, total, plural in (("image", listed_images, "images"), ("box", listed_boxes, "boxes")):
         skipped = report.skipped_count(kind)
         if total and skipped / total > max_bad_fraction:
+            needed = max(needed, allowing_fraction(skipped, total), key=float)
             causes = [finding for finding in report.skipped if finding.kind == kind] or report.skipped
             examples = "; ".join(_line(finding) for finding in causes[:3])
             examples += f"; and {len(causes) - 3} more" if len(causes) > 3 else ""
-            raise InputError(
+            refusals.append(
                 f"{skipped} of {total} {plural} would be skipped, {skipped / total:.2%}; expected at most "
-                f"{max_bad_fraction:.2%}: {examples}; "
-                f"to accept this, set --max_bad_fraction={allowing_fraction(skipped, total)}"
+                f"{max_bad_fraction:.2%}: {examples}"
             )
+    if refusals and (not report.images or needed == "1"):
+        raise InputError(f"{refusals[0]}; nothing would be left: correct the labels, or give the images")
+    if refusals:
+        or_more = " or more, as the images are not read yet" if before_reading else ""
+        raise TooManySkipped(f"{refusals[0]}; to accept this, set --max_bad_fraction={needed}{or_more}", needed)
     if not report.images:
         raise InputError(f"all {listed_images} images would be skipped: {_line(report.skipped[0])}")
 
@@ -128,7 +147,8 @@ def refusal_with_report(
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"refused": str(error), **readable_report(report, class_names)}
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    return InputError(f"{error}; all items are listed in {path}")
+    message = f"{error}; all items are listed in {path}"
+    return TooManySkipped(message, error.needed) if isinstance(error, TooManySkipped) else InputError(message)
 
 
 def readable_report(report: Report, class_names: ClassNames | None) -> dict:
@@ -253,6 +273,13 @@ def summary_lines(report: Report, class_names: ClassNames | None, *, labeled: Co
             f"classes  {len(per_class)}: {shown}{', ...' if len(per_class) > 12 else ''}"
             + (f"; {without} without any box" if without else "")
         )
+        if alike := note_of_alike_names([name for name, _ in per_class]):
+            lines.append(f"warning: {alike}")
+        if report.images == report.images_without_boxes > 0:
+            lines.append(
+                f"warning: none of the {report.images} images has a box: all count as images without objects; expected "
+                "label files of this split, or no such split"
+            )
     if warning := _unusable_classes(report, class_names, labeled):
         lines.append(warning)
     for title in _FINDINGS:

@@ -1,5 +1,6 @@
 """Files in a folder tree, found by the names that annotations of any tool use."""
 
+import contextlib
 import os
 import re
 import unicodedata
@@ -190,6 +191,26 @@ class ImageFolder(FolderFiles):
                 f"the only such file; expected both in {self.folder}, or annotations without one of them"
             )
         return matched
+
+    def of_label_file(self, label: str, inner: str, *, split: str | None) -> tuple[str, str | None]:
+        """Return the image of a label file (its path without a suffix) that names the image `inner`, and a note.
+
+        Images are renamed with their label files, whose content keeps the former name: where both names are images,
+        that of the label file counts, and the note says so. Without an image of its name, `inner` counts.
+
+        Raises:
+            InputError: as `named` does.
+        """
+        if PurePosixPath(inner.replace("\\", "/")).stem == PurePosixPath(label).name:
+            return self.named(inner, label, split=split), None
+        matched = self.named(label, inner, split=split)
+        other = None
+        with contextlib.suppress(InputError):  # it matches several
+            other = self.find(inner, split=split)
+        if other in (None, matched):
+            return matched, None
+        inner = PurePosixPath(inner.replace("\\", "/")).name
+        return matched, f"names {shown(inner)}, which exists, too: taken as the labels of {matched}, as it is called"
 
     def _match(self, names: list[str], split: str | None) -> tuple[str, str]:
         """Return the image and the name that it matches."""

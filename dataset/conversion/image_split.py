@@ -75,6 +75,7 @@ def split_off(
         hashlib.sha256(f"{data.fingerprint} {[image.file_name for image in split_images]}".encode()).hexdigest()
         for split_images in (train, val)
     ]
+    data = replace(data, split_from=(data.listed_images, data.listed_boxes))
     return (
         replace(data, images=train, listed_boxes=data.listed_boxes - boxes, fingerprint=made[0]),
         replace(data, images=val, listed_boxes=boxes, fingerprint=made[1], skipped=[], noted=[]),
@@ -93,6 +94,12 @@ def _by_earlier_split(group: list[int], were_in_val: Mapping[int, bool]) -> list
 
 def _why_none(images: Sequence[AnnotatedImage], groups: Sequence[list[int]], group_by: str | None) -> str:
     """Return why no group of images can be used for val."""
+    if len(groups) == 1 and not group_by:
+        return (
+            f"there is one distinct image, of which the {len(images)} are copies"
+            if images[1:]
+            else "there is one image"
+        )
     classes = [{one.category_id for place in group for one in images[place].objects} for group in groups]
     counts = Counter(label for each in classes for label in each)
     if all(any(counts[label] == 1 for label in each) for each in classes):

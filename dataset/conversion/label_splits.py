@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, ReportEntry
-from dataset.conversion.class_numbering import common_classes, in_one_order, named_classes
+from dataset.conversion.class_numbering import common_classes, in_one_order, named_classes, with_composed_names
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.format_recognition import FORMATS, RecognizedLabels
 from dataset.conversion.formats.aerial_labels import read_dota, read_visdrone
@@ -97,6 +97,7 @@ def read_labels(
             annotations, images, with_masks=with_masks
         )
     by_split = _named_splits(by_split, annotations, images)
+    by_split = {split: with_composed_names(data) for split, data in by_split.items()}
     if labels.format != "coco":  # COCO has image ids
         by_split = {split: _with_distinct_images(data) for split, data in by_split.items()}
     mark_upright([image for data in by_split.values() for image in data.images], images.folder)

@@ -1,13 +1,14 @@
 """Find images with EXIF rotation whose labels are those of the upright image, and rotate them upright.
 
-The annotated size tells it for rotations by 90 degrees, and without a size the boxes may. Where neither does (flips,
-rotations by 180 degrees, squares), it is as for the other images of the data set, or as for the tool: YOLO, labelme and
-FiftyOne show images upright.
+The annotated size tells it for rotations by 90 degrees, and without a size the boxes may. Some tools state the size of
+the stored pixels and show the image upright: boxes that leave the stored image and fit the upright one decide then.
+Where nothing tells (flips, rotations by 180 degrees, squares), it is as for the other images of the data set, or as for
+the tool: YOLO, labelme and FiftyOne show images upright.
 """
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,7 @@ JPEG_QUALITY = 95
 _MOST_READ = 1000  # images per data set, evenly spaced: a second
 _READERS = 16
 _TOLERANCE = 1.0  # pixels that a box may extend beyond its image
+_CARELESS = 0.02  # of a side, by which boxes of an image with the right size leave it
 
 
 class StoredShape(NamedTuple):
@@ -78,7 +80,7 @@ def rotation_of(image: AnnotatedImage, content: bytes) -> tuple[int, str | None]
     is_upright = labels_are_upright(image, shape)
     if image.is_upright if is_upright is None else is_upright:
         return shape.orientation, None
-    if is_upright is None and image.objects and not image.in_shares and shape.upright_size != shape.size:
+    if is_upright is None and image.objects and not image.in_shares:
         return 1, (
             f"has EXIF orientation {shape.orientation}, and neither a size nor the boxes tell whether it was labeled "
             "upright: taken as labeled in stored pixels"
@@ -87,21 +89,46 @@ def rotation_of(image: AnnotatedImage, content: bytes) -> tuple[int, str | None]
 
 
 def mark_upright(images: Sequence[AnnotatedImage], folder: str | Path) -> None:
-    """Set `is_upright` of all images if sizes or boxes of some tell that this tool labels images upright."""
+    """Set `is_upright` of all images if sizes or boxes of some tell that this tool labels images upright.
+
+    The size of stored pixels becomes that of the upright image where the boxes contradict it, and in images without
+    such boxes if all contradictions are of this kind.
+    """
     step = max(1, len(images) // _MOST_READ)
-    chosen = [image for image in images[::step] if not (image.is_upright or image.in_shares)]
-    with warnings.catch_warnings(), ThreadPoolExecutor(_READERS) as pool:
-        warnings.simplefilter("ignore")  # they concern metadata; set here, as the filters belong to all threads
-        paths = (Path(folder, image.file_name) for image in read_ahead(chosen, folder))
-        shapes = (map if is_remote(folder) else pool.map)(_shape, paths)
-        evidence = {
-            labels_are_upright(image, shape)
-            for image, shape in zip(chosen, shapes, strict=True)
-            if shape is not None and shape.orientation != 1
-        }
+    chosen = [image for image in images[::step] if not image.is_upright or (image.size and not _fit(image, image.size))]
+    rotated = [*_rotated(chosen, folder)]
+    contradicted = {_boxes_are_upright(image, shape) for image, shape in rotated if image.size == shape.size}
+    if True in contradicted:
+        rotated = [*_rotated(images, folder)]
+        for image, shape in rotated:
+            are_upright = _boxes_are_upright(image, shape)
+            if image.size == shape.size and (are_upright or (are_upright is None and False not in contradicted)):
+                image.size = shape.upright_size
+    evidence = {labels_are_upright(image, shape) for image, shape in rotated if not image.is_upright}
     if True in evidence and False not in evidence:
         for image in images:
             image.is_upright = True
+
+
+def _rotated(images: Sequence[AnnotatedImage], folder: str | Path) -> Iterator[tuple[AnnotatedImage, StoredShape]]:
+    """Yield the images with an EXIF rotation and boxes in pixels."""
+    in_pixels = [image for image in images if not image.in_shares]
+    with warnings.catch_warnings(), ThreadPoolExecutor(_READERS) as pool:
+        warnings.simplefilter("ignore")  # they concern metadata; set here, as the filters belong to all threads
+        paths = (Path(folder, image.file_name) for image in read_ahead(in_pixels, folder))
+        shapes = (map if is_remote(folder) else pool.map)(_shape, paths)
+        for image, shape in zip(in_pixels, shapes, strict=True):
+            if shape is not None and shape.orientation != 1:
+                yield image, shape
+
+
+def _boxes_are_upright(image: AnnotatedImage, shape: StoredShape) -> bool | None:
+    """Return whether the boxes are of the upright image, as they leave the stored one; None if they do not tell.
+
+    False: they leave the upright image.
+    """
+    in_upright, in_stored = (_fit(image, size, careless=True) for size in (shape.upright_size, shape.size))
+    return in_upright if in_upright != in_stored else None
 
 
 def rotated_jpeg(content: bytes, orientation: int) -> bytes:
@@ -119,9 +146,10 @@ def rotated_jpeg(content: bytes, orientation: int) -> bytes:
     return buffer.getvalue()
 
 
-def _fit(image: AnnotatedImage, size: tuple[int, int]) -> bool:
+def _fit(image: AnnotatedImage, size: tuple[int, int], *, careless: bool = False) -> bool:
     height, width = size
+    beyond = max(_TOLERANCE, _CARELESS * min(size)) if careless else _TOLERANCE
     return all(
-        x + box_width <= width + _TOLERANCE and y + box_height <= height + _TOLERANCE
+        x + box_width <= width + beyond and y + box_height <= height + beyond
         for x, y, box_width, box_height in (annotation.box_xywh for annotation in image.objects)
     )

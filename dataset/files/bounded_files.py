@@ -29,6 +29,7 @@ _BYTE_ORDER_MARKS = {  # those of UTF-32 come first because they begin with thos
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+NOT_UTF_8 = "is not UTF-8 text, perhaps of a Windows code page; save it as UTF-8"
 _DEVICES = (stat.S_IFCHR, stat.S_IFBLK)
 NOT_FETCHED = "a pointer of Git LFS; `git lfs pull` fetches the file"
 _POINTER = b"version https://git-lfs.github.com/spec/"  # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
@@ -133,7 +134,7 @@ def read_text_file(path: str | os.PathLike) -> tuple[str, bytes]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not UTF-8 text") from error
+        raise InputError(f"{path}: {NOT_UTF_8}") from error
 
 
 def _check_kind(status: os.stat_result, path: str | os.PathLike) -> None:
@@ -164,7 +165,9 @@ def read_json(path: str, *, hasher: Any = None) -> Any:
         raise
     except RecursionError as error:
         raise InputError(f"{path}: is nested too deeply to parse") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: {NOT_UTF_8}") from error
+    except json.JSONDecodeError as error:
         raise InputError(f"{path}: is not json ({len(content)} bytes; {error})") from error
     except ValueError as error:  # Python's own limit
         raise InputError(f"{path}: contains an integer with thousands of digits") from error

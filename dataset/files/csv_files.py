@@ -3,10 +3,11 @@
 import codecs
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from dataset.files.bounded_files import LARGEST_FILE_BYTES, decoded_text, open_regular_file
+from dataset.files.bounded_files import LARGEST_FILE_BYTES, NOT_UTF_8, decoded_text, open_regular_file
 from program_support.errors import InputError
 
 _LONGEST_LINE_BYTES = 1 << 16
@@ -31,7 +32,8 @@ def csv_rows(
                     f"{path}: line {number} has more than {_LONGEST_LINE_BYTES} bytes: not a CSV file of boxes"
                 )
             taken(line)
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            yield "" if number == 1 and is_separator_line(text) else text
 
     try:
         with _open_as_utf_8(path) as file:
@@ -41,9 +43,14 @@ def csv_rows(
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: line {number} is not UTF-8") from error
+        raise InputError(f"{path}: line {number} {NOT_UTF_8}") from error
     except csv.Error as error:
         raise InputError(f"{path}: line {number} is not a CSV row ({error})") from error
+
+
+def is_separator_line(line: str) -> bool:
+    """Return whether this is Excel's first line, which says how the fields are separated."""
+    return re.fullmatch(r"\s*\"?sep=.\"?\s*", line, re.IGNORECASE) is not None
 
 
 def _open_as_utf_8(path: str) -> BinaryIO:

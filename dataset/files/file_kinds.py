@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from dataset.files.bounded_files import NOT_FETCHED, FileNotFetched, open_regular_file
+from dataset.files.csv_files import is_separator_line
 from dataset.files.unread_formats import unread_json, unread_lines, unread_xml
 from program_support.errors import InputError
 
@@ -247,7 +248,7 @@ def _kind_of_lines(lines: list[str]) -> tuple[FileKind | None, str]:
             return kind, ""
     if advice := unread_lines(lines):
         return FileKind.UNREAD, advice
-    if _is_table(lines):
+    if _is_table(lines[is_separator_line(lines[0]) if lines else 0 :]):
         return FileKind.CSV, ""
     keyed = [re.match(r"[\w.-]+:(\s|$)|\s*#|\s+\S|- |---\s*$", line) for line in lines]
     return (FileKind.YAML if lines and all(keyed) else None), ""
@@ -278,6 +279,6 @@ def _is_yolo_label(line: str) -> bool:
     if not re.fullmatch(r"\d+(\.0*)?", number) or len(rest) < 4:
         return False
     try:
-        return all(-0.5 <= float(value) <= 1.5 for value in rest)
+        return all(-0.5 <= float(value) <= 2 for value in rest)  # 2: of a keypoint that is visible
     except ValueError:
         return False

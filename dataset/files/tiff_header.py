@@ -120,5 +120,5 @@ def note_of_unread_tiff(file: BinaryIO) -> str:
         return ""
     return (
         f"a TIFF of {header.bands} bands whose kind of pixels is not read in images of this size; save three bands "
-        "of 8 bits: gdal_translate -ot Byte -scale -b 1 -b 2 -b 3"
+        "of 8 bits: gdal_translate -ot Byte -scale -b 1 -b 2 -b 3 OLD.tif NEW.tif"
     )

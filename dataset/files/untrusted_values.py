@@ -122,4 +122,6 @@ def storable_text(value: Any, name: str) -> str:
 
 def allowing_fraction(bad: int, total: int) -> str:
     """Return the smallest round value of --max_bad_fraction that allows this."""
+    if not bad:
+        return "0"
     return f"{min(bad / total + 0.0005, 1.0):.3f}" if bad < total else "1"

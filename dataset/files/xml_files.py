@@ -5,7 +5,7 @@ import os
 import re
 import xml.etree.ElementTree as ElementTree
 
-from dataset.files.bounded_files import read_regular_file
+from dataset.files.bounded_files import NOT_UTF_8, read_regular_file
 from dataset.files.untrusted_values import shown
 from program_support.errors import InputError
 
@@ -57,7 +57,16 @@ def parse_xml(content: bytes) -> ElementTree.Element:
     try:
         return ElementTree.fromstring(text)
     except (ElementTree.ParseError, LookupError, ValueError) as error:
+        if isinstance(text, bytes) and not _is_utf_8(text):
+            raise ValueError(NOT_UTF_8) from error
         raise ValueError(f"is not XML ({str(error)[:120]})") from error
+
+
+def _is_utf_8(content: bytes) -> bool:
+    try:
+        return bool(content.decode()) or True
+    except UnicodeDecodeError:
+        return False
 
 
 def _decoded(content: bytes) -> bytes | str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from dataset.files.bounded_files import read_regular_file
+from dataset.files.bounded_files import NOT_UTF_8, decoded_text, read_regular_file
 from dataset.files.untrusted_values import shown
 from program_support.errors import InputError
 
@@ -54,11 +54,13 @@ def read_yaml(path: str | os.PathLike, *, loader: type = _TextLoader) -> tuple[A
         content = read_regular_file(path)
         if len(content) > _MOST_BYTES:
             raise InputError(f"has {len(content)} bytes, expected at most {_MOST_BYTES}")
-        return yaml.load(content.decode("utf-8-sig"), Loader=loader), content
+        return yaml.load(decoded_text(content), Loader=loader), content
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: {NOT_UTF_8}") from error
     except RecursionError as error:
         raise InputError(f"{path}: is nested too deeply to parse") from error
     except (

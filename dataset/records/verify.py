@@ -117,18 +117,18 @@ class _Tally:
 
     def check_fractions(self, *, max_bad_fraction: float) -> None:
         """Raise InputError if too many records or boxes are unusable."""
-        bad = sum(map(len, self.useless.values()))
+        bad, outside = sum(map(len, self.useless.values())), len(self.boxes_outside)
+        needed = max(allowing_fraction(bad, self.records), allowing_fraction(outside, self.boxes), key=float)
         if bad > max_bad_fraction * self.records or bad == self.records:
             raise InputError(
                 f"{self._useless_records()}: {bad / self.records:.2%} of the records; expected at most "
-                f"{max_bad_fraction:.2%}; {self._advice(bad)}"
+                f"{max_bad_fraction:.2%}; {self._advice(bad, needed)}"
             )
-        outside = len(self.boxes_outside)
         if outside > max_bad_fraction * self.boxes:
             raise InputError(
                 f"{self._useless_boxes()}: {outside / self.boxes:.2%}; expected at most {max_bad_fraction:.2%}, "
                 "in fractions of the image (not pixels, minimum before maximum); to accept this, set "
-                f"--max_bad_fraction={allowing_fraction(outside, self.boxes)}"
+                f"--max_bad_fraction={needed}"
             )
 
     def require_boxes(self) -> None:
@@ -145,7 +145,7 @@ class _Tally:
         if self.boxes_outside:
             log(f"warning: {self._useless_boxes()}; training ignores them")
 
-    def _advice(self, bad: int) -> str:
+    def _advice(self, bad: int, needed: str) -> str:
         keep = (
             "if they are images without objects, --verify_records=never keeps them as such"
             if NO_BOX_KEYS in self.useless
@@ -153,7 +153,7 @@ class _Tally:
         )
         if bad == self.records:
             return f"were they made without annotations? {keep}"
-        return f"{keep}; --max_bad_fraction={allowing_fraction(bad, self.records)} leaves them out"
+        return f"{keep}; --max_bad_fraction={needed} leaves them out"
 
     def _useless_records(self) -> str:
         return "; ".join(

@@ -1,5 +1,6 @@
 """Outputs of a detector for images: detections, also in the mirror image, and features of the backbone."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -31,6 +32,7 @@ class ImageViews(NamedTuple):
     rows: DetectionRows  # of the upright image
     mirrored: DetectionRows  # of its mirror image, with boxes in pixels of the image
     features: np.ndarray  # [F] float32
+    digest: bytes  # of the pixels
 
 
 class SeenImage(NamedTuple):
@@ -40,6 +42,7 @@ class SeenImage(NamedTuple):
     proposals: DetectionRows
     doubt: float  # bits
     features: np.ndarray  # [F] float32
+    digest: bytes  # of the pixels
 
 
 class Viewer:
@@ -62,7 +65,8 @@ class Viewer:
                 yield view
                 continue
             proposals = view.rows.chosen(view.rows.scores >= self.detector.thresholds.of(view.rows.category_ids))
-            yield SeenImage(view.path, proposals, uncertainty(view.rows, view.mirrored, weights), view.features)
+            doubt = uncertainty(view.rows, view.mirrored, weights)
+            yield SeenImage(view.path, proposals, doubt, view.features, view.digest)
 
     def views(self, paths: Sequence[str]) -> Iterator[ImageViews | InputError]:
         """Yield the views of each image, or why it cannot be decoded; no path twice."""
@@ -93,7 +97,8 @@ class Viewer:
         for name, image, rows, mirrored, vector in zip(names, images, found, in_mirror, features, strict=True):
             y_min, x_min, y_max, x_max = mirrored.boxes.T
             boxes = np.stack([y_min, image.shape[1] - x_max, y_max, image.shape[1] - x_min], axis=1)
-            yield ImageViews(name, rows, mirrored._replace(boxes=boxes), vector)
+            digest = hashlib.sha256(f"{image.shape}".encode() + image.tobytes()).digest()
+            yield ImageViews(name, rows, mirrored._replace(boxes=boxes), vector, digest)
 
     def _features_of(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """Return the mean of the backbone's last features over the area, [n, F], of up to 8 images [h, w, 3] uint8."""

@@ -90,7 +90,7 @@ def _choose(config: NextImagesConfig) -> list[ChosenImage]:
         weights = class_weights(_counts(labeled), viewer.detector.class_names)
         seen = _seen(paths, viewer, weights)
         known = np.zeros((0, 1), np.float32) if index is None else viewer.features(index)
-    of_paths, proposals, doubts, features = zip(*seen, strict=True)
+    of_paths, proposals, doubts, features, _ = zip(*seen, strict=True)
     order = choose(np.array(doubts), np.stack(features), known, count=config.count, strategy=config.strategy)
     names = copy_names([of_paths[number] for number, _ in order])
     chosen = [
@@ -113,7 +113,10 @@ def _viewer(config: NextImagesConfig) -> Iterator[Viewer | ViewTasks]:
 
 
 def _seen(paths: Sequence[str], viewer: Viewer | ViewTasks, weights: Mapping[int, float]) -> list[SeenImage]:
-    """Return what is seen of the readable images, in their order, and print why the others are skipped."""
+    """Return what is seen of the readable images, in their order, and print why the others are skipped.
+
+    Of files with the same pixels, such as copies in another format, the first is kept.
+    """
     seen, failures = dict[str, SeenImage](), list[str]()
     with Progress("next_images", total=len(paths), noun="image") as progress:
         for image in viewer.seen(paths, weights):
@@ -127,7 +130,13 @@ def _seen(paths: Sequence[str], viewer: Viewer | ViewTasks, weights: Mapping[int
         print(f"skipped: {printable(failure)}")
     if not seen:
         raise InputError(f"--images: none of {len(paths)} images could be decoded; the first: {failures[0]}")
-    return [seen[path] for path in paths if path in seen]
+    distinct: dict[bytes, SeenImage] = {}
+    for path in paths:
+        if path in seen:
+            distinct.setdefault(seen[path].digest, seen[path])
+    if copies := len(seen) - len(distinct):
+        print(f"{copies} of {len(paths)} images have the pixels of others")
+    return [*distinct.values()]
 
 
 def _labeled_images(index: RecordIndex) -> LabeledImages:

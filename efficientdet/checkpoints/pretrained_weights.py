@@ -129,10 +129,9 @@ def load_matching_weights(
 ) -> list[str]:
     """Load pretrained weights; return lines for the log.
 
-    If the classes differ, the class predictor keeps its initial values for classes that the checkpoint does not name,
-    and all of its weights if it names none of them. Names are compared without case and surrounding spaces. Without
-    names, as many rows as there are classes in the data are taken as their rows, unless they are those of COCO.
-    aliases: "NAME IN THE CHECKPOINT:NAME IN THE DATA" of classes.
+    If the classes differ, the class predictor keeps its initial values for classes that the checkpoint does not name;
+    case and surrounding spaces of names do not matter. Without names, as many rows as there are classes in the data are
+    taken as their rows, unless they are those of COCO. aliases: "NAME IN THE CHECKPOINT:NAME IN THE DATA" of classes.
 
     Raises:
         InputError: any other weight is missing, unexpected or of another shape, or if an alias names no class.
@@ -157,6 +156,7 @@ def load_matching_weights(
         _add_alias(named, alias, class_names, source=source)
     rows_or_none = [named.get(_folded(name)) for name in class_names.names]
     shared = [name for name, row in zip(class_names.names, rows_or_none, strict=True) if row is not None]
+    hint = "; --class_aliases=OLD:NEW keeps a renamed one" if source.description and len(named) > len(shared) else ""
     reinitialized = [name for name in variables if family.is_class_predictor(name)]
     initial = {name: np.asarray(variable.value) for name, variable in variables.items()}
     chosen = family.with_class_rows(arrays, rows_or_none, _shapes(variables), defaults=initial)
@@ -166,7 +166,7 @@ def load_matching_weights(
             *ignored,
             f"{len(variables)} weights from {source.prefix}",
             f"class predictor: kept {len(shared)} of {len(rows_or_none)} class rows ({some(tuple(shared))}), "
-            "the others are reinitialized",
+            f"the others are reinitialized{hint}",
         ]
     matching = {name: variable for name, variable in variables.items() if name not in reinitialized}
     others = {name: array for name, array in arrays.items() if not family.is_class_predictor(name)}
@@ -175,7 +175,7 @@ def load_matching_weights(
     return [
         *ignored,
         f"{len(matching)} weights from {source.prefix}",
-        f"{layers} starts from scratch: {_class_difference(source, class_names, count=count)}",
+        f"{layers} starts from scratch: {_class_difference(source, class_names, count=count)}{hint}",
     ]
 
 

@@ -1,10 +1,10 @@
 """Findings about labels: classes, counts, and implausible boxes."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
 
+from dataset.class_names import note_of_alike_names
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, counted, named, share
 from efficientdet.families.hyperparameters import Hyperparameters
@@ -19,7 +19,8 @@ CROWDS_ADVICE = "--crowds_as_objects of create_tfrecord.py converts them as ordi
 
 def label_findings(images: LabeledImages, hparams: Hyperparameters, *, trains: bool = True) -> Iterator[Finding]:
     """Yield all findings about the labels of a split that `trains` a detector, or is used for evaluation."""
-    yield from alike_names(images.class_names.names)
+    if line := note_of_alike_names(images.class_names.names):
+        yield Finding(about="class names", level=WARNING, line=line)
     yield from unusable_classes(images, hparams, trains=trains)
     yield from _imbalance(images, trains=trains)
     yield from _empty_images(images)
@@ -27,20 +28,6 @@ def label_findings(images: LabeledImages, hparams: Hyperparameters, *, trains: b
     yield from _slots(images, hparams)
     yield from _left_out(images)
     yield from _odd_boxes(images)
-
-
-def alike_names(names: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield a finding about classes whose names differ only in case, spaces or punctuation."""
-    groups = defaultdict(list)
-    for name in names:
-        groups["".join(letter for letter in name.casefold() if letter.isalnum())].append(name)
-    if same := [" = ".join(map(repr, group)) for group in groups.values() if len(group) > 1]:
-        yield Finding(
-            about="class names",
-            level=WARNING,
-            line=f"class names differ only in case or spaces: {named(same)}; "
-            "merge them if they are one class: each treats the objects of the other as background",
-        )
 
 
 def usable_objects(images: LabeledImages, hparams: Hyperparameters, *, trains: bool) -> np.ndarray:

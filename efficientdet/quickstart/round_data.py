@@ -68,7 +68,12 @@ def _report_classes(before: set[str], after: set[str]) -> None:
     if new:
         print(f"new classes, which begin with random rows of the class predictor: {listed(new)}")
     if gone:
-        renamed = "; a renamed class loses what was learned, unless it gets its former name again" if new else ""
+        renamed = (
+            "; a renamed class loses what was learned, unless it gets its former name again, or train.py continues "
+            f"with --class_aliases={gone[0]}:{new[0]}"
+            if new
+            else ""
+        )
         print(f"warning: no object of {listed(gone)} is left, which the model will not detect{renamed}")
 
 

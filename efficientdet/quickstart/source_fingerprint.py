@@ -1,5 +1,6 @@
 """The images and labels of a quick start, and their fingerprint, by which a later call finds that they changed."""
 
+import functools
 import hashlib
 import os
 import shlex
@@ -7,7 +8,7 @@ from pathlib import Path
 
 from dataset.conversion.folder_files import FolderFiles
 from dataset.conversion.formats.yolo.yolo_layout import class_files_beside, names_classes
-from dataset.files.bounded_files import read_regular_file
+from dataset.files.bounded_files import open_regular_file
 from dataset.files.file_kinds import ANNOTATION_SUFFIXES
 from dataset.files.image_files import IMAGE_SUFFIXES
 from efficientdet.quickstart.configuration import QuickstartConfig
@@ -52,7 +53,7 @@ def source_of_round(config: QuickstartConfig, folder: Path, *, state: State) -> 
 
 
 def source_fingerprint(config: QuickstartConfig) -> str:
-    """Return a fingerprint of the content of labels and of the names and sizes of images, or of the archive.
+    """Return a fingerprint of the names and contents of labels and images, or of the archive.
 
     Files in the output folder are not included, which may be in the folder of the images, unless the images are in it.
     Of a source that does not exist nothing is, which the conversion reports.
@@ -83,7 +84,7 @@ def _archive_fingerprint(archive: str) -> str:
 
 
 def _folder_fingerprint(folder: Path) -> str:
-    """Return a fingerprint of the content of labels and of the names and sizes of images in a folder."""
+    """Return a fingerprint of the names and contents of labels and images in a folder."""
     hasher = hashlib.sha256()
     _add_files(hasher, folder)
     return hasher.hexdigest()
@@ -96,10 +97,19 @@ def _add_files(hasher: "hashlib._Hash", path: Path, *, except_below: Path | None
             hasher.update(f"{file} {_content(file)}\n".encode())
 
 
-def _content(file: Path) -> int | str:
-    """Return the size of an image and the hash of other files; empty for an unreadable one, which converters report."""
+def _content(file: Path) -> str:
+    """Return the hash of a file; empty for an unreadable one, which converters report."""
     try:
-        is_image = file.suffix.lower() in IMAGE_SUFFIXES
-        return file.stat().st_size if is_image else hashlib.sha256(read_regular_file(file)).hexdigest()
+        status = file.stat()
+        return _digest(file, status.st_size, status.st_mtime_ns)
     except OSError:
         return ""
+
+
+@functools.cache  # a call asks several times
+def _digest(file: Path, size: int, time_ns: int) -> str:
+    hasher = hashlib.sha256()
+    with open_regular_file(file) as content:
+        while block := content.read(1 << 20):
+            hasher.update(block)
+    return hasher.hexdigest()

@@ -33,7 +33,9 @@ def read_ground_truth(path: str | Path) -> GroundTruth:
         dataset = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not UTF-8 text, perhaps of a Windows code page; save it as UTF-8") from error
+    except json.JSONDecodeError as error:
         raise InputError(f"{path}: not valid JSON ({error})") from error
     return ground_truth_from_dataset(dataset, source=str(path))
 

@@ -68,7 +68,7 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
             if path.is_dir() and not (isinstance(shapes, dict) and {"shapes", "imagePath"} & {*shapes}):
                 content.note(file, "is not a labelme JSON file: ignored")
                 continue
-            image = _read_image(shapes, files, name, images)
+            image = _read_image(shapes, files, name, images, content)
             _add_objects(shapes["shapes"], image, content, file=file, classes=classes, with_masks=with_masks)
             content.images.append(image)
     class_names = classes.class_names(annotations, *contents.values())
@@ -78,14 +78,24 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
     }
 
 
-def _read_image(content: Any, files: FolderFiles, name: str, images: ImageFolder) -> AnnotatedImage:
+def _read_image(
+    content: Any, files: FolderFiles, name: str, images: ImageFolder, split_content: SplitContent
+) -> AnnotatedImage:
     if not isinstance(content, dict) or not isinstance(content.get("shapes"), list):
         raise InputError("is not a labelme JSON file: has no list of shapes")
     sides = [number_of_text(content.get(side)) for side in ("imageHeight", "imageWidth")]
     size = None
     if all(sides):
         size = whole_number(sides[0], "imageHeight", least=1), whole_number(sides[1], "imageWidth", least=1)
-    file_name = _image_name(content, name, images)
+    path, place = content.get("imagePath"), PurePosixPath(name)
+    last = PurePosixPath(storable_text(path, "imagePath").replace("\\", "/")).name if path else ""
+    inner = (
+        str(place.with_name(last)) if last else ""
+    )  # its folders are relative to the JSON file or of another machine
+    with error_context("its image"):
+        file_name, note = images.of_label_file(str(place.with_suffix("")), inner, split=split_of_folders(name))
+    if note:
+        split_content.note(str(files.path(name)), note)
     if content.get("imageData") and not os.path.isfile(images.path(file_name)):
         file_name = _embedded_image(content["imageData"], files.path(name), images)
     return AnnotatedImage(file_name=file_name, size=size, is_upright=True)
@@ -101,20 +111,6 @@ def _embedded_image(encoded: Any, file: Path, images: ImageFolder) -> str:
     if name.startswith(".."):
         raise InputError(f"has its image only as imageData: expected the JSON file in --images={images.folder}")
     return name
-
-
-def _image_name(content: dict, name: str, images: ImageFolder) -> str:
-    """Return the image with the file name in imagePath, else the image with the name of the JSON file.
-
-    The folders in imagePath are relative to the JSON file or belong to another machine.
-    """
-    path = content.get("imagePath")
-    place = PurePosixPath(name)
-    same_stem = str(place.with_name(place.stem))
-    last = PurePosixPath(storable_text(path, "imagePath").replace("\\", "/")).name if path else ""
-    names = [str(place.with_name(last)), same_stem] if last else [same_stem]
-    with error_context("its image"):
-        return images.named(*names, split=split_of_folders(name))
 
 
 def _add_objects(

@@ -10,7 +10,7 @@ import math
 import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import (
@@ -61,7 +61,10 @@ def read_voc(
         with content.skipping(kind="image", file=str(path)):
             root = _read_xml(path, hasher)
             with error_context("its image"):
-                file_name = images.named(*_image_names(root, path), split=split)
+                named = _text(root, "filename") or _text(root, "path")
+                file_name, note = images.of_label_file(path.stem, named, split=split)
+            if note:
+                content.note(str(path), note, image_id=image_id)
             image = AnnotatedImage(
                 image_id=image_id,
                 file_name=file_name,
@@ -121,13 +124,6 @@ def _read_xml(path: Path, hasher=None) -> ElementTree.Element:
 
 def _text(node: ElementTree.Element, path: str) -> str:
     return (node.findtext(path) or "").strip()
-
-
-def _image_names(root: ElementTree.Element, path: Path) -> list[str]:
-    """Return the names of the image: that of the XML file, and the file name in it, which may be an earlier one."""
-    named = _text(root, "filename") or _text(root, "path")
-    stem = PurePosixPath(named.replace("\\", "/")).stem
-    return [named, path.stem] if stem == path.stem else [path.stem, *filter(None, [named])]
 
 
 def _add_objects(

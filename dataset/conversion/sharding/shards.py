@@ -168,17 +168,21 @@ def _check_what_is_known(data: AnnotatedDataSet, stats: np.ndarray, config: Conv
             ),
         ],
     )
-    _check_fractions(preview, data, config)
+    _check_fractions(preview, data, config, before_reading=True)
 
 
-def _check_fractions(report: Report, data: AnnotatedDataSet, config: ConversionConfig) -> None:
+def _check_fractions(
+    report: Report, data: AnnotatedDataSet, config: ConversionConfig, *, before_reading: bool = False
+) -> None:
     """Raise InputError if too much would be skipped; the report with all items is written in this case, too."""
+    listed_images, listed_boxes = data.split_from or (data.listed_images, data.listed_boxes)
     try:
         check_fractions(
             report,
-            listed_images=data.listed_images,
-            listed_boxes=data.listed_boxes,
+            listed_images=listed_images,
+            listed_boxes=listed_boxes,
             max_bad_fraction=config.max_bad_fraction,
+            before_reading=before_reading,
         )
     except InputError as error:
         raise refusal_with_report(error, report, data.class_names, prefix=Path(config.output_prefix)) from error

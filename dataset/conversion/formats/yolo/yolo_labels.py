@@ -7,9 +7,11 @@ y, width, height) or the outline (x, y, x, y, ..) of an object; an image without
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+
+import numpy as np
 
 from dataset.conversion.annotations import (
     LEAST_SHARE,
@@ -29,6 +31,8 @@ from dataset.files.file_kinds import FileKind, kind_of_file
 from dataset.files.untrusted_values import error_context, listed, number_in_text, shown
 from program_support.errors import InputError
 
+_MOST_READ = 1000  # label files, evenly spaced
+_IN_THEIR_BOX = 0.95  # of the keypoints
 _CLASS_NUMBER = re.compile(r"(\d{1,8})(\.0*)?", re.ASCII)  # some tools write every number as a float
 
 
@@ -49,6 +53,13 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
         names = layout.images[""]
         splits = [split_of_folders(label_of.get(name, "")) for name in names]
         layout = replace(layout, images=names_by_split(names, splits, where="the label files"))
+    if not layout.has_keypoints and (count := _numbers_of_poses(labels, sorted({*label_of.values()}))):
+        reason = (
+            f"lines of {count} numbers that are a box and keypoints in it, and no kpt_shape in a data.yaml: read as "
+            "pose labels, of which the boxes are used"
+        )
+        note = ReportEntry(kind="image", file=str(labels.folder), reason=reason)
+        layout = replace(layout, has_keypoints=True, noted=[*layout.noted, note])
     by_split = {
         split: _read_split(split, layout, images=images, labels=labels, label_of=label_of, with_masks=with_masks)
         for split in layout.images
@@ -101,6 +112,47 @@ def _read_split(
         reason = f"{without} of {len(split_content.images)} images have no label file: used as images without objects"
         split_content.note(str(labels.folder), reason)
     return split_content.data_set(source=layout.source, class_names=layout.class_names, fingerprint=hasher.hexdigest())
+
+
+def _numbers_of_poses(labels: FolderFiles, names: Sequence[str]) -> int | None:
+    """Return the numbers on a line of pose labels, all of which are a class, a box and 2 or 3 numbers a keypoint.
+
+    None for other labels: outlines have different lengths, or points outside of what would be their box.
+    """
+    lines = []
+    for name in names[:: max(1, len(names) // _MOST_READ)]:
+        try:
+            text, _ = read_text_file(labels.path(name))
+            lines += [[number_in_text(field, where="") for field in line.split()] for line in text.splitlines()]
+        except InputError:  # the reader reports it
+            continue
+    rows = [line[1:] for line in lines if len(line) > 5]
+    if not rows or len({*map(len, rows)}) > 1:
+        return None
+    numbers = np.array(rows)  # [N, 4 + keypoints]
+    is_pose = any(_are_poses(numbers[:, :4], numbers[:, 4:], values=values) for values in (2, 3))
+    return len(rows[0]) + 1 if is_pose else None
+
+
+def _are_poses(boxes: np.ndarray, keypoints: np.ndarray, *, values: int) -> bool:
+    """Return whether rows are boxes [N, 4] in the image and keypoints of x, y and 3 `values` also of a visibility."""
+    if keypoints.shape[1] % values:
+        return False
+    centers, sizes = boxes[:, :2], boxes[:, 2:]
+    are_boxes = (sizes > 0).all() and (np.abs(centers - 0.5) + sizes / 2 < 0.55).all()
+    points = keypoints.reshape(len(boxes), -1, values)
+    if not are_boxes or (keypoints.shape[1] == 4 and _are_rotated_boxes(np.hstack([boxes, keypoints]))):
+        return False
+    if values == 3:
+        return bool(np.isin(points[..., 2], (0, 1, 2)).all())
+    is_inside = (np.abs(points - centers[:, None]) <= 0.6 * sizes[:, None]).all(2)
+    return bool((is_inside | (points == 0).all(2)).mean() >= _IN_THEIR_BOX)  # 0 0 is a keypoint that is not labeled
+
+
+def _are_rotated_boxes(outlines: np.ndarray) -> bool:
+    """Return whether rows of four corners [N, 8] are parallelograms."""
+    corners = outlines.reshape(-1, 4, 2)
+    return np.allclose(corners[:, 0] + corners[:, 2], corners[:, 1] + corners[:, 3], atol=1e-3)
 
 
 def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> dict[str, str]:

@@ -1,13 +1,15 @@
 """Class names, splits and images of a YOLO data set, in the layouts of ultralytics, Roboflow, labelImg and Darknet."""
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from dataset.class_names import ClassNames
+from dataset.class_files import read_class_file
+from dataset.class_names import ClassNames, read_class_names
 from dataset.conversion.annotations import ReportEntry
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.named_splits import HELD_OUT, names_by_split, split_of_folders
@@ -17,8 +19,10 @@ from dataset.files.untrusted_values import LARGEST_ID, error_context, listed, sh
 from dataset.files.yaml_files import read_yaml
 from program_support.errors import InputError
 
+_NOTES = "notes.json"  # of Label Studio, whose classes.txt may have another order
 _NAME_FILES = ("classes.txt", "obj.names", "_darknet.labels")
-_SUFFIXES = (".yaml", ".yml", ".data", ".txt", ".names", ".labels")
+_LABEL_MAP = ".pbtxt"
+_SUFFIXES = (".yaml", ".yml", ".data", ".txt", ".names", ".labels", ".json", _LABEL_MAP)
 _SPLIT_KEYS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 
 
@@ -51,7 +55,8 @@ class _LayoutReader:
         if not is_named and (beside := class_files_beside(annotations)):
             self._root = beside[0].parent
             self._files = FolderFiles(self._root, _SUFFIXES)
-            self._files.names = [path.name for path in beside]  # not those of folders below it
+            others = self._root.glob(f"*{_LABEL_MAP}")
+            self._files.names = [path.name for path in (*beside, *others)]  # not those of folders below it
         self._read: list[bytes] = []
         self._noted: list[ReportEntry] = []
         self._without_images: list[tuple[str, str]] = []  # keys and values of splits
@@ -119,21 +124,50 @@ class _LayoutReader:
         path = self._data_file
         if names is None or isinstance(names, str):
             path = self._name_file(names)
-            text, content = read_text_file(path)
+            names, content = _names_in(path)
             self._read.append(content)
-            names = [line.strip() for line in text.rstrip().splitlines()]
         pairs = enumerate(names) if isinstance(names, list) else names.items() if isinstance(names, dict) else ()
         with error_context(f"{path}: names"):
             numbered = [{"id": int(key) if _is_number(key) else key, "name": name} for key, name in pairs]
             if not numbered:
                 raise InputError(f"is {shown(names)}, expected a list of class names")
-            return str(path), ClassNames.from_categories(numbered)
+            class_names = ClassNames.from_categories(numbered)
+        self._compare_with_other_files(Path(str(path)), class_names)
+        return str(path), class_names
+
+    def _compare_with_other_files(self, path: Path, class_names: ClassNames) -> None:
+        """Refuse another file with other names for the same numbers, or note it if the user or Label Studio decides."""
+        names = dict(zip(class_names.category_ids, class_names.names, strict=True))
+        others = [self._files.path(name) for name in self._files.names if _lists_names(self._files.path(name))]
+        if self._given.name == "labels":
+            others += [other for other in class_files_beside(self._given) if other.suffix != ".data"]
+        for other in dict.fromkeys(others):
+            try:
+                listed_names, _ = _names_in(other)
+            except InputError:  # it is not used
+                continue
+            other_names = listed_names if isinstance(listed_names, dict) else dict(enumerate(listed_names))
+            differing = [
+                number for number in names if _key(other_names.get(number, names[number])) != _key(names[number])
+            ]
+            if differing and other != path:
+                number = differing[0]
+                reason = f"class {number} is {shown(other_names[number])} here and {shown(names[number])} in {path}"
+                is_decided = path == self._given or path.name == _NOTES
+                if not is_decided:
+                    raise InputError(f"{other}: {reason}; expected the same names: correct or remove one of the two")
+                self._noted.append(ReportEntry(kind="image", file=str(other), reason=f"{reason}, which counts"))
 
     def _name_file(self, named: str | None) -> Path:
-        if named is None and self._given.name in _NAME_FILES:
+        if named is None and self._given.is_file() and _lists_names(self._given):
             return self._given
-        for name in [named] if named else _NAME_FILES:
-            candidates = [other for other in self._files.names if PurePosixPath(other).name == PurePosixPath(name).name]
+        for name in [named] if named else [_NOTES, *_NAME_FILES]:
+            candidates = [
+                other
+                for other in self._files.names
+                if PurePosixPath(other).name == PurePosixPath(name).name
+                and (name != _NOTES or _lists_names(self._files.path(other)))
+            ]
             if len({read_text_file(self._files.path(other))[0].strip() for other in candidates}) > 1:
                 raise InputError(f"{self._root}: {listed(candidates)} hold different class names; expected one of them")
             if candidates:
@@ -190,12 +224,37 @@ class _LayoutReader:
 
 def names_classes(path: Path) -> bool:
     """Return whether a file names the classes of YOLO's labels."""
-    return path.name in _NAME_FILES or _is_data_file(path)
+    return (_lists_names(path) and path.suffix != _LABEL_MAP) or _is_data_file(path)
 
 
 def class_files_beside(labels: Path) -> list[Path]:
     """Return the files beside a folder of YOLO's labels that name their classes."""
     return sorted(path for path in labels.resolve().parent.glob("*.*") if names_classes(path))
+
+
+def _lists_names(path: Path) -> bool:
+    """Return whether a file has only names, as those that tools write beside a data.yaml or instead of it."""
+    if path.name != _NOTES:
+        return path.name in _NAME_FILES or path.suffix == _LABEL_MAP
+    try:
+        return bool(read_class_names(path))
+    except InputError:
+        return False
+
+
+def _names_in(path: Path) -> tuple[list[str] | dict[Any, str], bytes]:
+    """Return the names in a file other than obj.data, in the order of their numbers or by number, and its content."""
+    if path.name == _NOTES:
+        class_names = read_class_names(path)
+        return dict(zip(class_names.category_ids, class_names.names, strict=True)), path.read_bytes()
+    text, content = read_text_file(path)
+    if path.suffix in (_LABEL_MAP, ".yaml", ".yml"):
+        return [*read_class_file(path).names], content
+    return [line.strip() for line in text.rstrip().splitlines()], content
+
+
+def _key(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _is_data_file(path: Path) -> bool:
