@@ -20,7 +20,8 @@ from dataset.files.image_files import read_image
 from dataset.input.resize import Letterbox
 from efficientdet.checkpoints.description import Description
 from efficientdet.exports.cvat_function import write_cvat_function
-from efficientdet.inference.detect import Detector, Predictor
+from efficientdet.inference.detect import Detector
+from efficientdet.inference.runtimes import Predictor
 from model.detection_model import named_variables
 
 CLASSES = ClassNames((5, 7, 9), ("red", "no", 'a "b" {c} Ä'))

@@ -25,7 +25,8 @@ from efficientdet.checkpoints.description import Description
 from efficientdet.exports import web_page
 from efficientdet.exports.web_page import RUNTIME, web_page_detector, write_web_page
 from efficientdet.families.published_files import PublishedFile
-from efficientdet.inference.detect import Detector, Predictor
+from efficientdet.inference.detect import Detector
+from efficientdet.inference.runtimes import Predictor
 from efficientdet.onnx_translation.graph import OnnxGraph
 from efficientdet.onnx_translation.resize import add_resize
 from efficientdet.weights.downloads import cache_folder

@@ -28,8 +28,8 @@ from efficientdet.devices.device import (
 from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.devices.runtime import start_runtime
 from efficientdet.inference.checkpoint_model import load_model
-from efficientdet.inference.detect import Predictor
 from efficientdet.inference.predict import build_predict
+from efficientdet.inference.runtimes import Predictor
 from efficientdet.options.inspect import InspectOptions
 from model.detection_model import DetectionModel
 from model.multiply_adds import multiply_adds

@@ -7,7 +7,7 @@ import numpy as np
 
 from efficientdet.benchmark.latency import Run, timed
 from efficientdet.devices.device import to_device, wait
-from efficientdet.inference.detect import Predictor, fetched
+from efficientdet.inference.runtimes import Predictor, fetched
 
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule

@@ -13,7 +13,7 @@ from dataset.input.record_batches import RecordBatches
 from dataset.records.record_index import RecordIndex
 from efficientdet.devices.distributed import World
 from efficientdet.evaluation.data_ids import with_category_ids, with_record_ids
-from efficientdet.inference.detect import Predictor
+from efficientdet.inference.runtimes import Predictor
 from efficientdet.inference.tiles import rows_of_tiles
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth

@@ -8,8 +8,8 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import replicate
 from efficientdet.devices.runtime import Runtime
 from efficientdet.families.inputs import input_config
-from efficientdet.inference.detect import Predictor
 from efficientdet.inference.predict import build_predict
+from efficientdet.inference.runtimes import Predictor
 
 
 class EvaluatedModel(NamedTuple):

@@ -2,14 +2,18 @@
 
 import os
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from efficientdet.exports.export_format import ExportFormat, NetworkInputs, Runs
 
 if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
     from efficientdet.inference.detect import Detect, Detector
+    from object_detection.coco.results import DetectionRows
 
 
 class _Folder(ExportFormat):
@@ -37,10 +41,28 @@ class SavedModel(_Folder):
         export_saved_model(restored.detector, str(path), description=restored.description, resize=restored.resize)
 
     def open(self, path: str, *, runtime: str = "keras") -> "Detector":
-        """See `ExportFormat`."""
-        from efficientdet.exports.saved_model import open_saved_model
+        """See `ExportFormat`. Successive images of a size run as a batch."""
+        from efficientdet.exports.saved_model import load_saved_model
+        from efficientdet.inference.detect import Detector, rows_of_image
 
-        return open_saved_model(path)
+        signature, description = load_saved_model(path)
+
+        def detect(images: list[np.ndarray]) -> list[DetectionRows]:
+            return [rows for _, batch in groupby(images, np.shape) for rows in detect_batch(list(batch))]
+
+        def detect_batch(images: list[np.ndarray]) -> list[DetectionRows]:
+            outputs = {name: np.asarray(values) for name, values in signature(np.stack(images)).items()}
+            return [
+                rows_of_image(
+                    *(outputs[name][number][:count] for name in ("boxes", "scores", "classes")),
+                    image=image,
+                    masks=outputs["masks"][number][:count] if "masks" in outputs else None,
+                    description=description,
+                )
+                for number, (image, count) in enumerate(zip(images, outputs["count"], strict=True))
+            ]
+
+        return Detector.described(detect, description)
 
     def parts(self, restored: "Restored", path: Path, inputs: NetworkInputs) -> Runs:
         """Run the functions that the signature of the file calls after it has resized the images."""

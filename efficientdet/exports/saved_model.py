@@ -4,20 +4,16 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from dataset.class_names import ClassNames
 from dataset.input.resize import ResizeRule
 from efficientdet.checkpoints.description import DESCRIPTION_FILE, Description, description_of
-from efficientdet.inference.detect import Detector, rows_of_image
 from model.detection_model import DetectionModel, detections_in_original
-from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
 SIGNATURE = "serving_default"
@@ -114,29 +110,3 @@ def load_saved_model(folder: str) -> tuple[Callable[[Any], dict[str, Any]], Desc
         return loaded.signatures[SIGNATURE](images=tf.convert_to_tensor(images, tf.uint8))
 
     return signature, description
-
-
-def open_saved_model(folder: str) -> Detector:
-    """Open a SavedModel, which includes resizing and NMS. Successive images of a size run as a batch.
-
-    Raises:
-        InputError: for another folder.
-    """
-    signature, description = load_saved_model(folder)
-
-    def detect(images: list[np.ndarray]) -> list[DetectionRows]:
-        return [rows for _, batch in groupby(images, np.shape) for rows in detect_batch(list(batch))]
-
-    def detect_batch(images: list[np.ndarray]) -> list[DetectionRows]:
-        outputs = {name: np.asarray(values) for name, values in signature(np.stack(images)).items()}
-        return [
-            rows_of_image(
-                *(outputs[name][i][:count] for name in ("boxes", "scores", "classes")),
-                image=image,
-                masks=outputs["masks"][i][:count] if "masks" in outputs else None,
-                description=description,
-            )
-            for i, (image, count) in enumerate(zip(images, outputs["count"], strict=True))
-        ]
-
-    return Detector.described(detect, description)

@@ -6,7 +6,7 @@ Imports neither Keras nor TensorFlow.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,13 +15,13 @@ from dataset.files.pixel_values import FULL_RANGE, ValueRange
 from dataset.input.tiling import Tiling
 from efficientdet.checkpoints.description import SCORE_CALIBRATION, Description
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.inference.runtimes import Network, Outputs, copied
+from efficientdet.inference.runtimes import Network, Outputs, Predictor, copied
 from efficientdet.inference.tiles import Detect, OnProgress, TiledDetector
 from efficientdet.tracking.tracker import USUAL_FPS, Tracker
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import pasted_run_lengths
 from object_detection.coco.score_calibration import ScoreMap, calibrated_scores
-from object_detection.structures import Detections, Tensor, stacked
+from object_detection.structures import Detections, stacked
 from program_support.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,27 +32,6 @@ if TYPE_CHECKING:
     from efficientdet.tracking.lines_and_zones import TrackCounts
 
 _SMALLEST_SIDE = 0.01  # pixels
-
-
-@dataclass(frozen=True)
-class Predictor:
-    """Detection in batches of network inputs: images uint8 [B, H, W, 3] and sizes int32 [B, 2], their valid area.
-
-    Attributes:
-        detect: function from images and sizes to arrays or tensors, boxes in pixels of the network input.
-        outputs, postprocess: its two steps, if it has them: network outputs of images and sizes, and detections of
-            outputs and sizes.
-    """
-
-    detect: Callable[[Tensor, Tensor], Detections]
-    outputs: Any = None
-    postprocess: Any = None
-
-    def __call__(self, images: Tensor, sizes: Tensor, scales: Tensor) -> Detections:
-        """Return arrays, boxes in pixels of the original images and clipped to them. scales: see `Batch`."""
-        detections = fetched(self.detect(images, sizes))
-        limits = np.tile(np.asarray(sizes, np.float32), 2)[:, None]
-        return detections._replace(boxes=np.clip(detections.boxes, 0, limits) * np.tile(np.asarray(scales), 2)[:, None])
 
 
 def exported_predictor(network: Network, *, path: str, class_count: int) -> Predictor:
@@ -79,11 +58,6 @@ def exported_predictor(network: Network, *, path: str, class_count: int) -> Pred
         return Detections(boxes, scores, classes, valid, masks[0] if masks else None)
 
     return Predictor(lambda images, sizes: stacked(network(np.asarray(images), np.asarray(sizes), detections)))
-
-
-def fetched(detections: Detections) -> Detections:
-    """Return the same detections as arrays on the host."""
-    return Detections(*(None if values is None else np.asarray(values) for values in detections))
 
 
 @dataclass(eq=False, repr=False)

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from efficientdet.inference.detect import Predictor
 from efficientdet.inference.predictor import host_predictor, keras_predictor
-from efficientdet.inference.runtimes import Network
+from efficientdet.inference.runtimes import Network, Predictor
 from efficientdet.onnx_translation.calibration import calibration_of_files
 from model.detection_model import DetectionModel
 from program_support.processor import sums_of_bytes_saturate

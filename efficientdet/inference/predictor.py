@@ -10,8 +10,7 @@ from keras import ops
 
 from efficientdet.devices import device
 from efficientdet.devices.runtime import accelerator_count
-from efficientdet.inference.detect import Predictor, fetched
-from efficientdet.inference.runtimes import Outputs, Postprocess, Result, copied
+from efficientdet.inference.runtimes import Outputs, Postprocess, Predictor, Result, copied, fetched
 from model.detection_model import DetectionModel
 from object_detection.structures import Detections, Tensor, stacked
 

@@ -5,12 +5,13 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
 from efficientdet.devices.signal_stack import kept_signal_stack
-from object_detection.structures import DETECTIONS
+from object_detection.structures import DETECTIONS, Detections, Tensor
 from program_support.errors import InputError, printable
 from program_support.processor import available_cores
 from program_support.silenced_stderr import silenced_stderr
@@ -238,3 +239,29 @@ class _LitertInterpreters:
 
 
 _RUNTIMES = {"onnxruntime": _onnxruntime, "openvino": _openvino, "litert": _litert}
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Detection in batches of network inputs: images uint8 [B, H, W, 3] and sizes int32 [B, 2], their valid area.
+
+    Attributes:
+        detect: function from images and sizes to arrays or tensors, boxes in pixels of the network input.
+        outputs, postprocess: its two steps, if it has them: network outputs of images and sizes, and detections of
+            outputs and sizes.
+    """
+
+    detect: Callable[[Tensor, Tensor], Detections]
+    outputs: Any = None
+    postprocess: Any = None
+
+    def __call__(self, images: Tensor, sizes: Tensor, scales: Tensor) -> Detections:
+        """Return arrays, boxes in pixels of the original images and clipped to them. scales: see `Batch`."""
+        detections = fetched(self.detect(images, sizes))
+        limits = np.tile(np.asarray(sizes, np.float32), 2)[:, None]
+        return detections._replace(boxes=np.clip(detections.boxes, 0, limits) * np.tile(np.asarray(scales), 2)[:, None])
+
+
+def fetched(detections: Detections) -> Detections:
+    """Return the same detections as arrays on the host."""
+    return Detections(*(None if values is None else np.asarray(values) for values in detections))

@@ -17,7 +17,7 @@ from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.checkpoint import write_arrays
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator
-from efficientdet.inference.detect import Predictor
+from efficientdet.inference.runtimes import Predictor
 from efficientdet.training.guards import check_collapse
 from efficientdet.training.interruption import StopRequest
 from efficientdet.training.listener import Listener
