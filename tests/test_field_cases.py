@@ -108,6 +108,8 @@ OUTCOMES = {key: value for key, value in rows(r"""
 '115' | 16
 '119' | 8
 '121' | 8
+'134' | 10
+'155' | 16
 '210' | 8
 """)}  # fmt: skip
 NOTED = {
@@ -125,6 +127,7 @@ NOTED = {
 '56' | 16 annotations have numbers written as text
 '99' | label __ignore__ is no class
 '100' | 8 images have another name in the annotations
+'134' | number the classes differently: merged by name
 """)
 }
 
@@ -351,6 +354,25 @@ def test_the_image_of_a_task_of_label_studio(photo, data, tag):
     if tag == "right":
         with pytest.raises(NothingUsable, match=r"task 1 has regions in 2 images \(left, right\), expected one image"):
             boxes(photo, "a.json", [task])
+
+
+@pytest.mark.parametrize(
+    ("file", "address"),
+    [
+        ("Foto 0 (halle).jpg", "/data/upload/1/0fdb2615-Foto_0_halle.jpg"),
+        ("Foto ä, 0.JPG", "http://ls.org/data/upload/1/0fdb2615-Foto_%C3%A4_0.JPG"),
+        ("Foto_0.jpg", "/data/upload/1/0fdb2615-Foto_0.jpg"),
+        ("x/a.jpg", "/tasks/7/resolve/?fileuri=czM6Ly9iL3gvYS5qcGc="),
+        ("x/a.jpg", "http://ls.org/tasks/7/presign/?fileuri=Z3M6Ly9iL3gvYS5qcGc%3D"),
+    ],
+)
+def test_the_file_of_an_address_of_label_studio(tmp_path, file, address):
+    for name in (file, "other/b.jpg"):
+        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (100, 50)).save(tmp_path / "images" / name)
+    write(tmp_path / "a.json", json.dumps([{**tasks(VALUE)[0], "data": {"title": "Photo 7", "photo": address}}]))
+    [data] = read(tmp_path / "images", tmp_path / "a.json").values()
+    assert [image.file_name for image in data.images] == [file]
 
 
 def test_proposals_for_label_studio_are_no_labels(photo):
