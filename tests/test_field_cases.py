@@ -108,6 +108,7 @@ OUTCOMES = {key: value for key, value in rows(r"""
 '115' | 16
 '119' | 8
 '121' | 8
+'126' | 16
 '134' | 10
 '155' | 16
 '210' | 8
@@ -373,6 +374,25 @@ def test_the_file_of_an_address_of_label_studio(tmp_path, file, address):
     write(tmp_path / "a.json", json.dumps([{**tasks(VALUE)[0], "data": {"title": "Photo 7", "photo": address}}]))
     [data] = read(tmp_path / "images", tmp_path / "a.json").values()
     assert [image.file_name for image in data.images] == [file]
+
+
+@pytest.mark.parametrize(
+    ("image", "label"),
+    [
+        ("x/a.png", "x/a.png.txt"),
+        ("a.b.jpg", "a.b.jpg.txt"),
+        ("Foto 0 (halle).jpg", "0fdb2615-Foto_0_halle.txt"),
+    ],
+)
+def test_the_yolo_label_of_an_image(tmp_path, image, label):
+    for name in (image, "y/a.png"):
+        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (100, 50)).save(tmp_path / "images" / name)
+    write(tmp_path / "labels" / label, "0 0.5 0.5 0.2 0.2\n")
+    write(tmp_path / "labels" / "y" / "a.png.txt", "")
+    write(tmp_path / "classes.txt", "nut\n")
+    [data] = read(tmp_path / "images", tmp_path).values()
+    assert {one.file_name: len(one.objects) for one in data.images} == {image: 1, "y/a.png": 0}
 
 
 def test_proposals_for_label_studio_are_no_labels(photo):
