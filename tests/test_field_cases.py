@@ -111,6 +111,9 @@ OUTCOMES = {key: value for key, value in rows(r"""
 '126' | 16
 '134' | 10
 '155' | 16
+'197' | metadata\.jsonl is JSON Lines of Hugging Face, which is not read: write a csv table
+'199' | dataset\.ndjson is JSON Lines of Ultralytics, which is not read: export YOLO
+'200' | export\.ndjson is a Labelbox export, which is not read: convert it to COCO
 '210' | 8
 """)}  # fmt: skip
 NOTED = {
@@ -588,6 +591,13 @@ SuperAnnotate | {'metadata': {'name': 'a.jpg'}, 'instances': []}
 Scale | [{'task_id': '1', 'response': {'annotations': []}}]
 SageMaker | '{"source-ref": "s3://b/a.jpg", "boxes": {}}\n{"source-ref": "s3://b/b.jpg", "boxes": {}}\n'
 Vertex | '{"imageGcsUri": "gs://b/a.jpg", "boundingBoxAnnotations": []}\n{"imageGcsUri": "gs://b/b.jpg"}\n'
+SageMaker.manifest | {"source-ref": "s3://b/a.jpg", "boxes": {}}
+Azure.jsonl | '{"image_url": "azureml://a.jpg", "label": [{"topX": 0}]}\n{"image_url": "azureml://b", "label": []}\n'
+Roboflow.jsonl | '{"image": "a.jpg", "prefix": "detect", "suffix": "<loc0001>"}\n'
+Hugging Face.jsonl | {"file_name": "a.jpg", "objects": {"bbox": [[1, 2, 3, 4]], "categories": [0]}}
+Edge Impulse.labels | {"version": 1, "type": "bounding-box-labels", "boundingBoxes": {"a.jpg": []}}
+Labelbox.ndjson | {"dataRow": {"id": "1"}, "bbox": {"top": 1}}
+MMDetection.jsonl | {"filename": "a.jpg", "height": 9, "width": 9, "detection": {"instances": []}}
 BDD100K | [{'name': 'a.jpg', 'labels': [{'category': 'car', 'box2d': {}}]}]
 Cityscapes | {'imgHeight': 9, 'imgWidth': 9, 'objects': []}
 MMDetection | [{'filename': 'a.jpg', 'width': 9, 'height': 9, 'ann': {}}]
@@ -603,7 +613,8 @@ dlib | <dataset><images><image file='a.jpg'><box top='1'/></image></images></dat
 @pytest.mark.parametrize(("tool", "content"), UNREAD)
 def test_labels_that_are_not_read_are_named(tmp_path, tool, content):
     text = content if isinstance(content, str) else json.dumps(content)
-    suffix = "json" if text[0] in "[{" else "xml" if text[0] == "<" else "txt"
+    tool, _, suffix = tool.partition(".")
+    suffix = suffix or ("json" if text[0] in "[{" else "xml" if text[0] == "<" else "txt")
     write(tmp_path / f"labels.{suffix}", text)
     kind, advice = kind_and_advice(tmp_path / f"labels.{suffix}")
     assert (kind, tool in advice) == (FileKind.UNREAD, True), advice
