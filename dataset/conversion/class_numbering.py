@@ -116,9 +116,8 @@ def common_classes(by_split: Mapping[str, AnnotatedDataSet], *, own_numbers: boo
     """Return the classes of all splits: with the ids of the data set where these agree, else numbered by name."""
     if own_numbers:
         brought = {pair for data in by_split.values() for pair in _names_by_id(data).items()}
-        numbers, names = ({*side} for side in zip(*brought, strict=True))
-        if len(numbers) < len(brought) or len(names) < len(brought):
-            return ClassNames.numbered(sorted(names))
+        if any(len({*side}) < len(brought) for side in zip(*brought, strict=True)):
+            return ClassNames.numbered(sorted({name for _, name in brought}))
         return ClassNames.from_categories([{"id": number, "name": name} for number, name in brought])
     used: set[str] = set()
     for data in by_split.values():

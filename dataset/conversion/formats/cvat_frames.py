@@ -26,26 +26,18 @@ _ADVICE = (
 
 
 class CvatTask(NamedTuple):
-    """A task or a job; `size` is None if the file does not tell it, `of_images` false for a video."""
+    """A task or a job; `frames` is None if the file does not tell them, `of_images` false for a video."""
 
     task_id: str | None
-    first_frame: int
-    step: int
-    size: int | None
+    frames: range | None
     of_images: bool
     subset: str | None  # of a project
     words: list[str]  # names that may be those of its images' folder
     shape: dict[str, str]  # width and height
 
-    @property
-    def frames(self) -> range | None:
-        """Return the numbers of the frames, or None if their count is unknown."""
-        size = self.size
-        return None if size is None else range(self.first_frame, self.first_frame + size * self.step, self.step)
-
 
 class _Series(NamedTuple):
-    """Images that may be the frames: those whose names differ in one number, or those of a folder (no numbers)."""
+    """Images that may be the frames: those whose names differ in one number, or those of a folder."""
 
     text: str
     names: list[str]
@@ -58,17 +50,22 @@ def cvat_tasks(root: ElementTree.Element, path: str) -> list[CvatTask]:
     nodes = projects or root.findall("meta/task") or root.findall("meta/job") or [root]
     tasks, last_frame = [], Counter[str]()
     for node in nodes:
-        step = _STEP.search(node.findtext("frame_filter") or "")
-        start, subset = _count(node, "start_frame") or 0, node.findtext("subset") or ""
-        names = [node.findtext(name) or root.findtext(f"meta/{name}") or "" for name in ("source", "name", "subset")]
+        filtered, subset = _STEP.search(node.findtext("frame_filter") or ""), node.findtext("subset") or ""
+        step, size = int(filtered[1]) if filtered else 1, _count(node, "size")
+        first = last_frame[subset] + _count(node, "start_frame")
+        end = first + size * step
+        names = [node.findtext(name) or root.findtext(f"meta/{name}") or "" for name in ("source", "name")]
         task = CvatTask(
             task_id=node.findtext("id") if projects else None,
-            first_frame=start + last_frame[subset],
-            step=int(step[1]) if step else 1,
-            size=_count(node, "size"),
+            frames=range(first, end, step) if size else None,
             of_images=node.findtext("mode") == "annotation",
             subset=subset if projects else None,
-            words=[*names, *map(_without_suffix, names), Path(path).stem, Path(path).resolve().parent.name],
+            words=[
+                *names,
+                *map(_without_suffix, names),
+                *([subset] if projects else []),
+                *(Path(path).stem, Path(path).resolve().parent.name),
+            ],
             shape={
                 side: node.findtext(f"original_size/{side}") or root.findtext(f"meta/original_size/{side}") or ""
                 for side in ("width", "height")
@@ -76,13 +73,13 @@ def cvat_tasks(root: ElementTree.Element, path: str) -> list[CvatTask]:
         )
         tasks.append(task)
         if projects:
-            last_frame[subset] += start + task.step * (task.size or 0)
+            last_frame[subset] = end
     return tasks
 
 
-def _count(node: ElementTree.Element, name: str) -> int | None:
+def _count(node: ElementTree.Element, name: str) -> int:
     text = (node.findtext(name) or "").strip()
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
 def _without_suffix(name: str) -> str:
@@ -102,7 +99,7 @@ def images_of_frames(task: CvatTask, frames: range, images: ImageFolder, *, path
     folders = [str(PurePosixPath(name).parent) for name in images.names]
     series = [*_all_series([images.names[place] for place in _chosen(folders, task.words)])]
     chosen = [series[place] for place in _chosen([one.text for one in series], task.words)]
-    readings = [reading for one in chosen if (reading := _reading(one, task, frames))]
+    readings = [reading for one in chosen if (reading := _reading(one, frames, of_images=task.of_images))]
     doubts = [reading for reading in readings if isinstance(reading, str)]
     found = [reading for reading in readings if isinstance(reading, dict)]
     if not doubts and any(reading != found[0] for reading in found):
@@ -163,27 +160,26 @@ def _all_series(names: list[str]) -> Iterator[_Series]:
     keys = {name: _numbers_by_rest(PurePosixPath(name).stem) for name in names}
     counts = Counter(rest for rest, _ in {pair for pairs in keys.values() for pair in pairs})
     groups: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    by_folder: dict[str, list[str]] = defaultdict(list)
     for name, pairs in keys.items():
+        by_folder[str(PurePosixPath(name).parent)].append(name)
         rest, number = max(pairs, key=lambda pair: counts[pair[0]], default=("", 0))
         if pairs and (len(pairs) == 1 or counts[rest] > 1):
             groups[rest].append((number, name))
-    by_folder: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        by_folder[str(PurePosixPath(name).parent)].append(name)
-    known = []
+    known = set()
     for rest, members in groups.items():
-        divided: dict[str, list[tuple[int, str]]] = defaultdict(list)
         is_shared = len({number for number, _ in members}) < len(members)
-        for number, name in members:
-            divided[str(PurePosixPath(name).parent) if is_shared else "."].append((number, name))
+        divided: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for number, name in sorted(members):
+            divided[str(PurePosixPath(name).parent) if is_shared else ""].append((number, name))
         for folder, part in divided.items():
-            numbers, part_names = zip(*sorted(part), strict=True)
+            numbers, part_names = [number for number, _ in part], [name for _, name in part]
             if len({*numbers}) == len(numbers):
-                known.append({*part_names})
-                yield _Series(f"{folder}/{rest}", [*part_names], [*numbers])
+                known.add(frozenset(part_names))
+                yield _Series(f"{folder}/{rest}", part_names, numbers)
     for folder, folder_names in {**by_folder, "": names}.items():
-        if {*folder_names} not in known:
-            known.append({*folder_names})
+        if (content := frozenset(folder_names)) not in known:
+            known.add(content)
             yield _Series(folder, folder_names)
 
 
@@ -196,21 +192,20 @@ def _numbers_by_rest(stem: str) -> list[tuple[str, int]]:
     ]
 
 
-def _reading(series: _Series, task: CvatTask, frames: range) -> dict[int, str] | str | None:
+def _reading(series: _Series, frames: range, *, of_images: bool) -> dict[int, str] | str | None:
     """Return the images of the frames, why they are in doubt, or None if these images are not the frames."""
     names, numbers = series.names, series.numbers
-    is_complete = len(names) == task.size
-    if task.of_images or numbers is None:
-        in_order, by_number = sorted(names), sorted(names, key=_natural)
+    is_complete = len(names) == len(frames)
+    if of_images or numbers is None:
         if not is_complete:
             return None
-        for frame, name, other in zip(frames, in_order, by_number, strict=True):
+        for frame, name, other in zip(frames, sorted(names), sorted(names, key=_natural), strict=True):
             if name != other:
                 return f"frame {frame} is {name} in the order of the names and {other} in that of their numbers"
-        return dict(zip(frames, in_order, strict=True))
-    common, common_from_1 = {*frames} & {*numbers}, {*frames} & {number - 1 for number in numbers}
+        return dict(zip(frames, sorted(names), strict=True))
+    common, common_from_1 = ({one for one in numbers if one - shift in frames} for shift in (0, 1))
     is_by_number, is_from_1 = (len(one) in (len(frames), len(numbers)) for one in (common, common_from_1))
-    if (is_by_number or is_from_1) and len(frames) != len(numbers) and 1 in numbers and 0 not in numbers:
+    if (is_by_number or is_from_1) and not is_complete and 1 in numbers and 0 not in numbers:
         first = names[numbers.index(1)]
         return f"{first} is frame 1 by its number, and frame 0 if the numbers count from 1"
     if is_by_number:
@@ -219,8 +214,8 @@ def _reading(series: _Series, task: CvatTask, frames: range) -> dict[int, str] |
         return None
     if common and numbers not in ([*range(len(numbers))], [*range(1, len(numbers) + 1)]):
         number = min(common)
-        place = frames[numbers.index(number)]
-        return f"{names[numbers.index(number)]} is frame {number} by its number and frame {place} by its place"
+        place = numbers.index(number)
+        return f"{names[place]} is frame {number} by its number and frame {frames[place]} by its place"
     return dict(zip(frames, names, strict=True))
 
 

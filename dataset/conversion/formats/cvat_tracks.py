@@ -43,7 +43,7 @@ def frames_of_tracks(
         if task.task_id and not tracks:
             continue
         last = max((keyframes[-1].frame for _, keyframes in tracks if keyframes), default=0)
-        frames = task.frames or range(task.first_frame, last + 1, task.step)
+        frames = task.frames or range(last + 1)
         split = {"subset": task.subset} if task.subset else {}
         for frame, name in sorted(images_of_frames(task, frames, images, path=path).items()):
             node = ElementTree.Element("image", {"name": name, **task.shape, **split})

@@ -122,9 +122,9 @@ def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> di
     unlabeled = {*names}.difference(*claims.values())
     for label in [label for label in labels.names if label not in claims]:
         uploads = (images.find_upload(str(PurePosixPath(label).with_suffix(suffix))) for suffix in IMAGE_SUFFIXES)
-        if name := next((name for name in uploads if name in unlabeled), None):
-            claims[label].append(name)
-            unlabeled.remove(name)
+        if image := next((image for image in uploads if image in unlabeled), None):
+            claims[label].append(image)
+            unlabeled.remove(image)
     label_files: dict[str, str] = {}
     for label, claimants in claims.items():
         best = best_path_matches(label, [_label_name(name, images) for name in claimants])
