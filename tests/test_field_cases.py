@@ -548,6 +548,26 @@ def test_projects_and_videos_of_several_files(tmp_path):
         assert [one.objects[0].box_xywh[0] for one in data.images] == expected
 
 
+def test_names_that_are_shifted_by_one_are_a_warning(photo, capsys):
+    (photo / "images" / "a.jpg").unlink()
+    for name in frames_of(1, 2, 3):
+        Image.new("RGB", (100, 50)).save(photo / "images" / name)
+    content = coco()
+    content["images"] = [{"id": number, "file_name": name} for number, name in enumerate(frames_of(0, 1, 2))]
+    write(photo / "coco.json", json.dumps(content))
+    create_tfrecord.convert_labels(
+        ConvertOptions(
+            images=str(photo / "images"),
+            annotations=str(photo / "coco.json"),
+            output_dir=str(photo / "out"),
+            val_fraction=0,
+            max_bad_fraction=0.5,
+        )
+    )
+    warning = "warning: frame_000000.png is missing and frame_000003.png is not labeled: if the files count from 1"
+    assert warning in capsys.readouterr().out
+
+
 def test_files_that_cannot_be_read_are_listed(photo):
     for number in range(5):
         write(photo / "labels" / f"{number}.xml", "<annotation>")

@@ -18,11 +18,8 @@ from program_support.errors import InputError
 _DIGITS = re.compile(r"(\d+)", re.ASCII)
 _FRAME = re.compile(r"(frame_(\d{6,9}))(\.\w+)?", re.ASCII)
 _STEP = re.compile(r"step\s*=\s*0*([1-9]\d{0,8})", re.ASCII)
-_ADVICE = (
-    "expected the number of the frame in each name (frame_000000.png and so on: ffmpeg -i VIDEO -start_number 0 "
-    "frame_%06d.png), all images of the task and no others in a folder named like the video, or an export as 'CVAT "
-    "for images 1.1' with its images"
-)
+_ADVICE = "an export as 'CVAT for images 1.1' with its images, or only the images of the task, in a folder of its name"
+_ADVICE_ON_VIDEO = "the number of the frame in each name (ffmpeg -i VIDEO -start_number 0 frame_%06d.png)"
 
 
 class CvatTask(NamedTuple):
@@ -96,9 +93,10 @@ def images_of_frames(task: CvatTask, frames: range, images: ImageFolder, *, path
     Raises:
         InputError: no image is a frame, or several readings disagree.
     """
+    words = [] if task.of_images and len(images.names) == len(frames) else task.words
     folders = [str(PurePosixPath(name).parent) for name in images.names]
-    series = [*_all_series([images.names[place] for place in _chosen(folders, task.words)])]
-    chosen = [series[place] for place in _chosen([one.text for one in series], task.words)]
+    series = [*_all_series([images.names[place] for place in _chosen(folders, words)])]
+    chosen = [series[place] for place in _chosen([one.text for one in series], words)]
     readings = [reading for one in chosen if (reading := _reading(one, frames, of_images=task.of_images))]
     doubts = [reading for reading in readings if isinstance(reading, str)]
     found = [reading for reading in readings if isinstance(reading, dict)]
@@ -110,7 +108,8 @@ def images_of_frames(task: CvatTask, frames: range, images: ImageFolder, *, path
         step = f" in steps of {frames.step}" if frames.step > 1 else ""
         unclear = f"the names of the {len(images.names)} images in {images.folder} do not tell which these are"
         reason = doubts[0] if doubts else unclear
-        raise InputError(f"{path}: has the frames {frames[0]} to {frames[-1]}{step}, and {reason}; {_ADVICE}")
+        advice = f"expected {_ADVICE}" if task.of_images else f"expected {_ADVICE}, or {_ADVICE_ON_VIDEO}"
+        raise InputError(f"{path}: has the frames {frames[0]} to {frames[-1]}{step}, and {reason}; {advice}")
     return found[0]
 
 
