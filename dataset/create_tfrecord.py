@@ -7,10 +7,11 @@ The format is detected from the content and printed. Existing train, val and tes
 """
 
 import contextlib
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
@@ -164,6 +165,15 @@ def _print_unused(by_split: dict[str, AnnotatedDataSet], images: ImageFolder) ->
             f"not used: {len(unused)} of the {len(images.names)} images in {images.folder}, such as {unused[0]}, "
             "because the labels do not name them"
         )
+    missing = named.difference(images.names)
+    if len(unused) == len(missing) == 1:
+        [absent] = missing
+        first, last = (re.search(r"(\d+)\D*$", PurePosixPath(name).stem) for name in (absent, unused[0]))
+        if first and last and int(last[1]) - int(first[1]) == len(images.names):
+            print(
+                f"warning: {absent} is missing and {unused[0]} is not labeled: if the files count from 1 and the "
+                "labels from 0, each box is in the image after its own"
+            )
 
 
 def _with_val(

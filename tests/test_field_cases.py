@@ -117,6 +117,15 @@ OUTCOMES = {key: value for key, value in rows(r"""
 '113' | 16
 '114' | 16
 '115' | 16
+'119' | 8
+'121' | 8
+'126' | 16
+'134' | 10
+'155' | 16
+'197' | metadata\.jsonl is JSON Lines of Hugging Face, which is not read: write a csv table
+'199' | dataset\.ndjson is JSON Lines of Ultralytics, which is not read: export YOLO
+'200' | export\.ndjson is a Labelbox export, which is not read: convert it to COCO
+'210' | 8
 """)}  # fmt: skip
 NOTED = {
     key: value
@@ -136,6 +145,7 @@ NOTED = {
 '100' | 8 images have another name in the annotations
 '125' | class 0 is 'blue' here and 'red' in
 '128' | 2 of 2 images have no label file
+'134' | number the classes differently: merged by name
 '165' | class names in decomposed Unicode letters, such as
 '214' | which exists, too: taken as the labels of img_0.jpg
 """)
@@ -489,6 +499,44 @@ def test_the_image_of_a_task_of_label_studio(photo, data, tag):
             boxes(photo, "a.json", [task])
 
 
+@pytest.mark.parametrize(
+    ("file", "address"),
+    [
+        ("Foto 0 (halle).jpg", "/data/upload/1/0fdb2615-Foto_0_halle.jpg"),
+        ("Foto ä, 0.JPG", "http://ls.org/data/upload/1/0fdb2615-Foto_%C3%A4_0.JPG"),
+        ("Foto_0.jpg", "/data/upload/1/0fdb2615-Foto_0.jpg"),
+        ("x/a.jpg", "/tasks/7/resolve/?fileuri=czM6Ly9iL3gvYS5qcGc="),
+        ("x/a.jpg", "http://ls.org/tasks/7/presign/?fileuri=Z3M6Ly9iL3gvYS5qcGc%3D"),
+    ],
+)
+def test_the_file_of_an_address_of_label_studio(tmp_path, file, address):
+    for name in (file, "other/b.jpg"):
+        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (100, 50)).save(tmp_path / "images" / name)
+    write(tmp_path / "a.json", json.dumps([{**tasks(VALUE)[0], "data": {"title": "Photo 7", "photo": address}}]))
+    [data] = read(tmp_path / "images", tmp_path / "a.json").values()
+    assert [image.file_name for image in data.images] == [file]
+
+
+@pytest.mark.parametrize(
+    ("image", "label"),
+    [
+        ("x/a.png", "x/a.png.txt"),
+        ("a.b.jpg", "a.b.jpg.txt"),
+        ("Foto 0 (halle).jpg", "0fdb2615-Foto_0_halle.txt"),
+    ],
+)
+def test_the_yolo_label_of_an_image(tmp_path, image, label):
+    for name in (image, "y/a.png"):
+        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (100, 50)).save(tmp_path / "images" / name)
+    write(tmp_path / "labels" / label, "0 0.5 0.5 0.2 0.2\n")
+    write(tmp_path / "labels" / "y" / "a.png.txt", "")
+    write(tmp_path / "classes.txt", "nut\n")
+    [data] = read(tmp_path / "images", tmp_path).values()
+    assert {one.file_name: len(one.objects) for one in data.images} == {image: 1, "y/a.png": 0}
+
+
 def test_proposals_for_label_studio_are_no_labels(photo):
     [task] = tasks(VALUE)
     proposed = {"data": task["data"], "predictions": [{"score": 0.9, "result": [REGION]}]}
@@ -543,6 +591,122 @@ def test_tracks_end_where_they_are_outside(photo):
     assert [[one.box_xywh[0] for one in image.objects] for image in data.images] == [[10], [15], [20], []]
 
 
+def frames_of(*numbers, name="frame_{:06}.png"):
+    return [name.format(number) for number in numbers]
+
+
+def cvat_task(meta, frames, *, task_id=1):
+    """A task and a track of it that is N pixels from the left in the N-th frame."""
+    boxes = "".join(
+        f'<box frame="{frame}" outside="0" xtl="{place}" ytl="0" xbr="50" ybr="9"/>'
+        for place, frame in enumerate(frames)
+    )
+    return (
+        f"<task><id>{task_id}</id><size>{len(frames)}</size>{meta}</task>",
+        f'<track id="0" label="nut" task_id="{task_id}">{boxes}</track>',
+    )
+
+
+IMAGES, VIDEO, STEP = "<mode>annotation</mode>", "<mode>interpolation</mode>", "<frame_filter>step=5</frame_filter>"
+CAMERAS = [f"{camera}/{name}" for camera in ("cam_1", "cam_1_old") for name in frames_of(*range(8))]
+MIXED = [f"cam_{camera}_{number}.png" for camera in (1, 2) for number in range(8)]
+TRACKS = [  # names, meta, frame numbers, the images of these frames or the words of a refusal
+    (frames_of(*range(1, 9)), VIDEO, range(8), frames_of(*range(1, 9))),
+    (frames_of(*range(1, 13), name="f{}.png"), VIDEO, range(12), frames_of(*range(1, 13), name="f{}.png")),
+    (frames_of(*range(8)), VIDEO + STEP, range(0, 40, 5), frames_of(*range(8))),
+    (frames_of(*range(1, 9)), VIDEO + STEP, range(0, 40, 5), frames_of(*range(1, 9))),
+    (frames_of(*range(0, 40, 5)), VIDEO + STEP, range(0, 40, 5), frames_of(*range(0, 40, 5))),
+    (frames_of(*range(50)), VIDEO + STEP, range(0, 40, 5), frames_of(*range(0, 40, 5))),
+    (frames_of(*range(8)), f"{VIDEO}<start_frame>10</start_frame>", range(10, 18), frames_of(*range(8))),
+    (frames_of(*range(30)), f"{VIDEO}<start_frame>10</start_frame>", range(10, 18), frames_of(*range(10, 18))),
+    (frames_of(0, 2, 5), VIDEO, range(8), {0: "frame_000000.png", 2: "frame_000002.png", 5: "frame_000005.png"}),
+    (frames_of(0, 3, name="train/{}.png") + frames_of(1, 2, name="val/{}.png"), VIDEO, range(4),
+     ["train/0.png", "val/1.png", "val/2.png", "train/3.png"]),
+    (frames_of(*range(8), name="{:06}_2024-05-01.png"), VIDEO, range(8),
+     frames_of(*range(8), name="{:06}_2024-05-01.png")),
+    (frames_of(*range(5), name="2024-05-01 {}_cam7.png"), VIDEO, range(8),
+     dict(enumerate(frames_of(*range(5), name="2024-05-01 {}_cam7.png")))),
+    (frames_of(3, 9, 40, 41, name="img_{:04}.jpg"), IMAGES, range(4), frames_of(3, 9, 40, 41, name="img_{:04}.jpg")),
+    (frames_of(1, 2, 3, 0, name="img_{:04}.jpg"), IMAGES, range(4), frames_of(*range(4), name="img_{:04}.jpg")),
+    (["a/x.png", "b/w.png"], IMAGES, range(2), ["a/x.png", "b/w.png"]),
+    (CAMERAS, f"{VIDEO}<source>cam_1.mp4</source>", range(8), CAMERAS[:8]),
+    (CAMERAS, f"{VIDEO}<name>cam_1_old</name>", range(8), CAMERAS[8:]),
+    (MIXED, f"{VIDEO}<source>cam_2.mp4</source>", range(8), MIXED[8:]),
+    (CAMERAS, VIDEO, range(8), "first image may be cam_1/frame_000000.png or cam_1_old/frame_000000.png"),
+    (MIXED, VIDEO, range(8), "first image may be cam_1_0.png or cam_2_0.png"),
+    (frames_of(*range(1, 8)), VIDEO, range(8), "frame_000001.png is frame 1 by its number, and frame 0 if"),
+    (frames_of(*range(1, 41)), VIDEO + STEP, range(0, 40, 5), "0 to 35 in steps of 5, and frame_000001.png is frame 1"),
+    (frames_of(*range(2, 10)), VIDEO, range(8), "frame_000002.png is frame 2 by its number and frame 0 by its place"),
+    (frames_of(*range(9)), VIDEO + STEP, range(0, 40, 5), "the names of the 9 images in"),
+    (frames_of(*range(12), name="img_{}.jpg"), IMAGES, range(12), "img_10.jpg in the order of the names and img_2.jpg"),
+    (frames_of(*range(9)), IMAGES, range(8), "the names of the 9 images in"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "meta", "frames", "expected"), TRACKS)
+def test_the_images_of_frames(tmp_path, names, meta, frames, expected):
+    """In the export for video, and for images with CVAT's names, each box is in the image of its frame."""
+    for name in names:
+        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (100, 50)).save(tmp_path / "images" / name)
+    task, track = cvat_task(meta, frames)
+    listed = "".join(
+        f'<image name="frame_{frame:06}"><box label="nut" xtl="{place}" ytl="0" xbr="50" ybr="9"/></image>'
+        for place, frame in enumerate(frames)
+    )
+    for content in (track, *([listed] if meta.startswith(VIDEO) and not isinstance(expected, dict) else [])):
+        write(tmp_path / "v.xml", f"<annotations><meta>{task}</meta>{content}</annotations>")
+        if isinstance(expected, str):
+            with pytest.raises(InputError, match=re.escape(expected)):
+                read(tmp_path / "images", tmp_path / "v.xml")
+            continue
+        parts = read(tmp_path / "images", tmp_path / "v.xml")
+        boxes = {
+            one.file_name: [box.box_xywh[0] for box in one.objects] for data in parts.values() for one in data.images
+        }
+        pairs = expected.items() if isinstance(expected, dict) else enumerate(expected)
+        assert boxes == {name: [place] for place, name in pairs}
+
+
+def test_projects_and_videos_of_several_files(tmp_path):
+    """The frames of a project's second task follow those of the first; each file of a video has its own images."""
+    for name in [*frames_of(*range(4), name="images/all/frame_{:06}.png"), *CAMERAS]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (100, 50)).save(tmp_path / name)
+    tasks, tracks = zip(cvat_task(VIDEO, range(2), task_id=7), cvat_task(VIDEO, range(2, 4), task_id=8), strict=True)
+    project = f"<project><tasks>{''.join(tasks)}</tasks></project>"
+    write(tmp_path / "p.xml", f"<annotations><meta>{project}</meta>{''.join(tracks)}</annotations>")
+    for camera in ("cam_1", "cam_1_old"):
+        task, track = cvat_task(f"{VIDEO}<source>{camera}.mp4</source>", range(8))
+        write(tmp_path / "xml" / camera / "annotations.xml", f"<annotations><meta>{task}</meta>{track}</annotations>")
+    for labels, images, expected in (
+        ("p.xml", tmp_path / "images", [0, 1, 0, 1]),
+        ("xml", tmp_path, [*range(8), *range(8)]),
+    ):
+        [data] = read(images, tmp_path / labels).values()
+        assert [one.objects[0].box_xywh[0] for one in data.images] == expected
+
+
+def test_names_that_are_shifted_by_one_are_a_warning(photo, capsys):
+    (photo / "images" / "a.jpg").unlink()
+    for name in frames_of(1, 2, 3):
+        Image.new("RGB", (100, 50)).save(photo / "images" / name)
+    content = coco()
+    content["images"] = [{"id": number, "file_name": name} for number, name in enumerate(frames_of(0, 1, 2))]
+    write(photo / "coco.json", json.dumps(content))
+    create_tfrecord.convert_labels(
+        ConvertOptions(
+            images=str(photo / "images"),
+            annotations=str(photo / "coco.json"),
+            output_dir=str(photo / "out"),
+            val_fraction=0,
+            max_bad_fraction=0.5,
+        )
+    )
+    warning = "warning: frame_000000.png is missing and frame_000003.png is not labeled: if the files count from 1"
+    assert warning in capsys.readouterr().out
+
+
 def test_files_that_cannot_be_read_are_listed(photo):
     for number in range(5):
         write(photo / "labels" / f"{number}.xml", "<annotation>")
@@ -586,6 +750,13 @@ SuperAnnotate | {'metadata': {'name': 'a.jpg'}, 'instances': []}
 Scale | [{'task_id': '1', 'response': {'annotations': []}}]
 SageMaker | '{"source-ref": "s3://b/a.jpg", "boxes": {}}\n{"source-ref": "s3://b/b.jpg", "boxes": {}}\n'
 Vertex | '{"imageGcsUri": "gs://b/a.jpg", "boundingBoxAnnotations": []}\n{"imageGcsUri": "gs://b/b.jpg"}\n'
+SageMaker.manifest | {"source-ref": "s3://b/a.jpg", "boxes": {}}
+Azure.jsonl | '{"image_url": "azureml://a.jpg", "label": [{"topX": 0}]}\n{"image_url": "azureml://b", "label": []}\n'
+Roboflow.jsonl | '{"image": "a.jpg", "prefix": "detect", "suffix": "<loc0001>"}\n'
+Hugging Face.jsonl | {"file_name": "a.jpg", "objects": {"bbox": [[1, 2, 3, 4]], "categories": [0]}}
+Edge Impulse.labels | {"version": 1, "type": "bounding-box-labels", "boundingBoxes": {"a.jpg": []}}
+Labelbox.ndjson | {"dataRow": {"id": "1"}, "bbox": {"top": 1}}
+MMDetection.jsonl | {"filename": "a.jpg", "height": 9, "width": 9, "detection": {"instances": []}}
 BDD100K | [{'name': 'a.jpg', 'labels': [{'category': 'car', 'box2d': {}}]}]
 Cityscapes | {'imgHeight': 9, 'imgWidth': 9, 'objects': []}
 MMDetection | [{'filename': 'a.jpg', 'width': 9, 'height': 9, 'ann': {}}]
@@ -601,7 +772,8 @@ dlib | <dataset><images><image file='a.jpg'><box top='1'/></image></images></dat
 @pytest.mark.parametrize(("tool", "content"), UNREAD)
 def test_labels_that_are_not_read_are_named(tmp_path, tool, content):
     text = content if isinstance(content, str) else json.dumps(content)
-    suffix = "json" if text[0] in "[{" else "xml" if text[0] == "<" else "txt"
+    tool, _, suffix = tool.partition(".")
+    suffix = suffix or ("json" if text[0] in "[{" else "xml" if text[0] == "<" else "txt")
     write(tmp_path / f"labels.{suffix}", text)
     kind, advice = kind_and_advice(tmp_path / f"labels.{suffix}")
     assert (kind, tool in advice) == (FileKind.UNREAD, True), advice

@@ -700,7 +700,7 @@ yolo | data.yaml | 'names: !!python/object/apply:os._exit [1]\nnc: 1\n' | the cl
 yolo | data.yaml | 'names: [a]\ntrain: ../../../etc\n' | none of the images that it names is in
 yolo | data.yaml | 'names: [a]\ntrain: {a: b}\n' | train is {'a': 'b'}, expected folders
 cvat | annotations.xml | <!DOCTYPE a [<!ENTITY b "bb">]><annotations/> | declares entities
-cvat | annotations.xml | <annotations><track/></annotations> | is 'CVAT for video 1.1'
+cvat | annotations.xml | <annotations><track/></annotations> | has the frames 0 to 0, and the names of
 cvat | annotations.xml | <annotations><image name='a.jpg' width='6' height='4'/></annotations> | no boxes
 cvat | annotations.xml | <annotations><image name='a.jpg' width='6.5' height='4'/></annotations> | expected whole
 cvat | annotations.xml | <box label="nut" xtl="nan" ytl="2" xbr="3" ybr="4"/> | box 0 xtl is 'nan'

@@ -77,7 +77,10 @@ def test_image_set_picks_and_classes_stay_those_of_the_folder(tmp_path):
     assert [image.file_name for image in data.images] == ["b.jpg"]
     assert data.class_names.names == ("nut", "screw")
     (tmp_path / "set.txt").write_text("c\n")
-    with pytest.raises(InputError, match=r"set.txt: 1 of 1 images have no annotation file, such as .*c.xml"):
+    with pytest.raises(InputError, match=r"1 entries are skipped: .*c\.xml: no such file, and a list of images names"):
+        read(tmp_path, image_set_file=str(tmp_path / "set.txt"))
+    (tmp_path / "set.txt").write_text("b\nc\n")
+    with pytest.raises(InputError, match=r"1 of 2 images would be skipped.*c\.xml: no such file.*--max_bad_fraction"):
         read(tmp_path, image_set_file=str(tmp_path / "set.txt"))
 
 
@@ -144,7 +147,7 @@ def test_names_that_no_file_can_have(tmp_path):
     (tmp_path / "a.xml").write_text(xml(("cat", 1, 2, 3, 4, 0), name="../../etc/passwd"))
     assert read(tmp_path).images[0].file_name == "a.jpg"
     (tmp_path / "set.txt").write_text("y" * 4000)
-    with pytest.raises(InputError, match="1 of 1 images have no annotation file"):
+    with pytest.raises(InputError, match="no such file, and a list of images names it"):
         read(tmp_path, image_set_file=str(tmp_path / "set.txt"))
     with open(os.fsencode(tmp_path) + b"/\xff.xml", "w") as file:
         file.write(xml(("cat", 1, 2, 3, 4, 0)))

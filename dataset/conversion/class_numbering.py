@@ -137,11 +137,12 @@ def with_composed_names(data: AnnotatedDataSet) -> AnnotatedDataSet:
 
 
 def common_classes(by_split: Mapping[str, AnnotatedDataSet], *, own_numbers: bool) -> ClassNames:
-    """Return the classes of all splits: with the ids of the data set, which must agree, or numbered by name."""
+    """Return the classes of all splits: with the ids of the data set where these agree, else numbered by name."""
     if own_numbers:
         brought = {pair for data in by_split.values() for pair in _names_by_id(data).items()}
-        with error_context(f"{', '.join(data.source for data in by_split.values())}:"):
-            return ClassNames.from_categories([{"id": number, "name": name} for number, name in brought])
+        if any(len({*side}) < len(brought) for side in zip(*brought, strict=True)):
+            return ClassNames.numbered(sorted({name for _, name in brought}))
+        return ClassNames.from_categories([{"id": number, "name": name} for number, name in brought])
     used: set[str] = set()
     for data in by_split.values():
         names = _names_by_id(data)
@@ -152,6 +153,14 @@ def common_classes(by_split: Mapping[str, AnnotatedDataSet], *, own_numbers: boo
             else {*names.values()}
         )
     return classes_by_name(used)
+
+
+def note_of_other_ids(by_split: Mapping[str, AnnotatedDataSet], class_names: ClassNames) -> str | None:
+    """Return a note if files of one data set give a class other ids than `class_names`."""
+    ids = {*zip(class_names.category_ids, class_names.names, strict=True)}
+    if all(_names_by_id(data).items() <= ids for data in by_split.values()):
+        return None
+    return f"{listed(data.source for data in by_split.values())} number the classes differently: merged by name"
 
 
 def _names_by_id(data: AnnotatedDataSet) -> dict[int, str]:

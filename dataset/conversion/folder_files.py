@@ -1,5 +1,6 @@
 """Files in a folder tree, found by the names that annotations of any tool use."""
 
+import base64
 import contextlib
 import os
 import re
@@ -21,6 +22,7 @@ from program_support.remote_addresses import address_of, is_remote
 
 _SUFFIXES = sorted(IMAGE_SUFFIXES, key=lambda suffix: (suffix not in (".jpg", ".jpeg", ".png"), suffix))
 _LONGEST_MISSING = 1000  # characters of a name in a report; an address with a signature may be longer
+_OF_AN_UPLOAD = re.compile("[0-9a-f]{8}-(.+)")
 _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}$")
 
 
@@ -66,6 +68,13 @@ class FolderFiles:
             return sorted(map(checked_file_name, names))
 
     @cached_property
+    def _of_upload(self) -> dict[str, list[str]]:
+        paths = defaultdict(list)
+        for name in self.names:
+            paths[_uploaded(_parts(name)[-1])].append(name)
+        return paths
+
+    @cached_property
     def _of_last_name(self) -> dict[str, list[str]]:
         paths = defaultdict(list)
         for name in self.names:
@@ -94,13 +103,25 @@ class FolderFiles:
         ]
         if len(candidates) <= 1 or name in candidates:
             return name if name in candidates else next(iter(candidates), None)
-        best = best_path_matches(name, candidates)
-        if len(best) > 1:
+        return self._only(name, best_path_matches(name, candidates))
+
+    def find_upload(self, name: str) -> str | None:
+        """Return the file that Label Studio stores under a name: 8 digits, then a name without blanks or parentheses.
+
+        Raises:
+            InputError: several match.
+        """
+        upload = _OF_AN_UPLOAD.fullmatch("".join(_parts(name)[-1:]))
+        candidates = self._of_upload.get(upload[1]) if upload else None
+        return self._only(name, candidates) if candidates else None
+
+    def _only(self, name: str, matches: list[str]) -> str:
+        if len(matches) > 1:
             raise InputError(
-                f"{self.folder}: {shown(name)} is ambiguous, it matches {listed(best)}; expected annotations that "
+                f"{self.folder}: {shown(name)} is ambiguous, it matches {listed(matches)}; expected annotations that "
                 "include the folder, or only that folder"
             )
-        return best[0]
+        return matches[0]
 
 
 def best_path_matches(name: str, others: Sequence[str]) -> list[str]:
@@ -119,11 +140,24 @@ def _checked_text(name: object) -> str:
     return text
 
 
-def _forms(name: str) -> list[str]:
-    """Return a name, the path in a URL or in Label Studio's ?d=PATH, and each without percent encoding."""
+def name_forms(name: str) -> list[str]:
+    """Return a name, the path in a URL or in Label Studio's ?d=PATH or ?fileuri=BASE64, and each unquoted."""
     path, mark, query = name.partition("?")
-    forms = [name, *parse_qs(query).get("d", ()), path] if mark else [name]
+    values = parse_qs(query) if mark else {}
+    forms = [name, *values.get("d", ()), *filter(None, map(_of_base64, values.get("fileuri", ()))), path]
     return [*forms, *map(unquote, forms), *(unquote_plus(unquote(form)) for form in forms)]  # some are quoted twice
+
+
+def _of_base64(text: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(f"{text.replace(' ', '+')}==").decode()
+    except ValueError:
+        return ""
+
+
+def _uploaded(name: str) -> str:
+    """Return the name that Django's get_valid_filename makes."""
+    return re.sub(r"[^-\w.]", "", name.strip().replace(" ", "_"))
 
 
 def _stems(names: Iterable[str]) -> Iterator[str]:
@@ -217,12 +251,16 @@ class ImageFolder(FolderFiles):
         if match := self.find(names[0], split=split):
             return match, names[0]
         for name in names:
-            forms = _forms(name)
+            forms = name_forms(name)
             for form in dict.fromkeys([*forms, *(stem + suffix for stem in _stems(forms) for suffix in _SUFFIXES)]):
                 if match := self.find(form, split=split):
                     if _parts(names[0])[-1:] not in (_parts(match)[-1:], _parts(PurePosixPath(match).stem)):
                         self._annotated[match] = names[0]
                     return match, name
+        for name in names:
+            if match := next(filter(None, map(self.find_upload, name_forms(name))), None):
+                self._annotated[match] = names[0]
+                return match, name
         parts = [part for part in names[0].replace("\\", "/").split("/") if part not in ("", ".", "..")]
         missing = "/".join(parts) or "unnamed"
         if len(missing) > _LONGEST_MISSING:

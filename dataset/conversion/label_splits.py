@@ -8,7 +8,13 @@ from pathlib import Path
 
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, ReportEntry
-from dataset.conversion.class_numbering import common_classes, in_one_order, named_classes, with_composed_names
+from dataset.conversion.class_numbering import (
+    common_classes,
+    in_one_order,
+    named_classes,
+    note_of_other_ids,
+    with_composed_names,
+)
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.format_recognition import FORMATS, RecognizedLabels
 from dataset.conversion.formats.aerial_labels import read_dota, read_visdrone
@@ -108,6 +114,8 @@ def read_labels(
     if with_masks:
         by_split = {split: _without_unusable(data) for split, data in by_split.items()}
     class_names = label_map or common_classes(by_split, own_numbers=labels.format in _NUMBERED)
+    if labels.format in _NUMBERED and not label_map and (note := note_of_other_ids(by_split, class_names)):
+        next(iter(by_split.values())).noted.append(ReportEntry(kind="image", file=annotations, reason=note))
     return in_one_order(by_split, class_names, own_image_ids=labels.format == "coco")
 
 
@@ -196,11 +204,8 @@ def _pooled(by_file: DataSplits, annotations: str) -> DataSplits:
             f"--annotations={annotations}: {len(shared)} images, such as {shared[0]}, are in several of the "
             f"{len(by_file)} files {listed(by_file)}; expected one of them"
         )
-    try:
-        class_names = common_classes(by_file, own_numbers=True)
-    except InputError:  # a number has several names
-        class_names = common_classes(by_file, own_numbers=False)
-    return {"": functools.reduce(pooled, in_one_order(by_file, class_names, own_image_ids=False).values())}
+    in_order = in_one_order(by_file, common_classes(by_file, own_numbers=True), own_image_ids=False)
+    return {"": functools.reduce(pooled, in_order.values())}
 
 
 def _several_files(labels: RecognizedLabels, annotations: str) -> InputError:

@@ -20,7 +20,10 @@ _HEAD_BYTES = 1 << 16
 _MOST_PARSED_BYTES = 1 << 26  # a larger JSON file is not for a single image
 _LINES_LOOKED_AT = 20
 _MOST_FILES = 50  # files of each suffix in a folder
-ANNOTATION_SUFFIXES = (".xml", ".json", ".yaml", ".yml", ".data", ".csv", ".txt")
+ANNOTATION_SUFFIXES = (
+    *(".xml", ".json", ".yaml", ".yml", ".data", ".csv", ".txt"),
+    *(".jsonl", ".ndjson", ".manifest", ".labels"),  # none of them is read, but named
+)
 _FOLDERS_LOOKED_AT = 100
 _MOST_LEVELS = 4  # a zip of VOC has VOCdevkit/VOC2012/Annotations
 _OF_A_CONVERSION = re.compile(r"(.+)\.(report|classes|instances)\.json")
@@ -171,15 +174,10 @@ def _kind_of_json(content: bytes, start: str) -> tuple[FileKind, str]:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
-        if re.match(r'\{\s*"(classes|samples)"\s*:', start) and '"bounding_box"' in start:
-            return FileKind.FIFTYONE, ""
-        if re.search(r'"(images|annotations|categories)"\s*:\s*\[', start) and '"shapes"' not in start:
-            is_tasks = re.search(r'"(original_width|was_cancelled|lead_time)"', start) and start.startswith("[")
-            return (FileKind.LABEL_STUDIO if is_tasks else FileKind.COCO), ""
         try:
             value = json.loads(start.partition("\n")[0])  # JSON Lines
         except (ValueError, RecursionError):
-            return FileKind.JSON, ""
+            return _kind_of_broken_json(start), ""
     first = value[0] if isinstance(value, list) and value and isinstance(value[0], dict) else {}
     if isinstance(value, dict) and isinstance(value.get("shapes"), list):
         return FileKind.LABELME, ""
@@ -197,6 +195,15 @@ def _kind_of_json(content: bytes, start: str) -> tuple[FileKind, str]:
     if advice := unread_json(value):
         return FileKind.UNREAD, advice
     return (FileKind.COCO if is_coco else FileKind.JSON), ""
+
+
+def _kind_of_broken_json(start: str) -> FileKind:
+    if re.match(r'\{\s*"(classes|samples)"\s*:', start) and '"bounding_box"' in start:
+        return FileKind.FIFTYONE
+    if re.search(r'"(images|annotations|categories)"\s*:\s*\[', start) and '"shapes"' not in start:
+        is_tasks = re.search(r'"(original_width|was_cancelled|lead_time)"', start) and start.startswith("[")
+        return FileKind.LABEL_STUDIO if is_tasks else FileKind.COCO
+    return FileKind.JSON
 
 
 def _is_label_studio(task: dict) -> bool:

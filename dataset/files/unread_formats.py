@@ -28,7 +28,7 @@ _OBJECTS = (  # what it is, what to do, keys of the outermost object or of a lis
     (
         "a Labelbox export",
         "convert it to COCO, with labelbox.data.serialization.COCOConverter",
-        "data_row,projects|Label,Labeled Data|Label,DataRow ID|Label,ID",
+        "data_row,projects|dataRow|Label,Labeled Data|Label,DataRow ID|Label,ID",
     ),
     ("a Hasty json", _COCO, "label_classes,images"),
     ("a Cityscapes json", "convert it to COCO, with cityscapesscripts", "imgHeight,imgWidth,objects"),
@@ -39,6 +39,24 @@ _OBJECTS = (  # what it is, what to do, keys of the outermost object or of a lis
     ("a Kili json", _COCO, "labels,externalId|labels,content"),
     ("a manifest of SageMaker Ground Truth", "convert it to COCO", "source-ref"),
     ("JSON Lines of Vertex AI", "export the CSV of AutoML instead", "imageGcsUri"),
+    ("JSON Lines of Azure Machine Learning", "export COCO from the labeling project instead", "image_url,label"),
+    ("JSON Lines of Roboflow for PaliGemma or Florence-2", _COCO, "image,prefix,suffix"),
+    (
+        "JSON Lines of Ultralytics",
+        "export YOLO instead, or convert it with ultralytics.data.converter.convert_ndjson_to_yolo",
+        "type,class_names",
+    ),
+    (
+        "JSON Lines of Hugging Face",
+        "write a csv table with a line for each box: file, left, top, right, bottom, class (objects.bbox has left, "
+        "top, width and height)",
+        "file_name,objects",
+    ),
+    (
+        "a file of Edge Impulse's labels",
+        "convert it to COCO or YOLO: each of its boxes has label, x, y, width and height in pixels",
+        "version,boundingBoxes|version,files",
+    ),
     (
         "a CreateML json",
         "export COCO or Pascal VOC from the labeling tool instead",
@@ -48,7 +66,7 @@ _OBJECTS = (  # what it is, what to do, keys of the outermost object or of a lis
     (
         "an annotation file of MMDetection",
         "expected the COCO json that it was made from",
-        "metainfo,data_list|filename,ann",
+        "metainfo,data_list|filename,ann|filename,detection",
     ),
     ("a file of Label Studio's storage, one task", "export JSON from the project instead", "result,task"),
 )

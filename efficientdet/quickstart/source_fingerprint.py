@@ -16,7 +16,7 @@ from efficientdet.quickstart.state import State
 from program_support.archives import archive_digest, archive_kind
 from program_support.marked_folders import unpacked_archive
 
-_SUFFIXES = IMAGE_SUFFIXES | {*ANNOTATION_SUFFIXES, ".names", ".labels"}
+_SUFFIXES = IMAGE_SUFFIXES | {*ANNOTATION_SUFFIXES, ".names"}
 
 
 def source_folder(config: QuickstartConfig, folder: Path, *, state: State) -> str:

@@ -22,6 +22,7 @@ from dataset.conversion.annotations import (
 )
 from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.formats.cvat_frames import name_frames
 from dataset.conversion.formats.cvat_tracks import frames_of_tracks
 from dataset.conversion.named_splits import split_of_each, split_of_word
 from dataset.conversion.segmentation import LARGEST_COORDINATE
@@ -52,6 +53,8 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, 
     tracks = SplitContent()
     if root.find("track") is not None:
         nodes += frames_of_tracks(root, images, path=path, content=tracks)
+    else:
+        name_frames(root, nodes, images, path=path)
     subsets = [split_of_word(node.get("subset", "")) for node in nodes]
     split_of = split_of_each([node.get("name", "") for node in nodes], subsets, where=path)
     contents = defaultdict(SplitContent, {split: tracks for split in split_of[:1]})

@@ -4,19 +4,17 @@ A shape holds from its frame to the next one of its track, moved linearly betwee
 ends at a shape with outside="1", towards which it moves as well, as in CVAT (TrackManager.get_interpolated_shapes).
 """
 
-import re
 import xml.etree.ElementTree as ElementTree
 from bisect import bisect_right
-from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from dataset.conversion.annotations import SplitContent
 from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.formats.cvat_frames import cvat_tasks, images_of_frames
 from dataset.files.untrusted_values import error_context, is_set, number_in_text, shown
 from program_support.errors import InputError
 
 _MOVING = ("xtl", "ytl", "xbr", "ybr", "rotation", "cx", "cy", "rx", "ry")
-_FRAME = re.compile(r"(?:.*\D)?(\d{1,9})", re.ASCII)
 
 
 class _Keyframe(NamedTuple):
@@ -33,38 +31,32 @@ def frames_of_tracks(
     `content` receives invalid shapes and the number of interpolated ones.
 
     Raises:
-        InputError: no frame has a file.
+        InputError: as `images_of_frames` does.
     """
-    tracks = [_keyframes(track, path=path, content=content) for track in root.iterfind("track")]
-    frames = {
-        int(match[1]): name
-        for name in images.names
-        if (match := _FRAME.fullmatch(PurePosixPath(name).stem)) is not None
-    }
-    total = root.findtext("meta//size") or ""
-    length = max(
-        max((keyframes[-1].frame + 1 for _, keyframes in tracks if keyframes), default=0),
-        int(total) if total.isdecimal() and len(total) < 10 else 0,
-    )
-    existing = {number: name for number, name in sorted(frames.items()) if number < length}
-    if not existing:
-        raise InputError(
-            f"{path}: is 'CVAT for video 1.1', and no image in {images.folder} is one of its frames; extract them, as "
-            "frame_000000.png and so on (ffmpeg -i VIDEO -start_number 0 frame_%06d.png), or export the task as 'CVAT "
-            "for images 1.1'"
-        )
-    size = {side: root.findtext(f"meta//original_size/{side}") or "" for side in ("width", "height")}
     nodes = []
-    for number, name in existing.items():
-        node = ElementTree.Element("image", {"name": name, **size})
-        for label, keyframes in tracks:
-            if (shape := _shape_at(number, keyframes, content)) is not None:
-                node.append(ElementTree.Element(shape.tag, {**shape.attrib, "label": label}))
-        nodes.append(node)
+    for task in cvat_tasks(root, path):
+        tracks = [
+            _keyframes(track, task.frames, path=path, content=content)
+            for track in root.iterfind("track")
+            if task.task_id in (None, track.get("task_id"))
+        ]
+        if task.task_id and not tracks:
+            continue
+        last = max((keyframes[-1].frame for _, keyframes in tracks if keyframes), default=0)
+        frames = task.frames or range(last + 1)
+        split = {"subset": task.subset} if task.subset else {}
+        for frame, name in sorted(images_of_frames(task, frames, images, path=path).items()):
+            node = ElementTree.Element("image", {"name": name, **task.shape, **split})
+            for label, keyframes in tracks:
+                if (shape := _shape_at(frame, keyframes, content)) is not None:
+                    node.append(ElementTree.Element(shape.tag, {**shape.attrib, "label": label}))
+            nodes.append(node)
     return nodes
 
 
-def _keyframes(track: ElementTree.Element, *, path: str, content: SplitContent) -> tuple[str, list[_Keyframe]]:
+def _keyframes(
+    track: ElementTree.Element, frames: range | None, *, path: str, content: SplitContent
+) -> tuple[str, list[_Keyframe]]:
     """Return the label of a track and its shapes in the order of their frames."""
     keyframes = []
     for shape in track:
@@ -75,7 +67,10 @@ def _keyframes(track: ElementTree.Element, *, path: str, content: SplitContent) 
             for name in _MOVING:
                 if name in shape.attrib:
                     number_in_text(shape.attrib[name], where=name)
-            keyframes.append(_Keyframe(int(frame), is_set(shape.get("outside"), "outside"), shape))
+            is_outside = is_set(shape.get("outside"), "outside")
+            if frames is not None and int(frame) not in frames and not is_outside:
+                raise InputError(f"has frame {frame:g}, which is none of the task: start_frame, frame_filter, size")
+            keyframes.append(_Keyframe(int(frame), is_outside, shape))
     return track.get("label", ""), sorted(keyframes, key=lambda keyframe: keyframe.frame)
 
 

@@ -4,7 +4,6 @@ Format: https://labelstud.io/guide/export (JSON); a rectangle is rotated about i
 """
 
 import hashlib
-import re
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -18,7 +17,7 @@ from dataset.conversion.annotations import (
     rotated_corners,
 )
 from dataset.conversion.class_numbering import ClassNumbering
-from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.folder_files import ImageFolder, name_forms
 from dataset.conversion.formats.brush_masks import box_around_brush
 from dataset.conversion.segmentation import LARGEST_COORDINATE
 from dataset.files.bounded_files import read_json
@@ -36,7 +35,6 @@ from dataset.files.untrusted_values import (
 from program_support.errors import InputError
 
 _RECTANGLE, _ELLIPSE = ("x", "y", "width", "height"), ("x", "y", "radiusX", "radiusY")
-_OF_AN_UPLOAD = re.compile(r"^[0-9a-f]{8}-")
 _WITHOUT_AREA = ("keypoint", "keypointlabels", "vector", "vectorlabels")
 _NO_REGIONS = ("choices", "number", "pairwise", "ranker", "rating", "relation", "taxonomy", "textarea")
 
@@ -133,18 +131,16 @@ def _image_tags(regions: list) -> set[str]:
 
 
 def _image_name(task: dict, regions: list, images: ImageFolder) -> str:
-    """Return the file of a task's image, or the uploaded file, whose name Label Studio begins with 8 digits."""
+    """Return the file of a task's image, or of the upload."""
     if len(tags := _image_tags(regions)) > 1:
         raise InputError(f"has regions in {len(tags)} images ({listed(sorted(tags))}), expected one image in a task")
-    named, upload = image_reference(task), task.get("file_upload")
-    last = PurePosixPath(upload if isinstance(upload, str) else named or "").name
-    original = _OF_AN_UPLOAD.sub("", last)
-    return images.named(named, *([original] if original != last else []))
+    upload = task.get("file_upload")
+    return images.named(image_reference(task), *([upload] if isinstance(upload, str) else []))
 
 
 def _is_image_name(text: str) -> bool:
-    """Return whether an address, or its query as in /data/local-files/?d=a.jpg, ends as the name of an image."""
-    return any(PurePosixPath(part).suffix.lower() in IMAGE_SUFFIXES for part in (text.partition("?")[0], text))
+    """Return whether an address, or the file in its query, ends as the name of an image."""
+    return any(PurePosixPath(form).suffix.lower() in IMAGE_SUFFIXES for form in name_forms(text))
 
 
 def _add_objects(

@@ -98,13 +98,7 @@ def voc_paths(folder: str, image_set_file: str = "") -> list[Path]:
         stems = sorted({checked_file_name(name) for name, *rest in names if rest != ["-1"]})
     if not stems:
         raise InputError(f"{image_set_file}: lists no images")
-    paths = [Path(folder, f"{stem}.xml") for stem in stems]
-    absent = [path for path in paths if not os.path.isfile(path)]  # Path.is_file raises for a name that is too long
-    if absent:
-        raise InputError(
-            f"{image_set_file}: {len(absent)} of {len(paths)} images have no annotation file, such as {absent[0]}"
-        )
-    return paths
+    return [Path(folder, f"{stem}.xml") for stem in stems]
 
 
 def _xml_files(folder: str) -> list[Path]:
@@ -116,6 +110,8 @@ def _xml_files(folder: str) -> list[Path]:
 
 
 def _read_xml(path: Path, hasher=None) -> ElementTree.Element:
+    if not os.path.exists(path):  # Path.exists raises for a name that is too long
+        raise InputError(f"{path}: no such file, and a list of images names it")
     root, content = read_xml(path, root_tag="annotation", what="a VOC annotation")
     if hasher is not None:
         hasher.update(hashlib.sha256(path.name.encode() + b"\0" + content).digest())

@@ -28,6 +28,7 @@ from dataset.conversion.formats.yolo.yolo_layout import YoloLayout, yolo_layout
 from dataset.conversion.named_splits import names_by_split, split_of_folders
 from dataset.files.bounded_files import read_text_file
 from dataset.files.file_kinds import FileKind, kind_of_file
+from dataset.files.image_files import IMAGE_SUFFIXES
 from dataset.files.untrusted_values import error_context, listed, number_in_text, shown
 from program_support.errors import InputError
 
@@ -166,8 +167,16 @@ def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> di
     """
     claims: dict[str, list[str]] = defaultdict(list)
     for name in names:
-        if label := labels.find(_label_name(name, images), split=split_of_folders(name)):
-            claims[label].append(name)
+        for label_name in (_label_name(name, images), _label_name(f"{name}.txt", images)):  # a.txt, else a.jpg.txt
+            if label := labels.find(label_name, split=split_of_folders(name)):
+                claims[label].append(name)
+                break
+    unlabeled = {*names}.difference(*claims.values())
+    for label in [label for label in labels.names if label not in claims]:
+        uploads = (images.find_upload(str(PurePosixPath(label).with_suffix(suffix))) for suffix in IMAGE_SUFFIXES)
+        if image := next((image for image in uploads if image in unlabeled), None):
+            claims[label].append(image)
+            unlabeled.remove(image)
     label_files: dict[str, str] = {}
     for label, claimants in claims.items():
         best = best_path_matches(label, [_label_name(name, images) for name in claimants])
