@@ -250,7 +250,6 @@ def test_the_input_is_the_published_one():
     [
         ("backbone_name", "resnext50_32x4d", "one of resnet18, resnet34, resnet50"),
         ("num_cropping_iterations", 0, "at least 1"),
-        ("hue", 0.7, "0 to 0.5"),
         ("hard_negative_ratio", 0.0, "a finite number above 0"),
         ("decayed_weights", "none", "one of kernels, all"),
     ],
