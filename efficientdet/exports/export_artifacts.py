@@ -17,7 +17,6 @@ from efficientdet.devices.device import device_name, versions
 from efficientdet.exports.agreement import SAME_OBJECT_IOU
 from efficientdet.exports.artifact_comparison import PIXELS, ArtifactComparison, quality_of
 from efficientdet.exports.artifact_table import Artifact, ArtifactTable
-from efficientdet.exports.bill_of_materials import write_bill_of_materials
 from efficientdet.exports.export_config import ExportConfig
 from efficientdet.exports.export_format import BATCHES, ExportFormat
 from efficientdet.exports.formats import export_formats
@@ -108,7 +107,6 @@ def _write_card(
     write_provenance(folder, provenance)
     card = ModelCard(comparison.restored.description, table, provenance, comparison.measures, comparison.drawn_image())
     write_model_card(folder, card)
-    write_bill_of_materials(folder, card)
 
 
 def _calibration(config: ExportConfig) -> CalibrationImages:

@@ -16,7 +16,7 @@ from efficientdet.exports.artifact_table import ArtifactTable
 from object_detection.coco.measures import CocoMeasures, shown_measure
 from program_support.atomic_files import report_write_errors, write_bytes, write_text
 
-CARD, DRAWN_IMAGE, BILL_OF_MATERIALS = "README.md", "detections.jpg", "bom.cdx.json"
+CARD, DRAWN_IMAGE = "README.md", "detections.jpg"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def tiling_note(description: Description) -> str:
 def files_to_publish(folder: str | Path) -> list[str]:
     """Return the files of an export, relative to its folder: those of the last call of export.py and what it wrote."""
     exported = json.loads(Path(folder, FILE_NAME).read_text(encoding="utf-8"))["exported"]["files"]
-    return [CARD, DRAWN_IMAGE, FILE_NAME, BILL_OF_MATERIALS, "artifacts.md", "artifacts.json", *exported]
+    return [CARD, DRAWN_IMAGE, FILE_NAME, "artifacts.md", "artifacts.json", *exported]
 
 
 def _markdown(card: ModelCard) -> str:
