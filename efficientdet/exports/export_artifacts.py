@@ -55,7 +55,7 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
             form.write(restored, path, calibration)
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
-        lines.append(comparison.artifact(form, path, calibration=calibration))
+        lines.append(comparison.artifact(form, path))
         print(f"wrote {path}: {_summary(lines[-1], form)}")
     for form in formats:
         if form.float32:
