@@ -10,9 +10,11 @@ from oracles import to_numpy
 from torch_recipe import named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
+from dataset.input.color_jitter import ColorJitter
 from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.resize import Stretch
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights
+from efficientdet.families.inputs import input_config
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.inference.runtimes import Network, copied
@@ -243,6 +245,10 @@ def test_the_input_is_the_published_one():
         flip_probability=0.5,
     )
     assert hparams.train_on_crowds
+    jitter = ColorJitter(brightness=0.125, contrast=0.5, saturation=0.5, hue=0.05)
+    for model, expected in ((MODEL, jitter), ("efficientdet-d0", None)):
+        config = input_config(hyperparameters_of(model, {}), class_names=COCO_2017, batch_size=1)
+        assert config.color_jitter == expected
 
 
 @pytest.mark.parametrize(
