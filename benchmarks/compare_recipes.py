@@ -4,7 +4,7 @@ Data sets and recipes are in recipes.yaml beside this file, or in another --tabl
 a data set with a seed. It has a fixed number of steps and is evaluated on the validation images; with --test also on
 the test images, whose detections are stored and give the differences of recipes a paired interval. After each cell the
 tables val.md and test.md of all cells in the output folder are written. The same command skips finished cells and
-resumes an interrupted one. With --engine=ray each node of a Ray cluster measures a cell at a time.
+resumes an interrupted one.
 """
 
 import contextlib
@@ -32,7 +32,6 @@ from program_support.atomic_files import unfinished_folder, write_text
 from program_support.command_line import run
 from program_support.errors import InputError
 from program_support.field_flags import whole_numbers
-from program_support.ray_tasks import ALL_OF_A_NODE, LOCAL, RAY, ray_cluster
 
 FLAGS = flags.FLAGS
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,10 +61,6 @@ class Paths(NamedTuple):
     data: Path
     output: Path
 
-    def records(self, data_set: str) -> Path:
-        """Return the folder of the records of a data set."""
-        return self.output / "records" / data_set
-
 
 def define_flags() -> None:
     """Define the flags."""
@@ -77,7 +72,6 @@ def define_flags() -> None:
     flags.DEFINE_string("table", str(Path(__file__).with_name("recipes.yaml")), "YAML file of data sets and recipes.")
     flags.DEFINE_string("data", None, "Folder of the data sets. Default: $EFFICIENTDET_DATA.")
     flags.DEFINE_string("output_dir", "runs/recipes", "Output folder.")
-    flags.DEFINE_enum("engine", LOCAL, [LOCAL, RAY], "Where cells are measured: on this machine, or on a Ray cluster.")
 
 
 def main() -> None:
@@ -99,7 +93,6 @@ def main() -> None:
         Paths(Path(data).resolve(), Path(writable_folder(FLAGS.output_dir, "output_dir")).resolve()),
         splits=SPLITS if FLAGS.test else SPLITS[:1],
         steps=FLAGS.steps,
-        engine=FLAGS.engine,
     )
     if failed:
         raise InputError(f"failed: {', '.join(failed)}; see output.txt in their folders")
@@ -119,7 +112,6 @@ def measure(
     *,
     splits: tuple[str, ...],
     steps: int | None = None,
-    engine: str = LOCAL,
 ) -> list[str]:
     """Measure the unfinished cells and write the tables after each; return the names of those that failed.
 
@@ -129,11 +121,10 @@ def measure(
         paths: Folders.
         splits: Evaluated splits.
         steps: Steps of a recipe of cost 1, instead of the table's.
-        engine: LOCAL, or RAY for a cell at a time on each node of a cluster, which all have the folders.
     """
     failed = []
-    tasks = [CellTask(cell, table, paths, splits, steps) for cell in cells]
-    for cell, done in map(_with_cell, tasks) if engine == LOCAL else _on_cluster(tasks):
+    for cell in cells:
+        done = measured(cell, table, paths, splits=splits, steps=steps)
         write_tables(paths.output, finished_cells(paths.output), baseline=BASELINE)
         if done:
             figures = ", ".join(
@@ -145,28 +136,6 @@ def measure(
             failed.append(cell.name)
     print(f"wrote the tables in {paths.output}")
     return failed
-
-
-class CellTask(NamedTuple):
-    """A cell to measure; see `measure`."""
-
-    cell: Cell
-    table: Mapping[str, Any]
-    paths: Paths
-    splits: tuple[str, ...]
-    steps: int | None
-
-
-def _with_cell(task: CellTask) -> tuple[Cell, dict[str, Any] | None]:
-    return task.cell, measured(task)
-
-
-def _on_cluster(tasks: list[CellTask]) -> Iterator[tuple[Cell, dict[str, Any] | None]]:
-    for cell, table, paths, *_ in tasks:  # here, because two nodes would convert the same data set
-        _records(paths, cell.data_set, masks=table["data_sets"][cell.data_set].get("masks", False))
-    with ray_cluster(cores=ALL_OF_A_NODE) as cluster:
-        for done in cluster.run(measured, tasks):
-            yield tasks[done.number].cell, done.result
 
 
 def finished_cells(folder: Path) -> list[dict[str, Any]]:
@@ -184,9 +153,10 @@ def _folder(cell: Cell, paths: Paths) -> Path:
     return paths.output / "cells" / cell.name
 
 
-def measured(task: CellTask) -> dict[str, Any] | None:
-    """Return the outcome of a cell, after the programs that it lacks; None if one of them failed."""
-    cell, table, paths, splits, steps = task
+def measured(
+    cell: Cell, table: Mapping[str, Any], paths: Paths, *, splits: tuple[str, ...], steps: int | None
+) -> dict[str, Any] | None:
+    """Return the outcome of a cell, after the programs that it lacks; None if one of them failed; see `measure`."""
     recipe, folder = table["recipes"][cell.recipe], _folder(cell, paths)
     data_set = table["data_sets"][cell.data_set]
     is_quickstart = recipe.get("kind") == "quickstart"
@@ -266,7 +236,7 @@ def _sources(paths: Paths, data_set: str) -> dict[str, Path]:
 
 def _records(paths: Paths, data_set: str, *, masks: bool) -> Path:
     """Return the folder of the records of a data set, which is converted once."""
-    records = paths.records(data_set)
+    records = paths.output / "records" / data_set
     if not records.is_dir():
         with unfinished_folder(records) as unfinished:
             settings = {**_sources(paths, data_set), "output_dir": unfinished, "include_masks": masks}
@@ -319,7 +289,5 @@ def _failed(program: str, settings: Mapping[str, Any], folder: Path) -> bool:
 
 
 if __name__ == "__main__":
-    import compare_recipes  # nodes of a cluster import it by this name
-
-    compare_recipes.define_flags()
-    run(compare_recipes.main)
+    define_flags()
+    run(main)

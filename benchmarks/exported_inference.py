@@ -3,8 +3,7 @@
 `python benchmarks/exported_inference.py --runtime=onnxruntime|openvino [--model=efficientdet-d0] [--peer=effdet.onnx]`.
 
 Measures inference at 512 pixels with batch 1 and random weights, from a uint8 image to detections. The peer is an ONNX
-file for a float image: effdet's network from `benchmarks/peers/peer_effdet.py --onnx=effdet.onnx`, or torchvision's
-detector from `benchmarks/peers/peer_torchvision.py retinanet_resnet50_fpn --onnx=retinanet.onnx`. The three take turns
+file for a float image: effdet's network from `benchmarks/peers/peer_effdet.py --onnx=effdet.onnx`. The three take turns
 of five runs, so that other load on the machine affects all of them. A pause before each turn lets the threads of the
 others stop.
 """
@@ -27,8 +26,7 @@ from efficientdet.inference.predict import exported_network
 from efficientdet.inference.predictor import host_predictor
 from program_support.processor import available_cores
 
-SIZE, TURN, PAUSE = 512, 5, 0.05
-CLASSES = {"efficientdet-d0": 90, "retinanet-resnet50": 91, "mask-rcnn-resnet50": 90}  # as in the peers
+TURN, PAUSE = 5, 0.05
 
 
 def peer_in_onnxruntime(path: str) -> Callable:
@@ -40,9 +38,7 @@ def peer_in_onnxruntime(path: str) -> Callable:
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     [entry] = session.get_inputs()
-    pixels = _drawn_pixels(entry.shape)
-    if any(isinstance(side, str) for output in session.get_outputs() for side in output.shape):
-        return lambda: session.run(None, {entry.name: pixels})
+    pixels = np.random.default_rng(0).uniform(size=entry.shape).astype(np.float32)
     binding = session.io_binding()
     binding.bind_cpu_input(entry.name, pixels)
     buffers = {output.name: np.empty(output.shape, np.float32) for output in session.get_outputs()}
@@ -65,45 +61,29 @@ def peer_in_openvino(path: str) -> Callable:
         "CPU",
         {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": available_cores()},
     )
-    request, pixels = compiled.create_infer_request(), _drawn_pixels(tuple(compiled.inputs[0].shape))
+    request = compiled.create_infer_request()
+    pixels = np.random.default_rng(0).uniform(size=tuple(compiled.inputs[0].shape)).astype(np.float32)
     return lambda: request.infer([pixels], share_inputs=True, share_outputs=True)
 
 
-def _drawn_pixels(shape) -> np.ndarray:
-    """Return our first image in the format that most peers expect."""
-    height, width = shape[-2:]
-    return np.moveaxis(_images(height, width, 1)[0], -1, 1).reshape(shape) / np.float32(255)
-
-
-def _images(height: int, width: int, count: int) -> list[np.ndarray]:
-    random = np.random.default_rng(0)
-    return [random.integers(0, 256, (1, height, width, 3), np.uint8) for _ in range(count)]
-
-
 def main() -> None:
-    """Print medians and their ratio."""
+    """Print medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runtime", choices=["onnxruntime", "openvino"], default="onnxruntime")
-    parser.add_argument("--model", choices=CLASSES, default="efficientdet-d0")
+    parser.add_argument("--model", default="efficientdet-d0")
     parser.add_argument("--peer", help="ONNX file of the peer.")
-    parser.add_argument(
-        "--weights", help="Weights of the peer (.pth) for our detector; a second stage depends on them."
-    )
-    parser.add_argument("--size", type=int, default=SIZE)
+    parser.add_argument("--size", type=int, default=512)
     parser.add_argument("--turns", type=int, default=10)
     arguments = parser.parse_args()
-    # torchvision's weights select its resizing rule, whose canvas is larger
-    overrides = {
-        "image_size": arguments.size,
-        **({"resize": "letterbox"} if arguments.weights else {"num_classes": CLASSES[arguments.model]}),
-    }
-    detector = load_model(
-        ModelConfig(ckpt_path=arguments.weights, model_name=arguments.model, model_name_given=True, overrides=overrides)
-    )[0].detector
+    size = arguments.size
+    overrides = {"image_size": size, "num_classes": 90}
+    detector = load_model(ModelConfig(model_name=arguments.model, model_name_given=True, overrides=overrides))[
+        0
+    ].detector
     network = exported_network(detector, runtime=arguments.runtime)
     predict = host_predictor(detector, network)
-    sizes, scales = np.full((1, 2), arguments.size, np.int32), np.ones((1, 2), np.float32)
-    images = _images(arguments.size, arguments.size, TURN + 1)
+    sizes, scales = np.full((1, 2), size, np.int32), np.ones((1, 2), np.float32)
+    images = np.random.default_rng(0).integers(0, 256, (TURN + 1, 1, size, size, 3), np.uint8)
     calls: dict[str, Callable] = {
         "ours, end to end": lambda image: predict(image, sizes, scales),
         "ours, network alone": lambda image: network(image, sizes, lambda outputs, size: None),
@@ -125,7 +105,7 @@ def main() -> None:
         shown = [1e3 * value for value in (statistics.median(values), min(values), max(values))]
         print("{:<22} median {:6.1f} ms, {:.1f} to {:.1f}".format(name, *shown))
     print(
-        f"{arguments.model}, {device_name()}, {arguments.runtime}, batch 1 at {arguments.size} px, "
+        f"{arguments.model}, {device_name()}, {arguments.runtime}, batch 1 at {size} px, "
         + ", ".join(f"{name} {version}" for name, version in versions().items())
     )
 

@@ -23,7 +23,7 @@ from efficientdet.weights.downloads import SHIPPED
 ROOT = Path(__file__).resolve().parents[1]
 DRAWN, DRAWN_IMAGES = "drawn", 400
 NONE = "none"  # is held out
-DATA_SETS = ("bccd", "deeppcb", "nuclei", "playing_cards")  # without montages.py's, which show their images
+DATA_SETS = ("bccd", "deeppcb", "nuclei", "playing_cards")
 RECIPE = "pretraining"
 
 

@@ -187,6 +187,7 @@ MODEL_NAME = re.compile(r"efficientdet-d\d|mask-?_?rcnn|retinanet|ssd\d*$|ssd300
 DETECTOR_KINDS = ("DenseDetector", "TwoStageDetector")
 # What is in a folder, what other packages offer, and the names that a wheel has, only running tells.
 IMPORTS_BY_NAME = {
+    "efficientdet",  # the public names, whose modules its table lists
     "efficientdet.families.registry",
     "efficientdet.families.published_files",
     "efficientdet.checkout",

@@ -119,7 +119,6 @@ def exported(tmp_path_factory):
                 records=records,
                 val_json_file=truth,
                 calibration_records=records,
-                list_layers=True,
             ),
         )
         measures = evaluate_checkpoint(
@@ -243,7 +242,7 @@ def test_the_page_has_a_snippet_for_every_kind_of_file():
     }
 
 
-def test_8_bits_say_where_they_cost_most(exported):
+def test_8_bits_say_what_they_cost(exported):
     folder, _, _ = exported
     line = json.loads((folder / "artifacts.json").read_text())["artifacts"][2]
     assert line["quality"]["ap_difference"] < -0.01
@@ -252,15 +251,6 @@ def test_8_bits_say_where_they_cost_most(exported):
     assert (
         f"{line['quality']['ap_difference']:+.4f}, 95 % interval {low:+.4f} to" in (folder / "artifacts.md").read_text()
     )
-    assert set(line["loss"]["images"]) == {"record 0", "record 1", "record 2"}
-    layers = line["loss"]["layers"]
-    assert len(layers) == 20
-    assert list(layers.values()) == sorted(layers.values())
-    assert 10 < min(layers.values()) < max(layers.values()) <= 200
-    backbone = {name: value for name, value in layers.items() if name.startswith("efficientnet-miniature")}
-    assert max(backbone, key=backbone.get).startswith(
-        "efficientnet-miniature.blocks_0.conv2d/"
-    )  # no error before its own
     assert line["quality"]["class_losses"]
     kernels = {
         tensor.data_type

@@ -9,10 +9,8 @@ from pathlib import Path
 import forked_programs
 import onnx
 import pytest
-from color_artifact import write_color_artifact
 from drawn_records import draw_records
 from onnx import TensorProto, helper
-from PIL import Image
 
 pytestmark = pytest.mark.slow
 
@@ -42,23 +40,6 @@ def test_evaluation():
     assert "30 images, 3000 detections" in shown
     assert float(re.search(r"largest difference to pycocotools ([^\s;]+)", shown).group(1)) == 0.0
     assert 0.02 < float(re.search(r"AP (\S+);", shown).group(1)) < 0.5
-
-
-def test_serve_load(tmp_path):
-    model = write_color_artifact(tmp_path / "colors.onnx")
-    Image.new("RGB", (40, 30), (200, 10, 10)).save(tmp_path / "a.png")
-    shown = run(
-        "serve_load.py",
-        f"--model={model}",
-        f"--images={tmp_path}/*.png",
-        "--clients=2",
-        "--minutes=0.02",
-        "--",
-        "--max_batch=2",
-    )
-    assert int(re.match(r"(\d+) answered in \d+ s by 2 clients: ", shown)[1]) > 2
-    assert "lost: 0 []; the server exited with 0" in shown
-    assert re.search(r"memory of the server: \d+ MB before, \d+", shown)
 
 
 def test_input(tmp_path):

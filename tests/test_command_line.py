@@ -157,6 +157,7 @@ train TRAIN --model_name=efficientdet-d9 | --model_name=efficientdet-d9: expecte
 train TRAIN --hparams=learning_rat=0.1 | learning_rat does not exist; the nearest is learning_rate
 train TRAIN --hparams=nosuch.yaml | nosuch.yaml: cannot be read (No such file or directory)
 train TRAIN --hparams=skip_mismatch=False | skip_mismatch has been removed: a mismatch is an error
+train TRAIN --hparams=hue=0.1 | hue has been removed: color jitter gained nothing
 train TRAIN --epochs=3 | unknown flag --epochs; use --num_epochs
 train TRAIN --batch 16 | unknown flag --batch; use --batch_size
 train TRAIN --imgsz=640 | unknown flag --imgsz; use --hparams=image_size=N

@@ -27,7 +27,6 @@ from efficientdet.data_checks.image_checks import alike_images
 from efficientdet.data_checks.input_checks import better_shape
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.data_checks.label_checks import duplicate_boxes
-from efficientdet.data_checks.orientation_checks import orientation_preference
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from program_support.errors import InputError
 
@@ -386,7 +385,6 @@ def test_blood_cells(data_folder):
     assert findings["padding"].line.startswith("25% of every 512x512 input is padding; image_size=512x384")
     assert "most often Platelets " in findings["anchors"].line
     assert findings["anchors"].settings["anchor_scale"] < 4
-    assert findings["orientation"].settings == {"input_rand_vflip": True}  # a rotated image does not fit into 512x384
     assert sum(len(duplicate_boxes(images)) for images in splits) == 8
     assert [images.left_out for images in splits] == [
         ["BloodImage_00343.jpg: box [181, 329, 0, 0] (x, y, width, height) has no area"],
@@ -408,69 +406,6 @@ def test_nothing_alarming_in_coco(data_folder, split):
     findings = quick_findings(images, hyperparameters_of("efficientdet-d0", {}))
     # Many objects are small, and 20 classes have no object in these images
     assert [finding.about for finding in findings if finding.level == WARNING] == ["anchors", "absent classes"]
-
-
-@pytest.mark.parametrize(
-    ("folder", "suggested"),
-    [("deeppcb", True), ("nuclei", True), ("playing_cards", False), ("coco_sample", False)],
-)
-def test_objects_without_a_preferred_orientation(data_folder, folder, suggested):
-    split, images = ("val2017", "val2017") if folder == "coco_sample" else ("train", "images")
-    images = of(data_folder / folder, f"instances_{split}.json", images)
-    findings = quick_findings(images, hyperparameters_of("efficientdet-d0", {}))
-    settings = [dict(finding.settings) for finding in findings if finding.about == "orientation"]
-    assert settings == ([{"input_rand_vflip": True, "input_rand_rot90": True}] if suggested else [])
-
-
-def drawn_objects(random, *, count=80, tall=False, low=False, near_is_large=False):
-    """One class of 6 objects per image, of random shapes and places."""
-    centers, sizes = random.uniform(0.2, 0.8, (count * 6, 2)), np.exp(random.normal(-2.5, 0.3, (count * 6, 2)))
-    if tall:
-        sizes = np.sort(sizes, axis=1)[:, ::-1]
-    if low:
-        centers[:, 0] = 1 - (1 - centers[:, 0]) * 0.7
-    if near_is_large:
-        sizes *= np.exp(1.5 * (centers[:, :1] - 0.5))
-    boxes = 128 * np.concatenate([centers - sizes / 2, centers + sizes / 2], axis=1)
-    images = healthy(count)
-    return replace(
-        images,
-        owners=np.repeat(np.arange(count, dtype=np.int32), 6),
-        boxes=boxes.astype(np.float32),
-        classes=np.zeros(count * 6, np.int32),
-        crowd=np.zeros(count * 6, bool),
-        difficult=np.zeros(count * 6, bool),
-    )
-
-
-@pytest.mark.parametrize("sign", [None, "tall", "low", "near_is_large"])
-def test_each_sign_of_an_orientation_prevents_the_suggestion(sign):
-    images = drawn_objects(np.random.default_rng(0), **({sign: True} if sign else {}))
-    expected = [] if sign else [{"input_rand_vflip": True, "input_rand_rot90": True}]
-    for hparams, suggested in ((HPARAMS, expected), (HPARAMS.overridden({"input_rand_rot90": True}), expected)):
-        settings = [dict(each.settings) for each in quick_findings(images, hparams) if each.about == "orientation"]
-        assert [found.keys() for found in settings] == [
-            found.keys() - ({"input_rand_rot90"} if hparams.input_rand_rot90 else set()) for found in suggested
-        ]
-    # Turned by 90 degrees, low objects are at one side: no sign; tall ones are wide: a sign.
-    turned = replace(images, boxes=images.boxes[:, [1, 0, 3, 2]])
-    turned_found = [each for each in quick_findings(turned, HPARAMS) if each.about == "orientation"]
-    assert bool(turned_found) == (sign != "tall")
-    few = drawn_objects(np.random.default_rng(0), count=40)
-    assert not [each for each in quick_findings(few, HPARAMS) if each.about == "orientation"]
-
-
-def test_an_orientation_is_not_denied_close_to_a_limit():
-    """From few objects the perspective is known to about 0.1: 0.17 may as well be above the limit of 0.2."""
-    images = drawn_objects(np.random.default_rng(0))
-    first = np.arange(0, len(images.boxes), 6)  # one object in each image
-    few = {key: getattr(images, key)[first] for key in ("owners", "boxes", "classes", "crowd", "difficult")}
-    centers, sides = (few["boxes"][:, :2] + few["boxes"][:, 2:]) / 2, few["boxes"][:, 2:] - few["boxes"][:, :2]
-    sides = sides * np.exp(-0.14 * (centers[:, :1] / 128 - 0.5))
-    images = replace(images, **few | {"boxes": np.concatenate([centers - sides / 2, centers + sides / 2], axis=1)})
-    preference, margin = orientation_preference(images)
-    assert 0.1 < preference.perspective < 0.2 < preference.perspective + margin.perspective
-    assert not [each for each in quick_findings(images, HPARAMS) if each.about == "orientation"]
 
 
 def doctor(*arguments):

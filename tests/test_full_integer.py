@@ -1,4 +1,4 @@
-"""Full-integer LiteRT files: their contract, their detections, metadata, layers, and operators for Edge TPUs."""
+"""Full-integer LiteRT files: their contract, their detections, metadata, and operators for Edge TPUs."""
 
 import dataclasses
 import io
@@ -107,7 +107,6 @@ def exported(tmp_path_factory):
                 images=tuple(map(str, sorted((drawn.folder / "val").glob("*.jpg")))),
                 records=drawn.records("val"),
                 calibration_records=drawn.records("val"),
-                list_layers=True,
             ),
         )
     return folder, drawn
@@ -212,17 +211,11 @@ def test_the_raw_outputs_are_those_of_the_network(exported):
         assert np.corrcoef(ours.ravel(), np.asarray(theirs).ravel())[0, 1] > 0.95
 
 
-def test_the_table_has_accuracy_layers_and_operators(exported):
+def test_the_table_has_accuracy_and_operators(exported):
     folder, _ = exported
     full, raw = json.loads((folder / "artifacts.json").read_text())["artifacts"]
     for line in (full, raw):
         assert line["quality"]["ap"] >= 0
-        layers = line["loss"]["layers"]
-        convolutions = [one.name for one in litert_graph((folder / line["file"]).read_bytes()).operators]
-        assert len(layers) == sum(name in ("CONV_2D", "DEPTHWISE_CONV_2D") for name in convolutions) > 20
-        assert 5 < min(layers.values()) < max(layers.values()) < 200
-        assert any(name.startswith("class_net.class-predict") for name in layers)
-        assert set(line["loss"]["images"]) == {"record 0", "record 1", "record 2"}
         assert line["edge_tpu"][0].startswith("one Edge TPU segment expected: ")
     assert (
         "detector-full-int8.tflite by the documented list of the Edge TPU compiler"
@@ -350,7 +343,7 @@ def test_boxes_with_a_last_pixel_are_refused():
 
 
 def tensor(shape, *, dtype="int8", constant=None):
-    return LitertTensor(0, "", shape, dtype, True, -1 in shape, constant)
+    return LitertTensor(shape, dtype, True, -1 in shape, constant)
 
 
 def operator(name, *shapes, dtype="int8", **options):
@@ -382,11 +375,11 @@ LOGISTIC = operator("LOGISTIC", IMAGE)
     ],
 )
 def test_operators_outside_the_documented_list_end_the_segment(one, reason):
-    report = check_edgetpu(LitertGraph((LOGISTIC, one, LOGISTIC), ()))
+    report = check_edgetpu(LitertGraph((LOGISTIC, one, LOGISTIC)))
     assert not report.is_one_segment
     assert (report.mapped.total(), report.on_cpu.total()) == (1, 2)
     assert reason in "\n".join(report.lines())
-    fine = check_edgetpu(LitertGraph((LOGISTIC, operator("DEQUANTIZE", IMAGE, dtype="float32")), ()))
+    fine = check_edgetpu(LitertGraph((LOGISTIC, operator("DEQUANTIZE", IMAGE, dtype="float32"))))
     assert fine.is_one_segment
 
 

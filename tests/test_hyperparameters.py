@@ -12,6 +12,7 @@ from oracles import TESTDATA
 from text_tables import rows
 
 from dataset.class_names import ClassNames
+from efficientdet.checkpoints.description import description_of
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.hyperparameters import (
@@ -48,6 +49,17 @@ def test_keys_of_the_reference_are_taken_or_have_a_reason():
         field.name for field in dataclasses.fields(NmsConfigs)
     }
     assert not ours & set(REMOVED)
+
+
+@pytest.mark.parametrize(("model", "published"), [("efficientdet-d0", 0), ("ssd300-resnet34", 0.05)])
+def test_checkpoints_of_removed_augmentations_are_read(model, published):
+    expected = hyperparameters_of(model, {})
+    assert hyperparameters_of(model, {"hue": published}) == expected
+    stored = {**expected.to_dict(), "hue": 0.1, "mosaic_probability": 0.5}
+    description = description_of({"model_name": model, "hparams": stored, "categories": [], "weights": "raw"})
+    assert hyperparameters_of(model, description.hparams) == expected
+    with pytest.raises(InputError, match=r"^hparam hue has been removed: .*color jitter"):
+        hyperparameters_of(model, {"hue": 0.1})
 
 
 def test_defaults_of_the_reference():
@@ -352,10 +364,6 @@ IMPOSSIBLE = {  # key -> values that no training, or no network, can be made wit
     "mask_size": [-1],
     "jitter_min": [0.0, -1.0, 3.0, NAN],
     "jitter_max": [0.05, INFINITE, NAN],
-    "brightness": [-0.1, NAN],
-    "contrast": [-0.1, NAN],
-    "saturation": [-0.1, NAN],
-    "hue": [-0.1, 0.6, NAN],
     "copy_paste_share": [-0.1, 1.1, NAN],
     "copy_paste_probability": [-0.1, 1.1, NAN],
     "label_smoothing": [-0.1, 1.0, NAN],

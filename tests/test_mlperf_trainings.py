@@ -42,7 +42,7 @@ def logs(tmp_path_factory):
             "--target_ap=0.23",
             "--lr=0.006",
             "--warmup_epochs=0.1",
-            "--hparams=image_size=257,optimizer=adam,brightness=0,contrast=0,saturation=0,hue=0",
+            "--hparams=image_size=257,optimizer=adam",
         ],
         "retinanet-resnext50": [
             "--num_epochs=2",

@@ -63,7 +63,7 @@ OTHERS_FLAGS = {
     "gt",
     "metrics",
     "tracker",
-    "np",  # detect: of benchmarks/peers
+    "np",
     "no-kill",  # of sbatch
     "nproc_per_node",
     "ntasks-per-node",

@@ -120,20 +120,7 @@ def test_exported_files_have_a_card_and_their_provenance(worked):
     digest = hashlib.sha256((exported / "detector.onnx").read_bytes()).hexdigest()
     assert provenance["exported"]["files"] == {"detector.onnx": digest}
     assert provenance["weights"].keys() == {"ckpt-final.data-00000-of-00001", "ckpt-final.index"}
-    bill = json.loads((exported / "bom.cdx.json").read_text())
-    hashes = {one["bom-ref"]: one["hashes"][0]["content"] for one in bill["components"] if "hashes" in one}
-    assert hashes["exported/detector.onnx"] == digest
-    records = {f"records/{name}": value for name, value in provenance["files"]["records"].items()}
-    assert records.items() <= hashes.items()
-    model = bill["metadata"]["component"]["modelCard"]
-    assert {one["ref"] for one in model["modelParameters"]["datasets"]} >= records.keys()
-    [ap] = [
-        one for one in model["quantitativeAnalysis"]["performanceMetrics"] if one["type"] == "AP" and "slice" not in one
-    ]
-    assert float(ap["value"]) == metrics["AP"]
-    low, high = results["evaluate"].intervals["numbers"]["AP"]
-    assert ap["confidenceInterval"] == {"lowerBound": f"{low:.4f}", "upperBound": f"{high:.4f}"}
-    assert str(folder) not in json.dumps([provenance, bill])  # a published model does not show where it was made
+    assert str(folder) not in json.dumps(provenance)  # a published model does not show where it was made
 
 
 def test_the_cost_of_a_checkpoint_has_its_multiply_adds(worked, tmp_path, monkeypatch):
@@ -174,7 +161,7 @@ def test_a_published_export_is_loaded_by_its_name(worked, hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_none")
     publish(exported, "hf://me/shapes", files=files_to_publish(exported))
     names = {"README.md", "detections.jpg", "provenance.json", "artifacts.md", "artifacts.json", "detector.onnx"}
-    assert hub.repositories["me/shapes"].keys() == names | {"bom.cdx.json"}
+    assert hub.repositories["me/shapes"].keys() == names
     image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
     loaded, local = (efficientdet.load_detector(path) for path in ("hf://me/shapes", exported / "detector.onnx"))
     np.testing.assert_array_equal(loaded.predict([image])[0].scores, local.predict([image])[0].scores)

@@ -10,9 +10,11 @@ from oracles import to_numpy
 from torch_recipe import named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
+from dataset.input.color_jitter import ColorJitter
 from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.resize import Stretch
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights
+from efficientdet.families.inputs import input_config
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.inference.runtimes import Network, copied
@@ -243,6 +245,10 @@ def test_the_input_is_the_published_one():
         flip_probability=0.5,
     )
     assert hparams.train_on_crowds
+    jitter = ColorJitter(brightness=0.125, contrast=0.5, saturation=0.5, hue=0.05)
+    for model, expected in ((MODEL, jitter), ("efficientdet-d0", None)):
+        config = input_config(hyperparameters_of(model, {}), class_names=COCO_2017, batch_size=1)
+        assert config.color_jitter == expected
 
 
 @pytest.mark.parametrize(
@@ -250,7 +256,6 @@ def test_the_input_is_the_published_one():
     [
         ("backbone_name", "resnext50_32x4d", "one of resnet18, resnet34, resnet50"),
         ("num_cropping_iterations", 0, "at least 1"),
-        ("hue", 0.7, "0 to 0.5"),
         ("hard_negative_ratio", 0.0, "a finite number above 0"),
         ("decayed_weights", "none", "one of kernels, all"),
     ],

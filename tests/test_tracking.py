@@ -2,11 +2,8 @@
 
 import json
 import pickle
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,11 +20,6 @@ from efficientdet.tracking.tracker import Tracker, require_trackers
 from efficientdet.tracking.video_tracks import TrackSettings, VideoTracks
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
-
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.append(str(REPOSITORY / "benchmarks"))
-
-from moving_objects import Sequence, mot_lines  # noqa: E402
 
 NAMES = ClassNames((1, 2, 9), ("ball", "fish", "star"))
 SIZE = (240, 320)
@@ -46,10 +38,28 @@ def detected(*objects, track_ids=None):
     return rows if track_ids is None else rows._replace(track_ids=np.array(track_ids, np.int64))
 
 
-def frames_of(sequence, *, score=0.9):
-    """The known boxes of a drawn sequence as detections, with their scores falling where they are hidden."""
-    for _, known in sequence:
-        yield detected(*[(*one.box, score * (0.3 + 0.7 * one.visible), one.category_id) for one in known]), known
+def moving_boxes(frames, *, objects=9, seed=0):
+    """Yield (detections, their object) of crossing boxes; later ones hide earlier ones, which lowers scores."""
+    random, moving, count = np.random.default_rng(seed), [], 0
+    for frame in range(frames):
+        moving = [(x + step, *rest, step) for x, *rest, step in moving if -rest[2] < x + step < SIZE[1]]
+        while len(moving) < objects:
+            (height, width), count, speed = random.integers(40, 80, 2), count + 1, random.uniform(1, 3)
+            x, step = (1 - width, speed) if count % 2 else (SIZE[1] - 1, -speed)
+            x = x if frame else random.integers(0, 240)
+            moving.append((x, random.integers(0, 160), height, width, int(random.choice([1, 2, 9])), count, step))
+        shown, known = np.zeros(SIZE, int), []
+        for x, y, height, width, category_id, number, _ in sorted(moving, key=lambda one: one[5]):
+            left, right = max(round(x), 0), min(round(x) + width, SIZE[1])
+            shown[y : y + height, left:right] = number
+            known.append(((left, y, right - left, height), height * width, category_id, number))
+        shares = [(shown == number).sum() / area for _, area, _, number in known]
+        rows = [
+            (*box, 0.27 + 0.63 * share, category_id, number)
+            for (box, _, category_id, number), share in zip(known, shares, strict=True)
+            if share >= 0.25
+        ]
+        yield detected(*(row[:6] for row in rows)), [row[6] for row in rows]
 
 
 def tracker(threshold=0.4):
@@ -66,7 +76,7 @@ def test_identities_are_those_of_the_library_called_by_hand():
     ours = tracker(0.5)
     theirs = ByteTrackTracker(frame_rate=25, track_activation_threshold=0.5, high_conf_det_threshold=0.5)
     compared = 0
-    for number, (rows, _) in enumerate(frames_of(Sequence(frames=120, objects=14))):
+    for number, (rows, _) in enumerate(moving_boxes(120, objects=14)):
         rows = rows._replace(category_ids=np.ones_like(rows.category_ids))
         xyxy = rows.boxes[:, [1, 0, 3, 2]].astype(np.float64)
         result = theirs.update(Detections(xyxy=xyxy, confidence=rows.scores), timestamp=number / 25)
@@ -86,11 +96,12 @@ def test_identities_are_those_of_the_library_called_by_hand():
 def test_an_object_keeps_its_identity_where_others_hide_it():
     """Without noise, an object has one identity nearly all of its time, and an identity one object."""
     tracked, pairs = tracker(), []
-    for rows, known in frames_of(Sequence(seed=3)):
+    for rows, objects in moving_boxes(250, seed=3):
         here = tracked.update(rows)
-        known_of = {one.box: one.track_id for one in known}
-        boxes = [(x, y, x2 - x, y2 - y) for y, x, y2, x2 in here.boxes.tolist()]
-        pairs += [(known_of[box], track_id) for box, track_id in zip(boxes, here.track_ids.tolist(), strict=True)]
+        known_of = dict(zip(map(tuple, rows.boxes.tolist()), objects, strict=True))
+        pairs += [
+            (known_of[tuple(box)], one) for box, one in zip(here.boxes.tolist(), here.track_ids.tolist(), strict=True)
+        ]
     counts = Counter(pairs)
     assert len(pairs) > 1500
     for place in (0, 1):
@@ -267,7 +278,7 @@ def written(tmp_path_factory):
     settings = TrackSettings(zones=["all:0,0,1,1"], formats=FORMATS, folder=folder)
     tracks = VideoTracks(settings, ScoreThresholds(), NAMES)
     rows = []
-    for number, (found, _) in enumerate(frames_of(Sequence(frames=60, objects=12, seed=1))):
+    for number, (found, _) in enumerate(moving_boxes(60, objects=12, seed=1)):
         found = found.chosen(np.arange(len(found.scores)) != number % 17)  # gaps in tracks
         rows.append(tracks.update(found, FRAME, number / 25))
     paths = tracks.write("drawn")
@@ -390,16 +401,16 @@ def test_the_files_of_a_recording_are_kept(tmp_path):
 
 
 def detector(batch_size=1):
-    """A detector that finds the objects of a drawn sequence, frame by frame."""
-    found = (rows for rows, _ in frames_of(Sequence(frames=20)))
+    """A detector that finds moving boxes, frame by frame."""
+    found = (rows for rows, _ in moving_boxes(20))
     return Detector(lambda images: [next(found) for _ in images], NAMES, batch_size=batch_size)
 
 
 @pytest.mark.parametrize("batch_size", [1, 7])
 def test_frames_are_tracked_in_python(batch_size):
-    frames = [pixels for pixels, _ in Sequence(frames=20)]
+    frames = [FRAME] * 20
     expected = tracker()
-    by_hand = [expected.update(rows) for rows, _ in frames_of(Sequence(frames=20))]
+    by_hand = [expected.update(rows) for rows, _ in moving_boxes(20)]
     counts = TrackCounts(zones=["0,0,1,1"])
     results = list(detector(batch_size).track(iter(frames), counts=counts))
     assert [one.track_ids.tolist() for one in results] == [rows.track_ids.tolist() for rows in by_hand]
@@ -444,26 +455,3 @@ def test_refuses_other_frames(frames, arguments, message):
 
 def test_no_frames_are_no_results():
     assert list(detector().track([])) == []
-
-
-def test_a_drawn_video_has_the_same_bytes_and_known_tracks():
-    first, second = (list(Sequence(frames=5, seed=2)) for _ in range(2))
-    assert all((one[0] == other[0]).all() and one[1] == other[1] for one, other in zip(first, second, strict=True))
-    lines = mot_lines([known for _, known in first]).splitlines()
-    assert lines[0].startswith("1,1,")
-    assert len({line.split(",")[1] for line in lines}) >= 9
-
-
-def test_the_measurement_runs():
-    done = subprocess.run(
-        [sys.executable, str(REPOSITORY / "benchmarks" / "tracking.py"), "--seeds=1", "--frames=40"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if "No module named" in done.stderr:
-        pytest.skip("trackeval or motmetrics is not installed")
-    assert done.returncode == 0, done.stderr
-    cells = {line.split(" | ")[0]: line.split(" | ")[1:] for line in done.stdout.splitlines()[2:]}
-    assert cells["| --track"][1:4] == [cell.rstrip(" |") for cell in cells["| --track"][4:]]
-    assert float(cells["| --track"][0].split()[0]) > float(cells["| greedy IoU"][0].split()[0])

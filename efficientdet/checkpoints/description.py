@@ -16,6 +16,7 @@ from typing import Any, get_origin, get_type_hints
 
 from dataset.files.pixel_values import FULL_RANGE, WHITE_LEVEL, ValueRange
 from dataset.input.tiling import Tiling
+from efficientdet.families.removed_hyperparameters import REMOVED_FROM_ALL
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
 
@@ -150,7 +151,7 @@ def _checksum(content: Mapping) -> str:
 
 
 def description_of(content: Mapping) -> Description:
-    """Return the description from its JSON.
+    """Return the description from its JSON, without hyperparameters of trainings that were removed since.
 
     Raises:
         TypeError, AttributeError: for missing or invalid values.
@@ -165,7 +166,8 @@ def description_of(content: Mapping) -> Description:
         if not isinstance(category, dict) or not isinstance(category.get("id"), int) or "name" not in category:
             raise TypeError(f"a category is {category!r}; expected an id and a name")
     _check_thresholds(description.score_thresholds)
-    return description
+    hparams = {key: value for key, value in description.hparams.items() if key not in REMOVED_FROM_ALL}
+    return replace(description, hparams=hparams)
 
 
 def _check_thresholds(thresholds: Mapping) -> None:

@@ -1,4 +1,4 @@
-"""Findings about padding, anchors and orientation at the network's input, and the settings that they suggest."""
+"""Findings about padding and anchors at the network's input, and the settings that they suggest."""
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
@@ -19,7 +19,6 @@ from efficientdet.data_checks.anchor_search import (
 )
 from efficientdet.data_checks.findings import WARNING, Finding, as_hparams, named, share
 from efficientdet.data_checks.input_view import InputView
-from efficientdet.data_checks.orientation_checks import orientation_findings
 from efficientdet.data_checks.tile_checks import least_tile
 from program_support.errors import InputError
 
@@ -49,7 +48,7 @@ def better_shape(view: InputView) -> dict[str, Any]:
 
 
 def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield findings about padding, anchors and orientation; for the better input shape unless it is `fixed`."""
+    """Yield findings about padding and anchors; for the better input shape unless it is `fixed`."""
     if not len(view.images):
         return
     shape = better_shape(view)
@@ -68,7 +67,6 @@ def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[
         view = view if "image_size" in fixed else after
     if view.has_anchors and len(view.boxes):
         yield from _anchor_findings(view.sample(OBJECTS), fixed)
-    yield from orientation_findings(view)
 
 
 def _anchor_findings(view: InputView, fixed: Collection[str]) -> Iterator[Finding]:

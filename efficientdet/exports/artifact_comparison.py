@@ -13,12 +13,12 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds, with_def
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
 from efficientdet.evaluation.other_detections import detect_images
 from efficientdet.exports.agreement import compare_detections
-from efficientdet.exports.artifact_table import MOST_LOST, Artifact, Quality, QuantizationLoss
+from efficientdet.exports.artifact_table import MOST_LOST, Artifact, Quality
 from efficientdet.exports.export_config import ExportConfig
 from efficientdet.exports.export_format import ExportFormat
 from efficientdet.exports.timing import medians_in_turns, split_times, times
 from efficientdet.inference.detect import Detect
-from efficientdet.onnx_translation.calibration import CalibrationImages, calibration_of_files, calibration_of_records
+from efficientdet.onnx_translation.calibration import calibration_of_files, calibration_of_records
 from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.bootstrap import RESAMPLES, multiplicities, resampled
 from object_detection.coco.comparison import Comparison
@@ -65,7 +65,7 @@ class ArtifactComparison:
             self._thresholds, self.compared = None, "all detections, as none reaches the score threshold"
             print(f"comparing {self.compared}; the highest score is {self.best_score:.3g}")
 
-    def artifact(self, form: ExportFormat, path: Path, *, calibration: CalibrationImages) -> Artifact:
+    def artifact(self, form: ExportFormat, path: Path) -> Artifact:
         """Return the table row of a file."""
         detect = form.open_for(self.restored, path)
         if detect is None:
@@ -87,8 +87,6 @@ class ArtifactComparison:
         if self.measures and detect:
             measures, matched = self._measured(detect)
             quality = quality_of(measures, self.measures, interval=self._paired_interval(matched))
-        loses = quality is not None and quality.ap_difference < -MOST_LOST
-        lists = loses or self._config.list_layers
         return Artifact(
             format=form.name,
             file=path.name,
@@ -102,7 +100,6 @@ class ArtifactComparison:
             box_difference=max((agreement.box_difference for agreement in agreements), default=0.0),
             score_difference=max((agreement.score_difference for agreement in agreements), default=0.0),
             quality=quality,
-            loss=_loss(self.restored, form, path, calibration) if lists else None,
             edge_tpu=form.describe(path),
         )
 
@@ -158,16 +155,6 @@ def quality_of(measures: CocoMeasures, reference: CocoMeasures, *, interval: tup
             name: loss for name, loss in sorted(losses.items(), key=lambda entry: -entry[1]) if loss > MOST_LOST
         },
     )
-
-
-def _loss(
-    restored: Restored, form: ExportFormat, path: Path, calibration: CalibrationImages
-) -> QuantizationLoss | None:
-    if (noise := form.signal_to_noise(restored, path, calibration)) is None:
-        return None
-    layers, images = noise
-    by_image = sorted(zip(calibration.names, images, strict=True), key=lambda entry: entry[1])
-    return QuantizationLoss(layers=layers, images=dict(by_image))
 
 
 def _images(config: ExportConfig, index: RecordIndex | None, restored: Restored) -> list[np.ndarray]:

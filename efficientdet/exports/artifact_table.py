@@ -7,11 +7,10 @@ from pathlib import Path
 
 from program_support.atomic_files import report_write_errors, write_text
 
-MOST_LOST = 0.01  # loss of AP by int8 from which classes and layers are listed
+MOST_LOST = 0.01  # loss of AP by int8 from which classes are listed
 _HOW_TO_MEASURE = (
     "AP was not measured; use `--val_file_pattern='records/val-*'` to measure it for the checkpoint and files."
 )
-_MOST_LISTED = 10
 TABLE_FILES = ("artifacts.json", "artifacts.md")
 
 
@@ -33,14 +32,6 @@ class Quality:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizationLoss:
-    """Signal-to-noise ratio of int8 convolutions in decibels, the lowest first."""
-
-    layers: dict[str, float]  # outputs of convolutions, over all calibration images
-    images: dict[str, float]  # outputs of the last convolutions, by calibration image
-
-
-@dataclass(frozen=True, kw_only=True)
 class Artifact:
     """A row of the table."""
 
@@ -56,7 +47,6 @@ class Artifact:
     box_difference: float  # largest difference of agreeing boxes in pixels
     score_difference: float  # largest difference of scores
     quality: Quality | None = None
-    loss: QuantizationLoss | None = field(default=None)
     edge_tpu: list[str] = field(default_factory=list)  # report of the operator check; [] if not checked
 
 
@@ -153,13 +143,6 @@ def _losses(line: Artifact) -> list[str]:
     if line.edge_tpu:
         lines += ["", f"{line.file} by the documented list of the Edge TPU compiler, which was not run:", ""]
         lines += [f"    {text}" for text in line.edge_tpu]
-    if line.loss:
-        for title, entries in (
-            ("layer (output of its convolution)", line.loss.layers),
-            ("calibration image (outputs of the last convolutions)", line.loss.images),
-        ):
-            lines += ["", _row([f"{line.file}: {title}", "signal-to-noise ratio, dB"]), _row(["---"] * 2)]
-            lines += [_row([name, f"{value:.1f}"]) for name, value in list(entries.items())[:_MOST_LISTED]]
     return lines
 
 

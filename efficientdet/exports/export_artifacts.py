@@ -17,7 +17,6 @@ from efficientdet.devices.device import device_name, versions
 from efficientdet.exports.agreement import SAME_OBJECT_IOU
 from efficientdet.exports.artifact_comparison import PIXELS, ArtifactComparison, quality_of
 from efficientdet.exports.artifact_table import TABLE_FILES, Artifact, ArtifactTable
-from efficientdet.exports.bill_of_materials import write_bill_of_materials
 from efficientdet.exports.export_config import ExportConfig
 from efficientdet.exports.export_format import BATCHES, ExportFormat
 from efficientdet.exports.formats import export_formats
@@ -65,7 +64,7 @@ def _export(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
             form.write(restored, path, calibration)
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
-        lines.append(comparison.artifact(form, path, calibration=calibration))
+        lines.append(comparison.artifact(form, path))
         print(f"wrote {path}: {_summary(lines[-1], form)}")
     for form in formats:
         if form.float32:
@@ -117,7 +116,6 @@ def _write_card(
     write_provenance(folder, provenance)
     card = ModelCard(comparison.restored.description, table, provenance, comparison.measures, comparison.drawn_image())
     write_model_card(folder, card)
-    write_bill_of_materials(folder, card)
 
 
 def _calibration(config: ExportConfig) -> CalibrationImages:

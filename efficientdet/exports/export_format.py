@@ -114,12 +114,6 @@ class ExportFormat:
         """Return runs of parts of the file, to time network and post-processing. Default: it cannot be divided."""
         return {}
 
-    def signal_to_noise(
-        self, restored: "Restored", path: Path, calibration: Any
-    ) -> tuple[dict[str, float], list[float]] | None:
-        """Return decibels by layer and by calibration image. None (default): layers cannot be compared."""
-        return None
-
     def describe(self, path: Path) -> list[str]:
         """Return lines about the written file for artifacts.md. Default: none."""
         return []

@@ -16,8 +16,8 @@ from efficientdet.exports.artifact_table import TABLE_FILES, ArtifactTable
 from object_detection.coco.measures import CocoMeasures, shown_measure
 from program_support.atomic_files import report_write_errors, write_bytes, write_text
 
-CARD, DRAWN_IMAGE, BILL_OF_MATERIALS = "README.md", "detections.jpg", "bom.cdx.json"
-CARD_FILES = (CARD, DRAWN_IMAGE, FILE_NAME, BILL_OF_MATERIALS)  # beside the exported files
+CARD, DRAWN_IMAGE = "README.md", "detections.jpg"
+CARD_FILES = (CARD, DRAWN_IMAGE, FILE_NAME)  # beside the exported files
 
 
 @dataclass(frozen=True)

@@ -62,10 +62,6 @@ class InputHyperparameters:
     input_rand_rot90: bool = False  # random rotations by 90 degrees, where the rotated image fits into the input
     jitter_min: Positive = 0.1  # scale jitter: smallest factor relative to image_size
     jitter_max: Positive = 2.0  # scale jitter: largest factor
-    brightness: NonNegative = 0.0  # maximum change by color jitter
-    contrast: NonNegative = 0.0  # maximum change by color jitter
-    saturation: NonNegative = 0.0  # maximum change by color jitter
-    hue: Annotated[float, between(0, 0.5)] = 0.0  # maximum change by color jitter, as a fraction of the color circle
     # probability that objects of another image are pasted, by their masks, over a training image
     copy_paste_probability: Share = 0.0
     copy_paste_share: Share = 0.8  # fraction of the schedule with copy-paste; the rest is without

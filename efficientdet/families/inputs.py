@@ -16,12 +16,11 @@ def input_config(hparams: Hyperparameters, *, class_names: ClassNames, batch_siz
     """Return the input configuration of a family. `settings` are further fields of `InputConfig`."""
     family = hparams.family
     resize = family.resize_rule(hparams)
-    colors = {key: getattr(hparams, key) for key in ("brightness", "contrast", "saturation", "hue")}
     flip, rotate = hparams.input_rand_vflip, hparams.input_rand_rot90
     return InputConfig(
         resize=resize,
         augmentation=training_augmentation(hparams),
-        color_jitter=ColorJitter(**colors) if any(colors.values()) else None,
+        color_jitter=ColorJitter() if family.color_jitter else None,
         composition=CopyPaste(hparams.copy_paste_probability) if hparams.copy_paste_probability else None,
         orientation=RandomOrientation(flip=flip, rotate=rotate) if flip or rotate else None,
         tiling=Tiling.of_hyperparameters(vars(hparams)),

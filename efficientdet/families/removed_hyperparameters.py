@@ -18,6 +18,10 @@ class Removed(NamedTuple):
 REMOVED_FROM_ALL = {
     "mosaic_probability": Removed("it gained nothing (docs/measurements/accuracy.md)", (0, 0.0)),
     "mosaic_share": Removed("use copy_paste_share", (0.8,)),
+    **dict.fromkeys(
+        ("brightness", "contrast", "saturation", "hue"),
+        Removed("color jitter gained nothing (docs/measurements/accuracy.md)", (0.0,)),
+    ),
 }
 
 

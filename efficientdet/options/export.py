@@ -45,6 +45,3 @@ class ExportOptions(WeightsOptions):
         str | None,
         Help("Repository of the Hugging Face Hub, hf://USER/NAME, that the files and the model card are uploaded to."),
     ] = None
-    list_layers: Annotated[
-        bool, Help("List the layers with the largest quantization error, even if AP is unaffected.")
-    ] = False

@@ -125,16 +125,6 @@ class LitertFullInt8(Litert):
         """Return nothing: the file cannot be divided."""
         return {}
 
-    def signal_to_noise(
-        self, restored: "Restored", path: Path, calibration: CalibrationImages
-    ) -> tuple[dict[str, float], list[float]]:
-        """See `ExportFormat`."""
-        from efficientdet.exports.litert.integer import float_network, integer_resize
-        from efficientdet.exports.litert.noise import litert_signal_to_noise
-
-        inputs = calibration.inputs(integer_resize(restored.detector, restored.resize))
-        return litert_signal_to_noise(float_network(restored.detector), path.read_bytes(), inputs)
-
     def describe(self, path: Path) -> list[str]:
         """Return the report of the operators of an Edge TPU."""
         from efficientdet.exports.litert.edgetpu_operators import check_edgetpu

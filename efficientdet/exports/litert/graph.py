@@ -6,15 +6,12 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.tools import flatbuffer_utils
 
-CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D")
 _TYPES = {number: name.lower() for name, number in vars(schema.TensorType).items() if not name.startswith("_")}
 
 
 class LitertTensor(NamedTuple):
     """A tensor of a graph."""
 
-    number: int  # the interpreter's tensor index
-    name: str
     shape: tuple[int, ...]
     dtype: str
     is_quantized: bool
@@ -32,10 +29,9 @@ class LitertOperator(NamedTuple):
 
 
 class LitertGraph(NamedTuple):
-    """Operators in their order of execution, and numbers of the output tensors."""
+    """Operators in their order of execution."""
 
     operators: tuple[LitertOperator, ...]
-    outputs: tuple[int, ...]
 
 
 def litert_graph(model: bytes) -> LitertGraph:
@@ -48,7 +44,7 @@ def litert_graph(model: bytes) -> LitertGraph:
     if len(tree.subgraphs) != 1:
         raise ValueError(f"has {len(tree.subgraphs)} graphs; expected one, without control flow")
     [graph] = tree.subgraphs
-    tensors = [_tensor(tree, number, entry) for number, entry in enumerate(graph.tensors)]
+    tensors = [_tensor(tree, entry) for entry in graph.tensors]
     operators = tuple(
         LitertOperator(
             _operator_name(tree, entry.opcodeIndex),
@@ -58,7 +54,7 @@ def litert_graph(model: bytes) -> LitertGraph:
         )
         for entry in graph.operators
     )
-    return LitertGraph(operators, tuple(int(number) for number in graph.outputs))
+    return LitertGraph(operators)
 
 
 def _operator_name(tree: schema.ModelT, number: int) -> str:
@@ -66,12 +62,10 @@ def _operator_name(tree: schema.ModelT, number: int) -> str:
     return custom.decode() if custom else flatbuffer_utils.opcode_to_name(tree, number)
 
 
-def _tensor(tree: schema.ModelT, number: int, entry: schema.TensorT) -> LitertTensor:
+def _tensor(tree: schema.ModelT, entry: schema.TensorT) -> LitertTensor:
     quantization, data = entry.quantization, tree.buffers[entry.buffer].data
     scales = None if quantization is None else quantization.scale
     return LitertTensor(
-        number,
-        entry.name.decode(),
         () if entry.shape is None else tuple(int(side) for side in entry.shape),
         _TYPES[entry.type],
         scales is not None and len(scales) > 0,

@@ -52,11 +52,6 @@ def write_full_integer(restored: Restored, path: Path, calibration: CalibrationI
     write_with_files(path, model, files)
 
 
-def float_network(detector: DetectionModel) -> bytes:
-    """Return the network of a raw file in float32: the reference for its layers."""
-    return _model(detector, quantize=None, detects=False)
-
-
 def integer_resize(detector: DetectionModel, resize: ResizeRule) -> HostResize:
     """Return the resize rule with the padding of a file that has no input `sizes`."""
     scale, shift = _normalization(detector)
@@ -66,9 +61,7 @@ def integer_resize(detector: DetectionModel, resize: ResizeRule) -> HostResize:
     return replace(host_resize(resize), padding=(red, green, blue))
 
 
-def _model(
-    detector: DetectionModel, *, quantize: Callable[[tf.lite.TFLiteConverter], None] | None, detects: bool
-) -> bytes:
+def _model(detector: DetectionModel, *, quantize: Callable[[tf.lite.TFLiteConverter], None], detects: bool) -> bytes:
     run = folded(detector.network, replaced={NearestResize: _nearest_resize})
     scale, shift = _normalization(detector)
     same = np.allclose(scale, 1, atol=1e-5) and np.allclose(shift, 0, atol=1e-5)

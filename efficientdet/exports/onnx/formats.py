@@ -96,17 +96,6 @@ class OnnxInt8(Onnx):
         # 7-bit kernels work on every CPU. The last layers are a small part of the work and sensitive to rounding.
         return quantized(model, calibration.inputs(restored.resize), narrow=True, exact=last_convolutions(model))
 
-    def signal_to_noise(
-        self, restored: "Restored", path: Path, calibration: CalibrationImages
-    ) -> tuple[dict[str, float], list[float]]:
-        """See `ExportFormat`."""
-        import onnx
-
-        from efficientdet.exports.onnx.quantization_noise import signal_to_noise
-
-        exact = super().model(restored, None)
-        return signal_to_noise(exact, onnx.load(path), calibration.inputs(restored.resize))
-
 
 class OnnxRaw(Onnx):
     """The network only: logits and deltas."""

@@ -34,6 +34,7 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
 
     name = "ssd"
     body = "backbone/"
+    color_jitter = True
     hyperparameters = SsdHyperparameters
     presets = PRESETS
     quickstart = QUICKSTART

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from efficientdet.families.nms_configs import NmsConfigs
+from efficientdet.families.removed_hyperparameters import REMOVED_FROM_ALL, Removed
 from efficientdet.families.ssd.presets import ACTIVATIONS_PER_PIXEL
 from efficientdet.families.torch_family import TorchHyperparameters
 from object_detection.geometry.anchor_conventions import ssd300_counts
@@ -15,16 +16,16 @@ class SsdHyperparameters(TorchHyperparameters):
     """Hyperparameters of SSD300 with the published defaults."""
 
     RATE_PER_64: ClassVar[float] = 2 * 2.5e-3  # 2.5e-3 per 32 images
+    REMOVED: ClassVar[dict[str, Removed]] = REMOVED_FROM_ALL | {
+        key: Removed("the color jitter is always that of MLPerf", (value,))
+        for key, value in {"brightness": 0.125, "contrast": 0.5, "saturation": 0.5, "hue": 0.05}.items()
+    }
 
     # input
     image_size: int | str | tuple[int, int] = 300
     max_instances_per_image: int = 200
     train_on_crowds: bool = True
     num_cropping_iterations: Count = 1  # tries per minimum overlap of the random crop; MLPerf: 1 or 50
-    brightness: float = 0.125
-    contrast: float = 0.5
-    saturation: float = 0.5
-    hue: float = 0.05
     # network
     backbone_name: Annotated[str, one_of(*ACTIVATIONS_PER_PIXEL)] = "resnet34"
     # losses
