@@ -32,9 +32,10 @@ from text_tables import rows
 
 from dataset.class_names import ClassNames
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
-from dataset.conversion.format_recognition import FORMATS, recognize
+from dataset.conversion.format_recognition import recognize
 from dataset.conversion.label_splits import read_labels
 from dataset.conversion.labeled_annotations import labeled_annotations
+from dataset.files.file_kinds import LABEL_FORMATS
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
 
@@ -165,7 +166,7 @@ def test_classes_boxes_and_images(name, tmp_path, photos):
     WRITERS[name](PICTURES, tmp_path)
     found = recognize(str(tmp_path))
     assert found.format == recognize(str(found.files[0])).format == name
-    assert found.reason.startswith(f"labels: {FORMATS[name][0]}, because {tmp_path}")
+    assert found.reason.startswith(f"labels: {LABEL_FORMATS[name][0]}, because {tmp_path}")
     if name == "open_images":
         return  # names its images otherwise
     [data] = parts_of(tmp_path, photos).values()
@@ -815,4 +816,4 @@ def test_pictures_that_are_pipes_are_not_waited_for(tmp_path):
 def test_the_page_names_every_format():
     page = (Path(__file__).resolve().parent.parent / "docs" / "guides" / "data.md").read_text(encoding="utf-8")
     section = page.partition("## Labels of any format")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE) == [*FORMATS]
+    assert re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE) == [*LABEL_FORMATS]

@@ -11,11 +11,10 @@ from PIL import Image
 from dataset import create_tfrecord
 from dataset.class_names import ClassNames
 from dataset.conversion.conversion_options import ConvertOptions
-from dataset.conversion.conversion_report import value_range_of_records
 from dataset.files.image_files import read_image
 from dataset.files.pixel_values import FULL_RANGE, WHITE_LEVEL, ValueRange, value_range_for
 from dataset.input.pipeline import original_images
-from dataset.records.record_files import expand_glob
+from dataset.records.record_files import expand_glob, value_range_of_records
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints.description import Description
 from efficientdet.evaluation.image_folder import read_images, records_of_images

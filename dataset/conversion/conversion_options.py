@@ -4,7 +4,7 @@ import re
 from typing import Annotated
 
 from dataset.conversion.conversion_config import ShardCount, WritingSettings
-from dataset.conversion.format_recognition import FORMATS
+from dataset.files.file_kinds import LABEL_FORMATS
 from program_support.checked_fields import Count, CountOrZero, Help, Limit, between, checked, one_of
 from program_support.ray_tasks import LOCAL, Engine
 
@@ -54,7 +54,9 @@ class ConvertOptions(WritingOptions):
 
     images: Annotated[str, Help("Folder with the images, searched recursively.")] = ""
     annotations: Annotated[str, Help("File or folder with the labels. Default: the folder of the images.")] = ""
-    format: Annotated[str, one_of("auto", *FORMATS), Help("Label format; auto detects it from the content.")] = "auto"
+    format: Annotated[str, one_of("auto", *LABEL_FORMATS), Help("Label format; auto detects it from the content.")] = (
+        "auto"
+    )
     output_dir: Annotated[str, Help("Output folder for the records: train-*, val-* and test-*.")] = "records"
     val_fraction: Annotated[
         float,

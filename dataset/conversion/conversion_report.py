@@ -10,7 +10,6 @@ from typing import Any
 from dataset.class_names import ClassNames, beside_records, note_of_alike_names
 from dataset.conversion.annotations import ReportEntry
 from dataset.files.bounded_files import read_json
-from dataset.files.pixel_values import FULL_RANGE, WHITE_LEVEL, ValueRange
 from dataset.files.untrusted_values import allowing_fraction, listed
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
@@ -202,28 +201,6 @@ def left_out_at_conversion(record_paths: Iterable[str]) -> tuple[list[str], list
             except (LookupError, TypeError) as error:
                 raise InputError(f"{path}: is not a conversion report; convert again or delete it") from error
     return boxes, images
-
-
-def value_range_of_records(record_paths: Iterable[str]) -> ValueRange:
-    """Return the range of pixel values in the reports next to the records.
-
-    Raises:
-        InputError: they differ.
-    """
-    ranges = {}
-    for path in sorted({beside_records(record, ".report.json") for record in record_paths}):
-        content = read_json(str(path)) if path.exists() else None
-        made_from = content.get("made_from") if isinstance(content, dict) else None
-        if isinstance(made_from, dict):
-            value_range = ValueRange(made_from.get("--black_level", 0), made_from.get("--white_level", WHITE_LEVEL))
-            if value_range != FULL_RANGE:
-                ranges[value_range] = path
-    if len(ranges) > 1:
-        raise InputError(
-            "the images with more than 8 bits of the records were converted with different --black_level or "
-            "--white_level: " + ", ".join(f"{black:g} to {white:g} ({path})" for (black, white), path in ranges.items())
-        )
-    return next(iter(ranges), FULL_RANGE)
 
 
 def _line(finding: ReportEntry) -> str:

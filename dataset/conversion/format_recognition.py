@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dataset.conversion.formats.csv_boxes import csv_header_error
 from dataset.files.file_kinds import (
+    LABEL_FORMATS,
     FileKind,
     annotations_in,
     holds_records,
@@ -19,20 +20,6 @@ from dataset.files.untrusted_values import listed
 from program_support.claimed_outputs import is_output
 from program_support.errors import InputError
 
-FORMATS = {  # value of --format -> display name, and the kinds of files that identify it
-    "coco": ("COCO", (FileKind.COCO,)),
-    "voc": ("Pascal VOC", (FileKind.VOC,)),
-    "yolo": ("YOLO", (FileKind.YOLO_DATA, FileKind.YOLO_LABELS)),
-    "open_images": ("Open Images", (FileKind.OPEN_IMAGES,)),
-    "cvat": ("CVAT", (FileKind.CVAT,)),
-    "labelme": ("labelme", (FileKind.LABELME,)),
-    "label_studio": ("Label Studio", (FileKind.LABEL_STUDIO,)),
-    "frigate": ("Frigate", (FileKind.FRIGATE,)),
-    "fiftyone": ("FiftyOne", (FileKind.FIFTYONE,)),
-    "dota": ("DOTA", (FileKind.DOTA,)),
-    "visdrone": ("VisDrone", (FileKind.VISDRONE,)),
-    "csv": ("csv table", (FileKind.CSV,)),
-}
 _EXPECTED = (
     "a COCO JSON file, Pascal VOC XML files, YOLO .txt files with a data.yaml or classes.txt, an Open Images CSV "
     "file, a CVAT XML file, labelme JSON files, a Label Studio JSON file, a JSON file of Frigate's events, a FiftyOne "
@@ -43,7 +30,7 @@ _SEVERAL = 3  # maximum number of files in a message
 
 
 class RecognizedLabels(NamedTuple):
-    """A format of `FORMATS`, the reason, and the files that identify it (a sample in large folders)."""
+    """A format of `LABEL_FORMATS`, the reason, and the files that identify it (a sample in large folders)."""
 
     format: str
     reason: str
@@ -73,11 +60,11 @@ def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabe
         raise InputError(f"--annotations={annotations}: no such file or folder; expected {_EXPECTED}")
     by_format = {
         name: files
-        for name, (_, kinds) in FORMATS.items()
+        for name, (_, kinds) in LABEL_FORMATS.items()
         if (files := [(file, kind) for file, kind in recognized if kind in kinds])
     }
     if label_format != "auto":
-        title, files = FORMATS[label_format][0], by_format.get(label_format, [])
+        title, files = LABEL_FORMATS[label_format][0], by_format.get(label_format, [])
         because = _first(files) if files else "--format selects it"
         return RecognizedLabels(label_format, f"labels: {title}, because {because}", [file for file, _ in files])
     if len(by_format) > 1:
@@ -88,7 +75,7 @@ def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabe
         )
     for name, files in by_format.items():
         return RecognizedLabels(
-            name, f"labels: {FORMATS[name][0]}, because {_first(files)}", [file for file, _ in files]
+            name, f"labels: {LABEL_FORMATS[name][0]}, because {_first(files)}", [file for file, _ in files]
         )
     for file, kind in recognized:
         if kind is FileKind.UNREAD:

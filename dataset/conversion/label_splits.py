@@ -16,7 +16,7 @@ from dataset.conversion.class_numbering import (
     with_composed_names,
 )
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
-from dataset.conversion.format_recognition import FORMATS, RecognizedLabels
+from dataset.conversion.format_recognition import RecognizedLabels
 from dataset.conversion.formats.aerial_labels import read_dota, read_visdrone
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.formats.csv_boxes import read_csv_boxes
@@ -41,6 +41,7 @@ from dataset.conversion.named_splits import (
 from dataset.conversion.segmentation import reason_to_skip
 from dataset.conversion.upright_labels import mark_upright
 from dataset.files.csv_files import csv_rows
+from dataset.files.file_kinds import LABEL_FORMATS
 from dataset.files.untrusted_values import listed
 from program_support.atomic_files import unfinished_folder
 from program_support.errors import InputError
@@ -70,7 +71,7 @@ def read_labels(
     """
     if with_masks and labels.format in _WITHOUT_MASKS:
         raise InputError(
-            f"--include_masks: {FORMATS[labels.format][0]} labels have only boxes; expected outlines from COCO, "
+            f"--include_masks: {LABEL_FORMATS[labels.format][0]} labels have only boxes; expected outlines from COCO, "
             "YOLO, CVAT, labelme, Label Studio or DOTA"
         )
     read_file: dict[str, Callable[[str, str | None], AnnotatedDataSet]] = {  # of a split, or of all
@@ -132,11 +133,11 @@ def _named_splits(by_split: DataSplits, annotations: str, images: ImageFolder) -
 def _only_file(labels: RecognizedLabels, annotations: str) -> str:
     if len(labels.files) > 1:
         raise InputError(
-            f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
-            f"{listed(labels.files[:3])}; expected one of them"
+            f"--annotations={annotations}: holds {len(labels.files)} files of "
+            f"{LABEL_FORMATS[labels.format][0]} labels, {listed(labels.files[:3])}; expected one of them"
         )
     if not labels.files and Path(annotations).is_dir():
-        raise InputError(f"--annotations={annotations}: holds no file of {FORMATS[labels.format][0]} labels")
+        raise InputError(f"--annotations={annotations}: holds no file of {LABEL_FORMATS[labels.format][0]} labels")
     return str(labels.files[0]) if labels.files else annotations
 
 
@@ -210,7 +211,7 @@ def _pooled(by_file: DataSplits, annotations: str) -> DataSplits:
 
 def _several_files(labels: RecognizedLabels, annotations: str) -> InputError:
     return InputError(
-        f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
+        f"--annotations={annotations}: holds {len(labels.files)} files of {LABEL_FORMATS[labels.format][0]} labels, "
         f"{listed(labels.files[:3])}; expected one of them, one each named train, val and test, or up to "
         f"{_MOST_BATCHES} without these names"
     )

@@ -68,6 +68,22 @@ class FileKind(Enum):
         )
 
 
+LABEL_FORMATS = {  # value of --format -> display name, and the kinds of files that identify it
+    "coco": ("COCO", (FileKind.COCO,)),
+    "voc": ("Pascal VOC", (FileKind.VOC,)),
+    "yolo": ("YOLO", (FileKind.YOLO_DATA, FileKind.YOLO_LABELS)),
+    "open_images": ("Open Images", (FileKind.OPEN_IMAGES,)),
+    "cvat": ("CVAT", (FileKind.CVAT,)),
+    "labelme": ("labelme", (FileKind.LABELME,)),
+    "label_studio": ("Label Studio", (FileKind.LABEL_STUDIO,)),
+    "frigate": ("Frigate", (FileKind.FRIGATE,)),
+    "fiftyone": ("FiftyOne", (FileKind.FIFTYONE,)),
+    "dota": ("DOTA", (FileKind.DOTA,)),
+    "visdrone": ("VisDrone", (FileKind.VISDRONE,)),
+    "csv": ("csv table", (FileKind.CSV,)),
+}
+
+
 _LINES_OF_KINDS = {
     FileKind.DOTA: re.compile(r"(imagesource|gsd|acquisition dates):.*|(-?\d[\d.]*(e[+-]?\d+)?\s+){8}[^\W\d].*"),
     FileKind.VISDRONE: re.compile(r"-?\d+(,-?\d+){7},?"),

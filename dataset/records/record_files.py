@@ -3,9 +3,13 @@
 import glob
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
+from dataset.class_names import beside_records
+from dataset.files.bounded_files import read_json
 from dataset.files.file_kinds import FileKind, annotations_in, holds_records, kind_of_file
+from dataset.files.pixel_values import FULL_RANGE, WHITE_LEVEL, ValueRange
 from program_support.errors import InputError
 from program_support.remote_addresses import is_remote
 from program_support.remote_files import local_copies
@@ -105,3 +109,25 @@ def _folder_contents(folder: Path) -> str:
         return f"the folder {folder} is empty"
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return f"the folder {folder} holds {', '.join(names[:_NAMES_SHOWN])}{more}"
+
+
+def value_range_of_records(record_paths: Iterable[str]) -> ValueRange:
+    """Return the range of pixel values in the reports next to the records.
+
+    Raises:
+        InputError: they differ.
+    """
+    ranges = {}
+    for path in sorted({beside_records(record, ".report.json") for record in record_paths}):
+        content = read_json(str(path)) if path.exists() else None
+        made_from = content.get("made_from") if isinstance(content, dict) else None
+        if isinstance(made_from, dict):
+            value_range = ValueRange(made_from.get("--black_level", 0), made_from.get("--white_level", WHITE_LEVEL))
+            if value_range != FULL_RANGE:
+                ranges[value_range] = path
+    if len(ranges) > 1:
+        raise InputError(
+            "the images with more than 8 bits of the records were converted with different --black_level or "
+            "--white_level: " + ", ".join(f"{black:g} to {white:g} ({path})" for (black, white), path in ranges.items())
+        )
+    return next(iter(ranges), FULL_RANGE)

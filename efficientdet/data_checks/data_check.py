@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from dataset.conversion.annotations import AnnotatedDataSet
-from dataset.conversion.format_recognition import FORMATS, recognize
+from dataset.conversion.format_recognition import recognize
+from dataset.files.file_kinds import LABEL_FORMATS
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.families.hyperparameters import Hyperparameters
@@ -33,7 +34,7 @@ class DataCheckConfig:
     images: str | None
     annotations: str | None
     val_annotations: str | None
-    label_format: Annotated[str, one_of("auto", *FORMATS), "format"] = "auto"
+    label_format: Annotated[str, one_of("auto", *LABEL_FORMATS), "format"] = "auto"
     images_read: Count = 2000
     output_dir: str
 

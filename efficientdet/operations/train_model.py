@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dataset.conversion.conversion_report import value_range_of_records
+from dataset.records.record_files import value_range_of_records
 from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
 from efficientdet.configuration.flag_definitions import program
 from efficientdet.configuration.flag_paths import (

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from dataset.conversion.format_recognition import FORMATS
+from dataset.files.file_kinds import LABEL_FORMATS
 from efficientdet.options.model import Labels, ModelOptions
 from program_support.checked_fields import Count, Help, checked, one_of
 
@@ -16,7 +16,7 @@ class ExamineOptions(ModelOptions):
     images: Annotated[str | None, Help("Folder of labeled images, instead of --records.")] = None
     annotations: Labels = None
     format: Annotated[
-        str, one_of("auto", *FORMATS), Help("Format of the labels. Default: detected from the content.")
+        str, one_of("auto", *LABEL_FORMATS), Help("Format of the labels. Default: detected from the content.")
     ] = "auto"
     val_annotations: Annotated[
         str | None, Help("File or folder of the validation labels, if --annotations has no validation split.")

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from dataset.conversion.conversion_options import FoldCount, GroupBy
-from dataset.conversion.format_recognition import FORMATS
+from dataset.files.file_kinds import LABEL_FORMATS
 from efficientdet.families.registry import model_names
 from efficientdet.options.model import Formats, Labels
 from program_support.checked_fields import Help, Share, at_least, between, checked, one_of
@@ -22,7 +22,7 @@ class QuickstartOptions:
     ] = None
     annotations: Labels = None
     format: Annotated[
-        str | None, one_of(*FORMATS), Help("Format of the labels. Default: detected from the content.")
+        str | None, one_of(*LABEL_FORMATS), Help("Format of the labels. Default: detected from the content.")
     ] = None
     val_fraction: Annotated[
         float | None,
