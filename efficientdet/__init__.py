@@ -53,19 +53,15 @@ __all__ = [
     "verify",
 ]
 
-_DISTRIBUTION = "efficientdet-tf2"
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when ONNX Runtime is imported; the default is to send
 
 
 def __getattr__(name: str):
     """Import a public name on first access (PEP 562)."""
     if name == "__version__":
-        from importlib import metadata
+        from program_support import installation
 
-        try:
-            return metadata.version(_DISTRIBUTION)
-        except metadata.PackageNotFoundError:
-            return "0+unknown"  # a copy of the files that was never installed
+        return installation.project_version()
     if name == "load_detector":
         from efficientdet.prediction import open_model
 

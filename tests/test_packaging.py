@@ -12,9 +12,12 @@ import tomllib
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from packaging.markers import Marker
+
+from program_support import installation
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -233,6 +236,13 @@ def test_troubleshooting_quotes_what_the_programs_say():
 
 
 # Package
+
+
+def test_version_without_an_installation(monkeypatch):
+    monkeypatch.setattr(metadata, "version", Mock(side_effect=metadata.PackageNotFoundError))
+    assert installation.project_version() == PROJECT["version"]
+    monkeypatch.setattr(installation, "ROOT", ROOT / "docs")
+    assert installation.project_version() == "0+unknown"
 
 
 def test_version_stands_once():

@@ -5,19 +5,19 @@ import json
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from efficientdet.devices.device import device_name, versions
 from program_support.atomic_files import report_write_errors, write_text
+from program_support.installation import project_version
 
 FILE_NAME = "provenance.json"
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def code_version() -> str:
-    """Return the commit of the checkout that runs, marked if files differ from it, or else the installed version."""
+    """Return the commit of the checkout that runs, marked if files differ from it, or else the project's version."""
 
     def git(*words: str) -> str:
         try:
@@ -26,7 +26,7 @@ def code_version() -> str:
             return ""
 
     if Path(git("rev-parse", "--show-toplevel") or "/") != _ROOT:
-        return f"efficientdet-tf2 {metadata.version('efficientdet-tf2')}"
+        return f"efficientdet-tf2 {project_version()}"
     changed = git("status", "--porcelain", "--untracked-files=no")
     return f"commit {git('rev-parse', 'HEAD')}{' and changes' * bool(changed)}"
 
