@@ -1,6 +1,5 @@
 """Read the images that paths, folders and globs name. Does not import TensorFlow."""
 
-import glob
 import io
 import os
 import re
@@ -23,6 +22,7 @@ from dataset.files.tiff_header import note_of_unread_tiff
 from dataset.files.untrusted_values import LARGEST_ID
 from program_support.archives import archive_kind
 from program_support.errors import InputError
+from program_support.file_patterns import matching_paths
 from program_support.remote_addresses import is_remote
 from program_support.remote_files import local_copies
 
@@ -124,7 +124,7 @@ def find_images(
                         raise InputError(f"--{flag}={name}: {unread}; there are no other images")
                     print(f"warning: {unread}", file=sys.stderr)
             else:
-                files = [name] if path.is_file() else sorted(file for file in glob.glob(name) if Path(file).is_file())
+                files = [name] if path.is_file() else [file for file in matching_paths(name) if Path(file).is_file()]
         except OSError as error:
             raise InputError(f"--{flag}={name}: cannot be read ({error.strerror})") from error
         if not files:

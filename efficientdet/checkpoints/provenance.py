@@ -10,6 +10,7 @@ from typing import Any
 
 from efficientdet.devices.device import device_name, versions
 from program_support.atomic_files import report_write_errors, write_text
+from program_support.file_patterns import paths_beginning_with
 from program_support.installation import project_version
 
 FILE_NAME = "provenance.json"
@@ -42,17 +43,20 @@ def checksums(paths: Iterable[str | Path]) -> dict[str, str]:
     Raises:
         OSError: a file cannot be read.
     """
-    files = [file for path in map(Path, paths) for file in ([path] if path.is_file() else _bundle(path))]
+    files = [
+        file
+        for path in paths
+        for file in (
+            [path]
+            if Path(path).is_file()
+            else paths_beginning_with(path, ".data-*") + paths_beginning_with(path, ".index")
+        )
+    ]
     sums = {}
     for file in files:
         with open(file, "rb") as stream:
             sums[str(file)] = hashlib.file_digest(stream, "sha256").hexdigest()
     return sums
-
-
-def _bundle(prefix: Path) -> list[Path]:
-    """Return the files of a TensorFlow bundle."""
-    return sorted([*prefix.parent.glob(f"{prefix.name}.data-*"), *prefix.parent.glob(f"{prefix.name}.index")])
 
 
 def write_provenance(folder: str | Path, content: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from efficientdet.inference.detect import Detector, rows_of_image
 from model.detection_model import DetectionModel, detections_in_original
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
+from program_support.file_patterns import without_magic
 
 SIGNATURE = "serving_default"
 _OUTPUTS = {"boxes", "scores", "classes", "count"}
@@ -97,8 +98,8 @@ def load_saved_model(folder: str) -> tuple[Callable[[Any], dict[str, Any]], Desc
     try:
         description = description_of(json.loads(Path(folder, DESCRIPTION_FILE).read_text(encoding="utf-8")))
         ClassNames.from_categories(description.categories)  # reports invalid names
-        with without_gradient_warnings():
-            loaded = tf.saved_model.load(folder)
+        with without_gradient_warnings(), without_magic(folder) as readable:
+            loaded = tf.saved_model.load(readable)
         run = loaded.signatures[SIGNATURE]
         if set(run.structured_input_signature[1]) != {"images"} or not set(run.structured_outputs) >= _OUTPUTS:
             raise ValueError(
