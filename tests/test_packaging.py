@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import pytest
 from packaging.markers import Marker
 
+from efficientdet.tracking.tracker import TRACKERS
 from program_support import installation
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -416,7 +417,7 @@ def install(folder, *, lock):
 def test_the_environment_is_installed_with_the_lock_and_again_when_it_changes(tmp_path):
     call = install(tmp_path / "a b", lock="six==1\n")
     asked = f"--constraint {tmp_path}/a b/requirements.lock --editable .[test]"
-    trackers = "--no-deps trackers==2.6.1"
+    trackers = f"--no-deps {TRACKERS}"
     assert call() == call() == [asked, trackers]
     (tmp_path / "a b" / "requirements.lock").write_text("six==2\n")
     assert call() == [asked, trackers] * 2
