@@ -212,7 +212,7 @@ def test_ranks_with_different_settings_are_refused(drawn, tmp_path):
 @pytest.mark.parametrize(
     ("accident", "shown"),
     [
-        ("raise", "RuntimeError: an accident for the test"),
+        ("raise", ", ended: exit code 1: RuntimeError: an accident for the test; the same command resumes a training"),
         ("hang", "in batches_until_the_accident"),
     ],
 )
