@@ -16,7 +16,13 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from dataset.files.bounded_files import LARGEST_FILE_BYTES, open_image_file
 from dataset.files.exif_orientation import upright_image
-from dataset.files.image_formats import DECODING_ERRORS, FORMATS, READS_AVIF, exif_orientation
+from dataset.files.image_formats import (
+    DECODING_ERRORS,
+    FORMATS,
+    LARGEST_IMAGE_PIXELS,
+    READS_AVIF,
+    exif_orientation,
+)
 from dataset.files.pixel_values import FULL_RANGE, ValueRange, as_rgb
 from dataset.files.tiff_header import note_of_unread_tiff
 from dataset.files.untrusted_values import LARGEST_ID
@@ -188,6 +194,11 @@ def decode_image(
             raise InputError(f"{name}: cannot be decoded ({what})") from error
         except DECODING_ERRORS as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+            if isinstance(error, Image.DecompressionBombError):
+                reason = (
+                    f"it has more than {LARGEST_IMAGE_PIXELS:,} pixels; of a TIFF file of that size "
+                    "create_tfrecord.py and infer.py --tile=SIDE read windows"
+                )
             raise InputError(f"{name}: cannot be decoded ({reason})") from error
 
 
