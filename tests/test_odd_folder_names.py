@@ -1,14 +1,18 @@
 """All programs in a folder whose name has every character that a function may take for a pattern."""
 
+import contextlib
 import json
 import sys
 from pathlib import Path
 
 import forked_programs
+import numpy as np
 import pytest
 from standins import environment
 
 from dataset.synthetic import draw_data_set
+from efficientdet.prediction.video_files import VideoFile
+from efficientdet.prediction.video_source import read_frames
 from program_support.file_patterns import matching_paths, without_magic
 
 pytestmark = pytest.mark.slow
@@ -94,3 +98,14 @@ def test_names_and_patterns(tmp_path):
         assert Path(name).exists()
         assert not {*name} & {*"*?[\\"}
     assert not Path(name).exists()
+
+
+def test_videos(tmp_path, monkeypatch):
+    """FFmpeg takes the beginning of a relative name for a protocol."""
+    monkeypatch.chdir(tmp_path)
+    target = Path("12:30 [b] %d.mp4")
+    with contextlib.closing(VideoFile(target, 5)) as video:
+        for shade in range(3):
+            video.write(np.full((64, 64, 3), shade, np.uint8))
+        video.complete()
+    assert len([*read_frames(str(target))]) == 3
