@@ -3,10 +3,10 @@
 import itertools
 import sys
 
-from program_support.interrupts import end_quietly_on_interrupt
+from program_support.startup import before_imports
 
 if __name__ == "__main__":
-    end_quietly_on_interrupt()
+    before_imports()
 
 from efficientdet.operations.compare_models import define_flags, main
 from program_support.command_line import run

@@ -6,6 +6,11 @@ Usage:
     python doctor.py --images=photos --annotations=labels --image_size=640 --model_name=efficientdet-d1
 """
 
+from program_support.startup import before_imports
+
+if __name__ == "__main__":
+    before_imports()
+
 from efficientdet.operations.examine_data import define_flags, main
 from program_support.command_line import run
 

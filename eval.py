@@ -1,9 +1,9 @@
 """Evaluate a checkpoint on TFRecords: `python eval.py --ckpt=DIR --val_file_pattern='DIR/val-*'`."""
 
-from program_support.interrupts import end_quietly_on_interrupt
+from program_support.startup import before_imports
 
 if __name__ == "__main__":
-    end_quietly_on_interrupt()
+    before_imports()
 
 from efficientdet.operations.evaluate_model import define_flags, main
 from program_support.command_line import run

@@ -1,9 +1,9 @@
 """Export a trained detector to standalone files: `python export.py --ckpt=runs/first --output_dir=exported`."""
 
-from program_support.interrupts import end_quietly_on_interrupt
+from program_support.startup import before_imports
 
 if __name__ == "__main__":
-    end_quietly_on_interrupt()
+    before_imports()
 
 from efficientdet.operations.export_model import define_flags, main
 from program_support.command_line import run

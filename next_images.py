@@ -1,5 +1,10 @@
 """Choose the images to label next: `python next_images.py --model=runs/cells --images=pool --count=50`."""
 
+from program_support.startup import before_imports
+
+if __name__ == "__main__":
+    before_imports()
+
 from efficientdet.operations.choose_images import define_flags, main
 from program_support.command_line import run
 

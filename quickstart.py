@@ -7,6 +7,11 @@ trains longer.
 
 import sys
 
+from program_support.startup import before_imports
+
+if __name__ == "__main__":
+    before_imports()
+
 from efficientdet.operations.quick_start import define_flags, main
 from program_support.command_line import run
 

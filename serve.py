@@ -1,9 +1,9 @@
 """Serve a detector over HTTP, with a demo page: `python serve.py --model=runs/first`, then http://127.0.0.1:8000/."""
 
-from program_support.interrupts import end_quietly_on_interrupt
+from program_support.startup import before_imports
 
 if __name__ == "__main__":
-    end_quietly_on_interrupt()
+    before_imports()
 
 from efficientdet.operations.serve_model import define_flags, main
 from program_support.command_line import run

@@ -1,9 +1,9 @@
 """Train on TFRecords: `python train.py --training_file_pattern='DIR/train-*' --val_file_pattern=.. --model_dir=..`."""
 
-from program_support.interrupts import end_quietly_on_interrupt
+from program_support.startup import before_imports
 
 if __name__ == "__main__":
-    end_quietly_on_interrupt()
+    before_imports()
 
 from efficientdet.operations.train_model import define_flags, main
 from program_support.command_line import run

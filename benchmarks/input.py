@@ -5,7 +5,6 @@ and our input, which yields uint8 images and boxes; the training step normalizes
 """
 
 import argparse
-import glob
 import os
 import statistics
 import time
@@ -15,11 +14,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
-from dataset.class_names import class_names_of_records
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import training_dataset
+from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records
 from dataset.records.schema import parse_record
+from efficientdet.configuration.flag_paths import class_names_for
+from program_support.errors import InputError
 
 
 def decoded(files: list[str]) -> tf.data.Dataset:
@@ -50,15 +51,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
-    files = sorted(glob.glob(arguments.records))
-    if not files:
-        parser.error(f"--records={arguments.records}: no such file")
-    index = index_records(files)
+    try:
+        files = expand_glob(arguments.records)
+        index, class_names = index_records(files), class_names_for(tuple(files), json_file=None, json_flag=None)
+    except InputError as error:
+        parser.error(str(error))
     config = InputConfig.letterboxed(
         image_size=(arguments.size, arguments.size),
         batch_size=arguments.batch_size,
         pad_to_batch_maximum=True,
-        category_ids=class_names_of_records(files).category_ids,
+        category_ids=class_names.category_ids,
     )
     loaders = {
         "decoding only": (lambda: decoded(files), 1),

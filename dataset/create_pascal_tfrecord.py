@@ -15,10 +15,10 @@ from pathlib import Path
 if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from program_support.interrupts import end_quietly_on_interrupt
+from program_support.startup import before_imports
 
 if __name__ == "__main__":
-    end_quietly_on_interrupt()
+    before_imports()
 
 from absl import flags
 

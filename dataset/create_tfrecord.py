@@ -17,12 +17,12 @@ from typing import TypeVar
 if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-import numpy as np
-
-from program_support.interrupts import end_quietly_on_interrupt
+from program_support.startup import before_imports
 
 if __name__ == "__main__":
-    end_quietly_on_interrupt()
+    before_imports()
+
+import numpy as np
 
 from dataset.conversion.annotations import AnnotatedDataSet, NothingUsable
 from dataset.conversion.class_numbering import read_label_map

@@ -10,6 +10,11 @@ import json
 import zlib
 from pathlib import Path
 
+from program_support.startup import before_imports
+
+if __name__ == "__main__":
+    before_imports()
+
 import numpy as np
 from absl import flags
 from PIL import Image

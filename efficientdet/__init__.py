@@ -37,7 +37,6 @@ _MODULES = {  # of the public names; __init__.pyi has them for type checkers
     "verify": "operations.verify_model",
 }
 __all__ = ["__version__", *_MODULES]
-_DISTRIBUTION = "efficientdet-tf2"
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when ONNX Runtime is imported; the default is to send
 
 
@@ -48,12 +47,9 @@ def __getattr__(name: str):
     if name in _MODULES:
         return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     if name == "__version__":
-        from importlib import metadata
+        from program_support import installation
 
-        try:
-            return metadata.version(_DISTRIBUTION)
-        except metadata.PackageNotFoundError:
-            return "0+unknown"  # a copy of the files that was never installed
+        return installation.project_version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

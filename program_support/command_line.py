@@ -34,6 +34,8 @@ def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once
     if ends_at_once:
         listener = Listener(lambda number: listener.end(number, f"{program}: ended by {_SIGNAL_NAMES[number]}"))
         listener.start()  # never stopped: interpreter shutdown takes a moment, too
+    elif signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # during the imports
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if _HELP & {*arguments[1:]}:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `head` closes the pipe early: end without a traceback
         print(f"{sys.modules['__main__'].__doc__}\n\n{_help(is_full='--helpfull' in arguments)}")

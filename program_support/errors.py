@@ -1,8 +1,9 @@
-"""The exception for invalid user input."""
+"""The exception for invalid user input, and failures that are only warnings."""
 
+import contextlib
 import difflib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 _MIN_SIMILARITY = 0.85
 # Characters that change the direction of the following text (UAX 9), so that the displayed text differs from the actual
@@ -21,6 +22,16 @@ class InputError(ValueError):
 
     The message is one line: where (file, image id, annotation id), what was found, what was expected, what to do.
     """
+
+
+@contextlib.contextmanager
+def only_warning(what: str, log: Callable[[str], object]) -> Iterator[None]:
+    """Log an exception of the block as a warning about `what`, without which a training or an export is complete."""
+    try:
+        yield
+    except Exception as error:
+        kind = "" if isinstance(error, InputError | OSError) else f"{type(error).__name__}: "
+        log(f"warning: {what}: {kind}{printable(' '.join(str(error).split()))}; the weights are not affected")
 
 
 def printable(text: str) -> str:

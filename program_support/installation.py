@@ -1,14 +1,26 @@
-"""Versions of this installation that determine its results, to compare it with those of other machines."""
+"""The version of this project, and those that determine its results, to compare them with other machines'."""
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
 import platform
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent  # folder of the packages of this program
 # Packages whose version changes what is decoded, converted and detected
 _PACKAGES = ("keras", "numpy", "opencv-python-headless", "pillow", "pycocotools", "ray", "simplejpeg", "tensorflow")
+
+
+def project_version() -> str:
+    """Return the version of this project: of its tree, which need not be installed, else of the installed wheel."""
+    with contextlib.suppress(OSError):
+        return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    try:
+        return importlib.metadata.version("efficientdet-tf2")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+unknown"  # a copy of the packages alone
 
 
 @functools.cache

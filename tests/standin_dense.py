@@ -12,11 +12,13 @@ from efficientdet.program_support.checked_fields import Count
 
 from efficientdet.families.family import ClassLayout, Family
 from efficientdet.families.hyperparameters import Hyperparameters
+from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe, StartRecipe
 
 SHAPES = (
     ((12, 12), (10, 20), (20, 10), (18, 18)),  # height and width of the anchors on each level, in pixels
     ((28, 28), (20, 40), (40, 20), (40, 40), (30, 56), (56, 30)),
 )
+_START = StartRecipe(rate=LearningRate(per_image=0.01, maximum=0.04), steps=10, smaller_input_first=False)
 PREDICTOR = re.compile(r"head/classes(\d)/(kernel|bias)")
 
 
@@ -64,6 +66,7 @@ class StandinDense(Family):
     presets: ClassVar = {
         "standin-dense": {"image_size": 64, "jitter_min": 0.9, "jitter_max": 1.1, "moving_average_decay": 0.5}
     }
+    quickstart = QuickstartRecipe(random=_START, detector=_START, min_side=64)
 
     def build(self, hparams, *, num_classes, precision="float32"):
         from efficientdet.model.dense_detector import DenseDetector, DenseDetectorConfig

@@ -83,7 +83,7 @@ ENTRY_POINTS = (
     "doctor",
     "next_images",
 )
-ENTRY_POINTS_MAY_USE = {"efficientdet", "program_support.command_line", "program_support.interrupts"}
+ENTRY_POINTS_MAY_USE = {"efficientdet", "program_support.command_line", "program_support.startup"}
 SCRIPTS = (
     "dataset.create_tfrecord",
     "dataset.create_coco_tfrecord",

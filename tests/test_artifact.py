@@ -11,6 +11,7 @@ import sys
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -395,6 +396,18 @@ def test_an_openvino_file_without_whole_weights(exported, tmp_path):
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="is a file of OpenVINO; onnxruntime cannot run it, openvino can"):
         efficientdet.load_detector(folder / "detector.xml", runtime="onnxruntime")
+
+
+def test_a_full_disk_is_named_where_openvino_does_not(exported, tmp_path, monkeypatch):
+    folder, _, _ = exported
+    failing = Mock(side_effect=RuntimeError("Exception from src/core:\nbasic_ios::clear: iostream error"))
+    monkeypatch.setattr("openvino.save_model", failing)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=7))
+    with pytest.raises(InputError, match=r"detector\.xml: cannot be written \(its disk has 7 bytes free\)"):
+        export_artifacts(
+            ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL),
+            ExportConfig(output_dir=str(tmp_path), formats=("openvino",), runs=1),
+        )
 
 
 @pytest.mark.parametrize("name", ["onnx", "openvino", "litert"])

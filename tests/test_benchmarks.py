@@ -44,6 +44,7 @@ def test_evaluation():
 
 def test_input(tmp_path):
     drawn = draw_records(tmp_path, images={"train": 16}, side=64)
+    (drawn.folder / "train.classes.json").unlink()  # the records name their classes, too
     shown = run("input.py", f"--records={drawn.folder}/train-*.tfrecord", "--size=128", "--seconds=0.2", "--runs=1")
     assert [line.split("  ")[0] for line in shown.splitlines()[:2]] == ["decoding only", "ours, images and boxes"]
     assert re.search(r"^ours: \d\.\d\d of decoding$", shown, re.MULTILINE)

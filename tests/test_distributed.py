@@ -254,7 +254,7 @@ runpy.run_path({str(REPOSITORY / "train.py")!r}, run_name="__main__")
 @pytest.mark.parametrize(
     ("accident", "shown"),
     [
-        ("raise", "RuntimeError: an accident for the test"),
+        ("raise", ", ended: exit code 1: RuntimeError: an accident for the test; the same command resumes a training"),
         ("hang", "in batches_until_the_accident"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 from labeled import healthy, jpeg, picture, with_boxes, with_pictures, without_objects_of
 from PIL import Image
 
+import efficientdet
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.image_statistics import measure_images
@@ -415,7 +416,7 @@ def doctor(*arguments):
     )
 
 
-def test_labels_of_any_format(tmp_path):
+def test_labels_of_any_format(tmp_path, monkeypatch):
     for split, count in (("train", 2), ("val", 1)):
         for number in range(count):
             for folder in ("images", "labels"):
@@ -431,6 +432,11 @@ def test_labels_of_any_format(tmp_path):
     found = json.loads((tmp_path / "out" / "doctor.json").read_text())["splits"]
     counts = {split: (part["images"], part["objects"]) for split, part in found.items()}
     assert counts == {"training": (2, 3), "validation": (1, 1)}
+    (tmp_path / "current").mkdir()
+    monkeypatch.chdir(tmp_path / "current")
+    result = efficientdet.examine(tmp_path, image_size=128, format="yolo")
+    assert (result.page, result.numbers, [*Path().iterdir()]) == (None, None, [])
+    assert "page" not in str(result)
 
 
 def test_records_tell_what_their_conversion_refused(tmp_path):

@@ -103,6 +103,14 @@ def test_what_an_earlier_call_brought_is_not_asked_for_again(server, tmp_path):
     assert server.asked == [5000]
 
 
+def test_a_transfer_that_hardly_goes_on_is_given_up(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(transfer, "_PACE_SECONDS", 0.0)
+    server.plan += [{"until": 100_000}, {"until": 100_100}, {"until": 100_200}]
+    with pytest.raises(InputError, match=rf"{NAME}: sent fewer than 61,440 bytes in 0 s; run this again to resume, or"):
+        cached_file(FILE, tmp_path)
+    assert (tmp_path / f"{NAME}.part").stat().st_size > 0
+
+
 @pytest.mark.parametrize("part", [CONTENT, CONTENT + b"more", b"of another file", bytes(5000)])
 def test_a_part_that_is_whole_or_of_another_file(server, tmp_path, part):
     (tmp_path / f"{NAME}.part").write_bytes(part)

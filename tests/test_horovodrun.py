@@ -69,3 +69,37 @@ def test_horovod_ends_processes_by_it(horovodrun):
     from horovod.runner.common.util import safe_shell_exec
 
     assert safe_shell_exec.terminate_executor_shell_and_children is horovodrun.end_command
+
+
+@pytest.mark.parametrize(
+    ("codes", "last"),
+    [
+        ([(1, 137), (0, 2)], "process 1 of 2, on node-b, ended: killed by SIGKILL, as the kernel does when"),
+        ([(0, 2), (1, 137)], "process 1 of 2, on node-b, ended: killed, because it no longer answered (stopped by "),
+        ([(0, 1), (1, 143)], "process 0 of 2, on node-a, ended: exit code 1: KeyError: 3"),
+        ([(0, 2), (1, 1)], "process 1 of 2, on node-b, ended: exit code 1: KeyError: 3"),
+        ([(1, 139), (0, 2)], "process 1 of 2, on node-b, ended: killed by SIGSEGV"),
+        ([(1, 0), (0, 143)], "process 0 of 2, on node-a, ended: a stop request"),
+    ],
+)
+def test_the_last_line_names_the_process_that_ended_first_and_why(horovodrun, monkeypatch, codes, last):
+    """Processes that wait for another one end by themselves, with an error or by SIGTERM."""
+    monkeypatch.setattr(horovodrun, "_ends", ends := [])
+    for rank, code in codes:
+        monkeypatch.setattr(horovodrun, "_execute", executed(code))
+        command = f"env HOROVOD_HOSTNAME=node-{'ab'[rank]} HOROVOD_RANK={rank} HOROVOD_SIZE=2 python train.py"
+        assert horovodrun.execute(command, index=rank) == code
+    assert horovodrun.reason(ends).startswith(last)
+
+
+def executed(code):
+    """Return a stand-in for Horovod's function."""
+
+    def execute(command, *, index, stderr):
+        last = "error: process 0 of 2 has lost the connection to another process" if code == 2 else "KeyError: 3"
+        for line in ("Traceback:", last, ""):
+            stderr.write(f"[{index}]<stderr>:{line}\n")
+        stderr.flush()
+        return code
+
+    return execute

@@ -29,6 +29,8 @@ def parsed(path):
 class Curves(Logger):
     """Keeps what it gets: scalars by tag, images and events."""
 
+    name = "curves"
+
     def __init__(self):
         self.found, self.is_closed = {}, False
 

@@ -12,9 +12,13 @@ import tomllib
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from packaging.markers import Marker
+
+from efficientdet.tracking.tracker import TRACKERS
+from program_support import installation
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -235,6 +239,13 @@ def test_troubleshooting_quotes_what_the_programs_say():
 # Package
 
 
+def test_version_without_an_installation(monkeypatch):
+    monkeypatch.setattr(metadata, "version", Mock(side_effect=metadata.PackageNotFoundError))
+    assert installation.project_version() == PROJECT["version"]
+    monkeypatch.setattr(installation, "ROOT", ROOT / "docs")
+    assert installation.project_version() == "0+unknown"
+
+
 def test_version_stands_once():
     try:
         installed = metadata.version("efficientdet-tf2")
@@ -406,7 +417,7 @@ def install(folder, *, lock):
 def test_the_environment_is_installed_with_the_lock_and_again_when_it_changes(tmp_path):
     call = install(tmp_path / "a b", lock="six==1\n")
     asked = f"--constraint {tmp_path}/a b/requirements.lock --editable .[test]"
-    trackers = "--no-deps trackers==2.6.1"
+    trackers = f"--no-deps {TRACKERS}"
     assert call() == call() == [asked, trackers]
     (tmp_path / "a b" / "requirements.lock").write_text("six==2\n")
     assert call() == [asked, trackers] * 2

@@ -135,12 +135,16 @@ def test_epochs_are_short_enough_to_look_at_the_clock():
     assert (length.num_epochs, length.checkpoint_period) == (1, 1)
 
 
-def test_the_time_of_training_is_what_the_other_steps_leave():
+def test_the_time_of_training_is_what_the_other_steps_leave(capsys):
     step_time = StepTime(seconds=0.4, side=256, batch_size=4, accelerated=False)
     after = choices.seconds_after_choice(30.0, formats=1, measured_images=100, step_time=step_time, evaluation_cost=0.9)
     assert after == pytest.approx(2.7 * 30 + 3 * 100 * 0.09)
     assert choices.training_seconds(6, others=after + 42) == pytest.approx(210)
     assert choices.training_seconds(1, others=after) == 6  # a tenth at least
+    choices.training_minutes(3, others=164.4)  # 3.04 minutes
+    assert "warning" not in capsys.readouterr().out
+    choices.training_minutes(3, others=165.6)
+    assert "--minutes=3 is too short for this machine; it will take 3.1\n" in capsys.readouterr().out
 
 
 def test_a_step_with_a_fixed_share():

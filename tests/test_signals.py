@@ -11,6 +11,12 @@ import pytest
 from heeded_signals import heeding_ctrl_c
 
 ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = [
+    *sorted(path.name for path in ROOT.glob("*.py")),
+    *(f"dataset/{path.name}" for path in sorted((ROOT / "dataset").glob("create_*.py"))),
+    "dataset/download_open_images.py",
+    "dataset/synthetic.py",
+]
 # What a compilation or a long step looks like to Python: a call that gives the interpreter up and does not come back.
 BUSY = "import hashlib; print('busy', flush=True); hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
 
@@ -199,10 +205,27 @@ def test_while_tensorflow_is_imported(slow_imports, data, program, arguments, nu
     assert ended(arguments, number, env=slow_imports) == (code, "", f"{program}: ended by {name}\n")
 
 
-def test_ctrl_c_among_the_first_imports_prints_nothing(tmp_path):
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_ctrl_c_among_the_first_imports_prints_nothing(tmp_path, program):
     """Before anything of ours listens: as a shell sees it, 130."""
     (tmp_path / "absl").mkdir()
     (tmp_path / "absl" / "__init__.py").write_text(BUSY)
     (tmp_path / "absl" / "flags.py").touch()
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    assert ended([ROOT / "eval.py"], signal.SIGINT, env=env) == (-signal.SIGINT, "", "")
+    assert ended(_words(program), signal.SIGINT, env=env) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_another_environment_is_one_line(program):
+    """As `/usr/bin/python3 train.py`, an interpreter without packages; -S: without site-packages."""
+    done = subprocess.run([sys.executable, "-S", *_words(program)], cwd=ROOT, env={}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"{program.rpartition('/')[2]}: error: {sys.executable} (Python {sys.version_info[0]}.{sys.version_info[1]}) "
+        "lacks the package absl; run: source .venv/bin/activate (bash scripts/install.sh creates it)\n"
+    )
+
+
+def _words(program):
+    """Return what follows `python` in the command of a program."""
+    return [program] if program != "dataset/synthetic.py" else ["-m", "dataset.synthetic"]

@@ -24,7 +24,7 @@ from dataset.conversion.sharding.shards import ConversionConfig, convert
 from dataset.input.pipeline import InputConfig, evaluation_dataset, training_dataset
 from dataset.input.resize import Letterbox
 from dataset.records.record_index import index_records
-from efficientdet.checkpoints import restore
+from efficientdet.checkpoints import provenance, restore
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.model_config import ModelConfig
@@ -315,6 +315,47 @@ def test_a_finished_training_is_not_trained_on(unbroken, drawn, capsys):
     assert again == pytest.approx(numbers)
     for name, array in read_arrays(str(folder / "ckpt-final")).items():
         assert array.tobytes() == before[name].tobytes(), name
+
+
+class FailingLogger:
+    """A logger that fails where the training ends."""
+
+    name = "failing"
+
+    def event(self, name, facts):
+        """Fail at the end of the run."""
+        if name == "run_finished":
+            raise RuntimeError("the server is gone")
+
+    scalars = images = close = staticmethod(lambda *_: None)
+
+
+@pytest.mark.usefixtures("standin_step")
+@pytest.mark.parametrize(
+    ("module", "name", "warning"),
+    [
+        (provenance, "project_version", "no provenance.json: RuntimeError: broken"),
+        (reporter, "checksums", "no provenance.json: RuntimeError: broken"),
+        (reporter, "draw_detections", "the report is incomplete: RuntimeError: broken"),
+        (reporter, "write_measures", "the report is incomplete: RuntimeError: broken"),
+        (reporter, "write_report", "the report is incomplete: RuntimeError: broken"),
+        (Journal, "finish", "the report is incomplete: RuntimeError: broken"),
+        (coco_evaluation, "default_resamples", "no confidence intervals: RuntimeError: broken"),
+        (saving, "store_thresholds", "no score thresholds beside the final weights: RuntimeError: broken"),
+        (saved_model, "export_saved_model", "emackpt-final is not written: RuntimeError: broken"),
+        (train_loop, "open_loggers", "the logger failing ends: RuntimeError: the server is gone"),
+    ],
+)
+def test_nothing_after_the_last_step_ends_a_training(drawn, tmp_path, monkeypatch, capsys, module, name, warning):
+    monkeypatch.setattr(provenance, "_ROOT", tmp_path)  # a tree without Git
+    broken = (lambda *_: [FailingLogger()]) if name == "open_loggers" else Mock(side_effect=RuntimeError("broken"))
+    monkeypatch.setattr(module, name, broken)
+    outcome = train(config(drawn, tmp_path / "out", {"num_epochs": 1}))
+    assert outcome.exit_code == 0
+    assert outcome.metrics.keys() == set(MEASURE_NAMES)
+    out = capsys.readouterr().out
+    assert f"{warning}; the weights are not affected\n" in out
+    assert f"report: {tmp_path}/out/report.html" in out
 
 
 def test_resume_refuses_another_network_or_other_classes(unbroken, drawn):

@@ -1,6 +1,5 @@
 """Read the images that paths, folders and globs name. Does not import TensorFlow."""
 
-import glob
 import io
 import os
 import re
@@ -17,12 +16,19 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from dataset.files.bounded_files import LARGEST_FILE_BYTES, open_image_file
 from dataset.files.exif_orientation import upright_image
-from dataset.files.image_formats import DECODING_ERRORS, FORMATS, READS_AVIF, exif_orientation
+from dataset.files.image_formats import (
+    DECODING_ERRORS,
+    FORMATS,
+    LARGEST_IMAGE_PIXELS,
+    READS_AVIF,
+    exif_orientation,
+)
 from dataset.files.pixel_values import FULL_RANGE, ValueRange, as_rgb
 from dataset.files.tiff_header import note_of_unread_tiff
 from dataset.files.untrusted_values import LARGEST_ID
 from program_support.archives import archive_kind
 from program_support.errors import InputError
+from program_support.file_patterns import matching_paths
 from program_support.remote_addresses import is_remote
 from program_support.remote_files import local_copies
 
@@ -124,7 +130,7 @@ def find_images(
                         raise InputError(f"--{flag}={name}: {unread}; there are no other images")
                     print(f"warning: {unread}", file=sys.stderr)
             else:
-                files = [name] if path.is_file() else sorted(file for file in glob.glob(name) if Path(file).is_file())
+                files = [name] if path.is_file() else [file for file in matching_paths(name) if Path(file).is_file()]
         except OSError as error:
             raise InputError(f"--{flag}={name}: cannot be read ({error.strerror})") from error
         if not files:
@@ -188,6 +194,11 @@ def decode_image(
             raise InputError(f"{name}: cannot be decoded ({what})") from error
         except DECODING_ERRORS as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+            if isinstance(error, Image.DecompressionBombError):
+                reason = (
+                    f"it has more than {LARGEST_IMAGE_PIXELS:,} pixels; of a TIFF file of that size "
+                    "create_tfrecord.py and infer.py --tile=SIDE read windows"
+                )
             raise InputError(f"{name}: cannot be decoded ({reason})") from error
 
 

@@ -11,6 +11,7 @@ from dataset.files.bounded_files import read_json
 from dataset.files.file_kinds import FileKind, annotations_in, holds_records, kind_of_file
 from dataset.files.pixel_values import FULL_RANGE, WHITE_LEVEL, ValueRange
 from program_support.errors import InputError
+from program_support.file_patterns import matching_paths
 from program_support.remote_addresses import is_remote
 from program_support.remote_files import local_copies
 
@@ -52,9 +53,9 @@ def _local_files(pattern: str | Path) -> list[str]:
         raise InputError(
             f"{pattern}: is a folder, expected a pattern that names records; {_advice_for_folder(Path(pattern))}"
         )
-    paths = sorted(path for path in glob.glob(str(pattern)) if Path(path).is_file())
+    paths = [path for path in matching_paths(pattern) if Path(path).is_file()]
     if not paths:
-        advice = _patterns([Path(path) for path in sorted(glob.glob(f"{pattern}-*"))])
+        advice = _patterns([Path(path) for path in matching_paths(f"{pattern}-*")])
         raise InputError(
             f"{pattern}: no file matches; {f'give {advice}' if advice else _folder_contents(Path(pattern).parent)}"
         )
@@ -100,10 +101,8 @@ def _patterns(paths: list[Path]) -> str:
 
 
 def _folder_contents(folder: Path) -> str:
-    if glob.has_magic(str(folder)):
-        return f"{folder} is itself a pattern"
     if not folder.is_dir():
-        return f"there is no folder {folder}"
+        return f"{folder} is itself a pattern" if glob.has_magic(str(folder)) else f"there is no folder {folder}"
     names = sorted(path.name for path in folder.iterdir())
     if not names:
         return f"the folder {folder} is empty"

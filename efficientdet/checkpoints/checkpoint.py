@@ -36,6 +36,7 @@ from efficientdet.checkpoints.description import (
 from efficientdet.weights.readers import reader_of
 from program_support.atomic_files import flush_to_disk, unfinished_folder, write_text
 from program_support.errors import InputError
+from program_support.file_patterns import without_magic
 
 _BUNDLE_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 _ATTEMPTS = 5  # another process may replace a checkpoint while it is read
@@ -121,10 +122,10 @@ def read_arrays(prefix: str | Path) -> dict[str, np.ndarray]:
     import tensorflow as tf
 
     try:
-        reader = tf.train.load_checkpoint(str(prefix))
-        return {
-            name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name != SECOND_FILE_ARRAY
-        }
+        with without_magic(prefix) as readable:
+            reader = tf.train.load_checkpoint(readable)
+            names = [name for name in reader.get_variable_to_shape_map() if name != SECOND_FILE_ARRAY]
+            return {name: reader.get_tensor(name) for name in names}
     except (tf.errors.OpError, ValueError, IndexError) as error:  # IndexError: the data file is truncated
         raise InputError(f"{prefix}: cannot be read as a checkpoint ({str(error).splitlines()[0]})") from error
 

@@ -5,19 +5,20 @@ import json
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from efficientdet.devices.device import device_name, versions
 from program_support.atomic_files import report_write_errors, write_text
+from program_support.file_patterns import paths_beginning_with
+from program_support.installation import project_version
 
 FILE_NAME = "provenance.json"
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def code_version() -> str:
-    """Return the commit of the checkout that runs, marked if files differ from it, or else the installed version."""
+    """Return the commit of the checkout that runs, marked if files differ from it, or else the project's version."""
 
     def git(*words: str) -> str:
         try:
@@ -26,7 +27,7 @@ def code_version() -> str:
             return ""
 
     if Path(git("rev-parse", "--show-toplevel") or "/") != _ROOT:
-        return f"efficientdet-tf2 {metadata.version('efficientdet-tf2')}"
+        return f"efficientdet-tf2 {project_version()}"
     changed = git("status", "--porcelain", "--untracked-files=no")
     return f"commit {git('rev-parse', 'HEAD')}{' and changes' * bool(changed)}"
 
@@ -42,17 +43,20 @@ def checksums(paths: Iterable[str | Path]) -> dict[str, str]:
     Raises:
         OSError: a file cannot be read.
     """
-    files = [file for path in map(Path, paths) for file in ([path] if path.is_file() else _bundle(path))]
+    files = [
+        file
+        for path in paths
+        for file in (
+            [path]
+            if Path(path).is_file()
+            else paths_beginning_with(path, ".data-*") + paths_beginning_with(path, ".index")
+        )
+    ]
     sums = {}
     for file in files:
         with open(file, "rb") as stream:
             sums[str(file)] = hashlib.file_digest(stream, "sha256").hexdigest()
     return sums
-
-
-def _bundle(prefix: Path) -> list[Path]:
-    """Return the files of a TensorFlow bundle."""
-    return sorted([*prefix.parent.glob(f"{prefix.name}.data-*"), *prefix.parent.glob(f"{prefix.name}.index")])
 
 
 def write_provenance(folder: str | Path, content: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The data check: read images and labels, examine them, print the findings and write the page."""
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ class DataCheckConfig:
     records: "training" and, if given, "validation": paths of TFRecords. Empty: `images`, a folder, with the labels
     `annotations` (None: in that folder) and those of validation, `val_annotations` (None: as `annotations` splits
     them).
-    images_read: how many images of each split are decoded. output_dir: for doctor.html and doctor.json.
+    images_read: how many images of each split are decoded. output_dir: for doctor.html and doctor.json, None: neither.
     """
 
     hparams: Hyperparameters
@@ -36,7 +37,7 @@ class DataCheckConfig:
     val_annotations: str | None
     label_format: Annotated[str, one_of("auto", *LABEL_FORMATS), "format"] = "auto"
     images_read: Count = 2000
-    output_dir: str
+    output_dir: str | None
 
 
 def read_splits(config: DataCheckConfig) -> dict[str, LabeledImages]:
@@ -51,8 +52,8 @@ def read_splits(config: DataCheckConfig) -> dict[str, LabeledImages]:
     )
 
 
-def check_data(splits: Mapping[str, LabeledImages], config: DataCheckConfig) -> "tuple[Examination, Path]":
-    """Examine what `read_splits` returned; return the findings and the path of the page."""
+def check_data(splits: Mapping[str, LabeledImages], config: DataCheckConfig) -> "tuple[Examination, Path | None]":
+    """Examine what `read_splits` returned; return the findings and the path of the page, if there is one."""
     from efficientdet.data_checks.check_report import write_page
     from efficientdet.data_checks.examination import examine
     from efficientdet.data_checks.findings import as_hparams
@@ -72,8 +73,8 @@ def check_data(splits: Mapping[str, LabeledImages], config: DataCheckConfig) -> 
         print("no problems found")
     if examination.settings:
         print(f"suggested: --hparams={as_hparams(examination.settings)}")
-    page = write_page(config.output_dir, examination)
-    print(f"wrote    {page}")
+    page = write_page(config.output_dir, examination) if config.output_dir else None
+    print(f"wrote    {page}" if page else "with --output_dir=FOLDER a page shows the images")
     return examination, page
 
 
@@ -102,7 +103,8 @@ def _read_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
     def labeled_splits(path: str) -> dict[str, AnnotatedDataSet]:
         labels = recognize(path, label_format=config.label_format)
         print(labels.reason)
-        return read_labels(labels, path, images, with_masks=False, label_map=None, output_folder=config.output_dir)
+        output_folder = config.output_dir or tempfile.gettempdir()
+        return read_labels(labels, path, images, with_masks=False, label_map=None, output_folder=output_folder)
 
     by_split = labeled_splits(config.annotations or folder)
     if config.val_annotations:

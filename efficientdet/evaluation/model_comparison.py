@@ -29,6 +29,7 @@ from object_detection.coco.results import DetectionRows
 from program_support.atomic_files import report_write_errors, write_text
 from program_support.checked_fields import checked
 from program_support.errors import InputError
+from program_support.file_patterns import paths_beginning_with
 
 _DRAWN_IMAGES = 12
 
@@ -105,9 +106,9 @@ class _Timed:
 
 def _bytes(path: str) -> int:
     """Return the size of a file, of the files of a checkpoint, or of a folder."""
-    named = Path(path)
+    folder = Path(path)
     files = (
-        [named] if named.is_file() else [*named.rglob("*")] if named.is_dir() else named.parent.glob(f"{named.name}*")
+        folder.rglob("*") if folder.is_dir() else map(Path, [path] if folder.is_file() else paths_beginning_with(path))
     )
     return sum(file.stat().st_size for file in files if file.is_file())
 

@@ -1,6 +1,5 @@
 """Detections to evaluate that are not of a checkpoint: of an exported file, or results that another program wrote."""
 
-import glob
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -19,6 +18,7 @@ from efficientdet.inference.detect import Detect, Detector
 from object_detection.coco.ground_truth import GroundTruth
 from object_detection.coco.results import CocoResults, DetectionRows
 from program_support.errors import InputError
+from program_support.file_patterns import matching_paths
 from program_support.progress import Progress
 
 
@@ -138,7 +138,7 @@ def _entries(path: str | Path) -> list[dict[str, Any]]:
     """
     entries: list[dict[str, Any]] = []
     file_of: dict[str, str] = {}
-    for file in [str(path)] if Path(path).is_file() else sorted(glob.glob(str(path))):
+    for file in matching_paths(path):
         of_file = _file_entries(file)
         for image in {str(entry.get("file_name") or entry.get("image_id")) for entry in of_file}:
             if file_of.setdefault(image, file) != file:

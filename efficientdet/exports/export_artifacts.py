@@ -25,7 +25,7 @@ from efficientdet.inference.checkpoint_model import checkpoint_detector, load_mo
 from efficientdet.onnx_translation.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from program_support.atomic_files import report_write_errors
 from program_support.claimed_outputs import claimed_outputs
-from program_support.errors import InputError
+from program_support.errors import InputError, only_warning
 
 _SCORE = 1e-3  # tolerance of the scores of agreeing detections
 _LEAST_AGREEMENT = 0.98
@@ -83,7 +83,8 @@ def _export(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
         artifacts=lines,
     )
     table.write(config.output_dir)
-    _write_card(comparison, table, config, checkpoint=model.ckpt_path)
+    with only_warning("the model card is incomplete", print):
+        _write_card(comparison, table, config, checkpoint=model.ckpt_path)
     wrong = [
         line
         for line, form in zip(lines, formats, strict=True)

@@ -15,6 +15,7 @@ from dataset.input.resize import ResizeRule
 from efficientdet.checkpoints.description import DESCRIPTION_FILE, Description, description_of
 from model.detection_model import DetectionModel, detections_in_original
 from program_support.errors import InputError
+from program_support.file_patterns import without_magic
 
 SIGNATURE = "serving_default"
 _OUTPUTS = {"boxes", "scores", "classes", "count"}
@@ -93,8 +94,8 @@ def load_saved_model(folder: str) -> tuple[Callable[[Any], dict[str, Any]], Desc
     try:
         description = description_of(json.loads(Path(folder, DESCRIPTION_FILE).read_text(encoding="utf-8")))
         ClassNames.from_categories(description.categories)  # reports invalid names
-        with without_gradient_warnings():
-            loaded = tf.saved_model.load(folder)
+        with without_gradient_warnings(), without_magic(folder) as readable:
+            loaded = tf.saved_model.load(readable)
         run = loaded.signatures[SIGNATURE]
         if set(run.structured_input_signature[1]) != {"images"} or not set(run.structured_outputs) >= _OUTPUTS:
             raise ValueError(

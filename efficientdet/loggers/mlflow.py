@@ -17,7 +17,7 @@ class Mlflow(Logger):
         # A folder needs no database driver; MLflow requires explicit permission for it.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         if not os.environ.get("MLFLOW_TRACKING_URI"):
-            mlflow.set_tracking_uri(f"file:{folder.resolve()}/mlruns")
+            mlflow.set_tracking_uri((folder.resolve() / "mlruns").as_uri())
         self._mlflow = mlflow
         try:
             mlflow.set_experiment(config.hparams.family.name)

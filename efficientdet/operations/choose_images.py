@@ -1,6 +1,5 @@
 """The operation of next_images.py: turn options into a configuration and choose images."""
 
-import glob
 from pathlib import Path
 
 from dataset.files.image_files import find_images
@@ -13,6 +12,7 @@ from efficientdet.exports.formats import format_of
 from efficientdet.inference.result_files import FORMATS, chosen_formats
 from efficientdet.options.next_images import NextImagesOptions
 from program_support.errors import InputError
+from program_support.file_patterns import paths_beginning_with
 
 
 def choose_images(options: NextImagesOptions) -> None:
@@ -41,7 +41,7 @@ def _labeled(options: NextImagesOptions, folder: str) -> tuple[str, ...]:
     """Return the shards of the labeled images; () for a checkpoint alone."""
     if options.labeled:
         return records_of(options.labeled, "labeled")
-    shards = sorted(glob.glob(f"{glob.escape(folder)}/records/*-of-*.tfrecord"))
+    shards = paths_beginning_with(folder, "/records/*-of-*.tfrecord")
     if not shards:
         print(f"{Path(folder)}: has no records; the images are compared with each other only")
     return tuple(shards)

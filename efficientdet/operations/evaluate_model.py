@@ -1,7 +1,6 @@
 """The operation of eval.py and of `efficientdet.evaluate`: turn options into a configuration and run it."""
 
 import contextlib
-import glob
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from efficientdet.prediction.open_model import open_model
 from object_detection.coco.results import TESTDEV_FILE_NAME
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
+from program_support.file_patterns import matching_paths
 from program_support.ray_tasks import LOCAL
 
 _FILES_OF_FOLDERS = {  # by the flag of the folder
@@ -140,7 +140,7 @@ def _other_detections(options: EvaluateOptions) -> dict[str, Any] | None:
     if flag := first_given(options, (*CHECKPOINT_ONLY, "store_thresholds", *no_runtime)):
         raise InputError(f"{options.results or path}: is evaluated as it is, without --{flag}")
     if options.results:
-        if not glob.glob(options.results):
+        if not matching_paths(options.results):
             existing_file(options.results, "results")
         return {"path": options.results, "kind": "results"}
     runtime = "keras"

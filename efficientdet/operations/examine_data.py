@@ -32,7 +32,7 @@ def examine(options: ExamineOptions) -> ExaminationResult:
         records={name: records_of(pattern, "records") for name, pattern in patterns.items() if pattern},
         label_format=options.format,
         images_read=options.images_read,
-        output_dir=writable_folder(options.output_dir, "output_dir"),
+        output_dir=writable_folder(options.output_dir, "output_dir") if options.output_dir else None,
     )
     splits = read_splits(config)  # a mistake in the files is reported before TensorFlow is imported
     prepare_environment()
@@ -42,7 +42,7 @@ def examine(options: ExamineOptions) -> ExaminationResult:
         findings=tuple(examination.findings),
         settings=examination.settings,
         page=page,
-        numbers=page.with_name("doctor.json"),
+        numbers=page and page.with_name("doctor.json"),
     )
 
 

@@ -263,7 +263,7 @@ def examine(
         model_name: one of the models. Default: efficientdet-d0.
         image_size: the network's input: a side, or "WIDTHxHEIGHT". Default: the model's.
         hparams: hyperparameters of the training.
-        output_dir: folder for doctor.html and doctor.json. Default: the current folder.
+        output_dir: folder for doctor.html and doctor.json. Default: neither is written.
         flags: further flags of doctor.py.
 
     Returns:

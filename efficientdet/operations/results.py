@@ -73,20 +73,21 @@ class ExaminationResult(_Result):
     Attributes:
         findings: each with `level` ("warning" or "note"), `line` (the sentence), `settings` and `images`.
         settings: suggested hyperparameters; `train(..., hparams=result.settings)` uses them.
-        page: doctor.html, the report.
-        numbers: doctor.json, the same findings for programs.
+        page: doctor.html, the report; None without output_dir.
+        numbers: doctor.json, the same findings for programs; None without output_dir.
     """
 
     findings: tuple[Finding, ...]
     settings: dict[str, Any]
-    page: Path
-    numbers: Path = field(repr=False)
+    page: Path | None
+    numbers: Path | None = field(repr=False)
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         yield from ((finding.level, finding.line) for finding in self.findings)
         if self.settings:
             yield "settings", as_hparams(self.settings)
-        yield "page", str(self.page)
+        if self.page:
+            yield "page", str(self.page)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

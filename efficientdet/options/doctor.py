@@ -36,4 +36,6 @@ class ExamineOptions(ModelOptions):
             "its weights, and no others are suggested."
         ),
     ] = None
-    output_dir: Annotated[str, Help("Output folder for doctor.html and doctor.json.")] = "."
+    output_dir: Annotated[
+        str | None, Help("Output folder for doctor.html and doctor.json. Default: only the findings are printed.")
+    ] = None

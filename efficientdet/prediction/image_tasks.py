@@ -4,7 +4,6 @@ A task is a fixed number of consecutive images, whole batches of them. What is d
 """
 
 import contextlib
-import glob
 import hashlib
 import itertools
 import json
@@ -31,6 +30,7 @@ from program_support.atomic_files import report_write_errors
 from program_support.canonical_json import canonical_json
 from program_support.errors import InputError
 from program_support.fatal_inputs import fatal_inputs, run_without_fatal
+from program_support.file_patterns import paths_beginning_with
 from program_support.installation import installation
 from program_support.ray_tasks import RayCluster
 from program_support.remote_files import copy_missing
@@ -167,10 +167,7 @@ def _digest(tasks: Sequence[ImageTask]) -> str:
     """Return a digest of what determines the results: images, model, settings and versions."""
     digest = hashlib.sha256(canonical_json([tasks[0].config, tasks[0].once, installation()]).encode())
     model = tasks[0].config.model_config.ckpt_path or ""
-    for path in [
-        *sorted(glob.glob(f"{glob.escape(model)}*")),
-        *(image.path for task in tasks for image in task.images),
-    ]:
+    for path in [*paths_beginning_with(model), *(image.path for task in tasks for image in task.images)]:
         with contextlib.suppress(OSError):
             status = os.stat(path)
             digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(errors="surrogateescape"))

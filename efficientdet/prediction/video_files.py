@@ -61,7 +61,8 @@ class VideoFile:
         self._written, self._start = 0, 0.0
         self._stack = contextlib.ExitStack()
         try:
-            self._path = self._stack.enter_context(unfinished_folder(target)) / "unfinished.mp4"
+            folder = self._stack.enter_context(unfinished_folder(target.absolute()))  # as in `open_source`
+            self._path = folder / "unfinished.mp4"
         except OSError as error:
             raise InputError(f"{target.parent}: cannot be written ({error.strerror})") from error
 

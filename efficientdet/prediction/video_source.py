@@ -102,6 +102,8 @@ def open_source(source: str | int, *, live: bool):
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     if live:
         return open_live(source)
+    if isinstance(source, str) and os.path.exists(source):
+        source = os.path.abspath(source)  # FFmpeg takes 12: of 12:30.mp4 for a protocol
     capture = cv2.VideoCapture(source)
     if not capture.isOpened():
         raise UnreadableVideo(f"{shown_source(source)}: cannot be read as a video")

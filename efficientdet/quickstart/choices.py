@@ -90,10 +90,9 @@ def training_minutes(minutes: float, *, others: float) -> float:
     """Return and print the minutes for training; `others`: seconds of the other steps."""
     seconds = training_seconds(minutes, others=others)
     print(f"time: {seconds / 60:.1f} of {minutes:g} minutes for training, about {others / 60:.1f} for the other steps")
-    if seconds + others > 60 * minutes:
-        print(
-            f"warning: --minutes={minutes:g} is too short for this machine; it will take {(seconds + others) / 60:.1f}"
-        )
+    needed = round((seconds + others) / 60, 1)
+    if needed > minutes:
+        print(f"warning: --minutes={minutes:g} is too short for this machine; it will take {needed:.1f}")
     return seconds / 60
 
 

@@ -15,6 +15,7 @@ from efficientdet.quickstart.round_history import read_history
 from program_support.atomic_files import exchange, link_or_copy, unfinished_folder
 from program_support.claimed_outputs import list_outputs
 from program_support.errors import InputError
+from program_support.file_patterns import paths_beginning_with
 from program_support.marked_folders import claim_folder, is_marked, mark_folder, mark_of
 
 _ROUNDS = "rounds"
@@ -84,12 +85,12 @@ def keep_start(folder: Path, output: Path) -> None:
     """Link the model's checkpoint into the folder of the round that continues from it."""
     if is_marked(output / START):
         return
-    prefix = Path(checkpoint_prefix(folder / "model"))
+    prefix = checkpoint_prefix(folder / "model")
     with unfinished_folder(output / START) as unfinished:
         target = unfinished / "new"
         target.mkdir()
-        for file in prefix.parent.glob(f"{prefix.name}.*"):
-            link_or_copy(file, target / file.name)
+        for file in paths_beginning_with(prefix, ".*"):
+            link_or_copy(file, target / Path(file).name)
         mark_folder(target)
         os.rename(target, output / START)
 

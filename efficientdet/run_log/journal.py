@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from efficientdet.run_log.logger import Logger
+from program_support.errors import only_warning
 
 DEFAULT_FILE_NAME = "time_log.txt"
 TRAINING_UNITS = {
@@ -97,7 +98,7 @@ class Journal:
         units: Mapping[str, str | None] = TRAINING_UNITS,
     ):
         self._started = datetime.now()
-        self._units, self._loggers = dict(units), loggers
+        self._units, self._loggers = dict(units), list(loggers)
         self._intervals: list[Interval] = []
         self._log = None if folder is None else _open_to_append(Path(folder) / file_name)
         for metric, unit in self._units.items():
@@ -112,14 +113,13 @@ class Journal:
     def close(self) -> None:
         """Close all files; a second call does nothing."""
         if self._log:
-            self._log.close()
-        for logger in self._loggers:
-            logger.close()
+            with only_warning(self._log.name, print):
+                self._log.close()
+        self._tell_loggers("close")
 
     def event(self, name: str, **facts: Any) -> None:
         """Pass an event to the loggers, such as "epoch_finished" with the facts epoch and images_per_second."""
-        for logger in self._loggers:
-            logger.event(name, facts)
+        self._tell_loggers("event", name, facts)
 
     def print(self, text: str) -> None:
         """Print a line on the console, on the first rank only."""
@@ -136,12 +136,11 @@ class Journal:
     def curves(self, step: int, values: Mapping[str, float]) -> None:
         """Write scalars by tag such as "train/loss", after `step` steps, to the loggers and the log."""
         self._write("LOG", {"step": step, "data": values})
-        self._to_loggers(step, values)
+        self._tell_loggers("scalars", step, values)
 
     def images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """Write images by tag, uint8 [h, w, 3], after `step` steps."""
-        for logger in self._loggers:
-            logger.images(step, images)
+        self._tell_loggers("images", step, images)
 
     def interval(self, interval: Interval) -> None:
         """Log the throughput of some steps; `finish` averages these."""
@@ -164,7 +163,8 @@ class Journal:
                 },
             },
         )
-        self._to_loggers(interval.last_step, {"global_step/sec": steps / interval.seconds, SPEED: images_per_second})
+        speeds = {"global_step/sec": steps / interval.seconds, SPEED: images_per_second}
+        self._tell_loggers("scalars", interval.last_step, speeds)
 
     def validation(self, epoch: int, *, step: int, average_precision: float) -> None:
         """Log the COCO AP (0 .. 1, or -1) of an epoch, in percent as the reference does."""
@@ -201,9 +201,13 @@ class Journal:
         self.log((), averages)
         return averages
 
-    def _to_loggers(self, step: int, values: Mapping[str, float]) -> None:
-        for logger in self._loggers:
-            logger.scalars(step, values)
+    def _tell_loggers(self, method: str, *arguments: Any) -> None:
+        """Call a method of every logger; one that fails is left out from then on."""
+        for logger in list(self._loggers):
+            with only_warning(f"the logger {logger.name} ends", self.print):
+                getattr(logger, method)(*arguments)
+                continue
+            self._loggers.remove(logger)
 
     def _write(self, kind: str, content: dict) -> None:
         if not self._log:

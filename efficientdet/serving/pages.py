@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 from functools import lru_cache
-from importlib import metadata, resources
+from importlib import resources
 from typing import Any
 
 from dataset.class_names import ClassNames
@@ -14,6 +14,7 @@ from efficientdet.reports.drawing import class_color
 from efficientdet.reports.html_page import collapsible, command, document, heading, paragraph, section, table
 from efficientdet.reports.page_style import THEME
 from efficientdet.serving.limits import MAX_SIDE
+from program_support.installation import project_version
 
 _FILES = resources.files("efficientdet.serving")
 _CALLS = """curl -F image=@photo.jpg 'http://127.0.0.1:8000/v1/detect?min_score=0.3'
@@ -56,7 +57,7 @@ def _text(name: str) -> str:
 def api_document(limits: RequestLimits, min_score: float) -> dict[str, Any]:
     """Return the content of /openapi.json: `openapi.json` with version, limits of a request and score threshold."""
     values: dict[str, Any] = {
-        "version": metadata.version("efficientdet-tf2"),
+        "version": project_version(),
         "min_score": min_score,
         "max_queue": limits.max_queue,
         "max_pixels": f"{limits.max_pixels:,}",

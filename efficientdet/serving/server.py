@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 
 import uvicorn
@@ -18,7 +19,8 @@ from program_support.errors import InputError
 from program_support.signals import Listener
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-_HEAD_S = 20.0  # interval of the check for stalled connections, which are closed after at most twice this time
+_HEAD_S = 5.0  # time limit for the head of a connection's first request
+_STALL_S = 20.0  # interval of the check for stalled connections, which are closed after at most twice this time
 _BACKLOG = 128
 
 
@@ -98,17 +100,37 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """HTTP connection with a timeout for incomplete request headers and unread replies, which uvicorn does not have."""
+    """HTTP connection with a timeout for incomplete request headers and unread replies, which uvicorn does not have.
 
+    If there are too many, one whose client keeps the server waiting is closed.
+    """
+
+    _since = 0.0
     _seen: tuple | None = None
     _watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
+        self._since = self.loop.time()
+        self._watch = self.loop.call_later(_HEAD_S, self._check)
         if len(self.connections) > MAX_CONNECTIONS:
-            transport.abort()
-        else:
-            self._watch = self.loop.call_later(_HEAD_S, self._check)
+            self._most_dispensable().transport.abort()
+
+    def _most_dispensable(self) -> "_Connection":
+        """Return the oldest connection that waits for its client, of the address with most of them; else this one."""
+        waiting = [one for one in self.connections if isinstance(one, _Connection) and one._waits_for_client]
+        count = Counter(connection._address for connection in waiting)
+        return max(waiting, key=lambda connection: (count[connection._address], -connection._since), default=self)
+
+    @property
+    def _address(self) -> str | None:
+        return self.client[0] if self.client else None
+
+    @property
+    def _waits_for_client(self) -> bool:
+        """True unless a complete request is being answered."""
+        answering = self.cycle is not None and not self.cycle.more_body and not self.cycle.response_started
+        return not answering and not self.transport.is_closing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -116,14 +138,17 @@ class _Connection(H11Protocol):
             self._watch.cancel()
 
     def _check(self) -> None:
-        """Close the connection if no request or reply has started since the last check and none is being processed."""
+        """Close the connection without a request.
+
+        Close it also if no request or reply has started since the last check and none is being processed.
+        """
         cycle = self.cycle
         answering = cycle is not None and not cycle.response_started
         now = (cycle, cycle is not None and cycle.response_started)
-        if now == self._seen and not answering:
+        if cycle is None or (now == self._seen and not answering):
             self.transport.abort()
         else:
-            self._seen, self._watch = now, self.loop.call_later(_HEAD_S, self._check)
+            self._seen, self._watch = now, self.loop.call_later(_STALL_S, self._check)
 
     def send_400_response(self, msg: str) -> None:
         """Reply to malformed HTTP."""

@@ -10,6 +10,7 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
+TRACKERS = "trackers==2.6.1"  # as in scripts/environment.sh
 USUAL_FPS = 25.0
 _LOST_SECONDS = 1.0  # longest time without a detection after which a track continues
 _LOW_SHARE = 0.5  # lowest score of a detection that continues a track, as a share of the threshold
@@ -21,7 +22,7 @@ def require_trackers(*, asked_by: str) -> None:
     for package in ("trackers", "supervision"):
         if importlib.util.find_spec(package) is None:
             raise InputError(
-                f"{asked_by} needs the package {package}: pip install -e '.[track]' && pip install --no-deps trackers"
+                f"{asked_by} needs the package {package}: pip install -e '.[track]' && pip install --no-deps {TRACKERS}"
             )
 
 

@@ -80,7 +80,7 @@ def check_collapse(average_precision: float, *, best: float, epoch: int) -> None
 
 @contextlib.contextmanager
 def one_line_errors(config: TrainingConfig, runtime: Runtime, world: World) -> Iterator[None]:
-    """Raise InputError in place of an exception caused by a lack of memory or disk space or by an unwritable file."""
+    """Raise InputError in place of an exception caused by a lack of memory or disk space, a file or a lost process."""
     try:
         yield
     except (OSError, MemoryError, RuntimeError, tf.errors.OpError) as error:
@@ -96,4 +96,9 @@ def one_line_errors(config: TrainingConfig, runtime: Runtime, world: World) -> I
             ) from error
         if is_out_of_memory(error):
             raise out_of_memory(config, runtime, local_ranks=world.local_size) from error
+        if world.size > 1 and "Horovod has been shut down" in str(error):
+            raise InputError(
+                f"process {world.rank} of {world.size} has lost the connection to another process, which has ended; "
+                "the same command resumes from the last checkpoint"
+            ) from error
         raise

@@ -36,6 +36,7 @@ from efficientdet.training.time_budget import TimeBudget
 from efficientdet.training.validation import Evaluator, Validation
 from object_detection.coco.results import TESTDEV_FILE_NAME
 from program_support.claimed_outputs import claimed_outputs
+from program_support.errors import only_warning
 from program_support.progress import Progress
 from program_support.signals import exit_code
 
@@ -230,12 +231,12 @@ class Training:
 
     def _finish(self) -> None:
         """Write the last checkpoint and the exported model and, if requested, evaluate the final weights."""
-        run, config = self._run, self._run.config
+        run, config, log = self._run, self._run.config, self._run.journal.print
         self._stop_request.raise_if_requested()
         self._saver.save_if_changed()  # not calibrated: a resumed training with more epochs continues unchanged
         self._calibration.calibrate()
         self._saver.save_final()
-        with run.state.averaged_weights():
+        with only_warning(f"{config.model_dir}/emackpt-final is not written", log), run.state.averaged_weights():
             if run.world.is_first and keras.backend.backend() == "tensorflow":
                 from efficientdet.exports.saved_model import export_saved_model
 
@@ -249,10 +250,12 @@ class Training:
         final = None
         if config.evaluates:
             with run.stopwatch.measuring("evaluation"):
-                final = self._evaluator.final()
+                final = self._evaluator.final(log=log)
                 self._reporter.final_evaluation(run.epoch, final)
-            self._saver.store_thresholds()
+            with only_warning("no score thresholds beside the final weights", log):
+                self._saver.store_thresholds()
         self._reporter.write_page()
         if run.world.is_first:
-            write_provenance(config.model_dir, training_provenance(run, final and final.measures))
-        run.journal.print(f"report: {config.model_dir}/{REPORT_FILE}")
+            with only_warning("no provenance.json", log):
+                write_provenance(config.model_dir, training_provenance(run, final and final.measures))
+        log(f"report: {config.model_dir}/{REPORT_FILE}")

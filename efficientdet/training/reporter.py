@@ -1,8 +1,9 @@
 """Reports of a training: facts and metrics in its log, drawn detections, and the report page."""
 
+import functools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,23 @@ from model.multiply_adds import training_multiply_adds
 from object_detection.coco.measures import CocoMeasures, shown_measure
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from object_detection.coco.run_length_masks import decoded
+from program_support.errors import only_warning
 
 START_FILES = ("config.json", "classes.json")
 _DRAWN_IMAGES = 4
 _DRAWN_FROM = 0.3  # score
 _DRAWN_SIDE = 400  # pixels; images are enlarged to at least this
+
+
+def _only_warns(method: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a method of the Reporter: a report that fails does not end the training."""
+
+    @functools.wraps(method)
+    def warning(self: "Reporter", *arguments: Any, **named: Any) -> None:
+        with only_warning("the report is incomplete", self._run.journal.print):
+            method(self, *arguments, **named)
+
+    return warning
 
 
 class Reporter(Listener):
@@ -44,6 +57,7 @@ class Reporter(Listener):
         self._drawn: list[tuple[str, np.ndarray]] = []  # captions and images
         self._reported: Evaluation | None = None
 
+    @_only_warns
     def epoch_finished(self, epoch: int) -> None:
         """Report the results of an epoch, and write the page if there are new ones."""
         run = self._run
@@ -59,13 +73,18 @@ class Reporter(Listener):
     def final_evaluation(self, epoch: int, evaluation: Evaluation) -> None:
         """Report the final metrics of the averaged weights with a table, and write the submission file."""
         self._report_averaged(epoch, evaluation)
+        self._report_final(evaluation)
+
+    @_only_warns
+    def _report_final(self, evaluation: Evaluation) -> None:
         config = self._run.config
+        self._run.journal.print(evaluation.measures.table())
         if self._run.world.is_first:
             write_measures(self._folder / "metrics-final.json", evaluation.measures)
             if config.testdev_dir:
                 write_results(Path(config.testdev_dir) / TESTDEV_FILE_NAME, results_json(evaluation.rows))
-        self._run.journal.print(evaluation.measures.table())
 
+    @_only_warns
     def write_page(self) -> None:
         """Write the report page of the training so far."""
         run, config, validation = self._run, self._run.config, self._validation
@@ -93,6 +112,12 @@ class Reporter(Listener):
 
     def end(self, *, loss: float | None) -> None:
         """Log the averages of the run; for a benchmark also facts about the machine."""
+        self._log_averages(loss)
+        if self._run.config.benchmark:
+            self._run.journal.log((), _machine_facts(self._run))
+
+    @_only_warns
+    def _log_averages(self, loss: float | None) -> None:
         run, config, goal = self._run, self._run.config, {}
         if loss is None and run.state.step >= run.last_step:
             run.journal.print(
@@ -110,8 +135,6 @@ class Reporter(Listener):
             input_wait=run.stopwatch.recent_share("input"),
             goal=goal,
         )
-        if config.benchmark:
-            run.journal.log((), _machine_facts(run))
 
     def _report_evaluations(self, epoch: int, evaluations: Mapping[str, Evaluation]) -> None:
         run, progress, averaged = self._run, self._run.state.progress, evaluations["averaged"]
@@ -124,6 +147,7 @@ class Reporter(Listener):
         best = f"; best {progress.best_ap:.4f} (epoch {progress.best_epoch})" if progress.best_epoch else ""
         run.journal.print(line + best)
 
+    @_only_warns
     def _report_averaged(self, epoch: int, evaluation: Evaluation) -> None:
         """Write, draw and log an evaluation of the averaged weights, once."""
         if self._reported and evaluation.rows is self._reported.rows:
@@ -137,6 +161,7 @@ class Reporter(Listener):
         run.journal.print(csv_line(epoch, evaluation.measures.numbers))
         run.journal.validation(epoch, step=run.state.step, average_precision=evaluation.average_precision)
 
+    @_only_warns
     def _draw(self, rows: DetectionRows) -> None:
         """Draw detections in the first validation images, the same images in each evaluation."""
         names, ids = self._run.config.class_names.names, list(self._run.config.class_names.category_ids)

@@ -1,7 +1,7 @@
 """Evaluation during training: metrics of the weights, the best weights so far, and early stopping."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.results import DetectionRows
 from object_detection.stateless_random import seeds_of
 from object_detection.structures import Batch, Objects
+from program_support.errors import only_warning
 
 BEST = "emackpt-best"
 
@@ -90,12 +91,13 @@ class Evaluator:
             state.score_thresholds = self._last[1].measures.score_thresholds
         return self._last[1]
 
-    def final(self) -> Evaluation:
+    def final(self, *, log: Callable[[str], None]) -> Evaluation:
         """Evaluate the averaged weights; the measures of the first rank have intervals."""
         evaluation = self.averaged()
-        if not self._state.world.is_first:
-            return evaluation
-        return evaluation._replace(measures=self._coco.evaluate(evaluation.rows, resamples=None))
+        if self._state.world.is_first:
+            with only_warning("no confidence intervals", log):
+                return evaluation._replace(measures=self._coco.evaluate(evaluation.rows, resamples=None))
+        return evaluation
 
     def mean_losses(self) -> dict[str, float]:
         """Return the losses of the averaged weights by name, without augmentation.

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -166,8 +167,11 @@ class OpenVino(Onnx):
         with unfinished_folder(path) as folder:
             try:
                 openvino.save_model(network, folder / path.name, compress_to_fp16=False)
-            except RuntimeError as error:  # such as a full disk
-                raise OSError(None, str(error).strip().splitlines()[-1], str(path)) from error
+            except RuntimeError as error:
+                reason, free = str(error).strip().splitlines()[-1], shutil.disk_usage(folder).free
+                if free < model.ByteSize():  # OpenVINO says "basic_ios::clear"
+                    reason = f"its disk has {free:,} bytes free"
+                raise OSError(None, reason, str(path)) from error
             for file in reversed(self.files(path)):  # the .xml last, so that it always has its weights
                 os.replace(folder / file.name, file)
 
