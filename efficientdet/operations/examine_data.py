@@ -36,7 +36,8 @@ def examine(options: ExamineOptions) -> ExaminationResult:
     )
     splits = read_splits(config)  # a mistake in the files is reported before TensorFlow is imported
     prepare_environment()
-    with claimed_outputs(*(Path(config.output_dir, name) for name in (PAGE, NUMBERS))):
+    files = [Path(config.output_dir, name) for name in (PAGE, NUMBERS)] if config.output_dir else []
+    with claimed_outputs(*files):
         examination, page = check_data(splits, config)
     return ExaminationResult(
         findings=tuple(examination.findings),
