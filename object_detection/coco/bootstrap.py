@@ -94,7 +94,7 @@ def multiplicities(num_images: int, resamples: int, *, seed: int = 0) -> np.ndar
 
 def default_resamples(comparison: Comparison) -> int:
     """Return RESAMPLES, or 0 if they would take more than about 10 seconds; depends on the sizes alone."""
-    summed = len(comparison.matching.by_class) + int(comparison.matching.matches.matched.sum())
+    summed = len(comparison.matching.by_class) + int(comparison.matching.matched.sum())
     return RESAMPLES if RESAMPLES * summed <= _MOST_SUMMED else 0
 
 
@@ -162,24 +162,22 @@ def _resampled_class(task: ClassResamples) -> np.ndarray:
 def _class_rows(comparison: Comparison) -> Iterator[_ClassRows]:
     """Yield the rows of each class."""
     matching, detections, objects = comparison.matching, comparison.detections, comparison.objects
-    matches, classes = matching.matches, np.arange(len(comparison.names) + 1)
-    match_of = np.full(len(detections.classes), -1)
-    match_of[matches.rows] = np.arange(len(matches.rows))
+    classes = np.arange(len(comparison.names) + 1)
     ends = np.searchsorted(detections.classes[matching.by_class], classes)
+    match_ends = np.searchsorted(matching.places, ends)
     counted = ~outside_ranges(objects.areas) & ~comparison.flags.ignored[:, None]
     by_class = np.argsort(objects.classes, kind="stable")
     object_ends = np.searchsorted(objects.classes[by_class], classes)
     for k in classes[:-1].tolist():
-        rows = matching.by_class[ends[k] : ends[k + 1]]
-        places = np.flatnonzero(match_of[rows] >= 0)
-        here, there = match_of[rows[places]], by_class[object_ends[k] : object_ends[k + 1]]
+        rows, here = matching.by_class[ends[k] : ends[k + 1]], slice(match_ends[k], match_ends[k + 1])
+        there = by_class[object_ends[k] : object_ends[k + 1]]
         yield _ClassRows(
             images=detections.images[rows],
             inside=~outside_ranges(detections.areas[rows]),
-            places=places,
-            ranks=matching.ranks[rows[places]],
-            matched=matches.matched[here],
-            right=matches.matched[here] & ~matches.to_ignore[here],
+            places=matching.places[here] - ends[k],
+            ranks=matching.ranks[matching.places[here]],
+            matched=matching.matched[here],
+            right=matching.matched[here] & ~matching.to_ignore[here],
             object_images=tuple(objects.images[there[inside]] for inside in counted[there].T),
         )
 

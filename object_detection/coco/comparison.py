@@ -57,12 +57,12 @@ class Comparison:
     @cached_property
     def outcomes(self) -> Outcomes:
         """Correct and wrong detections at IoU 0.5."""
-        matches = self.matching.matches
+        matching = self.matching
         counted = np.zeros(len(self.scores), bool)
-        counted[self.matching.by_class] = True
-        counted[matches.rows[matches.to_ignore[:, 0, 0]]] = False
+        counted[matching.by_class] = True
+        counted[matching.rows[matching.to_ignore[:, 0, 0]]] = False
         object_of_detection = np.full(len(self.scores), -1)
-        object_of_detection[matches.rows] = matches.objects
+        object_of_detection[matching.rows] = matching.objects
         return Outcomes(np.where(counted, object_of_detection, -1), counted)
 
     @property
@@ -81,4 +81,4 @@ class Comparison:
         (detections, d_ends), (objects, g_ends) = sides
         for image in np.flatnonzero((np.diff(d_ends) > 0) & (np.diff(g_ends) > 0)).tolist():
             here, there = detections[d_ends[image] : d_ends[image + 1]], objects[g_ends[image] : g_ends[image + 1]]
-            yield here, there, self.overlap(here[None], there[None])[0]
+            yield here, there, self.overlap(here[:, None], there)

@@ -26,7 +26,7 @@ def confusion_matrix(comparison: Comparison, is_shown: np.ndarray) -> np.ndarray
         ObjectFlags(*np.zeros((2, len(objects)), bool)),
         num_classes=1,
         overlap=lambda here, there: comparison.overlap(others[here], objects[there]),
-    ).matches
+    )
     object_of_detection[others[of_any_class.rows]] = np.where(
         of_any_class.objects < 0, -1, objects[of_any_class.objects]
     )

@@ -59,7 +59,7 @@ def _poor_overlap(rows: DetectionRows, objects: Sequence[Annotation]) -> str:
                 np.array([annotation["bbox"] for annotation in there], np.float64),
                 np.zeros(len(there), bool),
             )
-            iou = overlap(np.arange(len(here))[None], np.arange(len(there))[None])[0]  # [n, m]
+            iou = overlap(np.arange(len(here))[:, None], np.arange(len(there)))  # [n, m]
             agree = rows.category_ids[here, None] == np.array([annotation["category_id"] for annotation in there])
             same, any_class = max(same, (iou * agree).max()), max(any_class, iou.max())
     best = f"the best overlap with an object of the same class is IoU {same:.2f}, of any class {any_class:.2f}"

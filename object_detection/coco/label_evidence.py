@@ -64,7 +64,7 @@ def labeled_images(comparison: Comparison, boxes: np.ndarray, precision: np.ndar
     images, none = [], np.zeros(len(comparison.names))
     for rows, objects in zip(*rows_of, strict=True):
         ignored = comparison.flags.ignored[objects]
-        on_ignored = comparison.overlap(rows[None], objects[ignored][None])[0] >= _SAME_PLACE
+        on_ignored = comparison.overlap(rows[:, None], objects[ignored]) >= _SAME_PLACE
         rows, labels = rows[~on_ignored.any(axis=1)], objects[~ignored]
         rows = rows[np.argsort(-precision[rows], kind="stable")]
         kept, of_class = _proposals(comparison, rows, boxes[rows], precision[rows])
@@ -105,7 +105,7 @@ def _proposals(
 def ious(some: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return the IoU [n, m] of boxes [n, 4] and [m, 4], x, y, width, height."""
     overlap = box_overlap(some, others, np.zeros(len(others), bool))
-    return overlap(np.arange(len(some))[None], np.arange(len(others))[None])[0]
+    return overlap(np.arange(len(some))[:, None], np.arange(len(others)))
 
 
 def evidence_of(image: LabeledImage) -> Evidence:
@@ -171,8 +171,7 @@ def _moved(boxes: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> tup
     centers = boxes[rows, :2] + sides / 2 + sides * rng.uniform(-_SHIFT, _SHIFT, sides.shape)
     sides = sides * np.exp(rng.uniform(-_SCALE, _SCALE, sides.shape))
     moved = np.concatenate((centers - sides / 2, sides), axis=1)
-    pairs = np.arange(len(rows))[:, None]
-    overlap = box_overlap(moved, boxes, np.zeros(len(boxes), bool))(pairs, rows[:, None])[:, 0, 0]
+    overlap = box_overlap(moved, boxes, np.zeros(len(boxes), bool))(np.arange(len(rows)), rows)
     chosen = (overlap >= _MISPLACED[0]) & (overlap <= _MISPLACED[1])
     return rows[chosen], moved[chosen]
 

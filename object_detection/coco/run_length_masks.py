@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -85,14 +86,21 @@ def mask_areas(masks: Masks) -> np.ndarray:
 
 
 def mask_overlap(detected: Masks, annotated: Masks, crowd: np.ndarray) -> Overlap:
-    """Return the IoU of the masks of detections and of objects; with a crowd as `box_overlap`."""
+    """Return the IoU of the masks of detections and of objects; with a crowd as `box_overlap`.
+
+    Successive detections whose pairs begin with the same object are paired with the same objects, and decoded once.
+    """
 
     def overlap(detections: np.ndarray, objects: np.ndarray) -> np.ndarray:
-        return np.stack(
-            [
-                coco_mask.iou([detected[i] for i in one], [annotated[i] for i in other], crowd[other].astype(np.uint8))
-                for one, other in zip(detections, objects, strict=True)
-            ]
-        )
+        pairs = np.broadcast_arrays(detections, objects)
+        rows, others = (numbers.ravel() for numbers in pairs)
+        firsts = np.flatnonzero(np.diff(rows, prepend=-1))
+        begins = firsts[np.flatnonzero(np.diff(others[firsts], prepend=-1))].tolist()
+        ious = np.zeros(len(rows))
+        for begin, end in pairwise([*begins, len(rows)]):
+            one, other = (list(dict.fromkeys(numbers[begin:end].tolist())) for numbers in (rows, others))
+            masks = [detected[i] for i in one], [annotated[i] for i in other]
+            ious[begin:end] = coco_mask.iou(*masks, crowd[other].astype(np.uint8)).ravel()
+        return ious.reshape(pairs[0].shape)
 
     return overlap
