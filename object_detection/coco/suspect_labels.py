@@ -19,6 +19,7 @@ from object_detection.coco.label_evidence import (
     KINDS,
     MISSING,
     SUPERFLUOUS,
+    WRONG_CLASS,
     Evidence,
     LabeledImage,
     evidence_of,
@@ -78,7 +79,8 @@ def _suspects(
     number: int, image: LabeledImage, evidence: Evidence, chances: dict[str, np.ndarray]
 ) -> Iterator[tuple[Suspect, float]]:
     """Yield the suspects of an image and the evidence; a label has the kind with the largest expected harm."""
-    weights = {BADLY_PLACED: (evidence.ious[:, None] < IOU_THRESHOLDS).mean(axis=1)}
+    is_near = evidence.proposals >= 0  # others can only be superfluous
+    weights = {WRONG_CLASS: is_near, BADLY_PLACED: is_near * (evidence.ious[:, None] < IOU_THRESHOLDS).mean(axis=1)}
     harms = np.stack([chances[kind] * weights.get(kind, 1.0) for kind in _OF_LABELS])
     for g, best in enumerate(harms.argmax(axis=0).tolist()):
         kind, box, class_index = _OF_LABELS[best], image.boxes[g], int(evidence.other_classes[g])
