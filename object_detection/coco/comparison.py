@@ -1,6 +1,5 @@
 """Detections matched with the objects of the same images: the rows from which all metrics and analyses are computed."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -69,16 +68,3 @@ class Comparison:
     def class_counts(self) -> np.ndarray:
         """[K] number of objects to be found."""
         return np.bincount(self.objects.classes[~self.flags.ignored], minlength=len(self.names))
-
-    def images(
-        self, detections: np.ndarray, objects: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield rows of detections, rows of objects and their IoU [n, m] for each image that has both."""
-        sides = []
-        for rows, numbers in ((detections, self.detections.images), (objects, self.objects.images)):
-            rows = rows[np.argsort(numbers[rows], kind="stable")]
-            sides.append((rows, np.searchsorted(numbers[rows], np.arange(len(self.image_ids) + 1))))
-        (detections, d_ends), (objects, g_ends) = sides
-        for image in np.flatnonzero((np.diff(d_ends) > 0) & (np.diff(g_ends) > 0)).tolist():
-            here, there = detections[d_ends[image] : d_ends[image + 1]], objects[g_ends[image] : g_ends[image + 1]]
-            yield here, there, self.overlap(here[:, None], there)

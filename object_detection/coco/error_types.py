@@ -11,7 +11,7 @@ import numpy as np
 
 from object_detection.coco.comparison import Comparison
 from object_detection.coco.curves import average_precisions
-from object_detection.coco.matching import IOU_THRESHOLDS
+from object_detection.coco.matching import IOU_THRESHOLDS, near_pairs
 
 ERROR_TYPES = {  # name -> description
     "classification": "a detection on an object of another class",
@@ -35,25 +35,36 @@ class Errors(NamedTuple):
 
 def find_errors(comparison: Comparison) -> Errors:
     """Return one error type for each wrong detection, and the objects without a detection near them."""
-    outcomes, classes = comparison.outcomes, comparison.objects.classes
-    types = np.where(outcomes.wrong, _BACKGROUND, np.array("", f"<U{max(map(len, ERROR_TYPES))}"))
-    target = np.full(len(types), -1)
-    real = ~comparison.flags.ignored
-    for here, there, overlaps in comparison.images(np.flatnonzero(outcomes.wrong), np.flatnonzero(real)):
-        same = comparison.detections.classes[here, None] == classes[there]
-        same_class, other = np.where(same, overlaps, 0.0), np.where(same, 0.0, overlaps)
-        to_own, to_other, rows = same_class.argmax(axis=1), other.argmax(axis=1), np.arange(len(here))
-        same_class, other = same_class[rows, to_own], other[rows, to_other]
-        badly_placed = (same_class >= _NEAR) & (same_class <= _FOREGROUND)
-        types[here] = np.select(
-            [badly_placed, other >= _FOREGROUND, same_class >= _FOREGROUND, np.maximum(same_class, other) <= _NEAR],
-            [_LOCALIZATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND],
-            _BOTH,
-        )
-        target[here] = np.select([badly_placed, other >= _FOREGROUND], [there[to_own], there[to_other]], -1)
+    outcomes, (detections, objects) = comparison.outcomes, (comparison.detections, comparison.objects)
+    wrong, real = np.flatnonzero(outcomes.wrong), np.flatnonzero(~comparison.flags.ignored)
+    rows, found, ious = near_pairs(
+        detections.images[wrong],
+        objects.images[real],
+        lambda here, there: comparison.overlap(wrong[here], real[there]),
+        least=_NEAR,
+    )
+    rows, found = wrong[rows], real[found]
+    is_same = detections.classes[rows] == objects.classes[found]
+
+    def nearest(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the largest IoU of each detection, [D], and its object, the first of equals."""
+        pairs = pairs[np.lexsort((-found[pairs], ious[pairs]))]  # of several values of a row the last is kept
+        largest, objects = np.zeros(len(outcomes.wrong)), np.full(len(outcomes.wrong), -1)
+        largest[rows[pairs]], objects[rows[pairs]] = ious[pairs], found[pairs]
+        return largest, objects
+
+    (same, own_object), (other, other_object) = nearest(np.flatnonzero(is_same)), nearest(np.flatnonzero(~is_same))
+    badly_placed = (same >= _NEAR) & (same <= _FOREGROUND)
+    types = np.select(
+        [~outcomes.wrong, badly_placed, other >= _FOREGROUND, same >= _FOREGROUND, np.maximum(same, other) <= _NEAR],
+        ["", _LOCALIZATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND],
+        _BOTH,
+    )
+    target = np.select([badly_placed, other >= _FOREGROUND], [own_object, other_object], -1)
     detected_objects = outcomes.matched_objects[outcomes.right]
     target[np.isin(target, detected_objects)] = -1  # once fixed it would be a duplicate
-    missed = real & ~np.isin(np.arange(len(real)), np.concatenate([detected_objects, target]))
+    missed = ~comparison.flags.ignored
+    missed[np.append(detected_objects, target[target >= 0])] = False
     return Errors(types, _best_of_each(target, comparison.scores), missed)
 
 

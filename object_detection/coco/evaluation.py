@@ -19,12 +19,10 @@ from object_detection.coco.ground_truth import GroundTruth
 from object_detection.coco.matching import IOU_THRESHOLDS, Instances, ObjectFlags, Overlap, box_overlap
 from object_detection.coco.measures import MEASURE_NAMES, CocoMeasures
 from object_detection.coco.results import DetectionRows, boxes_xywh
-from object_detection.coco.run_length_masks import Masks, RunLengths, encoded, mask_areas, mask_overlap
+from object_detection.coco.run_length_masks import RunLengths, encoded, mask_areas, mask_overlap
 from object_detection.coco.score_thresholds import thresholds_to_store
 
 _LACKS_MASKS = "an annotation has no segmentation, or its image no height and width"
-
-OverlapOf = Callable[[np.ndarray, np.ndarray], Overlap]  # rows of the detections and of the objects to compare
 
 
 class CocoEvaluator:
@@ -74,14 +72,7 @@ class CocoEvaluator:
         if self._masks is None:
             return replace(measured, mask_explanation=f"{self.ground_truth.source}: {_LACKS_MASKS}")
         of_masks = self._measures(
-            self._compare(
-                rows.image_ids,
-                rows.category_ids,
-                rows.scores,
-                mask_areas(rows.masks),
-                evaluated_ids=rows.evaluated_ids,
-                overlap_of=self._overlap_of_masks(rows.masks, self._masks),
-            ),
+            self._compare(rows, mask_areas(rows.masks), mask_overlap(rows.masks, self._masks, self._flags.crowd)),
             num_detections=len(rows.scores),
             resamples=resamples,
             run=run,
@@ -96,14 +87,7 @@ class CocoEvaluator:
     def compare(self, rows: DetectionRows) -> Comparison:
         """Return the boxes matched with the objects of the evaluated images."""
         boxes = boxes_xywh(rows.boxes)
-        return self._compare(
-            rows.image_ids,
-            rows.category_ids,
-            rows.scores,
-            boxes[:, 2] * boxes[:, 3],
-            evaluated_ids=rows.evaluated_ids,
-            overlap_of=self._overlap_of_boxes(boxes),
-        )
+        return self._compare(rows, boxes[:, 2] * boxes[:, 3], box_overlap(boxes, self._boxes, self._flags.crowd))
 
     @cached_property
     def _masks(self) -> list[RunLengths] | None:
@@ -120,29 +104,10 @@ class CocoEvaluator:
         ]
         return [encoded(*entry) for entry in placed] if len(placed) == len(annotations) else None
 
-    def _overlap_of_boxes(self, boxes: np.ndarray) -> OverlapOf:
-        """Return the `overlap_of` of `_compare` for detected boxes, [D, 4] xywh."""
-        return lambda detected, objects: box_overlap(boxes[detected], self._boxes[objects], self._flags.crowd[objects])
-
-    def _overlap_of_masks(self, masks: Masks, annotated: Masks) -> OverlapOf:
-        """Return the `overlap_of` of `_compare` for the masks of D detections and of all annotations."""
-        return lambda detected, objects: mask_overlap(
-            [masks[i] for i in detected], [annotated[i] for i in objects], self._flags.crowd[objects]
-        )
-
-    def _compare(
-        self,
-        image_ids: np.ndarray,
-        category_ids: np.ndarray,
-        scores: np.ndarray,
-        areas: np.ndarray,
-        *,
-        evaluated_ids: np.ndarray,
-        overlap_of: OverlapOf,
-    ) -> Comparison:
-        """Return the comparison of detections with the data set's ids, [D] each."""
-        images, known_ids = np.unique(evaluated_ids), np.array(list(self.ground_truth.categories), np.int64)
-        detected = np.flatnonzero(np.isin(image_ids, images) & np.isin(category_ids, known_ids))
+    def _compare(self, rows: DetectionRows, areas: np.ndarray, overlap: Overlap) -> Comparison:
+        """Return the comparison of D detections that have `areas` [D] and `overlap` with the annotations."""
+        images, known_ids = np.unique(rows.evaluated_ids), np.array(list(self.ground_truth.categories), np.int64)
+        detected = np.flatnonzero(np.isin(rows.image_ids, images) & np.isin(rows.category_ids, known_ids))
         objects = np.flatnonzero(np.isin(self._image_ids, images))
 
         def numbered(image: np.ndarray, category: np.ndarray, area: np.ndarray) -> Instances:
@@ -152,12 +117,12 @@ class CocoEvaluator:
             image_ids=images,
             names=_class_names(self.ground_truth),
             detected=detected,
-            scores=scores[detected],
-            detections=numbered(image_ids[detected], category_ids[detected], areas[detected]),
+            scores=rows.scores[detected],
+            detections=numbered(rows.image_ids[detected], rows.category_ids[detected], areas[detected]),
             objects=numbered(self._image_ids[objects], self._category_ids[objects], self._areas[objects]),
             object_boxes=self._boxes[objects],
             flags=ObjectFlags(*(flag[objects] for flag in self._flags)),
-            overlap=overlap_of(detected, objects),
+            overlap=lambda here, there: overlap(detected[here], objects[there]),
         )
 
     def _measures(

@@ -91,7 +91,12 @@ def match(
     groups = _group_numbers(detections, num_classes)
     by_class, by_group, ranks = _ranking(detections, scores, groups)
     groups = groups[by_group]
-    numbers, near, ious = _near_pairs(by_group, groups, objects, num_classes=num_classes, overlap=overlap)
+    numbers, near, ious = near_pairs(
+        groups,
+        _group_numbers(objects, num_classes),
+        lambda here, there: overlap(by_group[here], there),
+        least=IOU_THRESHOLDS[0],
+    )
     # Round n has the n-th detection of each group that is near an object
     is_first = np.diff(numbers, prepend=-1) > 0
     rounds = _places_among_equals(groups[numbers[is_first]])[np.cumsum(is_first) - 1]
@@ -156,27 +161,23 @@ def _ranking(
     return by_class[is_best[by_class]], by_group[is_best[by_group]], ranks
 
 
-def _near_pairs(
-    by_group: np.ndarray, groups: np.ndarray, objects: Instances, *, num_classes: int, overlap: Overlap
-) -> tuple[np.ndarray, ...]:
-    """Return the pairs with IoU 0.5 or more: place of the detection in `by_group`, row of the object, and IoU.
+def near_pairs(keys: np.ndarray, object_keys: np.ndarray, overlap: Overlap, *, least: float) -> tuple[np.ndarray, ...]:
+    """Return the P pairs with equal keys and an IoU of `least` or more: rows of detections, rows of objects, and IoU.
 
-    groups: [N] image and class of each detection of `by_group`.
+    keys: [D]. object_keys: [G]. The pairs follow the order of the detections.
     """
-    annotated = np.lexsort((objects.classes, objects.images))
-    keys = _group_numbers(objects, num_classes)[annotated]
-    firsts, ends = (np.searchsorted(keys, groups, side) for side in ("left", "right"))
+    by_key = _stable_order(object_keys)
+    firsts, ends = (np.searchsorted(object_keys[by_key], keys, side) for side in ("left", "right"))
     counts = ends - firsts
     totals = np.cumsum(counts)
-    cuts = np.searchsorted(totals, np.arange(_CHUNK_SIZE, counts.sum(), _CHUNK_SIZE))
     parts = []
-    for here in np.split(np.arange(len(groups)), cuts):
-        numbers = np.repeat(here, counts[here])
-        # The place of each pair among all, less those of the detections before, counts the objects of its group
-        pair = np.arange(len(numbers)) + totals[here[:1]] - counts[here[:1]]
-        rows = annotated[pair + (firsts - totals + counts)[numbers]]
-        ious = overlap(by_group[numbers], rows)
-        near = np.flatnonzero(ious >= IOU_THRESHOLDS[0])
-        parts.append((numbers[near], rows[near], ious[near]))
-    numbers, rows, ious = map(np.concatenate, zip(*parts, strict=True))
-    return numbers, rows, ious
+    for here in np.split(
+        np.arange(len(keys)), np.searchsorted(totals, np.arange(_CHUNK_SIZE, counts.sum(), _CHUNK_SIZE))
+    ):
+        rows = np.repeat(here, counts[here])
+        places = np.arange(len(rows)) + (totals - counts)[here[:1]]  # of the pairs among all
+        objects = by_key[places + (firsts - totals + counts)[rows]]
+        ious = overlap(rows, objects)
+        near = np.flatnonzero(ious >= least)
+        parts.append((rows[near], objects[near], ious[near]))
+    return tuple(map(np.concatenate, zip(*parts, strict=True)))
