@@ -7,12 +7,10 @@ from coco_cases import BOX, CATEGORIES, OTHER, by_pycocotools, detections, groun
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from object_detection.coco.evaluation import CocoEvaluator
-from object_detection.coco.explanation import explain_poor_result
+from object_detection.coco.evaluation import CocoEvaluator, explain_poor_result
 from object_detection.coco.ground_truth import read_ground_truth
-from object_detection.coco.mask_pasting import pasted_masks
 from object_detection.coco.measures import MEASURE_NAMES, shown_measure
-from object_detection.coco.run_length_masks import run_lengths
+from object_detection.coco.run_length_masks import pasted_masks, run_lengths
 
 
 def measure(objects, found, *, images=(0, 1), **truth):
