@@ -32,7 +32,7 @@ from efficientdet.reports.html_page import (
     subheading,
     table,
 )
-from object_detection.coco.curves import RECALL_THRESHOLDS
+from object_detection.coco.comparison import RECALL_THRESHOLDS
 from object_detection.coco.error_analysis import SHOWN_IOU, ErrorAnalysis
 from object_detection.coco.error_types import ERROR_TYPES
 from object_detection.coco.measures import CocoMeasures

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from object_detection.coco.comparison import Comparison
-from object_detection.coco.curves import RECALL_THRESHOLDS
+from object_detection.coco.comparison import RECALL_THRESHOLDS, Comparison
 from object_detection.coco.error_types import ERROR_TYPES, Errors, error_costs, find_errors
 from object_detection.coco.matching import IOU_THRESHOLDS, Instances, ObjectFlags, match
 from object_detection.coco.score_thresholds import BestThreshold, class_thresholds, overall_threshold

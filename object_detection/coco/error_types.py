@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from object_detection.coco.comparison import Comparison
-from object_detection.coco.curves import average_precisions
+from object_detection.coco.comparison import Comparison, average_precisions
 from object_detection.coco.matching import IOU_THRESHOLDS, near_pairs
 
 ERROR_TYPES = {  # name -> description

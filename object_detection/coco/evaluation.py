@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from object_detection.coco.bootstrap import Run, default_resamples, intervals
-from object_detection.coco.comparison import Comparison
-from object_detection.coco.curves import Curves
+from object_detection.coco.comparison import Comparison, Curves
 from object_detection.coco.ground_truth import Annotation, GroundTruth
 from object_detection.coco.matching import IOU_THRESHOLDS, Instances, ObjectFlags, Overlap, box_overlap
 from object_detection.coco.measures import MEASURE_NAMES, CocoMeasures
