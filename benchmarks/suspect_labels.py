@@ -22,10 +22,9 @@ from miss_rate_coverage import merged
 from object_detection.coco.comparison import Comparison
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.ground_truth import ground_truth_from_dataset
-from object_detection.coco.label_evidence import KINDS
 from object_detection.coco.results import DetectionRows, boxes_xywh
 from object_detection.coco.score_thresholds import overall_threshold
-from object_detection.coco.suspect_labels import Suspect, find_suspects
+from object_detection.coco.suspect_labels import KINDS, Suspect, find_suspects
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2)  # of the labels
 

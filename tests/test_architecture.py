@@ -64,7 +64,7 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "programs",  # empty here; a wheel has the root scripts in it
     ),
 }
-MOST_LINES_OF_A_FILE = 300
+MOST_LINES_OF_A_FILE = 500
 LEAST_LINES_OF_A_FILE = 35  # of a module that only one other imports: below, it belongs into that one
 MAY_BE_SMALL = {
     "efficientdet.optimization.build_step",  # one class for each backend, imported where the backend is known
@@ -513,7 +513,7 @@ of_names | object_detection/boxes.py | '' | tensor
 """)
 ]
 PLANTED += [
-    (breaks_of_file_length, "model/x.py", "pass\n" * MOST_LINES_OF_A_FILE, "model.x has 301 lines"),
+    (breaks_of_file_length, "model/x.py", "pass\n" * MOST_LINES_OF_A_FILE, "model.x has 501 lines"),
     (breaks_of_length, "model/x.py", "def f():\n" + "    pass\n" * MOST_LINES, "f has 71 lines"),
 ]
 

@@ -15,9 +15,8 @@ from efficientdet.reports.drawing import draw_detections, resized
 from efficientdet.reports.html_page import document, heading, image_figure, legend, paragraph, row, section, table
 from object_detection.coco.comparison import Comparison
 from object_detection.coco.evaluation import CocoEvaluator
-from object_detection.coco.label_evidence import KINDS
 from object_detection.coco.results import DetectionRows, boxes_xywh
-from object_detection.coco.suspect_labels import Suspect, expected_errors, find_suspects
+from object_detection.coco.suspect_labels import KINDS, Suspect, expected_errors, find_suspects
 from program_support.atomic_files import report_write_errors, write_text
 
 PAGE = "suspects.html"
