@@ -112,9 +112,9 @@ def match(
         preference = np.arange(1, count + 1, dtype=np.int32)[:, None, None] + count * ~ignored[there]
         preference = np.where(free[there] & (ious[low:high] >= IOU_THRESHOLDS), preference, 0)  # [p, A, T]
         best, sizes = preference[starts], np.diff(starts, append=count)  # [n, A, T], [n]
-        for place in range(1, sizes.max()):
-            more = np.flatnonzero(sizes > place)
-            best[more] = np.maximum(best[more], preference[starts[more] + place])
+        several = sizes > 1
+        pairs = preference[np.repeat(several, sizes)]
+        best[several] = np.maximum.reduceat(pairs, np.cumsum(sizes[several]) - sizes[several])
         chosen = (preference > 0) & (preference == np.repeat(best, sizes, axis=0))
         free[there] &= ~chosen | flags.crowd[there, None, None]
         at_lowest = np.maximum.reduceat(np.where(chosen[:, 0, 0], there, -1), starts)
@@ -142,9 +142,8 @@ def _places_among_equals(keys: np.ndarray) -> np.ndarray:
 def _stable_order(numbers: np.ndarray) -> np.ndarray:
     """Return the indices that sort nonnegative integers, stably."""
     small = not len(numbers) or numbers.max() <= np.iinfo(np.uint16).max
-    return np.argsort(
-        numbers.astype(np.uint16) if small else numbers, kind="stable"
-    )  # linear time if 16 bits are enough
+    # Linear time if 16 bits are enough
+    return np.argsort(numbers.astype(np.uint16) if small else numbers, kind="stable")
 
 
 def _ranking(
@@ -170,10 +169,9 @@ def near_pairs(keys: np.ndarray, object_keys: np.ndarray, overlap: Overlap, *, l
     firsts, ends = (np.searchsorted(object_keys[by_key], keys, side) for side in ("left", "right"))
     counts = ends - firsts
     totals = np.cumsum(counts)
+    cuts = np.searchsorted(totals, np.arange(_CHUNK_SIZE, counts.sum(), _CHUNK_SIZE))
     parts = []
-    for here in np.split(
-        np.arange(len(keys)), np.searchsorted(totals, np.arange(_CHUNK_SIZE, counts.sum(), _CHUNK_SIZE))
-    ):
+    for here in np.split(np.arange(len(keys)), cuts):
         rows = np.repeat(here, counts[here])
         places = np.arange(len(rows)) + (totals - counts)[here[:1]]  # of the pairs among all
         objects = by_key[places + (firsts - totals + counts)[rows]]
