@@ -64,17 +64,17 @@ def rows_of(results, *, truth, image_ids=None, dtype=np.float64):
     return rows._replace(masks=masks)
 
 
-def by_pycocotools(truth, results, *, image_ids):
+def by_pycocotools(truth, results, *, image_ids, kind="bbox"):
     """Its `COCOeval` of a list of results by its own documentation's lines, accumulated."""
     index = COCO()
     index.dataset = {
-        "images": [{"id": image_id} for image_id in truth.image_sizes],
+        "images": [{"id": image_id, "height": 400, "width": 500} for image_id in truth.image_sizes],
         "annotations": [dict(annotation) for annotation in truth.annotations],
         "categories": [{"id": category_id} for category_id in truth.categories],
     }
     with contextlib.redirect_stdout(io.StringIO()):
         index.createIndex()
-        oracle = COCOeval(index, index.loadRes([dict(result) for result in results]), "bbox")
+        oracle = COCOeval(index, index.loadRes([dict(result) for result in results]), kind)
         oracle.params.imgIds = sorted(image_ids)
         oracle.evaluate()
         oracle.accumulate()

@@ -71,6 +71,7 @@ def test_thresholds_to_store():
         scores=scores,
         class_counts=np.array([12, 2, 20]),
         detections=SimpleNamespace(classes=classes),
+        matching=SimpleNamespace(by_class=np.argsort(classes, kind="stable")),
         outcomes=SimpleNamespace(counted=np.ones(64, bool), right=right),
     )
     assert thresholds_to_store(comparison) == {"overall": 0.95, "classes": {"many": 0.95}}

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from coco_cases import BOX, CATEGORIES, OTHER, by_pycocotools, detections, ground_truth, rows_of
 
-from object_detection.coco.error_analysis import ErrorAnalysis
-from object_detection.coco.error_types import ERROR_TYPES
+from object_detection.coco.error_analysis import ERROR_TYPES, ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator
 
 CAT, DOG = 3, 7

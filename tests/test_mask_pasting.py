@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from object_detection.coco.mask_pasting import pasted_masks
+from object_detection.coco.run_length_masks import pasted_masks
 
 
 def by_loop(mask, box, size):

@@ -13,8 +13,7 @@ import yaml
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.families.hyperparameters import with_overrides
 from efficientdet.families.registry import hyperparameters_of
-from object_detection.coco.bootstrap import Samples
-from object_detection.coco.paired import paired_differences
+from object_detection.coco.bootstrap import Samples, paired_differences
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]

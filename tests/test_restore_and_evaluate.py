@@ -28,8 +28,7 @@ from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.distributed import World
 from efficientdet.evaluation import evaluate, evaluated_model
-from efficientdet.evaluation.data_ids import with_category_ids
-from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator
+from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator, with_category_ids
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 from efficientdet.exports.saved_model import export_saved_model, load_saved_model
 from efficientdet.families.hyperparameters import height_and_width

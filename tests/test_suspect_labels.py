@@ -117,6 +117,16 @@ def test_nothing_to_compare(without):
     assert suspects == []
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_labels_without_a_detection_are_at_most_superfluous(seed):
+    rng = np.random.default_rng(seed)
+    labels = [(int(image), CAT, rng.uniform(1, 200, 4)) for image in rng.integers(6, size=20)]
+    found = [(image, DOG if box[0] < 50 else CAT, box[::-1], rng.random()) for image, _, box in labels[12:]]
+    suspects, _ = suspects_of(labels[:12], found, 6)
+    empty = set(range(6)) - {image for image, *_ in found}
+    assert {one.kind for one in suspects if one.image in empty} <= {"superfluous"}
+
+
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     return draw_records(tmp_path_factory.mktemp("drawn"), images={"val": 8}, side=96)

@@ -19,9 +19,9 @@ from efficientdet.reports.html_page import (
     section,
     table,
 )
+from object_detection.coco.bootstrap import Difference, PairedDifferences
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.measures import CocoMeasures, shown_measure
-from object_detection.coco.paired import Difference, PairedDifferences
 from object_detection.coco.results import DetectionRows
 
 _LEAD = (

@@ -32,9 +32,8 @@ from efficientdet.reports.html_page import (
     subheading,
     table,
 )
-from object_detection.coco.curves import RECALL_THRESHOLDS
-from object_detection.coco.error_analysis import SHOWN_IOU, ErrorAnalysis
-from object_detection.coco.error_types import ERROR_TYPES
+from object_detection.coco.comparison import RECALL_THRESHOLDS
+from object_detection.coco.error_analysis import ERROR_TYPES, SHOWN_IOU, ErrorAnalysis
 from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.score_calibration import ScoreCalibration
 from program_support.atomic_files import report_write_errors, write_text

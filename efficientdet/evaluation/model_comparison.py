@@ -19,12 +19,11 @@ from efficientdet.evaluation.error_plots import compared_errors
 from efficientdet.evaluation.other_detections import OtherDetections
 from efficientdet.inference.detect import Detector
 from efficientdet.options.compare import CompareOptions
-from object_detection.coco.bootstrap import multiplicities, resampled
+from object_detection.coco.bootstrap import PairedDifferences, multiplicities, paired_differences, resampled
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.ground_truth import GroundTruth
 from object_detection.coco.measures import shown_measure
-from object_detection.coco.paired import PairedDifferences, paired_differences
 from object_detection.coco.results import DetectionRows
 from program_support.atomic_files import report_write_errors, write_text
 from program_support.checked_fields import checked

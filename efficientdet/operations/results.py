@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from efficientdet.data_checks.findings import Finding, as_hparams
+from object_detection.coco.bootstrap import Difference
 from object_detection.coco.miss_rate import MissRateThresholds
-from object_detection.coco.paired import Difference
 from object_detection.coco.score_calibration import ScoreCalibration
 
 _MAX_SHOWN = 6  # entries of a mapping

@@ -1,22 +1,23 @@
-"""Bootstrap of the COCO metrics over images (Efron and Tibshirani 1993), from matches that are computed once.
+"""Intervals of the COCO metrics and of differences, by a bootstrap over images (Efron and Tibshirani 1993).
 
 A resample draws as many images as there are, with replacement, and is a vector of multiplicities. Matching happens
-within an image, so its matches are those of the original images: cumulative sums weighted by multiplicity give the
-curves. Of the copies of a correct detection the last has the highest precision, hence only that one is computed. The
-results equal those of an evaluation of the resampled set, in which the copies of an image follow each other. Where two
-detections of one class in one image have equal scores, the copies of each detection follow each other instead.
+within an image, so its matches, computed once, are those of the original images: cumulative sums weighted by
+multiplicity give the curves. Of the copies of a correct detection the last has the highest precision, hence only that
+one is computed. The results equal those of an evaluation of the resampled set, in which the copies of an image follow
+each other. Where two detections of one class in one image have equal scores, the copies of each detection follow each
+other instead.
 """
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from object_detection.coco.comparison import Comparison
-from object_detection.coco.curves import RECALL_THRESHOLDS
+from object_detection.coco.comparison import RECALL_THRESHOLDS, Comparison
 from object_detection.coco.matching import AREA_RANGES, IOU_THRESHOLDS, MAX_DETECTIONS, outside_ranges
 from object_detection.coco.measures import MEASURE_NAMES
 
@@ -25,9 +26,9 @@ _CONFIDENCE = 0.95
 _CHUNK_SIZE = 1 << 18  # detections times resamples in one chunk: its arrays fit in the cache
 _MOST_SUMMED = 8e8  # numbers that are summed in about 10 seconds on two cores
 _AT_50, _AT_75 = (int(np.argmin(abs(IOU_THRESHOLDS - threshold))) for threshold in (0.5, 0.75))
+_OF_CLASSES = {name: MEASURE_NAMES.index(name) for name in ("AP", "AP50", "AP75", "APs", "APm", "APl")}
 
-
-Run = Callable[[Callable[["ClassResamples"], np.ndarray], Sequence["ClassResamples"]], Iterable[np.ndarray]]
+Run = Callable[[Callable[["ClassRows"], np.ndarray], Sequence["ClassRows"]], Iterable[np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class Samples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ClassRows:
+class ClassRows:
     """The D detections of a class by falling score, of which n match an object, and its objects."""
 
     images: np.ndarray  # [D]
@@ -58,15 +59,6 @@ class _ClassRows:
     matched: np.ndarray  # [n, A, T] bool
     right: np.ndarray  # [n, A, T] bool: the matched object is counted
     object_images: tuple[np.ndarray, ...]  # A times: image of each counted object
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassResamples:
-    """A class whose metrics are computed by another process, which draws the same resamples."""
-
-    rows: _ClassRows
-    num_images: int
-    resamples: int
 
 
 def interval(samples: np.ndarray, *, images: int) -> tuple[float, float]:
@@ -94,20 +86,21 @@ def multiplicities(num_images: int, resamples: int, *, seed: int = 0) -> np.ndar
 
 def default_resamples(comparison: Comparison) -> int:
     """Return RESAMPLES, or 0 if they would take more than about 10 seconds; depends on the sizes alone."""
-    summed = len(comparison.matching.by_class) + int(comparison.matching.matches.matched.sum())
+    summed = len(comparison.matching.by_class) + int(comparison.matching.matched.sum())
     return RESAMPLES if RESAMPLES * summed <= _MOST_SUMMED else 0
 
 
 def resampled(comparison: Comparison, weights: np.ndarray) -> Samples:
     """Return the metrics with the `multiplicities` [1 + R, I] of the comparison's images."""
     by_class = np.empty((len(comparison.names), len(MEASURE_NAMES), len(weights)))
+    classes = enumerate(_class_rows(comparison))
+    tasks = [(k, rows, chunk) for k, rows in classes for chunk in _chunks(rows, len(weights))]
 
-    def measure(task: tuple[int, _ClassRows, slice]) -> None:
-        k, rows, chunk = task
+    def measure(k: int, rows: ClassRows, chunk: slice) -> None:
         by_class[k, :, chunk] = _class_measures(rows, weights[chunk])
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # NumPy's loops release the interpreter lock
-        for _ in pool.map(measure, _tasks(comparison, len(weights))):
+        for _ in pool.map(measure, *zip(*tasks, strict=True)):
             pass
     return Samples(by_class=by_class)
 
@@ -126,9 +119,8 @@ def intervals(
     if run is None:
         samples = resampled(comparison, multiplicities(images, resamples))
     else:
-        rows = _class_rows(comparison)
-        classes = [ClassResamples(rows=one, num_images=images, resamples=resamples) for one in rows]
-        samples = Samples(by_class=np.stack([*run(_resampled_class, classes)]))
+        measure = partial(_resampled_class, num_images=images, resamples=resamples)
+        samples = Samples(by_class=np.stack([*run(measure, [*_class_rows(comparison)])]))
 
     def by_name(names: Sequence[str], values: np.ndarray) -> dict[str, tuple[float, float]]:
         ends = (np.clip(interval(of_metric, images=images), 0, 1).tolist() for of_metric in values)
@@ -140,51 +132,42 @@ def intervals(
     }
 
 
-def _tasks(comparison: Comparison, resamples: int) -> Iterator[tuple[int, _ClassRows, slice]]:
-    for k, rows in enumerate(_class_rows(comparison)):
-        for chunk in _chunks(rows, resamples):
-            yield k, rows, chunk
-
-
-def _chunks(rows: _ClassRows, resamples: int) -> Iterator[slice]:
+def _chunks(rows: ClassRows, resamples: int) -> Iterator[slice]:
     step = max(1, _CHUNK_SIZE // max(1, len(rows.images)))
     for first in range(0, resamples, step):
         yield slice(first, first + step)
 
 
-def _resampled_class(task: ClassResamples) -> np.ndarray:
-    """Return the 12 metrics of a class in the data set and in its resamples, [12, 1 + R]."""
-    weights = multiplicities(task.num_images, task.resamples)
-    chunks = _chunks(task.rows, len(weights))
-    return np.concatenate([_class_measures(task.rows, weights[chunk]) for chunk in chunks], axis=1)
+def _resampled_class(rows: ClassRows, *, num_images: int, resamples: int) -> np.ndarray:
+    """Return the 12 metrics of a class in the data set and in its resamples, which are drawn again, [12, 1 + R]."""
+    weights = multiplicities(num_images, resamples)
+    return np.concatenate([_class_measures(rows, weights[chunk]) for chunk in _chunks(rows, len(weights))], axis=1)
 
 
-def _class_rows(comparison: Comparison) -> Iterator[_ClassRows]:
+def _class_rows(comparison: Comparison) -> Iterator[ClassRows]:
     """Yield the rows of each class."""
     matching, detections, objects = comparison.matching, comparison.detections, comparison.objects
-    matches, classes = matching.matches, np.arange(len(comparison.names) + 1)
-    match_of = np.full(len(detections.classes), -1)
-    match_of[matches.rows] = np.arange(len(matches.rows))
+    classes = np.arange(len(comparison.names) + 1)
     ends = np.searchsorted(detections.classes[matching.by_class], classes)
+    match_ends = np.searchsorted(matching.places, ends)
     counted = ~outside_ranges(objects.areas) & ~comparison.flags.ignored[:, None]
     by_class = np.argsort(objects.classes, kind="stable")
     object_ends = np.searchsorted(objects.classes[by_class], classes)
     for k in classes[:-1].tolist():
-        rows = matching.by_class[ends[k] : ends[k + 1]]
-        places = np.flatnonzero(match_of[rows] >= 0)
-        here, there = match_of[rows[places]], by_class[object_ends[k] : object_ends[k + 1]]
-        yield _ClassRows(
+        rows, here = matching.by_class[ends[k] : ends[k + 1]], slice(match_ends[k], match_ends[k + 1])
+        there = by_class[object_ends[k] : object_ends[k + 1]]
+        yield ClassRows(
             images=detections.images[rows],
             inside=~outside_ranges(detections.areas[rows]),
-            places=places,
-            ranks=matching.ranks[rows[places]],
-            matched=matches.matched[here],
-            right=matches.matched[here] & ~matches.to_ignore[here],
+            places=matching.places[here] - ends[k],
+            ranks=matching.ranks[matching.places[here]],
+            matched=matching.matched[here],
+            right=matching.matched[here] & ~matching.to_ignore[here],
             object_images=tuple(objects.images[there[inside]] for inside in counted[there].T),
         )
 
 
-def _class_measures(rows: _ClassRows, weights: np.ndarray) -> np.ndarray:
+def _class_measures(rows: ClassRows, weights: np.ndarray) -> np.ndarray:
     """Return the 12 metrics of a class, [12, R]; NaN in a resample without a counted object."""
     sizes, thresholds = len(AREA_RANGES), len(IOU_THRESHOLDS)
     precision = np.full((sizes, thresholds, len(weights)), np.nan)
@@ -243,3 +226,63 @@ def _average_precision(hits: np.ndarray, misses: np.ndarray, needed: np.ndarray)
     first = np.cumsum(hits[:, -1] + 1) - hits[:, -1] - 1
     places = place_of_copy[first[:, None] + np.minimum(needed - 1, hits[:, -1:])]
     return envelope.ravel()[places].mean(axis=1)
+
+
+class Difference(NamedTuple):
+    """Difference of a metric, second detector minus first."""
+
+    value: float
+    low: float  # 95 % interval
+    high: float
+    probability: float  # that the second detector is better: share of the resamples, ties half
+
+    @property
+    def verdict(self) -> str:
+        """Return `better` or `worse` if the interval excludes 0, else `no difference shown`."""
+        return "better" if self.low > 0 else "worse" if self.high < 0 else "no difference shown"
+
+
+class PairedDifferences(NamedTuple):
+    """All differences of a pair; a metric that cannot be measured is left out."""
+
+    name: str
+    numbers: dict[str, Difference]  # the 12 metrics
+    classes: dict[str, dict[str, Difference]]  # AP, AP50, AP75 and AP by size of each class
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary for `json.dump`."""
+        return {
+            "pair": self.name,
+            "numbers": {name: one._asdict() for name, one in self.numbers.items()},
+            "classes": {
+                name: {metric: one._asdict() for metric, one in metrics.items()}
+                for name, metrics in self.classes.items()
+            },
+        }
+
+
+def paired_differences(
+    name: str, first: Samples, second: Samples, *, classes: Sequence[str], images: int
+) -> PairedDifferences:
+    """Return the differences of two detectors whose samples come from the same resamples of `images` images."""
+
+    def measured(values: dict[str, np.ndarray]) -> dict[str, Difference]:
+        found = {metric: _difference(samples, images=images) for metric, samples in values.items()}
+        return {metric: one for metric, one in found.items() if not np.isnan(one.low)}
+
+    by_class = second.by_class - first.by_class
+    return PairedDifferences(
+        name,
+        measured(dict(zip(MEASURE_NAMES, second.numbers - first.numbers, strict=True))),
+        {
+            name: measured({metric: of_class[at] for metric, at in _OF_CLASSES.items()})
+            for name, of_class in zip(classes, by_class, strict=True)
+        },
+    )
+
+
+def _difference(samples: np.ndarray, *, images: int) -> Difference:
+    present = samples[1:][~np.isnan(samples[1:])]
+    shifted = present + (samples[0] - present.mean()) if present.size else present
+    better = float(((shifted > 0) + 0.5 * (shifted == 0)).mean()) if present.size else np.nan
+    return Difference(float(samples[0]), *interval(samples, images=images), better)

@@ -4,7 +4,7 @@ pycocotools is the reference; `object_detection.coco.matching` computes the same
 tests verify. This module passes it the detections and explains a result of 0 or -1.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -12,19 +12,16 @@ from typing import Any
 import numpy as np
 
 from object_detection.coco.bootstrap import Run, default_resamples, intervals
-from object_detection.coco.comparison import Comparison
-from object_detection.coco.curves import Curves
-from object_detection.coco.explanation import explain_poor_result
-from object_detection.coco.ground_truth import GroundTruth
+from object_detection.coco.comparison import Comparison, Curves
+from object_detection.coco.ground_truth import Annotation, GroundTruth
 from object_detection.coco.matching import IOU_THRESHOLDS, Instances, ObjectFlags, Overlap, box_overlap
 from object_detection.coco.measures import MEASURE_NAMES, CocoMeasures
 from object_detection.coco.results import DetectionRows, boxes_xywh
-from object_detection.coco.run_length_masks import Masks, RunLengths, encoded, mask_areas, mask_overlap
+from object_detection.coco.run_length_masks import RunLengths, encoded, mask_areas, mask_overlap
 from object_detection.coco.score_thresholds import thresholds_to_store
 
+_MAX_SHOWN_IDS = 5  # ids listed in a message
 _LACKS_MASKS = "an annotation has no segmentation, or its image no height and width"
-
-OverlapOf = Callable[[np.ndarray, np.ndarray], Overlap]  # rows of the detections and of the objects to compare
 
 
 class CocoEvaluator:
@@ -74,14 +71,7 @@ class CocoEvaluator:
         if self._masks is None:
             return replace(measured, mask_explanation=f"{self.ground_truth.source}: {_LACKS_MASKS}")
         of_masks = self._measures(
-            self._compare(
-                rows.image_ids,
-                rows.category_ids,
-                rows.scores,
-                mask_areas(rows.masks),
-                evaluated_ids=rows.evaluated_ids,
-                overlap_of=self._overlap_of_masks(rows.masks, self._masks),
-            ),
+            self._compare(rows, mask_areas(rows.masks), mask_overlap(rows.masks, self._masks, self._flags.crowd)),
             num_detections=len(rows.scores),
             resamples=resamples,
             run=run,
@@ -96,14 +86,7 @@ class CocoEvaluator:
     def compare(self, rows: DetectionRows) -> Comparison:
         """Return the boxes matched with the objects of the evaluated images."""
         boxes = boxes_xywh(rows.boxes)
-        return self._compare(
-            rows.image_ids,
-            rows.category_ids,
-            rows.scores,
-            boxes[:, 2] * boxes[:, 3],
-            evaluated_ids=rows.evaluated_ids,
-            overlap_of=self._overlap_of_boxes(boxes),
-        )
+        return self._compare(rows, boxes[:, 2] * boxes[:, 3], box_overlap(boxes, self._boxes, self._flags.crowd))
 
     @cached_property
     def _masks(self) -> list[RunLengths] | None:
@@ -120,29 +103,10 @@ class CocoEvaluator:
         ]
         return [encoded(*entry) for entry in placed] if len(placed) == len(annotations) else None
 
-    def _overlap_of_boxes(self, boxes: np.ndarray) -> OverlapOf:
-        """Return the `overlap_of` of `_compare` for detected boxes, [D, 4] xywh."""
-        return lambda detected, objects: box_overlap(boxes[detected], self._boxes[objects], self._flags.crowd[objects])
-
-    def _overlap_of_masks(self, masks: Masks, annotated: Masks) -> OverlapOf:
-        """Return the `overlap_of` of `_compare` for the masks of D detections and of all annotations."""
-        return lambda detected, objects: mask_overlap(
-            [masks[i] for i in detected], [annotated[i] for i in objects], self._flags.crowd[objects]
-        )
-
-    def _compare(
-        self,
-        image_ids: np.ndarray,
-        category_ids: np.ndarray,
-        scores: np.ndarray,
-        areas: np.ndarray,
-        *,
-        evaluated_ids: np.ndarray,
-        overlap_of: OverlapOf,
-    ) -> Comparison:
-        """Return the comparison of detections with the data set's ids, [D] each."""
-        images, known_ids = np.unique(evaluated_ids), np.array(list(self.ground_truth.categories), np.int64)
-        detected = np.flatnonzero(np.isin(image_ids, images) & np.isin(category_ids, known_ids))
+    def _compare(self, rows: DetectionRows, areas: np.ndarray, overlap: Overlap) -> Comparison:
+        """Return the comparison of D detections that have `areas` [D] and `overlap` with the annotations."""
+        images, known_ids = np.unique(rows.evaluated_ids), np.array(list(self.ground_truth.categories), np.int64)
+        detected = np.flatnonzero(np.isin(rows.image_ids, images) & np.isin(rows.category_ids, known_ids))
         objects = np.flatnonzero(np.isin(self._image_ids, images))
 
         def numbered(image: np.ndarray, category: np.ndarray, area: np.ndarray) -> Instances:
@@ -152,12 +116,12 @@ class CocoEvaluator:
             image_ids=images,
             names=_class_names(self.ground_truth),
             detected=detected,
-            scores=scores[detected],
-            detections=numbered(image_ids[detected], category_ids[detected], areas[detected]),
+            scores=rows.scores[detected],
+            detections=numbered(rows.image_ids[detected], rows.category_ids[detected], areas[detected]),
             objects=numbered(self._image_ids[objects], self._category_ids[objects], self._areas[objects]),
             object_boxes=self._boxes[objects],
             flags=ObjectFlags(*(flag[objects] for flag in self._flags)),
-            overlap=overlap_of(detected, objects),
+            overlap=lambda here, there: overlap(detected[here], objects[there]),
         )
 
     def _measures(
@@ -203,3 +167,59 @@ def _class_names(ground_truth: GroundTruth) -> tuple[str, ...]:
         name if names.count(name) == 1 else f"{name} ({category_id})"
         for category_id, name in ground_truth.categories.items()
     )
+
+
+def explain_poor_result(ground_truth: GroundTruth, rows: DetectionRows) -> str:
+    """Return the likely cause of an AP of 0 or -1, in one line."""
+    evaluated = set(rows.evaluated_ids.tolist())
+    known = evaluated & ground_truth.image_sizes.keys()
+    if not evaluated:
+        return "no image was evaluated"
+    if not known:
+        return (
+            f"no image id in common: the evaluated images are {_ids(evaluated)}, those of {ground_truth.source} "
+            f"{_ids(ground_truth.image_sizes)}"
+        )
+    here = [annotation for annotation in ground_truth.annotations if annotation["image_id"] in known]
+    objects = [annotation for annotation in here if not annotation["iscrowd"] and not annotation.get("difficult")]
+    if not objects:
+        aside = "crowds and difficult ones" if any(annotation.get("difficult") for annotation in here) else "crowds"
+        return f"{ground_truth.source} has no object ({aside} aside) on the {len(known)} evaluated images it knows"
+    if not len(rows.scores):
+        return f"no detection: on none of {len(evaluated)} images does a score exceed the threshold"
+    detected, expected = set(rows.category_ids.tolist()), {annotation["category_id"] for annotation in objects}
+    if not detected & expected:
+        return (
+            f"no class in common: the detections have the category ids {_ids(detected)}, the objects {_ids(expected)} "
+            f"of {ground_truth.source}"
+        )
+    empty = int((rows.boxes[:, 2:] <= rows.boxes[:, :2]).any(axis=-1).sum())
+    if empty > len(rows.boxes) / 2:  # clipped to the image
+        return f"{empty} of {len(rows.boxes)} boxes have no area inside their image: the detector has hardly learned"
+    return _poor_overlap(rows, objects)
+
+
+def _ids(ids: Iterable[int]) -> str:
+    ordered = sorted(ids)
+    more = f", ... ({len(ordered)} in all)" if len(ordered) > _MAX_SHOWN_IDS else ""
+    return "[" + ", ".join(map(str, ordered[:_MAX_SHOWN_IDS])) + more + "]"
+
+
+def _poor_overlap(rows: DetectionRows, objects: Sequence[Annotation]) -> str:
+    """Describe the largest IoU with an object of the same class and of any class, and the likely cause."""
+    boxes, same, any_class = boxes_xywh(rows.boxes), 0.0, 0.0
+    for image_id in set(rows.image_ids.tolist()):
+        here = np.flatnonzero(rows.image_ids == image_id)
+        there = [annotation for annotation in objects if annotation["image_id"] == image_id]
+        if there:
+            overlap = box_overlap(
+                boxes[here],
+                np.array([annotation["bbox"] for annotation in there], np.float64),
+                np.zeros(len(there), bool),
+            )
+            iou = overlap(np.arange(len(here))[:, None], np.arange(len(there)))  # [n, m]
+            agree = rows.category_ids[here, None] == np.array([annotation["category_id"] for annotation in there])
+            same, any_class = max(same, (iou * agree).max()), max(any_class, iou.max())
+    best = f"the best overlap with an object of the same class is IoU {same:.2f}, of any class {any_class:.2f}"
+    guess = "the classes seem mixed up" if any_class >= 0.5 > same else "the detector has hardly learned"
+    return f"no box fits its object: {best}; the highest score is {rows.scores.max():.3g}: {guess}"

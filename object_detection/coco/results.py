@@ -58,14 +58,9 @@ class DetectionRows(NamedTuple):
 
     def chosen(self, which: np.ndarray) -> "DetectionRows":
         """Return the detections that a mask or row numbers select; the evaluated images stay the same."""
-        return self._replace(
-            image_ids=self.image_ids[which],
-            boxes=self.boxes[which],
-            scores=self.scores[which],
-            category_ids=self.category_ids[which],
-            masks=None if self.masks is None else self.masks[which],
-            track_ids=None if self.track_ids is None else self.track_ids[which],
-        )
+        columns = {name: column for name, column in self._asdict().items() if column is not None}
+        del columns["evaluated_ids"]
+        return self._replace(**{name: column[which] for name, column in columns.items()})
 
 
 class CocoResults:
@@ -179,23 +174,16 @@ def results_json(rows: DetectionRows) -> list[dict[str, Any]]:
 
     Each has a `segmentation` (run lengths) if the rows have masks, and a `track_id` if they are tracked.
     """
-    columns = (
-        rows.image_ids,
-        rows.category_ids,
-        boxes_xywh(rows.boxes).round(2),
-        np.asarray(rows.scores, np.float64).round(5),
-    )
-    results = [
-        {"image_id": image_id, "category_id": category_id, "bbox": box, "score": score}
-        for image_id, category_id, box, score in zip(*(column.tolist() for column in columns), strict=True)
-    ]
-    if rows.masks is not None:
-        for result, mask in zip(results, rows.masks, strict=True):
-            result["segmentation"] = mask
-    if rows.track_ids is not None:
-        for result, track_id in zip(results, rows.track_ids.tolist(), strict=True):
-            result["track_id"] = track_id
-    return results
+    columns = {
+        "image_id": rows.image_ids,
+        "category_id": rows.category_ids,
+        "bbox": boxes_xywh(rows.boxes).round(2),
+        "score": np.asarray(rows.scores, np.float64).round(5),
+        "segmentation": rows.masks,
+        "track_id": rows.track_ids,
+    }
+    lists = {name: column.tolist() for name, column in columns.items() if column is not None}
+    return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
 
 
 def write_results(path: str | Path, results: Iterable[dict[str, Any]]) -> None:

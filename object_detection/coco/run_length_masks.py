@@ -1,16 +1,17 @@
-"""Masks as run lengths (RLE) of complete images, as in COCO's files and metrics, by pycocotools."""
+"""Masks as run lengths (RLE) of complete images, as in COCO's files and metrics, by pycocotools; masks within boxes."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from object_detection.coco.mask_pasting import pasted_masks
 from object_detection.coco.matching import Overlap
 
 RunLengths = dict[str, Any]  # {"size": [height, width], "counts": text}, as in JSON
+THRESHOLD = 0.5  # probability above which a pixel of a mask within a box shows the object
 Masks = Sequence[RunLengths] | np.ndarray  # an array [N] of objects, in `DetectionRows`
 
 
@@ -85,14 +86,75 @@ def mask_areas(masks: Masks) -> np.ndarray:
 
 
 def mask_overlap(detected: Masks, annotated: Masks, crowd: np.ndarray) -> Overlap:
-    """Return the IoU of the masks of detections and of objects; with a crowd as `box_overlap`."""
+    """Return the IoU of the masks of detections and of objects; with a crowd as `box_overlap`.
+
+    Successive detections whose pairs begin with the same object are paired with the same objects, and decoded once.
+    """
 
     def overlap(detections: np.ndarray, objects: np.ndarray) -> np.ndarray:
-        return np.stack(
-            [
-                coco_mask.iou([detected[i] for i in one], [annotated[i] for i in other], crowd[other].astype(np.uint8))
-                for one, other in zip(detections, objects, strict=True)
-            ]
-        )
+        pairs = np.broadcast_arrays(detections, objects)
+        rows, others = (numbers.ravel() for numbers in pairs)
+        firsts = np.flatnonzero(np.diff(rows, prepend=-1))
+        begins = firsts[np.flatnonzero(np.diff(others[firsts], prepend=-1))].tolist()
+        ious = np.zeros(len(rows))
+        for begin, end in pairwise([*begins, len(rows)]):
+            one, other = (list(dict.fromkeys(numbers[begin:end].tolist())) for numbers in (rows, others))
+            masks = [detected[i] for i in one], [annotated[i] for i in other]
+            ious[begin:end] = coco_mask.iou(*masks, crowd[other].astype(np.uint8)).ravel()
+        return ious.reshape(pairs[0].shape)
 
     return overlap
+
+
+def pasted_masks(
+    masks: np.ndarray,
+    boxes: np.ndarray,
+    *,
+    size: tuple[int, int],
+    threshold: float = THRESHOLD,
+    in_whole_pixels: bool = False,
+) -> Iterator[np.ndarray]:
+    """Yield each mask in an image of `size`, [h, w] bool; one at a time, because a hundred masks of a photo take 1 GB.
+
+    A pixel is interpolated bilinearly between the centers of cells, at its own center. Beyond the outermost centers the
+    probability is constant, so that a mask of ones covers the pixels whose centers lie in the box.
+
+    Args:
+        masks: [N, S, S], probabilities in the S x S cells of each box.
+        boxes: [N, 4] yxyx in pixels of that image; they may extend beyond its border.
+        size: height and width of the image.
+        threshold: probability above which a pixel belongs to the object.
+        in_whole_pixels: as torchvision and Detectron paste. The mask gets a border of zeros, one cell wide, and the
+            enlarged box is rounded to integer pixels and begins and ends at pixel centers (the legacy of boxes in
+            integer pixels whose width is x_max - x_min + 1).
+    """
+    masks, boxes = np.asarray(masks, np.float32), np.asarray(boxes).reshape(-1, 4)
+    if in_whole_pixels:
+        masks, boxes = _bordered(masks, boxes)
+    for mask, box in zip(masks, boxes.astype(np.float64), strict=True):
+        pasted = np.zeros(size, bool)
+        rows, row_weights = _weights(box[0], box[2], length=size[0], cells=mask.shape[0])
+        columns, column_weights = _weights(box[1], box[3], length=size[1], cells=mask.shape[1])
+        pasted[rows, columns] = row_weights @ mask @ column_weights.T > threshold
+        yield pasted
+
+
+def _bordered(masks: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return masks [N, S, S] with a border of zeros, and their boxes, enlarged by it, in integer pixels."""
+    boxes, cells = boxes.astype(np.float32), masks.shape[-1]  # float32 as in the references, for the same truncation
+    low, high = boxes[:, :2], boxes[:, 2:]
+    centers, halves = (high + low) * 0.5, (high - low) * 0.5 * ((cells + 2) / cells)
+    first, last = np.trunc(centers - halves), np.trunc(centers + halves)
+    return np.pad(masks, ((0, 0), (1, 1), (1, 1))), np.concatenate([first, np.maximum(last, first) + 1], axis=1)
+
+
+def _weights(low: float, high: float, *, length: int, cells: int) -> tuple[slice, np.ndarray]:
+    """Return the pixels with their center between `low` and `high`, and the weight of each cell in each pixel.
+
+    -> slice of n of `length` pixels, [n, cells] float32 with rows that sum to 1.
+    """
+    first, end = (int(np.clip(np.ceil(edge - 0.5), 0, length)) for edge in (low, high))
+    middles = np.arange(first, max(end, first)) + 0.5
+    places = np.clip((middles - low) * (cells / max(high - low, 1e-9)) - 0.5, 0, cells - 1)
+    weights = np.maximum(1.0 - np.abs(places[:, None] - np.arange(cells)), 0.0)
+    return slice(first, max(end, first)), weights.astype(np.float32)

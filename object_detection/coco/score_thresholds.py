@@ -35,12 +35,12 @@ def best_threshold(scores: np.ndarray, right: np.ndarray, num_objects: int) -> B
 
 def class_thresholds(comparison: Comparison) -> list[BestThreshold]:
     """Return the best threshold of each class at IoU 0.5."""
-    outcomes, classes = comparison.outcomes, comparison.detections.classes
-    rows = [np.flatnonzero(outcomes.counted & (classes == k)) for k in range(len(comparison.names))]
-    return [
-        best_threshold(comparison.scores[here], outcomes.right[here], int(num_objects))
-        for here, num_objects in zip(rows, comparison.class_counts, strict=True)
-    ]
+    rows = comparison.matching.by_class
+    rows = rows[comparison.outcomes.counted[rows]]
+    begins = np.searchsorted(comparison.detections.classes[rows], np.arange(len(comparison.names)))
+    columns = comparison.scores[rows], comparison.outcomes.right[rows]
+    scores, right = (np.split(column, begins)[1:] for column in columns)
+    return [best_threshold(*part) for part in zip(scores, right, comparison.class_counts.tolist(), strict=True)]
 
 
 def overall_threshold(comparison: Comparison) -> BestThreshold:
