@@ -24,6 +24,7 @@ from dataset.synthetic import draw_data_set
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     ROOT / "README.md",
+    ROOT / "AGENTS.md",
     ROOT / "CONTRIBUTING.md",
     *sorted(ROOT.glob("dataset/*.md")),
     *sorted(ROOT.glob("docs/**/*.md")),
