@@ -219,10 +219,14 @@ def test_processes_of_separate_interpreters_agree(tmp_path, launcher, request):
         records.write(example(1, boxes=101))  # the data check suggests more slots
     ClassNames((1,), ("a",)).write(tmp_path / "train.classes.json")
     start = f"""
-import runpy, sys
+import pathlib, runpy, sys, time
 from efficientdet.training import run
-def stop(*_, **__):
+def stop(*_, world, **__):
     print("the processes agree", flush=True)
+    first = pathlib.Path({str(tmp_path / "first")!r})
+    while world.rank and not first.exists():  # the first process may still be reading what this one has sent
+        time.sleep(0.1)
+    first.touch()
     sys.exit(0)
 run.starting_state = stop
 runpy.run_path({str(REPOSITORY / "train.py")!r}, run_name="__main__")
