@@ -47,10 +47,10 @@ class SavedModel(_Folder):
 
         signature, description = load_saved_model(path)
 
-        def detect(images: list[np.ndarray]) -> list[DetectionRows]:
+        def detect(images: list[np.ndarray]) -> "list[DetectionRows]":
             return [rows for _, batch in groupby(images, np.shape) for rows in detect_batch(list(batch))]
 
-        def detect_batch(images: list[np.ndarray]) -> list[DetectionRows]:
+        def detect_batch(images: list[np.ndarray]) -> "list[DetectionRows]":
             outputs = {name: np.asarray(values) for name, values in signature(np.stack(images)).items()}
             return [
                 rows_of_image(
