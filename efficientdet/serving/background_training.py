@@ -16,6 +16,7 @@ from efficientdet.options.serve import RequestLimits
 from efficientdet.serving.batching import Batcher, ServedModel
 from efficientdet.serving.label_studio_api import LabelStudio, stored_name
 from program_support.atomic_files import write_bytes, write_text
+from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
 
 _NICENESS = 10  # the editor and its proposals come first
@@ -160,7 +161,8 @@ class BackgroundTraining:
                 print(f"label studio: task {shown(task.get('id'))}: {error}; it is left out", flush=True)
         if not tasks:
             raise InputError("it has no annotated task whose image can be read")
-        write_bytes(source / "annotations.json", json.dumps(tasks).encode())
+        with claimed_outputs(source / "annotations.json", adopts=(source / "training.log").exists()):
+            write_bytes(source / "annotations.json", json.dumps(tasks).encode())
         return len(tasks)
 
     def _copy_image(self, task: dict, folder: Path) -> None:
