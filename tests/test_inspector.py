@@ -17,6 +17,7 @@ from efficientdet.devices.runtime import Runtime
 from efficientdet.exports import inspection
 from efficientdet.exports import saved_model as export_module
 from efficientdet.exports.agreement import Agreement, compare_detections
+from efficientdet.exports.folder_formats import SavedModel
 from efficientdet.exports.inspection import dry_run, summary
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference import checkpoint_model
@@ -108,7 +109,7 @@ def test_masks_of_a_saved_model_are_pasted_by_the_rule_of_its_description(monkey
         described = Description(model_name="a", hparams=hparams, categories=[{"id": 8, "name": "a"}], weights="raw")
         loaded = lambda _: {name: values[None] for name, values in outputs.items()}, described
         monkeypatch.setattr(export_module, "load_saved_model", lambda _, loaded=loaded: loaded)
-        [rows] = export_module.open_saved_model("folder").detect([np.zeros((30, 40, 3), np.uint8)])
+        [rows] = SavedModel().open("folder").detect([np.zeros((30, 40, 3), np.uint8)])
         assert rows.masks.tolist() == pasted_run_lengths(
             outputs["masks"], outputs["boxes"], size=(30, 40), in_whole_pixels=in_whole_pixels
         )
