@@ -20,8 +20,13 @@ def installation() -> dict[str, str]:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "none"
+    return versions | {"program": program_digest()}
+
+
+def program_digest() -> str:
+    """Return a digest of this program's source files."""
     digest = hashlib.sha256()
     for folder in ("dataset", "efficientdet", "model", "object_detection", "program_support"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
-    return versions | {"program": digest.hexdigest()[:12]}
+    return digest.hexdigest()[:12]

@@ -1,5 +1,8 @@
 """Processes compare their settings before they train or evaluate together."""
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -67,8 +70,8 @@ def test_a_list_of_a_checkpoint_is_the_tuple_of_a_default():
     ("other", "message"),
     [
         (training(seed=1), r"--seed \(process 0: 0, process 1: 1\)"),
-        (training(batch_size=8), r"--batch_size \(process 0: None, process 1: 8\)"),
-        (training({"learning_rate": 0.5}), r"hparam learning_rate \(process 0: None, process 1: 0.5\)"),
+        (training(batch_size=8), r"--batch_size \(process 0: null, process 1: 8\)"),
+        (training({"learning_rate": 0.5}), r"hparam learning_rate \(process 0: null, process 1: 0.5\)"),
         (training(class_names=ClassNames((1, 2), ("star", "ball"))), "--class_names"),
         (training(seed=1, deterministic=True, debug=True, patience=0, stop_epoch=3, benchmark=True), "; and 1 more:"),
     ],
@@ -97,13 +100,44 @@ def test_another_version_of_the_code_is_named(monkeypatch):
         agree((training(), None), (training(), None))
 
 
+def evaluation(nms):
+    return EvaluationConfig(model=ModelConfig(ckpt_path="a", overrides={"nms": nms}), records=("a",))
+
+
 def test_evaluations_compare_the_settings_of_their_model():
-    one, other = (
-        EvaluationConfig(model=ModelConfig(ckpt_path="a", overrides={"nms": value}), records=("a",)) for value in (1, 2)
-    )
+    one, other = evaluation(1), evaluation(2)
     with pytest.raises(InputError, match="--overrides"):
         agree((one, None), (other, None), own=RANK_FIELDS)
 
 
 def test_a_single_process_compares_nothing():
     require_agreement(training(), SimpleNamespace(size=1))
+
+
+def test_no_value_depends_on_the_hash_seed_of_its_process():
+    """A mapping with sets in every field, whatever its type, in two interpreters."""
+    code = """
+import dataclasses
+from types import SimpleNamespace
+from test_agreement import evaluation, require_agreement, training
+words = {"image_size", "num_epochs", "learning_rate", "jitter_min", "aspect_ratios"}
+train, evaluate = training(), evaluation(1)
+world = SimpleNamespace(size=2, gather=lambda sent: [[sent], print(sent)][0])
+for part in (train, train.hparams, evaluate, evaluate.model):
+    for field in dataclasses.fields(part):
+        if field.name not in ("hparams", "model"):
+            object.__setattr__(part, field.name, {word: frozenset(words) for word in words})
+require_agreement(train, world)
+require_agreement(evaluate, world, rank_fields=["hparams"])
+"""
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert outputs[0].count(b"jitter_min") > 200
+    assert outputs[0] == outputs[1]

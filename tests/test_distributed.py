@@ -11,8 +11,12 @@ from pathlib import Path
 import forked_programs
 import numpy as np
 import pytest
+import tensorflow as tf
 from drawn_records import draw_records
+from jax_process import environment_of_processes
+from tiny_records import example
 
+from dataset.class_names import ClassNames
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.devices.distributed import World, average_over_ranks, is_batch_statistic
 from efficientdet.devices.launchers import join_world, launched_by
@@ -206,6 +210,44 @@ def test_ranks_with_different_settings_are_refused(drawn, tmp_path):
     assert "the processes differ in --seed (process 0: 0, process 1: 7): expected the same command" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert not list(tmp_path.glob("ckpt*"))
+
+
+@pytest.mark.parametrize("launcher", [pytest.param("horovodrun", marks=needs_horovod), "jax"])
+def test_processes_of_separate_interpreters_agree(tmp_path, launcher, request):
+    """As a user starts them, each with its own hash seed, up to the point where the network would be built."""
+    with tf.io.TFRecordWriter(f"{tmp_path}/train-0") as records:
+        records.write(example(1, boxes=101))  # the data check suggests more slots
+    ClassNames((1,), ("a",)).write(tmp_path / "train.classes.json")
+    start = f"""
+import runpy, sys
+from efficientdet.training import run
+def stop(*_, **__):
+    print("the processes agree", flush=True)
+    sys.exit(0)
+run.starting_state = stop
+runpy.run_path({str(REPOSITORY / "train.py")!r}, run_name="__main__")
+"""
+    arguments = [
+        *("-c", start, "--model_name=efficientdet-lite0", "--pretrained_ckpt=efficientdet-lite0-starter", "--suggest"),
+        *(f"--training_file_pattern={tmp_path}/train-0", f"--model_dir={tmp_path}/run", "--batch_size=2"),
+        *("--training_mode=train300", "--override_checkpoint"),
+        "--hparams=image_size=64,num_epochs=2,jitter_min=0.5,jitter_max=1.5,input_rand_hflip=false",
+    ]
+    if launcher == "jax":
+        request.getfixturevalue("with_jax")
+        variables = environment_of_processes(2, tmp_path)
+        starts = [([sys.executable, *arguments], {**variables, "JAX_PROCESS_ID": str(number)}) for number in (0, 1)]
+    else:
+        starts = [([*LAUNCHER, "-np", "2", sys.executable, *arguments], {})]
+    programs = [
+        subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(**variables)
+        )
+        for words, variables in starts
+    ]
+    outputs = [program.communicate(timeout=240)[0] for program in programs]
+    assert "".join(outputs).count("the processes agree") == 2, outputs
+    assert "--suggest sets" in outputs[0]
 
 
 @needs_horovod

@@ -45,9 +45,8 @@ def with_suggestions(config: TrainingConfig, *, log: Callable[[str], None]) -> T
         log(f"--suggest, or --hparams={as_hparams(suggested)}, applies it")
         return config
     log(f"--suggest sets {as_hparams(suggested)}")
-    return dataclasses.replace(
-        config, hparams=with_overrides(config.hparams, suggested), hparams_given=config.hparams_given | suggested.keys()
-    )
+    hparams, given = with_overrides(config.hparams, suggested), config.hparams_given.union(suggested)
+    return dataclasses.replace(config, hparams=hparams, hparams_given=given)
 
 
 def _training_findings(config: TrainingConfig) -> list[Finding]:

@@ -3,8 +3,6 @@
 import dataclasses
 import hashlib
 import importlib.metadata
-import importlib.util
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,10 @@ import numpy as np
 
 from dataset.records.record_index import RecordIndex
 from efficientdet.devices.distributed import World
+from program_support.canonical_json import canonical_json
 from program_support.errors import InputError
+from program_support.installation import program_digest
 
-_PACKAGES = ("efficientdet", "dataset", "model", "object_detection", "program_support")
 _LIBRARIES = ("tensorflow", "keras", "numpy", "jax", "horovod")
 _SHOWN_SETTINGS, _SHOWN_CHARACTERS = 4, 60
 
@@ -54,38 +53,30 @@ def _difference(name: str, gathered: list[dict[str, str]]) -> str:
 
 
 def _fields(config: Any, rank_fields: Collection[str]) -> dict[str, str]:
-    """Return the fields of a dataclass by the names of their flags; hyperparameters as in --hparams."""
+    """Return the fields of a dataclass by the names of their flags, in a form that is equal in every process."""
     settings: dict[str, str] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name in rank_fields:
             continue
         if field.name == "hparams":
-            # Through JSON, as values from a checkpoint are lists where defaults are tuples
-            values = json.loads(json.dumps(value.to_dict()))
-            settings |= {f"hparam {key}": repr(each) for key, each in values.items()}
+            settings |= {f"hparam {key}": canonical_json(each) for key, each in value.to_dict().items()}
         elif field.name == "model":
             settings |= _fields(value, rank_fields)
         else:
-            settings[f"--{field.name}"] = repr(sorted(value) if isinstance(value, frozenset) else value)
+            settings[f"--{field.name}"] = canonical_json(value)
     return settings
 
 
 def _code_version() -> Mapping[str, str]:
-    """Return a hash of the program's source files, and the versions of libraries."""
-    digest = hashlib.sha256()
-    for package in _PACKAGES:
-        spec = importlib.util.find_spec(package)
-        for folder in (spec and spec.submodule_search_locations) or ():
-            for file in sorted(Path(folder).rglob("*.py")):
-                digest.update(f"{package}/{file.relative_to(folder).as_posix()}\0".encode() + file.read_bytes())
+    """Return a digest of the program's source files, and the versions of libraries."""
     versions = {}
     for library in _LIBRARIES:
         try:
             versions[f"the version of {library}"] = importlib.metadata.version(library)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return {"the code of this program": digest.hexdigest()[:12], **versions}
+    return {"the code of this program": program_digest(), **versions}
 
 
 def _digest_of_index(index: RecordIndex) -> str:

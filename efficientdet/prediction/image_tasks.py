@@ -28,6 +28,7 @@ from efficientdet.prediction.image_annotation import (
 )
 from efficientdet.prediction.inputs import Inputs, read_input
 from program_support.atomic_files import report_write_errors
+from program_support.canonical_json import canonical_json
 from program_support.errors import InputError
 from program_support.fatal_inputs import fatal_inputs, run_without_fatal
 from program_support.installation import installation
@@ -164,7 +165,7 @@ def _is_complete(task: ImageTask, results: Sequence[ImageResult]) -> bool:
 
 def _digest(tasks: Sequence[ImageTask]) -> str:
     """Return a digest of what determines the results: images, model, settings and versions."""
-    digest = hashlib.sha256(repr([tasks[0].config, tasks[0].once, installation()]).encode())
+    digest = hashlib.sha256(canonical_json([tasks[0].config, tasks[0].once, installation()]).encode())
     model = tasks[0].config.model_config.ckpt_path or ""
     for path in [
         *sorted(glob.glob(f"{glob.escape(model)}*")),

@@ -27,7 +27,8 @@ from efficientdet.families.inputs import input_config
 from object_detection.structures import Batch
 from program_support.processor import available_cores
 
-OWN_SETTINGS = ("records", "val_records", "model_dir")  # paths on the machine of a process
+# Paths on the machine of a process; options: those that set the other fields, with these paths
+OWN_SETTINGS = ("records", "val_records", "model_dir", "options")
 
 
 class TrainingInputs:

@@ -50,7 +50,7 @@ def with_conventions_of_start(config: TrainingConfig, *, log: Log) -> TrainingCo
     prefix, known, is_stated = _conventions_of_start(config)
     given = config.hparams_given
     config = _with_conventions(config, known, prefix=prefix, given=given, is_stated=is_stated, log=log)
-    return dataclasses.replace(config, hparams_given=given | known.keys())
+    return dataclasses.replace(config, hparams_given=given.union(known))
 
 
 def with_conventions_of_resumed(config: TrainingConfig, *, given: frozenset[str], log: Log) -> TrainingConfig:
