@@ -49,6 +49,11 @@ def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once
     except KeyboardInterrupt:
         print(f"{program}: ended by {_SIGNAL_NAMES[signal.SIGINT]}", file=sys.stderr)
         sys.exit(exit_code(signal.SIGINT))
+    except Exception:
+        # Printed by the interpreter, it would live on in sys.last_value, and tf.data's iterators with it, until the
+        # interpreter's shutdown, where these wait forever for threads that need Python.
+        sys.excepthook(*sys.exc_info())
+        sys.exit(1)
 
 
 def _help(*, is_full: bool) -> str:

@@ -465,9 +465,15 @@ def test_what_the_modes_of_automl_mean():
 
 
 def test_error_of_ours_keeps_its_traceback_and_code(data):
+    """The process ends although a pipeline that runs Python is in the middle of its work: seen to wait forever."""
     program = (
-        "import sys; from program_support.command_line import run\n"
-        "def main(): raise KeyError('ours')\n"
+        "import time, tensorflow as tf; from program_support.command_line import run\n"
+        "def slow(number): time.sleep(0.01); return number\n"
+        "def numbers():\n"
+        "    yield from tf.data.Dataset.range(999).map(lambda n: tf.numpy_function(slow, [n], tf.int64)).prefetch(9)\n"
+        "def main():\n"
+        "    source = numbers()\n"
+        "    for _ in source: raise KeyError('ours')\n"
         "run(main, ['x.py'])"
     )
     done = call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=data)
