@@ -499,3 +499,24 @@ def test_each_line_is_printed_at_once():
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     assert call(["-c", program], env={**environment, "PYTHONPATH": str(ROOT)}).stdout == "event\n"
+
+
+def test_a_training_continues_without_a_reader_of_its_output(tmp_path):
+    """With `tee` or the launcher killed, all steps since the last checkpoint were lost, also at a stop request."""
+    program = (
+        "import pathlib, sys; from program_support.command_line import run\n"
+        "def main():\n"
+        "    print('begins'); sys.stdin.read()\n"
+        "    print('step'); print('step', file=sys.stderr, end='', flush=True); pathlib.Path('saved').touch()\n"
+        "run(main, ['x.py'], ends_at_once=True, needs_reader=False)"
+    )
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env=environment, **streams) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        process.stderr.close()
+        process.stdin.close()
+        assert process.wait(60) == 0
+    assert (tmp_path / "saved").exists()
+    assert "needs_reader=False" in (ROOT / "train.py").read_text()
