@@ -216,7 +216,7 @@ def kill_servers(attack: Attack, *, programs: bool) -> None:
                         wait_until(lambda: not is_due(), seconds=900)
                         served = server.get("/health").content["model_class"]
                         continue
-                    time.sleep(attack.chance.uniform(0.5, attack.seconds))
+                    time.sleep(attack.chance.uniform(0.5, min(attack.seconds, 60)))  # a training takes that long
                     process, what = psutil.Process(server.process.pid), "server"
                     if programs:
                         if not (trainings := process.children(recursive=True)):
