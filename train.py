@@ -10,4 +10,4 @@ from program_support.command_line import run
 
 if __name__ == "__main__":
     define_flags()
-    run(main, ends_at_once=True)
+    run(main, ends_at_once=True, needs_reader=False)

@@ -1,6 +1,6 @@
 """Trainings that are killed, interrupted or starved of disk, and what becomes of them.
 
-    python tests/endurance.py [--kills=20] [--seed=0] [--only=kills,signals,disks,record]
+    python tests/endurance.py [--kills=20] [--seed=0] [--only=kills,signals,stops,disks,record]
 
 Every run is a whole `train.py` (see endurance_run.py); wherever one is gone on with, all its numbers are compared bit
 for bit with those of one that nothing happened to. Ends with 1 where anything is not as it should be. About twenty
@@ -24,7 +24,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parent.parent))
 
 import tensorflow as tf
 from drawn_records import Drawn, draw_records
-from endurance_run import PHASES, Course, differences, one_line
+from endurance_run import PHASES, Course, Ended, differences, one_line
 
 from efficientdet.checkpoints.checkpoint import read_arrays
 from program_support.errors import InputError
@@ -62,13 +62,11 @@ def prepared(folder: Path, *, forked: bool) -> Place:
     return place
 
 
-def compared(course: Course, place: Place, what: str) -> Row:
-    """Go on to the end, and compare."""
-    ended = course.run()
+def compared(course: Course, place: Place, what: str, ended: Ended | None = None) -> Row:
+    """Go on to the end, unless it has `ended`, and compare."""
+    what, ended = (what, ended) if ended else (f"{what}, then left alone", course.run())
     different = differences(course.folder, place.undisturbed) if ended.code == 0 else [f"exit code {ended.code}"]
-    return Row(
-        f"{what}, then left alone", "; ".join(different) or "every number as of the undisturbed run", not different
-    )
+    return Row(what, "; ".join(different) or "every number as of the undisturbed run", not different)
 
 
 def kills(place: Place, *, number: int, chance: random.Random) -> Iterator[Row]:
@@ -101,6 +99,14 @@ def signals(place: Place, *, chance: random.Random) -> Iterator[Row]:
                 f"{name}, {phase}", f"exit code {ended.code}{over} after {ended.seconds:.1f} s; {_stand(course)}", right
             )
         yield compared(course, place, f"6 x {name}")
+
+
+def stops(place: Place, *, chance: random.Random) -> Iterator[Row]:
+    """SIGSTOP in every phase, and SIGCONT."""
+    for phase in PHASES:
+        course = place.course(f"stopped-{phase}")
+        ended = course.end_in(phase, signal.SIGSTOP, chance)
+        yield compared(course, place, f"SIGSTOP, {phase}{'' if ended.in_time else ' (it was over before)'}", ended)
 
 
 def disks(place: Place) -> Iterator[Row]:
@@ -191,6 +197,7 @@ def endure(folder: Path, *, number: int, seed: int, only: tuple[str, ...], forke
     sections = {
         "kills": lambda: kills(place, number=number, chance=chance),
         "signals": lambda: signals(place, chance=chance),
+        "stops": lambda: stops(place, chance=chance),
         "disks": lambda: disks(place),
         "record": lambda: record(place),
     }

@@ -1,16 +1,19 @@
-"""SIGKILL at random moments of quick starts that continue, and of a server that trains in the background.
+"""SIGKILL at random moments of quick starts that continue, and of a server that trains in the background; full disks.
 
-    python tests/endurance_rounds.py [--kills=10] [--seed=0] [--only=continue,server]
+    python tests/endurance_rounds.py [--kills=10] [--seed=0] [--only=continue,disk,server,training]
 
 `continue`: after each image that is added, the same call of quickstart.py is repeated and killed until it ends.
+`disk`: the same on a disk that is full, and has half as much room again after each failure; needs root.
 `server`: serve.py is Label Studio's backend beside a stand-in; a webhook starts a training, and the server is killed
-and started again until it serves the new model. After each kill the present model must detect, and images and labels
-must be as they were; at the end nothing unfinished is left. Ends with 1 otherwise.
+and started again until it serves the new model. `training`: a program of the training is killed instead.
+After each kill the present model must detect, and images and labels must be as they were; at the end nothing
+unfinished is left. Ends with 1 otherwise.
 """
 
 import argparse
 import hashlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -19,10 +22,12 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent))
 
+import psutil
 from serving import ROOT, running, wait_until
 from test_label_studio import region
 from test_label_studio_backend import CONFIGURATION, PERSONAL_TOKEN, StandIn, posted
@@ -133,6 +138,45 @@ def kill_continued(attack: Attack) -> None:
     attack.check_end(rounds)
 
 
+def fill_disks(attack: Attack) -> None:
+    """Continue the quick start on a disk without enough room."""
+    disk, failures = attack.folder / "run", 0
+    copy = disk.rename(attack.folder / "before")
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", disk], check=True)
+    shutil.copytree(copy, disk, dirs_exist_ok=True)
+    history = disk / "history.json"
+    rounds = len(json.loads(history.read_text())["rounds"]) if history.exists() else 1
+    while failures < attack.kills:
+        attack.count += 1
+        attack.write_labels()
+        inputs, code = attack.digest(), None
+        room = 10 ** attack.chance.uniform(4, 8)  # bytes
+        while code != 0:
+            subprocess.run(["mount", "-o", f"remount,size={used_bytes(disk) + int(room)}", disk], check=True)
+            begin = attack.log.stat().st_size
+            code = attack.quick_start().wait()
+            if code:
+                failures += 1
+                output = attack.log.read_bytes()[begin:].decode()
+                errors = [line for line in output.splitlines() if "error: " in line]
+                attack.detect()
+                attack.check(
+                    f"full disk {failures}, {room / 1e6:.1f} MB: exit code {code}: {' | '.join(errors)}",
+                    code == 2 and len(errors) == 1 and "Traceback" not in output and attack.digest() == inputs,
+                )
+                room *= 1.5
+        rounds += 1
+    attack.detect()
+    attack.check_end(rounds)
+
+
+def used_bytes(disk: Path) -> int:
+    """Return the used bytes of a file system."""
+    state = os.statvfs(disk)
+    return (state.f_blocks - state.f_bfree) * state.f_frsize
+
+
 def label(attack: Attack, studio: StandIn, count: int) -> None:
     """Annotate the first images in the stand-in."""
     names = {one["id"]: one["name"] for one in attack.content["categories"]}
@@ -145,43 +189,58 @@ def label(attack: Attack, studio: StandIn, count: int) -> None:
         studio.tasks.append({**task, "annotations": [{"id": number, "result": result, "was_cancelled": False}]})
 
 
-def kill_servers(attack: Attack) -> None:
-    """Kill servers while they train in the background."""
-    folder, kills = attack.folder / "trained", 0
+def kill_servers(attack: Attack, *, programs: bool) -> None:
+    """Kill servers while they train in the background, or a program of the training and not the server."""
+    folder, kills = attack.folder / f"trained-{programs}", 0
     state = folder / "label_studio.json"
+
+    def is_due() -> bool:
+        return state.exists() and json.loads(state.read_text())["due"]
+
     with StandIn() as studio:
         threading.Thread(target=studio.serve_forever, daemon=True).start()
         label(attack, studio, IMAGES)
-        count, served = IMAGES, set()
-        while True:
+        count, served = IMAGES, ""
+        while not served:
             arguments = [f"--model={attack.folder / 'run/exported/detector.onnx'}", "--port=0", "--train_after=1000"]
             arguments += [f"--train_minutes={MINUTES}", f"--train_dir={folder}", f"--label_studio={studio.address}"]
-            place = attack.folder / f"server-{kills}"
+            place = attack.folder / f"server-{programs}-{kills}"
             with running(place, "serve.py", *arguments, LABEL_STUDIO_API_KEY=PERSONAL_TOKEN) as server:
                 posted(server, "/setup", project="7.1", schema=CONFIGURATION, hostname=studio.address)
-                if not (state.exists() and json.loads(state.read_text())["due"]):
-                    count += 1
-                    label(attack, studio, count)
-                    posted(server, "/webhook", action="START_TRAINING", project={"id": 7})
-                if kills >= attack.kills:
-                    wait_until(lambda: not json.loads(state.read_text())["due"], seconds=900)
-                    served.add(server.get("/health").content["model_class"])
-                    break
-                time.sleep(attack.chance.uniform(0.5, attack.seconds))
-                server.process.send_signal(signal.SIGKILL)
-                server.process.wait()
-            kills += 1
-            if (folder / "exported/detector.onnx").exists():  # not in the first training
-                attack.detect("trained")
-            due = json.loads(state.read_text())["due"]
-            print(f"kill {kills} of the server, which {'had to' if due else 'did not'} train", flush=True)
+                while not served:
+                    if not is_due():
+                        count += 1
+                        label(attack, studio, count)
+                        posted(server, "/webhook", action="START_TRAINING", project={"id": 7})
+                    if kills >= attack.kills:
+                        wait_until(lambda: not is_due(), seconds=900)
+                        served = server.get("/health").content["model_class"]
+                        continue
+                    time.sleep(attack.chance.uniform(0.5, min(attack.seconds, 60)))  # a training takes that long
+                    process, what = psutil.Process(server.process.pid), "server"
+                    if programs:
+                        if not (trainings := process.children(recursive=True)):
+                            continue
+                        process = attack.chance.choice(trainings)
+                        what = " ".join(process.cmdline()[1:2])
+                    due = is_due()
+                    process.kill()
+                    kills += 1
+                    if (folder / "exported/detector.onnx").exists():  # not in the first training
+                        attack.detect(folder.name)
+                    print(f"kill {kills}, {what}, which {'had to' if due else 'did not'} train", flush=True)
+                    if not programs:
+                        server.process.wait()
+                        break
+                    wait_until(lambda: not is_due(), seconds=900)
+                    attack.check("the server answers", server.get("/health").status == 200)
         print(f"serves {served}; {folder}/label_studio/training.log")
         labels = json.loads((folder / "label_studio/annotations.json").read_text())
         attack.check(f"{len(labels)} of {count} annotated tasks were trained on", len(labels) == count)
         log = (folder / "label_studio/training.log").read_text()
         attack.check("no training was refused", "error:" not in log)
-        attack.check("serves the trained model", any("detector.onnx" in name for name in served))
-        attack.detect("trained")
+        attack.check("serves the trained model", "detector.onnx" in served)
+        attack.detect(folder.name)
         names = [path.name for path in folder.rglob("*") if "unfinished" in path.name]
         attack.check(f"unfinished files: {names or 'none'}", not names)
         studio.shutdown()
@@ -192,16 +251,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="continue,server")
+    parser.add_argument("--only", default="continue,disk,server,training")
     parser.add_argument("--folder", help="Folder that is kept. Default: a temporary one.")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         attack = Attack(
             Path(arguments.folder or temporary), kills=arguments.kills, chance=random.Random(arguments.seed)
         )
-        for name, kill in (("continue", kill_continued), ("server", kill_servers)):
-            if name in arguments.only.split(","):
-                kill(attack)
+        kinds = {
+            "continue": kill_continued,
+            "disk": fill_disks,
+            "server": partial(kill_servers, programs=False),
+            "training": partial(kill_servers, programs=True),
+        }
+        for name in arguments.only.split(","):
+            try:
+                kinds[name](attack)
+            finally:
+                if name == "disk":
+                    subprocess.run(["umount", "--lazy", attack.folder / "run"], check=True)
     print(f"{len(attack.faults)} faults")
     return bool(attack.faults)
 

@@ -154,7 +154,7 @@ class Course:
         return Ended(code, self.log.read_text(errors="replace"), time.monotonic() - began)
 
     def end_in(self, phase: str, number: int, chance: random.Random, *, seconds: float = 600) -> Ended:
-        """Started, and sent a signal at a random moment of a phase; waits for its end."""
+        """Started, and sent a signal at a random moment of a phase, SIGSTOP for five seconds; waits for its end."""
         process = self.start()
         try:
             came = wait_until(lambda: self.is_in(phase), process)
@@ -162,6 +162,9 @@ class Course:
             in_time, sent = came and process.poll() is None, time.monotonic()
             if in_time:
                 process.send_signal(number)
+            if number == signal.SIGSTOP:
+                time.sleep(5)
+                process.send_signal(signal.SIGCONT)
             code = process.wait(timeout=seconds)
             return Ended(code, self.log.read_text(errors="replace"), time.monotonic() - sent, in_time)
         finally:

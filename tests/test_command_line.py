@@ -466,9 +466,15 @@ def test_what_the_modes_of_automl_mean():
 
 
 def test_error_of_ours_keeps_its_traceback_and_code(data):
+    """The process ends although a pipeline that runs Python is in the middle of its work: seen to wait forever."""
     program = (
-        "import sys; from program_support.command_line import run\n"
-        "def main(): raise KeyError('ours')\n"
+        "import time, tensorflow as tf; from program_support.command_line import run\n"
+        "def slow(number): time.sleep(0.01); return number\n"
+        "def numbers():\n"
+        "    yield from tf.data.Dataset.range(999).map(lambda n: tf.numpy_function(slow, [n], tf.int64)).prefetch(9)\n"
+        "def main():\n"
+        "    source = numbers()\n"
+        "    for _ in source: raise KeyError('ours')\n"
         "run(main, ['x.py'])"
     )
     done = call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=data)
@@ -494,3 +500,24 @@ def test_each_line_is_printed_at_once():
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     assert call(["-c", program], env={**environment, "PYTHONPATH": str(ROOT)}).stdout == "event\n"
+
+
+def test_a_training_continues_without_a_reader_of_its_output(tmp_path):
+    """With `tee` or the launcher killed, all steps since the last checkpoint were lost, also at a stop request."""
+    program = (
+        "import pathlib, sys; from program_support.command_line import run\n"
+        "def main():\n"
+        "    print('begins'); sys.stdin.read()\n"
+        "    print('step'); print('step', file=sys.stderr, end='', flush=True); pathlib.Path('saved').touch()\n"
+        "run(main, ['x.py'], ends_at_once=True, needs_reader=False)"
+    )
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env=environment, **streams) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        process.stderr.close()
+        process.stdin.close()
+        assert process.wait(60) == 0
+    assert (tmp_path / "saved").exists()
+    assert "needs_reader=False" in (ROOT / "train.py").read_text()

@@ -45,8 +45,7 @@ PROGRAMS = (
 PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "docs").rglob("*.md")])
 # In the pages, of programs that are not ours
 OTHERS_FLAGS = {
-    "disconnects",  # disconnects, moments, starts, video: of tests/endurance_*.py
-    "moments",
+    "disconnects",  # disconnects, starts, video: of tests/endurance_*.py
     "starts",
     "video",
     "accelerator-type",
