@@ -278,6 +278,25 @@ def test_a_training_that_was_cut_short_goes_on_with_the_next_server(trained, tmp
     assert not json.loads((tmp_path / "run" / "label_studio.json").read_text())["due"]
 
 
+def test_an_unfinished_quick_start_ends_with_its_annotations_and_the_present_ones_follow(trained, studio, tmp_path):
+    """It refuses others, so that a label that was added after a kill would have ended every later training."""
+    run = tmp_path / "run"
+    (run / "label_studio").mkdir(parents=True)
+    (run / "label_studio" / "annotations.json").write_text("[]")
+    (run / "label_studio" / "training.log").touch()
+    (run / "quickstart.json").write_text(json.dumps({"done": {"convert": None}}))
+    training, batcher, _ = trained(
+        "state, seen = out / 'run' / 'quickstart.json', out / 'run' / 'label_studio' / 'annotations.json'\n"
+        "out.joinpath('sizes').open('a').write(f'{seen.stat().st_size} ')\n"
+        """state.write_text('{"done": {"convert": 1, "export": 1}}')"""
+    )
+    with training.running(batcher):
+        training.changed(7, at_once=True)
+        wait_until(lambda: (tmp_path / "sizes").exists() and len((tmp_path / "sizes").read_text().split()) == 2)
+    first, second = map(int, (tmp_path / "sizes").read_text().split())
+    assert (first, second > first) == (2, True)
+
+
 def test_a_training_waits_for_the_quick_start_of_a_killed_server(trained, tmp_path):
     """It may save its state for seconds; until then the folder is its own."""
     training, batcher, model = trained("out.joinpath('started').touch()")

@@ -1,11 +1,13 @@
 """The output folder of a quick start: one quick start uses it at a time, and others' files in it stay as they are."""
 
 import contextlib
+import json
 import os
 import platform
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from program_support.atomic_files import is_other_process
 from program_support.claimed_outputs import is_output, list_outputs
@@ -53,11 +55,25 @@ def sole_quickstart(folder: Path) -> Iterator[None]:
         yield
 
 
-def wait_for_quickstart(folder: Path) -> None:
-    """Wait until no quick start uses the output folder, such as one that saves its state because it was stopped."""
+def wait_for_quickstart(folder: Path) -> bool:
+    """Wait until no quick start uses the output folder, such as one that saves its state because it was stopped.
+
+    Return whether the first one there has converted its labels and is not finished: it resumes with the same only.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("a") as stream:
         lock_file(stream, wait=True)
+    done = stored_state(folder).get("done", {})
+    return "convert" in done and "export" not in done
+
+
+def stored_state(folder: Path) -> dict[str, Any]:
+    """Return the content of the state file in a folder; empty if there is none."""
+    try:
+        content = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) and isinstance(content.get("done"), dict) else {}
 
 
 def _was_killed(holder: str) -> bool:

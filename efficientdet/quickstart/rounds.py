@@ -4,13 +4,11 @@ The folder `rounds/N` has what round N writes until it ends. If its model is tak
 those of the model before, which go to the folder of their round: the output folder has a complete model at any moment.
 """
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix, prefixes
-from efficientdet.quickstart.output_folder import FOLDERS, METRICS, START, STATE
+from efficientdet.quickstart.output_folder import FOLDERS, METRICS, START, STATE, stored_state
 from efficientdet.quickstart.round_history import read_history
 from program_support.atomic_files import exchange, link_or_copy, unfinished_folder
 from program_support.claimed_outputs import list_outputs
@@ -50,7 +48,7 @@ def round_to_run(folder: Path, *, fingerprint: str, minutes: float) -> int | Non
     An unfinished round is resumed; before its training has saved a checkpoint it begins again if images or labels
     changed. A round whose model was not taken is shown again, or repeated with more minutes as the next one.
     """
-    present = _state(folder)
+    present = stored_state(folder)
     if "export" not in present.get("done", {}):
         return None
     history = read_history(folder)
@@ -59,7 +57,7 @@ def round_to_run(folder: Path, *, fingerprint: str, minutes: float) -> int | Non
     if history and history[-1]["replaced"] and number != last:
         return last  # killed while it replaced the model
     unfinished = round_folder(folder, last + 1)
-    state = _state(unfinished)
+    state = stored_state(unfinished)
     if state.get("source") != fingerprint and not prefixes(unfinished / "model", "ckpt-*"):
         if is_marked(unfinished):
             discard_round(unfinished)
@@ -68,17 +66,9 @@ def round_to_run(folder: Path, *, fingerprint: str, minutes: float) -> int | Non
         return last + 1
     if present.get("source") == fingerprint:
         return None
-    latest = _state(round_folder(folder, last))
+    latest = stored_state(round_folder(folder, last))
     is_shown = latest.get("source") == fingerprint and latest["asked"]["minutes"] >= minutes
     return last if is_shown else last + 1
-
-
-def _state(folder: Path) -> dict[str, Any]:
-    try:
-        content = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) and isinstance(content.get("done"), dict) else {}
 
 
 def keep_start(folder: Path, output: Path) -> None:

@@ -39,7 +39,7 @@ class BackgroundTraining:
         changes: int,
         limits: RequestLimits,
         command: Callable[[Mapping[str, Any]], list[str]],
-        wait: Callable[[], None],
+        wait: Callable[[], bool],
         load: Callable[[], ServedModel],
     ):
         """Store the settings.
@@ -48,7 +48,8 @@ class BackgroundTraining:
         minutes: Time of a training.
         changes: Number of new or changed annotations after which a training starts.
         command: Returns the command of a quick start with some settings; it ends with the calling thread.
-        wait: Returns when no quick start uses the folder: that of a server that was killed saves its state first.
+        wait: Returns when no quick start uses the folder: that of a server that was killed saves its state first. True
+            if an unfinished one there resumes only with the annotations that it has.
         load: Opens the folder's present model.
         """
         self._studio, self._folder, self._command, self._wait, self._load = studio, folder, command, wait, load
@@ -108,8 +109,9 @@ class BackgroundTraining:
                     return
                 changes, project = self._state["changes"], self._state["project"]
                 self._asked = False
+            resumed = False
             try:
-                self._train(project)
+                resumed = self._train(project)
                 if not self._stopped:
                     batcher.model = self._load()
             except Exception as error:  # whatever it is, the server and the next training continue
@@ -117,15 +119,18 @@ class BackgroundTraining:
             with self._changed:
                 if self._stopped:
                     return
-                self._state["changes"] -= changes
-                self._state["due"] = self._asked or self._state["changes"] >= self._after
+                self._state["changes"] -= 0 if resumed else changes
+                self._state["due"] = resumed or self._asked or self._state["changes"] >= self._after
                 self._store()
 
-    def _train(self, project: int) -> None:
-        self._wait()
+    def _train(self, project: int) -> bool:
+        """Train; return whether an unfinished training was resumed, which the present annotations must follow."""
         source = self._folder / "label_studio"
-        count = self._copy_annotations(project, source)
-        print(f"label studio: project {project}: training on {count} images, log: {source}/training.log", flush=True)
+        is_unfinished = self._wait() and (source / "annotations.json").exists()
+        what = "resuming an unfinished training"
+        if not is_unfinished:
+            what = f"training on {self._copy_annotations(project, source)} images"
+        print(f"label studio: project {project}: {what}, log: {source}/training.log", flush=True)
         settings = {
             "images": source / "images",
             "annotations": source / "annotations.json",
@@ -136,7 +141,7 @@ class BackgroundTraining:
             begin = log.tell()
             with self._changed:
                 if self._stopped:
-                    return
+                    return False
                 self._program = program = subprocess.Popen(
                     self._command(settings), stdout=log, stderr=subprocess.STDOUT, process_group=0
                 )
@@ -149,6 +154,7 @@ class BackgroundTraining:
             last = next((line for line in reversed(lines) if line.strip()), "")
             raise InputError(f"the training ended with status {code}: {last}")
         print(f"label studio: project {project}: trained", flush=True)
+        return is_unfinished
 
     def _copy_annotations(self, project: int, source: Path) -> int:
         """Write the project's annotations and the images that are new; return the number of images."""
