@@ -17,8 +17,6 @@ def before_imports() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # neither ignored nor handled by a caller
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if sys.getfilesystemencoding() != "utf-8":
-        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
     missing = next((name for name in _PACKAGES if importlib.util.find_spec(name) is None), None)
     if missing or sys.version_info < _OLDEST_PYTHON:
         version, oldest = (".".join(map(str, numbers[:2])) for numbers in (sys.version_info, _OLDEST_PYTHON))
@@ -30,3 +28,5 @@ def before_imports() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    if sys.getfilesystemencoding() != "utf-8":
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
