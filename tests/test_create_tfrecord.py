@@ -212,6 +212,11 @@ def test_renamed_images_stay_in_their_split(tmp_path):
     assert len(widths("first", "val")) == 4
     for split in ("train", "val"):
         assert widths("first", split) == widths("second", split)
+    told = call(*flags, "--output_dir=second", "--val_fraction=0.8", cwd=tmp_path)
+    assert (told.returncode, "images of val, such as sub/" in told.stdout) == (0, True)
+    assert "were in train of the earlier records in second" in told.stdout
+    again = call(*flags, "--output_dir=second", "--val_fraction=0.8", "--splits_of=first", cwd=tmp_path)
+    assert (again.returncode, "were in train" in again.stdout) == (0, False)
     refused = call(*flags, "--splits_of=photos", "--output_dir=third", cwd=tmp_path)
     assert (refused.returncode, "photos: has no train.instances.json" in refused.stderr) == (2, True)
     (tmp_path / "photos" / "train.instances.json").write_text("[]")
