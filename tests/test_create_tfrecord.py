@@ -260,6 +260,7 @@ def test_names_of_files_that_are_no_text(tmp_path):
         2,
         ["labels: YOLO, because \\udce9/a.txt is a file of YOLO labels"],
     )
+    assert r".: 1 files have names that are not UTF-8, such as '\udce9/a.txt'; rename them, for example" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

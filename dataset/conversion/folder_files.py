@@ -4,6 +4,7 @@ import base64
 import contextlib
 import os
 import re
+import shlex
 import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -64,6 +65,11 @@ class FolderFiles:
                 for name in files
                 if not name.startswith(".") and os.path.splitext(name)[1].lower() in self._suffixes
             ]
+        if others := [name for name in names if not _is_utf8(name)]:
+            raise InputError(
+                f"{self.folder}: {len(others)} files have names that are not UTF-8, such as {shown(others[0])}; rename "
+                f"them, for example with convmv -r --notest -f latin1 -t utf8 {shlex.quote(str(self.folder))}"
+            )
         with error_context(f"{self.folder}: a file below it"):
             return sorted(map(checked_file_name, names))
 
@@ -165,6 +171,10 @@ def _stems(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         yield name
         yield _SUFFIX.sub("", name)
+
+
+def _is_utf8(name: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _raise_unreadable(error: OSError) -> None:
