@@ -224,6 +224,22 @@ def test_renamed_images_stay_in_their_split(tmp_path):
     assert refused.stderr.endswith("photos/train.instances.json: has no images as create_tfrecord.py writes them\n")
 
 
+@pytest.mark.parametrize("writer", ["coco", "csv"])
+def test_sets_with_equal_names_in_two_folders(tmp_path, writer):
+    """The names of each file are those of the images beside it, also where a third set lies above."""
+    for place in ("", "a", "b"):
+        draw(PICTURES[:2], tmp_path / place / "photos")
+    for place, chosen in (("a", PICTURES[:2]), ("b", PICTURES[:1])):
+        WRITERS[writer](chosen, tmp_path / place / "labels")
+    done = call("--images=.", "--val_fraction=0", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    images = json.loads((tmp_path / "records" / "train.instances.json").read_text())["images"]
+    names = [picture.name for picture in PICTURES[:2]]
+    assert sorted(image["file_name"] for image in images) == sorted(
+        f"{place}/photos/{name}" for place, name in [("a", names[0]), ("a", names[1]), ("b", names[0])]
+    )
+
+
 def test_images_that_the_labels_do_not_name(tmp_path):
     """labelImg writes no XML file for an image without objects."""
     draw(PICTURES, tmp_path / "photos")
