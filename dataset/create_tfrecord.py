@@ -39,7 +39,7 @@ from dataset.conversion.format_recognition import recognize
 from dataset.conversion.image_folds import classes_in_one_fold, divided_into_folds, pooled
 from dataset.conversion.image_split import split_off
 from dataset.conversion.label_splits import read_labels
-from dataset.conversion.named_splits import SPLITS, splits_of_records
+from dataset.conversion.named_splits import INSTANCES, SPLITS, splits_of_records
 from dataset.conversion.partial_labels import with_unlabeled_classes
 from dataset.conversion.sharding.remote_output import local_output
 from dataset.conversion.sharding.shard_files import existing_shards
@@ -104,8 +104,10 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
     )
     all_images = [image for data in by_split.values() for image in data.images]
     value_range = value_range_of(all_images, configs["train"])
+    is_named = "val" in by_split
     by_split = _with_val(by_split, images, options=options, value_range=value_range)
     _warn_about_shared_images(by_split)
+    _warn_about_images_of_train(by_split, options.output_dir, is_named=is_named)
     _refuse_other_splits(options.output_dir, by_split)
 
     def convert(split: str, data: AnnotatedDataSet) -> Report:
@@ -263,6 +265,19 @@ def _warn_about_shared_images(by_split: dict[str, AnnotatedDataSet]) -> None:
                 f"warning: {shared} of the {len(data.images)} images of {split} are also in train: metrics on them do "
                 "not measure generalization"
             )
+
+
+def _warn_about_images_of_train(by_split: dict[str, AnnotatedDataSet], folder: str, *, is_named: bool) -> None:
+    """Warn of images of val that the records in the output folder, which are replaced, have in train."""
+    if "val" not in by_split or not Path(folder, f"train{INSTANCES}").is_file():
+        return
+    earlier = splits_of_records([folder], [], "")
+    if moved := [image.file_name for image in by_split["val"].images if earlier.get(image.file_name) == "train"]:
+        print(
+            f"warning: {len(moved)} images of val, such as {moved[0]}, were in train of the earlier records in "
+            f"{folder}: a model that was trained on those has seen them"
+            + ("" if is_named else f"; --splits_of={folder} keeps images in their split")
+        )
 
 
 def _refuse_other_splits(output_dir: str, by_split: dict[str, AnnotatedDataSet]) -> None:

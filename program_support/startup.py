@@ -12,7 +12,8 @@ _PACKAGES = ("absl", "keras", "numpy", "rich", "tensorflow")  # of pyproject.tom
 def before_imports() -> None:
     """Let Ctrl-C end the process without a traceback while it imports, and exit with one line in a wrong environment.
 
-    `command_line.run` handles Ctrl-C afterwards.
+    `command_line.run` handles Ctrl-C afterwards. Under a locale of another encoding, such as de_DE.ISO-8859-1, the
+    program starts again in UTF-8, in which labels name files and in which TensorFlow opens them.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # neither ignored nor handled by a caller
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -27,3 +28,5 @@ def before_imports() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    if sys.getfilesystemencoding() != "utf-8":
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])

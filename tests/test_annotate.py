@@ -203,3 +203,18 @@ def test_a_drawing_that_cannot_be_written_is_one_line(place):
     (place / "out" / "a.jpg").mkdir()
     with pytest.raises(InputError, match=r"out/a\.jpg: cannot be written \(Is a directory\)"):
         run(place, save(place / "in" / "a.jpg"))
+
+
+def test_yolo_labels_of_an_earlier_run_with_other_classes_go(place, monkeypatch, capsys):
+    """They are numbers of classes.txt, which is replaced."""
+    first, second = save(place / "a.jpg"), save(place / "b.jpg")
+    run(place, first, format=("yolo",))
+    run(place, second, format=("yolo",))
+    labels = place / "out" / "yolo" / "labels"
+    assert {path.name for path in labels.iterdir()} == {"a.txt", "b.txt"}
+    model = annotate_module.open_model(None)
+    others = Detector(model.detect, ClassNames((3, 8), ("cow", "cat")), ScoreThresholds())
+    monkeypatch.setattr(annotate_module, "open_model", lambda config, **_: others)
+    run(place, second, format=("yolo",))
+    assert [path.name for path in labels.iterdir()] == ["b.txt"]
+    assert "2 files of an earlier run with other classes are removed" in capsys.readouterr().out

@@ -212,11 +212,32 @@ def test_renamed_images_stay_in_their_split(tmp_path):
     assert len(widths("first", "val")) == 4
     for split in ("train", "val"):
         assert widths("first", split) == widths("second", split)
+    told = call(*flags, "--output_dir=second", "--val_fraction=0.8", cwd=tmp_path)
+    assert (told.returncode, "images of val, such as sub/" in told.stdout) == (0, True)
+    assert "were in train of the earlier records in second" in told.stdout
+    again = call(*flags, "--output_dir=second", "--val_fraction=0.8", "--splits_of=first", cwd=tmp_path)
+    assert (again.returncode, "were in train" in again.stdout) == (0, False)
     refused = call(*flags, "--splits_of=photos", "--output_dir=third", cwd=tmp_path)
     assert (refused.returncode, "photos: has no train.instances.json" in refused.stderr) == (2, True)
     (tmp_path / "photos" / "train.instances.json").write_text("[]")
     refused = call(*flags, "--splits_of=photos", "--output_dir=third", cwd=tmp_path)
     assert refused.stderr.endswith("photos/train.instances.json: has no images as create_tfrecord.py writes them\n")
+
+
+@pytest.mark.parametrize("writer", ["coco", "csv"])
+def test_sets_with_equal_names_in_two_folders(tmp_path, writer):
+    """The names of each file are those of the images beside it, also where a third set lies above."""
+    for place in ("", "a", "b"):
+        draw(PICTURES[:2], tmp_path / place / "photos")
+    for place, chosen in (("a", PICTURES[:2]), ("b", PICTURES[:1])):
+        WRITERS[writer](chosen, tmp_path / place / "labels")
+    done = call("--images=.", "--val_fraction=0", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    images = json.loads((tmp_path / "records" / "train.instances.json").read_text())["images"]
+    names = [picture.name for picture in PICTURES[:2]]
+    assert sorted(image["file_name"] for image in images) == sorted(
+        f"{place}/photos/{name}" for place, name in [("a", names[0]), ("a", names[1]), ("b", names[0])]
+    )
 
 
 def test_images_that_the_labels_do_not_name(tmp_path):
@@ -255,6 +276,7 @@ def test_names_of_files_that_are_no_text(tmp_path):
         2,
         ["labels: YOLO, because \\udce9/a.txt is a file of YOLO labels"],
     )
+    assert r".: 1 files have names that are not UTF-8, such as '\udce9/a.txt'; rename them, for example" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -153,3 +153,18 @@ def test_records_of_tensorflow_datasets_are_refused_by_their_keys(tmp_path):
     write(tmp_path / "shapes-train.tfrecord-00000-of-00001", example)
     with pytest.raises(InputError, match=r"has records of TensorFlow Datasets \(image, objects/bbox\); expected"):
         records_of(f"{tmp_path}/shapes-train*", "val_file_pattern")
+
+
+def test_names_beside_records_of_another_conversion_are_refused(tmp_path):
+    """A copied class file, and the records of a second day that were copied without theirs."""
+    day = write(tmp_path / "first" / "train.record", record("a.jpg"), record("b.jpg", 2, 1))
+    other = write(tmp_path / "second" / "train.record", record("c.jpg", 1).replace(b"red", b"cat"))
+    NAMES.write(tmp_path / "first" / "train.classes.json")
+    assert class_names_for(day, json_file=None) == NAMES
+    with pytest.raises(InputError, match=r"second/train\.record: class 1 is cat in its records, and red in the file"):
+        class_names_for(day + other, json_file=None)
+    ClassNames((1, 2), ("blue", "red")).write(tmp_path / "first" / "train.classes.json")
+    with pytest.raises(
+        InputError, match=r"first/train\.record: class .* expected .*train.classes.json of the same conv"
+    ):
+        class_names_for(day, json_file=None)

@@ -226,6 +226,15 @@ def test_another_environment_is_one_line(program):
     )
 
 
+@pytest.mark.parametrize("program", ["doctor.py", "dataset/synthetic.py"])
+def test_another_locale_does_not_change_the_names_of_files(program):
+    """C without Python's replacement of it stands for de_DE.ISO-8859-1, which few machines have."""
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}
+    words = [*_words(program), "--m\u00e4rz"]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, env=env, capture_output=True, encoding="utf-8")
+    assert (done.returncode, "unknown flag --m\u00e4rz" in done.stderr) == (2, True)
+
+
 def _words(program):
     """Return what follows `python` in the command of a program."""
     return [program] if program != "dataset/synthetic.py" else ["-m", "dataset.synthetic"]

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import os
 import re
+import shlex
 import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -64,6 +65,11 @@ class FolderFiles:
                 for name in files
                 if not name.startswith(".") and os.path.splitext(name)[1].lower() in self._suffixes
             ]
+        if others := [name for name in names if not _is_utf8(name)]:
+            raise InputError(
+                f"{self.folder}: {len(others)} files have names that are not UTF-8, such as {shown(others[0])}; rename "
+                f"them, for example with convmv -r --notest -f latin1 -t utf8 {shlex.quote(str(self.folder))}"
+            )
         with error_context(f"{self.folder}: a file below it"):
             return sorted(map(checked_file_name, names))
 
@@ -85,11 +91,12 @@ class FolderFiles:
         """Return the path of a file with this relative name."""
         return self.folder / name
 
-    def find(self, name: str, *, split: str | None = None) -> str | None:
+    def find(self, name: str, *, split: str | None = None, label_file: str | None = None) -> str | None:
         """Return the file that matches a name or path of the annotations, or None.
 
         Files in folders named like other splits than `split` are excluded. Tools write paths of other machines, of
-        Windows or of another folder: among the files with this name, the one whose folders match best is returned.
+        Windows or of another folder: among the files with this name, the one whose folders match best is returned, and
+        among several of these the one nearest to `label_file`, if that lies among the images, or in the folder.
 
         Raises:
             InputError: several match equally.
@@ -101,9 +108,10 @@ class FolderFiles:
             for other in self._of_last_name.get(parts[-1], ())
             if not split or split_of_folders(other) in (split, None)
         ]
-        if len(candidates) <= 1 or name in candidates:
-            return name if name in candidates else next(iter(candidates), None)
-        return self._only(name, best_path_matches(name, candidates))
+        if len(candidates) <= 1:
+            return next(iter(candidates), None)
+        matches = self._nearest(best_path_matches(name, candidates), label_file)
+        return name if name in matches else self._only(name, matches)
 
     def find_upload(self, name: str) -> str | None:
         """Return the file that Label Studio stores under a name: 8 digits, then a name without blanks or parentheses.
@@ -114,6 +122,16 @@ class FolderFiles:
         upload = _OF_AN_UPLOAD.fullmatch("".join(_parts(name)[-1:]))
         candidates = self._of_upload.get(upload[1]) if upload else None
         return self._only(name, candidates) if candidates else None
+
+    def _nearest(self, names: list[str], label_file: str | None) -> list[str]:
+        """Return those in the innermost folder that has one and, also deeper, the file of the labels."""
+        if len(names) == 1 or not label_file:
+            return names
+        folder, file = self.folder.resolve(), Path(label_file).resolve()
+        for place in file.relative_to(folder).parents if file.is_relative_to(folder) else ():
+            if nearest := [name for name in names if PurePosixPath(name).is_relative_to(place)]:
+                return nearest
+        return names
 
     def _only(self, name: str, matches: list[str]) -> str:
         if len(matches) > 1:
@@ -167,6 +185,10 @@ def _stems(names: Iterable[str]) -> Iterator[str]:
         yield _SUFFIX.sub("", name)
 
 
+def _is_utf8(name: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
 def _raise_unreadable(error: OSError) -> None:
     raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
 
@@ -205,7 +227,7 @@ class ImageFolder(FolderFiles):
             raise InputError(f"{self.folder}: {note}; there are no other images")
         print(f"warning: {note}")
 
-    def named(self, name: object, *others: str, split: str | None = None) -> str:
+    def named(self, name: object, *others: str, split: str | None = None, label_file: str | None = None) -> str:
         """Return the image that an annotated name refers to: the same name, the unquoted name, or the same stem.
 
         `others` are tried after `name`, for example the name of the label file. If no image matches, a name inside the
@@ -218,7 +240,7 @@ class ImageFolder(FolderFiles):
         names = [_checked_text(one).removeprefix(f"{self.folder.resolve()}/") for one in (name, *others) if one]
         if not names:
             raise InputError(f"has file name {shown(name)}: expected a name relative to the image folder")
-        matched, annotated = self._match(names, split)
+        matched, annotated = self._match(names, split, label_file)
         if (other := self._named.setdefault(matched, annotated)) != annotated:
             raise InputError(
                 f"names {shown(annotated)}, and an earlier entry {shown(other)}: both match {shown(matched)}, "
@@ -246,14 +268,14 @@ class ImageFolder(FolderFiles):
         inner = PurePosixPath(inner.replace("\\", "/")).name
         return matched, f"names {shown(inner)}, which exists, too: taken as the labels of {matched}, as it is called"
 
-    def _match(self, names: list[str], split: str | None) -> tuple[str, str]:
+    def _match(self, names: list[str], split: str | None, label_file: str | None) -> tuple[str, str]:
         """Return the image and the name that it matches."""
-        if match := self.find(names[0], split=split):
+        if match := self.find(names[0], split=split, label_file=label_file):
             return match, names[0]
         for name in names:
             forms = name_forms(name)
             for form in dict.fromkeys([*forms, *(stem + suffix for stem in _stems(forms) for suffix in _SUFFIXES)]):
-                if match := self.find(form, split=split):
+                if match := self.find(form, split=split, label_file=label_file):
                     if _parts(names[0])[-1:] not in (_parts(match)[-1:], _parts(PurePosixPath(match).stem)):
                         self._annotated[match] = names[0]
                     return match, name

@@ -78,7 +78,7 @@ def read_labels(
         "coco": lambda path, split: read_coco(
             object_annotations_file=path,
             with_segmentation=with_masks,
-            file_name=functools.partial(images.named, split=split),
+            file_name=functools.partial(images.named, split=split, label_file=path),
         ),
         "open_images": lambda path, split: _read_open_images(
             path, images, split=split, annotations=annotations, output_folder=output_folder

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from dataset.class_files import read_class_file
-from dataset.class_names import ClassNames
+from dataset.class_names import ClassNames, class_file_of
 from dataset.records.labeled_records import record_places
 from dataset.records.record_fields import record_fields
 from dataset.records.record_index import RecordIndex, index_records
@@ -20,6 +20,7 @@ from program_support.errors import InputError
 _TEXT, _LABELS = b"image/object/class/text", b"image/object/class/label"
 _NAME, _ID, _ENCODED = b"image/filename", b"image/source_id", b"image/encoded"
 NUMERIC_ID = r"[0-9]{1,18}"
+_RECORDS_COMPARED = 100  # of a file, with the class names beside it
 
 
 def require_known_schema(path: str) -> None:
@@ -55,8 +56,24 @@ def label_map_beside(paths: Sequence[str]) -> ClassNames | None:
     return None
 
 
-def classes_in_records(paths: Sequence[str]) -> ClassNames | None:
-    """Return the classes that the records' objects name; None if they name none or cannot be read.
+def require_names_beside(paths: Sequence[str], class_names: ClassNames) -> None:
+    """Raise InputError if the first file of a prefix names a class otherwise than the file beside the records.
+
+    It is of another conversion, as after a copy, or beside other records only.
+    """
+    of_id = dict(zip(class_names.category_ids, class_names.names, strict=True))
+    for class_file, path in {class_file_of(path): path for path in reversed(paths)}.items():
+        named = classes_in_records([path], most=_RECORDS_COMPARED)
+        for number, name in zip(named.category_ids, named.names, strict=True) if named else ():
+            if of_id.get(number, name) != name:
+                raise InputError(
+                    f"{path}: class {number} is {name} in its records, and {of_id[number]} in the file of class names; "
+                    f"expected {class_file} of the same conversion; copy it with the records, or convert again"
+                )
+
+
+def classes_in_records(paths: Sequence[str], *, most: int | None = None) -> ClassNames | None:
+    """Return the classes that the objects of the first `most` records name; None if none do or they cannot be read.
 
     Raises:
         InputError: for an id with two names.
@@ -65,7 +82,7 @@ def classes_in_records(paths: Sequence[str]) -> ClassNames | None:
         index, names = index_records(paths), dict[int, str]()
     except InputError:
         return None  # reported by the reader
-    for number, buffer, start in record_places(index, np.arange(len(index))):
+    for number, buffer, start in record_places(index, np.arange(len(index))[:most]):
         try:
             fields = record_fields(buffer, start, start + int(index.lengths[number]), {_TEXT, _LABELS})
         except ValueError:

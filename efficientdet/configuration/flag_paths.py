@@ -8,7 +8,12 @@ from pathlib import Path
 from dataset.class_names import ClassNames, class_file_of, class_names_of_records, read_class_names
 from dataset.files.file_kinds import FileKind, holds_records, kind_of_file
 from dataset.files.image_files import IMAGE_SUFFIXES, find_images
-from dataset.records.foreign_records import classes_in_records, label_map_beside, require_known_schema
+from dataset.records.foreign_records import (
+    classes_in_records,
+    label_map_beside,
+    require_known_schema,
+    require_names_beside,
+)
 from dataset.records.record_files import expand_glob
 from efficientdet.configuration.flag_definitions import typed_name
 from program_support.errors import InputError
@@ -118,7 +123,9 @@ def class_names_for(
     Raises:
         InputError: there are none, or if the names in the files differ.
     """
-    beside = class_names_of_records(list(records)) or label_map_beside(records)
+    if beside := class_names_of_records(list(records)):
+        require_names_beside(records, beside)
+    beside = beside or label_map_beside(records)
     in_json = read_class_names(json_file) if json_file else None
     if beside is None:
         named = classes_in_records([*records, *other_records])

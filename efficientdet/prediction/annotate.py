@@ -24,7 +24,7 @@ from efficientdet.prediction.image_tasks import ImageTasks
 from efficientdet.prediction.inputs import shown_path
 from object_detection.coco.results import results_json, write_results
 from program_support.atomic_files import report_write_errors
-from program_support.claimed_outputs import claimed_outputs
+from program_support.claimed_outputs import claimed_outputs, remove_outputs
 from program_support.errors import InputError, printable
 from program_support.progress import Progress
 from program_support.ray_tasks import CORES_OF_NETWORK, LOCAL, ray_cluster
@@ -70,6 +70,7 @@ def _annotate(config: AnnotationConfig, messages: Messages, outputs: Sequence[Pa
         else:
             tasks = ImageTasks(stack.enter_context(ray_cluster(cores=CORES_OF_NETWORK, gpus=True)), config, once=once)
             model = tasks.load()
+        _remove_labels_of_other_classes(config, model)
         ids = image_ids([shown_path(path) for path in inputs.images])
         outlets = _Outlets(
             model,
@@ -102,6 +103,20 @@ def _annotate(config: AnnotationConfig, messages: Messages, outputs: Sequence[Pa
             f"{len(failures) if done else 'none'} of {count} {noun} could {'not ' if done else ''}be decoded; the "
             f"first: {failures[0]}"
         )
+
+
+def _remove_labels_of_other_classes(config: AnnotationConfig, model: Detector) -> None:
+    """Remove YOLO's files of an earlier run, also of other images, whose numbers the new classes.txt would rename."""
+    folder = Path(config.output_dir)
+    classes, labels = folder / "yolo" / "classes.txt", folder / "yolo" / "labels"
+    if (
+        "yolo" in config.image_formats
+        and classes.is_file()
+        and classes.read_text(encoding="utf-8").splitlines() != [*model.class_names.names]
+    ):
+        print(f"{labels}: {len([*labels.glob('*.txt')])} files of an earlier run with other classes are removed")
+        with report_write_errors(labels):
+            remove_outputs(folder, ["yolo"])
 
 
 class _Outlets(NamedTuple):

@@ -73,7 +73,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
             if len(row) <= max(table.columns.values()):
                 raise InputError(f"has {len(row)} fields, expected {max(table.columns.values()) + 1}")
             fields = {name: row[place].strip() for name, place in table.columns.items()}
-            name = images.named(fields["file"], split=split)
+            name = images.named(fields["file"], split=split, label_file=path)
             new = AnnotatedImage(file_name=name, in_shares=table.in_shares)
             image = by_name.setdefault(name, new)
             image.refused += 1  # undone when the row is read
