@@ -243,7 +243,7 @@ def test_programs_accept_the_commands_of_the_pages(tmp_path, parts, least, accep
 SHORT = "--hparams=image_size=64"
 FIRST = {
     "README.md": {
-        "--output_dir=runs/quick ": f"--output_dir=runs/quick --minutes=0.1 --weights=none {SHORT}",
+        "--output_dir=runs/quick --minutes=8": f"--output_dir=runs/quick --minutes=0.1 --weights=none {SHORT}",
         "--batch_size=16 --num_epochs=100 --pretrained_ckpt=efficientdet-d0": f"--batch_size=4 --num_epochs=1 {SHORT}",
     },
     "docs/guides/data_check.md": {},
