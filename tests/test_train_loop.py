@@ -358,6 +358,24 @@ def test_nothing_after_the_last_step_ends_a_training(drawn, tmp_path, monkeypatc
     assert f"report: {tmp_path}/out/report.html" in out
 
 
+@pytest.mark.usefixtures("standin_step")
+def test_records_of_an_earlier_part_of_the_training_stay_known(drawn, tmp_path, capsys):
+    """Also where no step is left for the new ones."""
+
+    def trained(**settings):
+        train(config(drawn, tmp_path, {"num_epochs": 1}, **settings))
+        return json.loads(
+            (tmp_path / "provenance.json").read_text()
+        ), "on other records before" in capsys.readouterr().out
+
+    first, told = trained()
+    assert ("earlier_records" in first, told) == (False, False)
+    assert not trained()[1]
+    for _ in range(2):
+        other, told = trained(records=drawn.records("val"))
+        assert (other["earlier_records"], told) == ([first["files"]["records"]], True)
+
+
 def test_resume_refuses_another_network_or_other_classes(unbroken, drawn):
     folder, _ = unbroken
     with pytest.raises(InputError, match="is missing; the checkpoint is of another training; use another --model_dir"):

@@ -87,6 +87,8 @@ def without_folders(content: Any) -> Any:
     """Return provenance to publish: of each path only the file's name."""
     if isinstance(content, Mapping):
         return {_name(key): without_folders(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [without_folders(value) for value in content]
     return _name(content) if isinstance(content, str) else content
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from dataset.input.pipeline import original_images
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
-from efficientdet.checkpoints.provenance import checksums, code_version, machine
+from efficientdet.checkpoints.provenance import checksums, code_version, machine, read_provenance
 from efficientdet.devices.device import device_name, peak_device_memory, peak_host_memory
 from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.evaluation.data_set_evaluator import write_measures
@@ -201,6 +201,19 @@ def training_provenance(run: Run, measures: CocoMeasures | None) -> dict[str, An
         "val_json_file": [config.val_json_file],
         **{name: [checkpoint_prefix(local_path(path))] for name, path in weights.items() if path},
     }
+    files = {name: checksums(filter(None, paths)) for name, paths in sources.items() if any(paths)}
+    earlier = read_provenance(Path(config.model_dir, "ckpt-final")) if run.first_step else None
+    earlier_records, records = (
+        (earlier or {}).get("earlier_records", []),
+        (earlier or {}).get("files", {}).get("records"),
+    )
+    if records and {*records.values()} != {*files["records"].values()}:
+        earlier_records = [*earlier_records, records]
+    if earlier_records:
+        run.journal.print(
+            f"warning: the weights were trained on other records before, up to step {run.first_step} or earlier; "
+            "provenance.json names both"
+        )
     return {
         "code": code_version(),
         "machine": machine() | {"processes": run.world.size, "devices": run.world.devices},
@@ -211,7 +224,8 @@ def training_provenance(run: Run, measures: CocoMeasures | None) -> dict[str, An
         "deterministic": config.deterministic,
         "resumed_after_step": run.first_step,
         "last_step": run.state.step,
-        "files": {name: checksums(filter(None, paths)) for name, paths in sources.items() if any(paths)},
+        "files": files,
+        **({"earlier_records": earlier_records} if earlier_records else {}),
         "weights": checksums([Path(config.model_dir, "ckpt-final")]),
         "metrics": measures.to_json() if measures else {},
     }
