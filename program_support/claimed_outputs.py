@@ -1,7 +1,7 @@
 """Outputs in folders with other files: a program replaces only what it wrote itself and no one has changed since.
 
-A hidden list in each folder has the size, time and digest of every output. A file that is not on the list, or differs
-from it, is the user's.
+A hidden list in each folder has the digest of every output. A file that is not on the list, or differs from it, is the
+user's.
 """
 
 import contextlib
@@ -59,9 +59,9 @@ def list_outputs(folder: Path, names: Collection[str]) -> None:
     Raises:
         OSError: the list cannot be written.
     """
-    states = {name: {part: _state(path) for part, path in _files(folder / name)} for name in names}
+    digests = {name: {part: _digest(path) for part, path in _files(folder / name)} for name in names}
     with _changed_list(folder) as listed:
-        listed["outputs"] |= states
+        listed["outputs"] = {name: parts for name, parts in (listed["outputs"] | digests).items() if parts}
         listed["unfinished"] = sorted({*listed["unfinished"]} - {*names})
 
 
@@ -96,12 +96,13 @@ def _refuse_losses(folder: Path, names: Collection[str], *, adopts: bool) -> Non
     for name in names:
         if name in unfinished:
             continue
-        states = listed["outputs"].get(name, {})
+        digests = listed["outputs"].get(name, {})
         for part, path in _files(folder / name):
-            if part not in states:
-                fate = None if adopts else "exists and was not written by this program"
-            else:
-                fate = None if _is_unchanged(path, states[part]) else "was changed after this program wrote it"
+            fate = ""
+            if part not in digests:
+                fate = "" if adopts else "exists and was not written by this program"
+            elif _digest(path) != digests[part]:
+                fate = "was changed after this program wrote it"
             if fate:
                 raise InputError(f"{path}: {fate}, which would replace it; move it, or choose another output folder")
 
@@ -116,18 +117,6 @@ def _files(path: Path) -> Iterator[tuple[str, Path]]:
         for name in names:
             if not name.startswith("."):
                 yield os.path.relpath(os.path.join(folder, name), path), Path(folder, name)
-
-
-def _state(path: Path) -> list[Any]:
-    status = path.lstat()
-    return [status.st_size, status.st_mtime_ns, _digest(path)]
-
-
-def _is_unchanged(path: Path, state: list[Any]) -> bool:
-    status = path.lstat()
-    if status.st_size != state[0]:
-        return False
-    return status.st_mtime_ns == state[1] or _digest(path) == state[2]
 
 
 def _digest(path: Path) -> str:
@@ -155,6 +144,6 @@ def _changed_list(folder: Path) -> Iterator[dict[str, Any]]:
             fcntl.flock(handle, fcntl.LOCK_EX)
         listed = _list_of(folder)
         yield listed
-        write_text(folder / _LIST, json.dumps(listed) + "\n")
+        write_text(folder / _LIST, json.dumps(listed, sort_keys=True) + "\n")
     finally:
         os.close(handle)

@@ -77,7 +77,9 @@ def convert(*arguments, **changes):
 
 
 def local_files(folder):
-    return contents({path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()})
+    return contents(
+        {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file() and path.name[0] != "."}
+    )
 
 
 def remote_files(system):
