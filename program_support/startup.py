@@ -6,7 +6,7 @@ import signal
 import sys
 
 _OLDEST_PYTHON = (3, 11)
-_PACKAGES = ("absl", "keras", "numpy", "rich", "tensorflow")  # of pyproject.toml: another environment lacks one of them
+_PACKAGES = ("absl", "keras", "numpy", "rich")  # every program needs them; inspector.py runs without TensorFlow
 
 
 def before_imports() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from heeded_signals import heeding_ctrl_c
 
+from program_support import startup
+
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = [
     *sorted(path.name for path in ROOT.glob("*.py")),
@@ -224,6 +226,13 @@ def test_another_environment_is_one_line(program):
         f"{program.rpartition('/')[2]}: error: {sys.executable} (Python {sys.version_info[0]}.{sys.version_info[1]}) "
         "lacks the package absl; run: source .venv/bin/activate (bash scripts/install.sh creates it)\n"
     )
+
+
+def test_tensorflow_is_no_condition(monkeypatch):
+    """A benchmark of the network under JAX needs none."""
+    monkeypatch.setattr(startup.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(startup.importlib.util, "find_spec", lambda name: None if name == "tensorflow" else name)
+    startup.before_imports()
 
 
 @pytest.mark.parametrize("program", ["doctor.py", "dataset/synthetic.py"])
