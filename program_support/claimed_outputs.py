@@ -41,7 +41,7 @@ def claimed_outputs(*paths: str | Path | None, adopts: bool = False) -> Iterator
     for folder, names in folders.items():
         _refuse_losses(folder, names, adopts=adopts or is_marked(folder))
     for folder, names in folders.items():
-        with report_write_errors(folder / _LIST):
+        with report_write_errors(folder / names[0]):
             folder.mkdir(parents=True, exist_ok=True)
             with _changed_list(folder) as listed:
                 listed["unfinished"] = sorted({*listed["unfinished"], *names})
@@ -144,6 +144,9 @@ def _changed_list(folder: Path) -> Iterator[dict[str, Any]]:
             fcntl.flock(handle, fcntl.LOCK_EX)
         listed = _list_of(folder)
         yield listed
-        write_text(folder / _LIST, json.dumps(listed, sort_keys=True) + "\n")
+        if any(listed.values()):
+            write_text(folder / _LIST, json.dumps(listed, sort_keys=True) + "\n")
+        else:
+            (folder / _LIST).unlink(missing_ok=True)
     finally:
         os.close(handle)

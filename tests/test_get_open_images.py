@@ -372,4 +372,8 @@ def test_from_the_server_to_records(tmp_path, site, environment):
         (6, 0, 1),
     ]
     assert annotations[0]["bbox"] == pytest.approx([4, 6, 16, 12], abs=1e-4)
-    assert sorted(path.name for path in (tmp_path / "out").glob(".*")) == [".validation.conversion", ".validation.done"]
+    assert sorted(path.name for path in (tmp_path / "out").glob(".*")) == [
+        ".outputs_of_efficientdet.json",
+        ".validation.conversion",
+        ".validation.done",
+    ]
