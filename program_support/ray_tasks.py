@@ -33,7 +33,6 @@ Engine = Annotated[
         "variable RAY_ADDRESS holds, else by the one that runs on this machine, else by a new one of its cores."
     ),
 ]
-ALL_OF_A_NODE = 10**6  # cores of a task
 CORES_OF_NETWORK = 4  # TensorFlow uses several for one image; with more processes than that, memory is what lacks
 _ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 _TOKEN = os.path.expanduser("~/.ray/auth_token")  # where `ray start` stores the secret of a cluster

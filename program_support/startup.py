@@ -1,4 +1,4 @@
-"""What a program does before it imports packages: it needs none, and runs in a Python of any version."""
+"""Checks before a program imports packages. They need none, and run in a Python of any version."""
 
 import importlib.util
 import os

@@ -33,7 +33,7 @@ _EARLY = ("start-up", "steps", "checkpoint", "evaluation")
 
 
 class Kind(NamedTuple):
-    """What is done to a training."""
+    """An interruption of a training."""
 
     victim: str  # any, first (rank 0) or launcher
     signal: signal.Signals

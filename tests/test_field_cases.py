@@ -499,6 +499,12 @@ def test_the_image_of_a_task_of_label_studio(photo, data, tag):
             boxes(photo, "a.json", [task])
 
 
+def save_images(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (100, 50)).save(folder / name)
+
+
 @pytest.mark.parametrize(
     ("file", "address"),
     [
@@ -510,9 +516,7 @@ def test_the_image_of_a_task_of_label_studio(photo, data, tag):
     ],
 )
 def test_the_file_of_an_address_of_label_studio(tmp_path, file, address):
-    for name in (file, "other/b.jpg"):
-        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (100, 50)).save(tmp_path / "images" / name)
+    save_images(tmp_path / "images", file, "other/b.jpg")
     write(tmp_path / "a.json", json.dumps([{**tasks(VALUE)[0], "data": {"title": "Photo 7", "photo": address}}]))
     [data] = read(tmp_path / "images", tmp_path / "a.json").values()
     assert [image.file_name for image in data.images] == [file]
@@ -527,9 +531,7 @@ def test_the_file_of_an_address_of_label_studio(tmp_path, file, address):
     ],
 )
 def test_the_yolo_label_of_an_image(tmp_path, image, label):
-    for name in (image, "y/a.png"):
-        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (100, 50)).save(tmp_path / "images" / name)
+    save_images(tmp_path / "images", image, "y/a.png")
     write(tmp_path / "labels" / label, "0 0.5 0.5 0.2 0.2\n")
     write(tmp_path / "labels" / "y" / "a.png.txt", "")
     write(tmp_path / "classes.txt", "nut\n")

@@ -543,7 +543,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(impatient):
 
 
 def test_slow_and_many_connections_do_not_keep_others_out(gated):
-    """Of requests that never end, the oldest of the address with most of them make room; all lose their places."""
+    """The oldest unfinished requests of the address with most of them make room; all lose their places."""
     half = [b"GET / HTTP/1.1\r\nHost: localhost\r\n", request_bytes(form([shade(1)]))[:-1]]
     with socket.create_connection(("127.0.0.1", gated.port), timeout=60, source_address=("127.0.0.2", 0)) as neighbor:
         neighbor.sendall(half[0])

@@ -236,7 +236,7 @@ class Training:
         self._saver.save_if_changed()  # not calibrated: a resumed training with more epochs continues unchanged
         self._calibration.calibrate()
         self._saver.save_final()
-        with only_warning(f"{config.model_dir}/emackpt-final is not written", log), run.state.averaged_weights():
+        with only_warning(f"{config.model_dir}/{SAVED_MODEL} is not written", log), run.state.averaged_weights():
             if run.world.is_first and keras.backend.backend() == "tensorflow":
                 from efficientdet.exports.saved_model import export_saved_model
 
